@@ -1,0 +1,161 @@
+//! Options that are one of a few words, as types.
+
+use std::fmt;
+
+use toml::Value;
+
+use super::setting::{FromSetting, ToSetting};
+
+macro_rules! choices {
+    ($(
+        $(#[$about:meta])+
+        $name:ident { $( $(#[$doc:meta])+ $variant:ident = $word:literal, )+ }
+    )+) => {$(
+        $(#[$about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $( $(#[$doc])+ $variant, )+ }
+
+        impl $name {
+            /// The words, as a configuration writes them.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word, as a configuration writes it.
+            pub const fn word(self) -> &'static str {
+                match self { $( Self::$variant => $word, )+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl ToSetting for $name {
+            fn to_setting(&self) -> Value {
+                self.word().to_setting()
+            }
+        }
+
+        impl FromSetting for $name {
+            fn from_setting(value: &Value) -> Option<Self> {
+                match value.as_str()? { $( $word => Some(Self::$variant), )+ _ => None }
+            }
+        }
+    )+};
+}
+
+choices! {
+    /// In which order a pipeline's stages run forwards and backwards (`pipeline.strategy`).
+    PipelineStrategy {
+        /// All forwards, then all backwards.
+        PreferForward = "PreferForward",
+        /// One forward, one backward (1F1B).
+        PreferBackward = "PreferBackward",
+        /// As `PreferBackward`, with one more forward in flight on all but the last stage.
+        PreferBackwardOptimizer = "PreferBackwardOptimizer",
+    }
+    /// What is kept for backward (`gradient_checkpoint.type`).
+    CheckpointType {
+        /// Everything: nothing is recomputed.
+        Off = "",
+        /// The points that the user names.
+        Collection = "collection",
+        /// The points that the plan chooses.
+        Auto = "auto",
+    }
+    /// What is sharded over the data axis (`zero.level`).
+    ZeroLevel {
+        /// Nothing.
+        Off = "",
+        /// Optimizer state.
+        V0 = "v0",
+        /// And gradients, whole while they accumulate.
+        V1 = "v1",
+        /// And gradients, reduced and scattered in every micro-batch.
+        V2 = "v2",
+        /// And parameters.
+        V3 = "v3",
+    }
+    /// What leaves the device between its uses (`offload.level`).
+    OffloadLevel {
+        /// Nothing.
+        Off = "",
+        /// Parameters and optimizer state, to host memory.
+        V0 = "v0",
+        /// Parameters and optimizer state, to files.
+        V1 = "v1",
+    }
+    /// Mixed precision (`amp.level`).
+    AmpLevel {
+        /// None.
+        Off = "",
+        /// 16-bit compute; weights are cast while they are used.
+        O1 = "O1",
+    }
+    /// The 16-bit type of mixed precision (`amp.dtype`).
+    AmpDtype {
+        /// IEEE half precision; it needs a loss scale.
+        F16 = "f16",
+        /// bfloat16; it needs none.
+        Bf16 = "bf16",
+    }
+    /// How gradients are put together (`communication.gradients_reduce_method`).
+    ReduceMethod {
+        /// The gradient of Σ sum ÷ Σ weight over all micro-batches and replicas.
+        Mean = "mean",
+        /// The gradient of Σ sum, undivided.
+        Sum = "sum",
+    }
+    /// Which mesh axis changes slowest as ranks are numbered (`dist.order`). Tensor is always the
+    /// fastest, so that a tensor group's ranks are neighbours.
+    RankOrder {
+        /// EPL's order: a replica's stages are neighbours.
+        DataPipelineTensor = "data,pipeline,tensor",
+        /// LiBai's order: a stage's replicas are neighbours.
+        PipelineDataTensor = "pipeline,data,tensor",
+    }
+    /// How the learning rate goes on after its warm-up (`schedule.kind`).
+    ScheduleKind {
+        /// It stays.
+        Constant = "constant",
+        /// A straight line down to the smallest rate.
+        Linear = "linear",
+        /// Half a cosine down to the smallest rate.
+        Cosine = "cosine",
+        /// Falls with the inverse square root of the step.
+        InverseSquareRoot = "inverse_square_root",
+    }
+}
+
+/// The factor on the loss under mixed precision (`amp.loss_scale`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LossScale {
+    /// Doubled after good steps, halved on a non-finite gradient.
+    Dynamic,
+    /// Always this.
+    Fixed(f64),
+}
+
+impl LossScale {
+    /// The word for [`LossScale::Dynamic`].
+    pub const DYNAMIC: &'static str = "dynamic";
+}
+
+impl ToSetting for LossScale {
+    fn to_setting(&self) -> Value {
+        match self {
+            LossScale::Dynamic => Self::DYNAMIC.to_setting(),
+            LossScale::Fixed(scale) => scale.to_setting(),
+        }
+    }
+}
+
+impl FromSetting for LossScale {
+    fn from_setting(value: &Value) -> Option<Self> {
+        match value.as_str() {
+            Some(Self::DYNAMIC) => Some(LossScale::Dynamic),
+            _ => f64::from_setting(value).map(LossScale::Fixed),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What values an option takes.
+
+use std::fmt;
+
+use toml::Value;
+
+/// The values an option takes: used to check a value, to read one from text, and in the docs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// `true` or `false`.
+    Switch,
+    /// An integer between two bounds, both allowed.
+    Integer {
+        /// The smallest value allowed.
+        least: i64,
+        /// The largest value allowed.
+        most: i64,
+    },
+    /// A finite number of at least this.
+    NumberAtLeast(f64),
+    /// A finite number above this.
+    NumberAbove(f64),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A list of integers of at least zero.
+    Integers,
+    /// Device numbers separated by commas, none twice; empty for all devices.
+    DeviceList,
+    /// This word, or a value of the other kind.
+    Or(&'static str, &'static Kind),
+}
+
+impl Kind {
+    /// An integer of at least `least`.
+    pub const fn at_least(least: i64) -> Self {
+        Kind::Integer {
+            least,
+            most: i64::MAX,
+        }
+    }
+
+    /// The value as the option stores it (an integer given for a number becomes one), or `None`
+    /// where the option does not take it.
+    pub fn check(&self, value: &Value) -> Option<Value> {
+        match (self, value) {
+            (Kind::Or(word, _), Value::String(text)) if text == word => Some(value.clone()),
+            (Kind::Or(_, kind), _) => kind.check(value),
+            (Kind::Switch, Value::Boolean(_)) => Some(value.clone()),
+            (Kind::Integer { least, most }, Value::Integer(given)) => {
+                (least <= given && given <= most).then(|| value.clone())
+            }
+            (Kind::NumberAtLeast(_) | Kind::NumberAbove(_), Value::Integer(given)) => {
+                // A longer integer would not survive the conversion.
+                (given.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS)
+                    .then(|| Value::Float(*given as f64))
+                    .and_then(|number| self.check(&number))
+            }
+            (Kind::NumberAtLeast(least), Value::Float(given)) => {
+                (given.is_finite() && given >= least).then(|| value.clone())
+            }
+            (Kind::NumberAbove(bound), Value::Float(given)) => {
+                (given.is_finite() && given > bound).then(|| value.clone())
+            }
+            (Kind::Choice(words), Value::String(text)) => {
+                words.contains(&text.as_str()).then(|| value.clone())
+            }
+            (Kind::Integers, Value::Array(items)) => items
+                .iter()
+                .all(|item| item.as_integer().is_some_and(|number| number >= 0))
+                .then(|| value.clone()),
+            (Kind::DeviceList, Value::String(text)) => {
+                is_device_list(text).then(|| value.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads a value written as plain text (environment, command line), or `None` where the option
+    /// does not take it. A word may stand in double quotes.
+    pub fn read(&self, text: &str) -> Option<Value> {
+        let text = text.trim();
+        let value = match self {
+            Kind::Or(word, kind) => match unquoted(text) {
+                given if given == *word => Value::String(given.to_string()),
+                _ => return kind.read(text),
+            },
+            Kind::Switch => Value::Boolean(text.to_ascii_lowercase().parse().ok()?),
+            Kind::Integer { .. } => Value::Integer(text.parse().ok()?),
+            Kind::NumberAtLeast(_) | Kind::NumberAbove(_) => Value::Float(text.parse().ok()?),
+            Kind::Choice(_) | Kind::DeviceList => Value::String(unquoted(text).to_string()),
+            Kind::Integers => Value::Array(integers(text)?),
+        };
+        self.check(&value)
+    }
+}
+
+/// `[0, 0, 1]` or `0,0,1`.
+fn integers(text: &str) -> Option<Vec<Value>> {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(text);
+    inner
+        .split(',')
+        .map(|item| item.trim().parse().ok().map(Value::Integer))
+        .collect()
+}
+
+fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(text)
+}
+
+fn is_device_list(text: &str) -> bool {
+    let mut seen = Vec::new();
+    text.is_empty()
+        || text.split(',').all(|item| {
+            item.trim().parse::<usize>().is_ok_and(|device| {
+                let new = !seen.contains(&device);
+                seen.push(device);
+                new
+            })
+        })
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Switch => write!(f, "true or false"),
+            Kind::Integer { least, most } if *most == i64::MAX => {
+                write!(f, "an integer ≥ {least}")
+            }
+            Kind::Integer { least, most } => write!(f, "an integer from {least} to {most}"),
+            Kind::NumberAtLeast(least) => write!(f, "a number ≥ {least}"),
+            Kind::NumberAbove(bound) => write!(f, "a number > {bound}"),
+            Kind::Choice(words) => {
+                let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
+                f.write_str(&quoted.join(" or "))
+            }
+            Kind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 0, 1, 1]"),
+            Kind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),
+            Kind::Or(word, kind) => write!(f, "\"{word}\" or {kind}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAYBE: Kind = Kind::Or("none", &Kind::at_least(1));
+
+    #[test]
+    fn text_is_read_by_kind() {
+        assert_eq!(Kind::Switch.read("True"), Some(Value::Boolean(true)));
+        assert_eq!(Kind::Switch.read("1"), None);
+        assert_eq!(Kind::at_least(1).read(" 4 "), Some(Value::Integer(4)));
+        assert_eq!(Kind::at_least(1).read("0"), None);
+        assert_eq!(Kind::at_least(1).read("4.0"), None);
+        assert_eq!(
+            Kind::NumberAtLeast(0.0).read("3e-5"),
+            Some(Value::Float(3e-5))
+        );
+        assert_eq!(Kind::NumberAtLeast(0.0).read("nan"), None);
+        assert_eq!(Kind::NumberAbove(0.0).read("inf"), None);
+        assert_eq!(MAYBE.read("\"none\""), Some("none".into()));
+        assert_eq!(MAYBE.read("3"), Some(Value::Integer(3)));
+        assert_eq!(MAYBE.read("None"), None);
+        let list = Some(Value::Array(vec![Value::Integer(0), Value::Integer(1)]));
+        assert_eq!(Kind::Integers.read("[0, 1]"), list);
+        assert_eq!(Kind::Integers.read("0,1"), list);
+        assert_eq!(Kind::Integers.read("0,-1"), None);
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let number = Kind::NumberAbove(0.0);
+        assert_eq!(number.check(&Value::Integer(2)), Some(Value::Float(2.0)));
+        assert_eq!(number.check(&Value::Integer(i64::MAX)), None);
+        assert_eq!(number.check(&Value::Integer(0)), None);
+        assert_eq!(number.check(&"2".into()), None);
+        for (text, good) in [("", true), ("0,4,7", true), ("0,0", false), ("0,", false)] {
+            assert_eq!(Kind::DeviceList.check(&text.into()).is_some(), good, "{text}");
+        }
+    }
+}

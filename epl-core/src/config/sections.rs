@@ -1,0 +1,175 @@
+//! The list of all options: key, type, default, values, status, meaning.
+
+use super::choice::{
+    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder,
+    ReduceMethod, ScheduleKind, ZeroLevel,
+};
+use super::kind::Kind;
+use super::option::options;
+use super::setting::NONE;
+
+const COUNT: Kind = Kind::at_least(1);
+/// Mesh sizes are bounded, so that a slip of the finger does not ask for memory.
+const SIZE: Kind = Kind::Integer {
+    least: 1,
+    most: MOST_RANKS as i64,
+};
+const MAYBE_COUNT: Kind = Kind::Or(NONE, &COUNT);
+const MAYBE_SIZE: Kind = Kind::Or(NONE, &SIZE);
+
+/// The largest world.
+pub(crate) const MOST_RANKS: usize = 1 << 20;
+
+options! {
+    /// Micro-batches and stages.
+    pipeline: PipelineConfig {
+        /// Micro-batches per step; with one stage, gradient accumulation. Not given, it follows
+        /// from the two batch sizes where both are.
+        num_micro_batch: usize = 1, COUNT, Implemented;
+        /// Stages, when stages are chosen automatically.
+        num_stages: Option<usize> = None, MAYBE_SIZE, NotYet;
+        /// Order of a stage's forwards and backwards: PreferForward (all forwards, then all
+        /// backwards), PreferBackward (1F1B), PreferBackwardOptimizer (1F1B with one more forward
+        /// in flight on all but the last stage).
+        strategy: PipelineStrategy = PipelineStrategy::PreferBackward,
+            Kind::Choice(PipelineStrategy::WORDS), NotYet;
+    }
+    /// Recomputation of activations.
+    gradient_checkpoint: GradientCheckpointConfig {
+        /// "collection": the user names the points that are kept, everything between two is
+        /// recomputed. "auto": the plan chooses them.
+        r#type: CheckpointType = CheckpointType::Off, Kind::Choice(CheckpointType::WORDS), NotYet;
+        /// The last task graph that "auto" covers; -1: all.
+        end_taskgraph: i64 = -1, Kind::at_least(-1), NotYet;
+        /// Compare with the gradients computed without recomputation, value by value.
+        check_gradients: bool = false, Kind::Switch, NotYet;
+    }
+    /// State sharded over the data axis.
+    zero: ZeroConfig {
+        /// What is sharded. v0: optimizer state. v1: and gradients, whole while they accumulate.
+        /// v2: and gradients in every micro-batch. v3: and parameters.
+        level: ZeroLevel = ZeroLevel::Off, Kind::Choice(ZeroLevel::WORDS), NotYet;
+    }
+    /// State kept outside the device.
+    offload: OffloadConfig {
+        /// Where parameters and optimizer state live. v0: host memory. v1: files.
+        level: OffloadLevel = OffloadLevel::Off, Kind::Choice(OffloadLevel::WORDS), NotYet;
+    }
+    /// Mixed precision.
+    amp: AmpConfig {
+        /// O1: mixed precision; weights are cast only while they are used.
+        level: AmpLevel = AmpLevel::Off, Kind::Choice(AmpLevel::WORDS), NotYet;
+        /// The 16-bit type. bf16 needs no loss scale.
+        dtype: AmpDtype = AmpDtype::F16, Kind::Choice(AmpDtype::WORDS), NotYet;
+        /// "dynamic" (32768 at first, doubled after 2000 good steps, halved and the step skipped on
+        /// a non-finite gradient), or a fixed number.
+        loss_scale: LossScale = LossScale::Dynamic,
+            Kind::Or(LossScale::DYNAMIC, &Kind::NumberAtLeast(1.0)), NotYet;
+        /// Log each layer's type.
+        debug_log: bool = false, Kind::Switch, NotYet;
+    }
+    /// The update of the parameters.
+    optimizer: OptimizerConfig {
+        /// Parameters are updated in this many groups, one after the other, to lower the peak of
+        /// memory.
+        num_apply_group: usize = 1, COUNT, NotYet;
+    }
+    /// Which devices are used, and for what.
+    cluster: ClusterConfig {
+        /// Keep one replica inside a worker. false: devices are taken across workers first.
+        device_place_prefer_intra_node: bool = true, Kind::Switch, Implemented;
+        /// Use only these devices of each worker, such as "0,4,7"; empty: all.
+        run_visible_devices: String = String::new(), Kind::DeviceList, NotYet;
+        /// All task graphs share the same devices.
+        colocate_split_and_replicate: bool = false, Kind::Switch, NotYet;
+    }
+    /// How gradients travel between ranks.
+    communication: CommunicationConfig {
+        /// Collectives that may be in flight together.
+        num_communicators: usize = 2, COUNT, NotYet;
+        /// Send embedding gradients dense.
+        sparse_as_dense: bool = false, Kind::Switch, NotYet;
+        /// At most this many buckets of gradients, never fewer than there are dtypes; 1: one for
+        /// each dtype.
+        max_splits: usize = 5, COUNT, Implemented;
+        /// Send gradients in 16 bits. Changes the result.
+        fp16: bool = false, Kind::Switch, NotYet;
+        /// Factor before the cast to 16 bits.
+        fp16_scale: f64 = 128.0, Kind::NumberAbove(0.0), NotYet;
+        /// true: the reduced gradient is clipped by the global norm, whatever the layout. false:
+        /// each replica clips its own gradient by its own norm before they are reduced, as EPL
+        /// does; the result depends on the number of replicas.
+        clip_after_allreduce: bool = true, Kind::Switch, NotYet;
+        /// mean: the gradient of Σ sum ÷ Σ weight over all micro-batches and replicas. sum: the
+        /// gradient of Σ sum, undivided.
+        gradients_reduce_method: ReduceMethod = ReduceMethod::Mean,
+            Kind::Choice(ReduceMethod::WORDS), Implemented;
+    }
+    /// Input files.
+    io: IoConfig {
+        /// Divide the list of input files over the replicas.
+        slicing: bool = false, Kind::Switch, NotYet;
+        /// Some workers may take one file more.
+        unbalanced_io_slicing: bool = false, Kind::Switch, NotYet;
+        /// Drop the files that do not divide.
+        drop_last_files: bool = false, Kind::Switch, NotYet;
+    }
+    /// What EPL chooses by itself.
+    auto: AutoConfig {
+        /// Choose what is not annotated.
+        auto_parallel: bool = false, Kind::Switch, NotYet;
+    }
+    /// The mesh: world = data × pipeline × tensor, and expert divides data.
+    dist: DistConfig {
+        /// Replicas; none: ranks ÷ (tensor × pipeline).
+        data_parallel_size: Option<usize> = None, MAYBE_SIZE, Implemented;
+        /// Ranks that share each split layer.
+        tensor_parallel_size: usize = 1, SIZE, Implemented;
+        /// Stages of a replica.
+        pipeline_parallel_size: usize = 1, SIZE, NotYet;
+        /// Data ranks that share the experts; divides data_parallel_size.
+        expert_parallel_size: usize = 1, SIZE, Implemented;
+        /// Layers that are spread over the stages.
+        pipeline_num_layers: Option<usize> = None, MAYBE_COUNT, NotYet;
+        /// The stage of each layer.
+        custom_pipeline_stage_id: Option<Vec<usize>> = None,
+            Kind::Or(NONE, &Kind::Integers), NotYet;
+        /// Order in which ranks are numbered, slowest axis first: EPL's "data,pipeline,tensor" or
+        /// LiBai's "pipeline,data,tensor".
+        order: RankOrder = RankOrder::DataPipelineTensor,
+            Kind::Choice(RankOrder::WORDS), Implemented;
+    }
+    /// The training run.
+    train: TrainConfig {
+        /// Samples that one replica runs at a time. With train.global_batch_size and
+        /// pipeline.num_micro_batch, any two give the third.
+        micro_batch_size: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Samples of one step, over all replicas and micro-batches.
+        global_batch_size: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Where everything random starts: initial values, order of the data, masks.
+        seed: u64 = 0, Kind::at_least(0), Implemented;
+        /// Clip the gradient to this global norm; none: do not clip.
+        clip_norm: Option<f64> = None, Kind::Or(NONE, &Kind::NumberAbove(0.0)), Implemented;
+        /// Stop and save after this many steps; none: after schedule.steps. The schedule does not
+        /// change with it.
+        steps: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Evaluate after every so many steps; none: only at the end.
+        eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Save after every so many steps; none: only at the end.
+        save_every: Option<usize> = None, MAYBE_COUNT, Implemented;
+    }
+    /// The learning rate: a warm-up, then one of four shapes.
+    schedule: ScheduleConfig {
+        /// What follows the warm-up.
+        kind: ScheduleKind = ScheduleKind::Constant, Kind::Choice(ScheduleKind::WORDS), Implemented;
+        /// The rate at the end of the warm-up, the largest.
+        rate: f64 = 1e-3, Kind::NumberAtLeast(0.0), Implemented;
+        /// The rate rises in a straight line over this many steps.
+        warmup_steps: usize = 0, Kind::at_least(0), Implemented;
+        /// Length of the schedule with its warm-up; linear and cosine need it. Independent of
+        /// train.steps.
+        steps: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// The rate never falls below this after the warm-up; linear and cosine end here.
+        min_rate: f64 = 0.0, Kind::NumberAtLeast(0.0), Implemented;
+    }
+}

@@ -1,0 +1,240 @@
+//! The handle a layer reads at run time: groups, step, samples.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::module::ParamId;
+use epl_comm::{ProcessGroup, Trace};
+
+use crate::cluster::{Axis, Coordinate, Mesh};
+use crate::error::Result;
+
+/// One group for every axis of the mesh, as this rank sees it.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    world: ProcessGroup,
+    data: ProcessGroup,
+    pipeline: ProcessGroup,
+    tensor: ProcessGroup,
+    expert: ProcessGroup,
+    expert_data: ProcessGroup,
+}
+
+impl Groups {
+    /// Splits the world along every axis of the mesh. Collective.
+    pub fn new(world: ProcessGroup, mesh: &Mesh) -> Result<Self> {
+        let rank = world.rank();
+        let split = |axis: Axis| world.split(axis.name(), mesh.color(axis, rank), rank);
+        Ok(Self {
+            data: split(Axis::Data)?,
+            pipeline: split(Axis::Pipeline)?,
+            tensor: split(Axis::Tensor)?,
+            expert: split(Axis::Expert)?,
+            expert_data: split(Axis::ExpertData)?,
+            world,
+        })
+    }
+
+    /// The group along one axis.
+    pub fn axis(&self, axis: Axis) -> &ProcessGroup {
+        match axis {
+            Axis::Data => &self.data,
+            Axis::Pipeline => &self.pipeline,
+            Axis::Tensor => &self.tensor,
+            Axis::Expert => &self.expert,
+            Axis::ExpertData => &self.expert_data,
+        }
+    }
+}
+
+/// One forward pass over one micro-batch: what the layers may ask about it.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// The optimizer step, from 0.
+    pub step: u64,
+    /// Whether dropout and jitter are active.
+    pub training: bool,
+    /// The global sample number of every row.
+    pub samples: Arc<[u64]>,
+    /// Whether the rows are a stand-in that must not count: see [`MicroBatch`](crate::MicroBatch).
+    pub empty: bool,
+}
+
+/// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
+///
+/// A cheap clone, one per rank. Layers keep it in a `#[module(skip)]` field; the engine writes it.
+/// A model that holds contexts is never forked to another rank.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    groups: Groups,
+    mesh: Mesh,
+    seed: u64,
+    trace: Option<Trace>,
+    state: Mutex<State>,
+}
+
+/// How a layer asked for a parameter to be cut: its whole shape, and (axis, dim) pairs.
+#[derive(Clone, Debug)]
+pub(crate) struct Sharding {
+    pub shape: Vec<usize>,
+    pub cuts: Vec<(Axis, usize)>,
+}
+
+#[derive(Debug)]
+struct State {
+    pass: Pass,
+    calls: HashMap<u64, u64>,
+    layers: HashMap<String, u64>,
+    metrics: BTreeMap<String, Vec<f64>>,
+    shardings: HashMap<ParamId, Sharding>,
+}
+
+impl Context {
+    /// Makes the context of one rank. Collective, as it splits the world along every axis.
+    pub fn new(world: ProcessGroup, mesh: Mesh, seed: u64, trace: Option<Trace>) -> Result<Self> {
+        let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
+        let state = State {
+            pass,
+            calls: HashMap::new(),
+            layers: HashMap::new(),
+            metrics: BTreeMap::new(),
+            shardings: HashMap::new(),
+        };
+        let groups = Groups::new(world, &mesh)?;
+        Ok(Self(Arc::new(Shared { groups, mesh, seed, trace, state: Mutex::new(state) })))
+    }
+
+    /// All ranks.
+    pub fn world(&self) -> &ProcessGroup {
+        &self.0.groups.world
+    }
+
+    /// The replicas of this rank's part of the model.
+    pub fn data(&self) -> &ProcessGroup {
+        self.axis(Axis::Data)
+    }
+
+    /// The ranks that hold the other slices of this rank's split layers.
+    pub fn tensor(&self) -> &ProcessGroup {
+        self.axis(Axis::Tensor)
+    }
+
+    /// The neighbouring data ranks among which experts are divided.
+    pub fn expert(&self) -> &ProcessGroup {
+        self.axis(Axis::Expert)
+    }
+
+    /// The ranks that hold the same experts: data ÷ expert.
+    pub fn expert_data(&self) -> &ProcessGroup {
+        self.axis(Axis::ExpertData)
+    }
+
+    /// The group along one axis.
+    pub fn axis(&self, axis: Axis) -> &ProcessGroup {
+        self.0.groups.axis(axis)
+    }
+
+    /// The mesh the groups were cut from.
+    pub fn mesh(&self) -> &Mesh {
+        &self.0.mesh
+    }
+
+    /// Where this rank stands in the mesh.
+    pub fn coordinate(&self) -> Coordinate {
+        self.0.mesh.coordinate(self.world().rank())
+    }
+
+    /// The seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// The current optimizer step, from 0.
+    pub fn step(&self) -> u64 {
+        self.state().pass.step
+    }
+
+    /// Whether dropout and jitter are active.
+    pub fn is_training(&self) -> bool {
+        self.state().pass.training
+    }
+
+    /// The global sample number of every row of the current micro-batch.
+    pub fn samples(&self) -> Arc<[u64]> {
+        self.state().pass.samples.clone()
+    }
+
+    /// How often the layer with this key was called in the current forward: 0, 1, 2, …
+    pub fn call_number(&self, layer: u64) -> u64 {
+        let mut state = self.state();
+        let calls = state.calls.entry(layer).or_insert(0);
+        *calls += 1;
+        *calls - 1
+    }
+
+    /// Declares a metric of `len` values, so that every rank reduces the same set of them.
+    pub fn declare_metric(&self, name: &str, len: usize) {
+        self.state().metrics.insert(name.to_string(), vec![0.0; len]);
+    }
+
+    /// Adds to a declared metric. Nothing is added for a stand-in micro-batch.
+    ///
+    /// # Panics
+    ///
+    /// When the metric was not declared with this length: a fault of the layer.
+    pub fn add_metric(&self, name: &str, values: &[f64]) {
+        let mut state = self.state();
+        if state.pass.empty {
+            return;
+        }
+        let sums = state.metrics.get_mut(name).expect("a metric is declared before it is added to");
+        assert_eq!(sums.len(), values.len(), "metric `{name}` was declared with another length");
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+
+    /// Opens a pass: the calls are counted anew.
+    pub fn begin(&self, pass: Pass) {
+        let mut state = self.state();
+        state.pass = pass;
+        state.calls.clear();
+    }
+
+    /// Takes the sums of all metrics of this rank and sets them to zero.
+    pub fn take_metrics(&self) -> BTreeMap<String, Vec<f64>> {
+        let mut state = self.state();
+        let taken = state.metrics.clone();
+        state.metrics.values_mut().for_each(|values| values.fill(0.0));
+        taken
+    }
+
+    /// Writes a mark into the trace, if there is one.
+    pub fn mark(&self, what: &str) {
+        if let Some(trace) = &self.0.trace {
+            trace.mark(self.world().global(self.world().rank()), what);
+        }
+    }
+
+    /// A number that no other layer of the model has, the same in every layout.
+    pub(crate) fn layer_number(&self, path: &str) -> u64 {
+        let mut state = self.state();
+        let count = state.layers.entry(path.to_string()).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+
+    pub(crate) fn declare_sharding(&self, id: ParamId, sharding: Sharding) {
+        self.state().shardings.insert(id, sharding);
+    }
+
+    pub(crate) fn sharding(&self, id: ParamId) -> Option<Sharding> {
+        self.state().shardings.get(&id).cloned()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held cannot leave the counters half-written.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

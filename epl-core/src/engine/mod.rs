@@ -1,0 +1,272 @@
+//! One training step: forward and backward segment by segment, reduction, clipping, update.
+//!
+//! - [`micro_batch`], [`settings`], [`report`]: what goes in and what comes out.
+//! - [`weights`]: the global divisors.
+//! - [`tape`]: a micro-batch through the chain of segments and back.
+//! - [`gradients`], [`reduce`]: gradients kept, bucketed and summed while backward goes on.
+//! - [`norm`]: the global norm.
+//! - [`gather`]: whole tensors from the ranks' slices, for tests and parity checks.
+
+mod gather;
+mod gradients;
+mod micro_batch;
+mod norm;
+mod reduce;
+mod report;
+mod settings;
+mod tape;
+mod weights;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, TensorData};
+
+pub use micro_batch::MicroBatch;
+pub use report::{EvalReport, StepReport};
+pub use settings::{EngineSettings, GradientsReduce};
+
+use crate::context::{Context, Pass};
+use crate::error::{Error, Result};
+use crate::optim::{self, OptimizerConfig};
+use crate::place::Place;
+use crate::plan::Plan;
+use crate::segment::{Loss, Segmented, Term, Weights};
+use gradients::GradientStore;
+use reduce::Reducer;
+use report::TermSums;
+use tape::Tape;
+
+/// Runs training steps of one rank's model.
+///
+/// Every method that says so is a collective: all ranks call it in the same order.
+pub struct Engine<M: Segmented> {
+    /// Taken only while the optimizer updates it.
+    model: Option<M>,
+    optimizer: ModuleOptimizer,
+    plan: Plan,
+    context: Context,
+    device: Device,
+    settings: EngineSettings,
+    step: u64,
+}
+
+impl<M: Segmented> Engine<M> {
+    /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out.
+    ///
+    /// # Errors
+    ///
+    /// When the optimizer would compute something else under this layout.
+    pub fn new<O: OptimizerConfig>(
+        built: crate::launch::Built<M>,
+        optimizer: &O,
+        settings: EngineSettings,
+    ) -> Result<Self> {
+        let crate::launch::Built { model, plan, place } = built;
+        let optimizer = optim::build(optimizer, &plan)?;
+        let (context, device) = (place.context().clone(), Place::device(&place).clone());
+        Ok(Self { model: Some(model), optimizer, plan, context, device, settings, step: 0 })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        self.model.as_ref().expect("the model is only away during an update")
+    }
+
+    /// The ordinary Burn module; the engine ends.
+    pub fn into_inner(self) -> M {
+        self.model.expect("the model is only away during an update")
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The device of this rank, with autodiff.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many steps were made.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Makes one step over the micro-batches of this replica. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
+    pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
+        let (mut store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
+        if !report.grad_norm.is_finite() {
+            return Err(Error::invalid(format!(
+                "the norm of the gradients is {} at step {} (loss {}); lower the learning rate or set \
+                 `train.clip_norm`",
+                report.grad_norm, self.step, report.loss
+            )));
+        }
+        let factor = self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
+        if factor < 1.0 {
+            store.scale(factor);
+        }
+        let model = self.model.take().expect("the model is only away during an update");
+        let gradients = store.into_params(&model);
+        self.model = Some(self.optimizer.step(rate, model, gradients));
+        self.step += 1;
+        Ok(report)
+    }
+
+    /// The loss without gradients, over any number of micro-batches, the same on every rank. Collective.
+    pub fn evaluate(&self, micro_batches: impl IntoIterator<Item = MicroBatch<M::Batch>>) -> Result<EvalReport> {
+        let model = self.model().valid();
+        let mut sums = TermSums::default();
+        let mut weights = Weights::new();
+        for micro_batch in micro_batches {
+            let global = weights::global_weights(&model, core::slice::from_ref(&micro_batch), &self.context)?;
+            weights = add(weights, global);
+            let loss = caught(|| {
+                self.begin(&micro_batch, false);
+                Ok(forward(&model, &micro_batch.batch))
+            })?;
+            sums.add(loss, micro_batch.empty);
+        }
+        let StepReport { loss, terms, weights, .. } = sums.reduce(0.0, &weights, &self.context)?;
+        Ok(EvalReport { loss, terms, weights })
+    }
+
+    /// The reduced gradients of a step, whole, by parameter; nothing is updated. Collective.
+    pub fn gradients(
+        &self,
+        micro_batches: Vec<MicroBatch<M::Batch>>,
+    ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
+        let (store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
+        Ok((report, gather::gradients(self.model(), &self.plan, &self.context, &store)?))
+    }
+
+    /// The parameters, whole, by path. Collective.
+    pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
+        gather::parameters(self.model(), &self.plan, &self.context)
+    }
+
+    /// Opens a pass without a graph for a forward of one's own, such as generation.
+    ///
+    /// The returned module is the model without autodiff; dropout is off.
+    pub fn inference(&self) -> M {
+        self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
+        self.model().valid()
+    }
+
+    /// Writes this rank's parameters and optimizer state into a folder.
+    pub fn save_rank(&self, folder: &Path) -> Result<()> {
+        let model = folder.join("model.bpk");
+        self.model().clone().save_file(&model).map_err(|error| Error::file(&model, error))?;
+        let optimizer = folder.join("optimizer.bpk");
+        self.optimizer.save(&optimizer).map_err(|error| Error::file(&optimizer, error))
+    }
+
+    /// Reads this rank's parameters and optimizer state from a folder, and goes on after `step` steps.
+    pub fn load_rank(&mut self, folder: &Path, step: u64) -> Result<()> {
+        let path = folder.join("model.bpk");
+        let model = self.model().clone().try_load_file(&path).map_err(|error| Error::file(&path, error))?;
+        let path = folder.join("optimizer.bpk");
+        let optimizer = self.optimizer.clone().load(&path).map_err(|error| Error::file(&path, error))?;
+        (self.model, self.optimizer, self.step) = (Some(model), optimizer, step);
+        Ok(())
+    }
+
+    /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
+    fn accumulate(
+        &self,
+        micro_batches: &[MicroBatch<M::Batch>],
+        reduce: GradientsReduce,
+    ) -> Result<(GradientStore, StepReport)> {
+        let weights = weights::global_weights(self.model(), micro_batches, &self.context)?;
+        let mut store = GradientStore::default();
+        let mut reducer = Reducer::new(&self.plan, &self.context, &self.device);
+        let mut sums = TermSums::default();
+        for (number, micro_batch) in micro_batches.iter().enumerate() {
+            let last = number + 1 == micro_batches.len();
+            let reducer = last.then_some(&mut reducer);
+            let loss = self.differentiate(micro_batch, number, &weights, reduce, &mut store, reducer)?;
+            sums.add(loss, micro_batch.empty);
+        }
+        reducer.finish(&mut store)?;
+        let squared = norm::squared(&self.plan, &store);
+        Ok((store, sums.reduce(squared, &weights, &self.context)?))
+    }
+
+    /// Forward and backward of one micro-batch; adds to the store, and starts buckets if a reducer is given.
+    fn differentiate(
+        &self,
+        micro_batch: &MicroBatch<M::Batch>,
+        number: usize,
+        weights: &Weights,
+        reduce: GradientsReduce,
+        store: &mut GradientStore,
+        mut reducer: Option<&mut Reducer<'_>>,
+    ) -> Result<Loss> {
+        let (model, context) = (self.model(), &self.context);
+        self.begin(micro_batch, true);
+        let before = |segment| context.mark(&format!("forward {number} segment {segment}"));
+        let (loss, tape) = Tape::forward(model, &micro_batch.batch, before);
+        let scale = |term: &Term| match micro_batch.empty {
+            true => 0.0,
+            false => weights::seed(term.coefficient, weights.get(term.name).unwrap_or(0.0), reduce),
+        };
+        let root = loss.terms.iter().map(|term| term.sum.clone() * scale(term)).reduce(|a, b| a + b);
+        let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
+        let mut outcome = Ok(());
+        tape.backward(
+            root,
+            |segment| context.mark(&format!("backward {number} segment {segment}")),
+            |segment, gradients| {
+                if let Some(mut gradients) = gradients {
+                    store.collect(model, &mut gradients);
+                }
+                if let (Some(reducer), true) = (reducer.as_mut(), outcome.is_ok()) {
+                    outcome = reducer.start_after(segment, store);
+                }
+            },
+        );
+        outcome.map(|()| loss)
+    }
+
+    fn begin(&self, micro_batch: &MicroBatch<M::Batch>, training: bool) {
+        self.context.begin(Pass {
+            step: self.step,
+            training,
+            samples: micro_batch.samples.clone(),
+            empty: micro_batch.empty,
+        });
+    }
+}
+
+/// The forward of all segments, without a tape.
+fn forward<M: Segmented>(model: &M, batch: &M::Batch) -> Loss {
+    let mut carry = None;
+    for index in 0..model.segments() {
+        carry = Some(model.forward_segment(index, carry, batch));
+    }
+    model.loss(carry.expect("a model has at least one segment"), batch)
+}
+
+fn add(total: Weights, other: Weights) -> Weights {
+    if total.0.is_empty() {
+        return other;
+    }
+    Weights(total.0.into_iter().zip(other.0).map(|((name, a), (_, b))| (name, a + b)).collect())
+}
+
+/// Runs `f`; a collective that failed inside forward or backward unwinds, and comes back as its error.
+fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    epl_comm::catch(f)?
+}

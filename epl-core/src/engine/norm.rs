@@ -1,0 +1,78 @@
+//! The global norm of the gradients, from the plan's records: each element counts once, on the rank that owns it.
+//!
+//! Burn's own `grad_clipping` clips each parameter by its own norm, before any reduction; a clipped global norm
+//! needs the reduced gradients of all ranks.
+
+use burn::backend::Flex;
+use burn::tensor::{DType, Element, Tensor};
+use rayon::prelude::*;
+
+use super::gradients::GradientStore;
+use crate::plan::Plan;
+
+/// Elements summed in one go; fixed, so that the order of additions never depends on threads.
+const CHUNK: usize = 1 << 14;
+
+/// This rank's share of the squared norm.
+pub(crate) fn squared(plan: &Plan, store: &GradientStore) -> f64 {
+    let counted = plan.records.iter().filter(|record| record.counted);
+    counted.filter_map(|record| store.get(record.id)).map(|gradient| sum_of_squares(gradient.clone())).sum()
+}
+
+/// The factor that brings `norm` down to `limit`, as PyTorch's `clip_grad_norm_` defines it; 1 when it is below.
+pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
+    (limit / (norm + 1e-6)).min(1.0)
+}
+
+/// The sum of squares in f64, in a fixed order: Flex's own sum follows rayon's stealing from 4 Mi elements on.
+pub(crate) fn sum_of_squares(tensor: Tensor<1>) -> f64 {
+    match tensor.clone().try_into_primitive::<Flex>() {
+        Ok(flex) => match flex.dtype() {
+            DType::F32 => of_slice::<f32>(flex.to_contiguous().as_slice().unwrap_or_default()),
+            DType::F64 => of_slice::<f64>(flex.to_contiguous().as_slice().unwrap_or_default()),
+            _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
+        },
+        // On an accelerator the sum runs there, and one number comes back.
+        Err(_) => (tensor.clone() * tensor).sum().into_data().iter::<f64>().sum(),
+    }
+}
+
+fn of_slice<E: Element + Into<f64> + Copy + Sync>(values: &[E]) -> f64 {
+    let partial: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
+    partial.into_iter().sum()
+}
+
+fn of_chunk<E: Into<f64> + Copy>(values: &[E]) -> f64 {
+    // Eight independent sums, so that the additions are vectorised; their order is part of the result.
+    let mut lanes = [0.0_f64; 8];
+    let blocks = values.chunks_exact(8);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for (lane, value) in lanes.iter_mut().zip(block) {
+            let value: f64 = (*value).into();
+            *lane += value * value;
+        }
+    }
+    let rest: f64 = rest.iter().map(|value| (*value).into()).map(|value: f64| value * value).sum();
+    lanes.iter().sum::<f64>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn sums_squares_of_views_and_odd_lengths() {
+        let values: Vec<f32> = (0..100_003).map(|i| (i % 7) as f32 - 3.0).collect();
+        let expected: f64 = values[5..].iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let tensor = Tensor::<1>::from_floats(values.as_slice(), &Device::flex()).slice([5..100_003]);
+        assert_eq!(sum_of_squares(tensor), expected);
+    }
+
+    #[test]
+    fn clips_only_above_the_limit() {
+        assert_eq!(clip_factor(0.5, 1.0), 1.0);
+        assert!((clip_factor(4.0, 1.0) - 0.25).abs() < 1e-6);
+    }
+}

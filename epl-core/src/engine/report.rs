@@ -1,0 +1,94 @@
+//! What a step tells, the same on every rank.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Tensor;
+use epl_comm::ReduceOp;
+
+use super::weights;
+use super::settings::GradientsReduce;
+use crate::cluster::Axis;
+use crate::context::Context;
+use crate::error::Result;
+use crate::segment::{Loss, Weights};
+
+/// What one step did; the same on every rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// The loss: Σ coefficient · Σ sum ÷ Σ weight.
+    pub loss: f64,
+    /// Every term, divided by its weight, without its coefficient.
+    pub terms: Vec<(String, f64)>,
+    /// The global norm of the gradients, before clipping.
+    pub grad_norm: f64,
+    /// The global weight of every term, such as the number of tokens.
+    pub weights: Vec<(String, f64)>,
+    /// The layers' metrics, summed over micro-batches and replicas.
+    pub metrics: BTreeMap<String, Vec<f64>>,
+}
+
+/// What an evaluation found; the same on every rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvalReport {
+    /// The loss over all batches of all replicas.
+    pub loss: f64,
+    /// Every term, divided by its weight, without its coefficient.
+    pub terms: Vec<(String, f64)>,
+    /// The global weight of every term.
+    pub weights: Vec<(String, f64)>,
+}
+
+/// The sums of the loss terms on this rank.
+#[derive(Default)]
+pub(crate) struct TermSums(Vec<(&'static str, f64, f64)>);
+
+impl TermSums {
+    /// Adds the terms of one micro-batch, read from the device.
+    pub fn add(&mut self, loss: Loss, empty: bool) {
+        if self.0.is_empty() {
+            self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
+        }
+        for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
+            let value = scalar(term.sum);
+            *sum += if empty { 0.0 } else { value };
+        }
+    }
+
+    /// Σ coefficient · sum ÷ weight, and the terms one by one.
+    fn divided(&self, weights: &Weights) -> (f64, Vec<(String, f64)>) {
+        let mut loss = 0.0;
+        let mut terms = Vec::new();
+        for (name, coefficient, sum) in &self.0 {
+            let mean = sum * weights::seed(1.0, weights.get(name).unwrap_or(0.0), GradientsReduce::Mean);
+            loss += coefficient * mean;
+            terms.push(((*name).to_string(), mean));
+        }
+        (loss, terms)
+    }
+
+    /// Sums over the world what each rank counts: `norm` of the parameters it owns; its terms and metrics if it is
+    /// the first of its tensor group, whose ranks all hold the same. Collective.
+    pub fn reduce(mut self, norm: f64, weights: &Weights, context: &Context) -> Result<StepReport> {
+        let mut metrics = context.take_metrics();
+        let first = context.coordinate().along(Axis::Tensor) == 0;
+        let share = if first { 1.0 } else { 0.0 };
+        let mut values = vec![norm];
+        values.extend(self.0.iter().map(|(_, _, sum)| sum * share));
+        values.extend(metrics.values().flatten().map(|value| value * share));
+        let world = context.world();
+        let sums = if world.size() > 1 { world.all_reduce_values(&values, ReduceOp::Sum)? } else { values };
+        let mut sums = sums.into_iter();
+        let mut next = || sums.next().unwrap_or(0.0);
+        let grad_norm = next().sqrt();
+        self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());
+        metrics.values_mut().flatten().for_each(|value| *value = next());
+        let (loss, terms) = self.divided(weights);
+        let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
+        Ok(StepReport { loss, terms, grad_norm, weights, metrics })
+    }
+}
+
+/// The value of a tensor of one element.
+fn scalar(tensor: Tensor<1>) -> f64 {
+    tensor.inner().into_data().iter::<f64>().sum()
+}

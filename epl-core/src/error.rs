@@ -1,0 +1,57 @@
+//! What can go wrong before and during a step.
+
+use epl_comm::Rank;
+
+/// An error of the core: the user's input, a peer, or a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A collective failed, on this rank or on a peer.
+    #[error(transparent)]
+    Communication(#[from] epl_comm::Error),
+    /// The configuration is wrong; found before the first step.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The model cannot be laid out as asked; found before the first step.
+    #[error("parameter `{name}`: {reason}")]
+    Parameter {
+        /// The parameter's path in the module.
+        name: String,
+        /// What is wrong, with the numbers and the remedy.
+        reason: String,
+    },
+    /// The model, the optimizer and the configuration do not fit together.
+    #[error("{0}")]
+    Invalid(String),
+    /// A file could not be read or written.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// The cause.
+        reason: String,
+    },
+    /// A rank failed and ended the run.
+    #[error("{rank}: {cause}")]
+    Rank {
+        /// The rank that failed first.
+        rank: Rank,
+        /// Why.
+        cause: Box<Error>,
+    },
+}
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl Error {
+    /// An [`Error::Invalid`] with this message.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
+    }
+
+    /// An [`Error::File`] about `path`.
+    pub fn file(path: impl AsRef<std::path::Path>, reason: impl ToString) -> Self {
+        Self::File { path: path.as_ref().display().to_string(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,122 @@
+//! Runs a closure once per rank, and builds models in it.
+
+use burn::tensor::Device;
+use epl_comm::{ProcessGroup, Trace, local};
+
+use crate::cluster::Mesh;
+use crate::config::Config;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::plan::{self, Plan};
+use crate::segment::Segmented;
+
+/// What a rank knows: its configuration, its context and its device.
+#[derive(Clone, Debug)]
+pub struct Epl {
+    config: Config,
+    place: Place,
+}
+
+/// A model that is laid out and whose parameters have values, with its plan.
+#[derive(Debug)]
+pub struct Built<M> {
+    pub(crate) model: M,
+    pub(crate) plan: Plan,
+    pub(crate) place: Place,
+}
+
+impl<M> Built<M> {
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The ordinary Burn module.
+    pub fn into_inner(self) -> M {
+        self.model
+    }
+
+    /// Changes the model, such as by loading a checkpoint into it.
+    pub fn try_map(self, f: impl FnOnce(M, &Plan) -> Result<M>) -> Result<Self> {
+        let Self { model, plan, place } = self;
+        Ok(Self { model: f(model, &plan)?, plan, place })
+    }
+}
+
+impl Epl {
+    /// Joins a rank to a mesh. Collective.
+    pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
+        let world = match &trace {
+            Some(trace) => world.traced(trace),
+            None => world,
+        };
+        let context = Context::new(world, mesh, config.train.seed, trace)?;
+        let place = Place::new(Device::default().autodiff(), context);
+        Ok(Self { config, place })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        self.place.context()
+    }
+
+    /// The root place of a model on this rank's device.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Builds a model: the plan is made from lazy shapes, then every parameter is drawn from (seed, path).
+    /// Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the model cannot be laid out as asked, before anything is drawn.
+    pub fn build<M: Segmented>(&self, model: impl FnOnce(&Place) -> M) -> Result<Built<M>> {
+        let model = epl_comm::catch(|| model(&self.place))?;
+        let context = self.context();
+        let survey = plan::survey::survey(&model, context)?;
+        let buckets = plan::pack(&survey.records, self.config.communication.max_splits);
+        let model = plan::draw::draw(model, &survey.records, context)?;
+        let plan = Plan {
+            mesh: context.mesh().clone(),
+            coordinate: context.coordinate(),
+            device: format!("{:?}", self.place.device()),
+            segments: model.segments(),
+            records: survey.records,
+            buckets,
+            unseeded_layers: survey.unseeded_layers,
+        };
+        Ok(Built { model, plan, place: self.place.clone() })
+    }
+}
+
+/// Runs `f` once per rank, each on a thread and in a rayon pool of its own, and returns what each returned.
+///
+/// # Errors
+///
+/// The first failure, with the rank that caused it; the other ranks are released.
+pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
+    launch_traced(config, None, f)
+}
+
+/// [`launch`], with every collective recorded.
+pub fn launch_traced<T: Send>(
+    config: &Config,
+    trace: Option<Trace>,
+    f: impl Fn(Epl) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let mesh = Mesh::from_config(config)?;
+    let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, trace.clone())?);
+    local::run(mesh.world_size(), run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) })
+}

@@ -1,0 +1,65 @@
+//! The printed plan.
+
+use core::fmt::{Display, Formatter, Result};
+
+use super::{Origin, ParamRecord, Plan};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        writeln!(f, "{}", self.mesh)?;
+        writeln!(
+            f,
+            "{} parameters, {} on this rank ({}), {} segments, {} buckets a step",
+            self.num_params(),
+            self.num_params_held(),
+            self.device,
+            self.segments,
+            self.buckets.len()
+        )?;
+        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        for record in &self.records {
+            writeln!(f, "  {:width$}  {}", record.name, Line(record))?;
+        }
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            writeln!(
+                f,
+                "  bucket {index}: {} gradients, {} bytes of {:?} over {}, after segment {}",
+                bucket.members.len(),
+                bucket.numel * bucket.dtype.size(),
+                bucket.dtype,
+                bucket.axis,
+                bucket.after_segment
+            )?;
+        }
+        for layer in &self.unseeded_layers {
+            writeln!(f, "  `{layer}` draws from the shared generator: its masks depend on the layout")?;
+        }
+        Ok(())
+    }
+}
+
+struct Line<'a>(&'a ParamRecord);
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let record = self.0;
+        write!(f, "{:?} {:?}", record.global_shape, record.dtype)?;
+        for cut in &record.cuts {
+            write!(f, ", dim {} over {} [{}..{}]", cut.dim, cut.axis, cut.range.start, cut.range.end)?;
+        }
+        if record.cuts.is_empty() {
+            write!(f, ", replicated")?;
+        }
+        write!(f, ", reduced over {}", record.reduced_over())?;
+        if record.segments.len() > 1 {
+            write!(f, ", tied over segments {:?}", record.segments)?;
+        }
+        if !record.trainable {
+            write!(f, ", frozen")?;
+        }
+        if record.origin == Origin::Broadcast {
+            write!(f, ", broadcast from its first rank")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The initialisation phase: first values that do not depend on the layout.
+//!
+//! Every parameter is drawn from (seed, path) by the layer's own initializer, as a whole, then cut. Flex has one
+//! generator for all threads of a process, so the generator is locked from seeding to the end of one draw, and
+//! the ranks enter and leave the phase together: no rank trains, and draws, while another one initialises.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+
+use super::{Origin, ParamRecord};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::place::stable_hash;
+
+/// Guards the one generator that all threads of the process share, between seeding and drawing.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+/// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier.
+pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Context) -> Result<M> {
+    check_origins(records, context)?;
+    context.world().barrier()?;
+    let by_name = records.iter().map(|record| (record.name.as_str(), record)).collect();
+    let mut drawer = Drawer { context, by_name, path: Vec::new(), error: None };
+    let model = model.map(&mut drawer);
+    if let Some(error) = drawer.error {
+        return Err(error);
+    }
+    context.world().barrier()?;
+    Ok(model)
+}
+
+/// A parameter with values on some ranks only would leave the others waiting for its broadcast.
+fn check_origins(records: &[ParamRecord], context: &Context) -> Result<()> {
+    let mine: Vec<i64> = records.iter().map(|record| i64::from(record.origin == Origin::Broadcast)).collect();
+    let all = context.world().all_gather_counts(&mine)?;
+    for (rank, theirs) in all.iter().enumerate() {
+        if let Some(index) = (0..records.len()).find(|index| theirs.get(*index) != Some(&mine[*index])) {
+            return Err(Error::Parameter {
+                name: records[index].name.clone(),
+                reason: format!(
+                    "has values on some ranks only (rank {} and rank {rank} differ); build the model the same way \
+                     on every rank",
+                    context.world().rank()
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+struct Drawer<'a> {
+    context: &'a Context,
+    by_name: HashMap<&'a str, &'a ParamRecord>,
+    path: Vec<String>,
+    error: Option<Error>,
+}
+
+impl Drawer<'_> {
+    fn draw<const D: usize>(&self, record: &ParamRecord, param: &Param<Tensor<D>>) {
+        let device = param.lazy_device();
+        let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+        device.seed(stable_hash(&(self.context.seed(), record.name.as_str())));
+        let _ = param.base();
+        // The next draw must not continue this parameter's numbers.
+        device.seed(stable_hash(&(self.context.seed(), "after", record.name.as_str())));
+    }
+
+    fn broadcast<const D: usize>(&self, record: &ParamRecord, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let mut values = param.base().inner();
+        for axis in record.replicated_over() {
+            let group = self.context.axis(axis);
+            if group.size() > 1 {
+                values = group.broadcast(values, 0)?;
+            }
+        }
+        Ok(param.map(|old| match old.is_autodiff() {
+            true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
+            false => values,
+        }))
+    }
+}
+
+impl ModuleMapper for Drawer<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.join(".");
+        let Some(record) = self.by_name.get(name.as_str()).copied() else { return param };
+        if self.error.is_some() {
+            return param;
+        }
+        let mut param = match record.origin {
+            Origin::Drawn => {
+                self.draw(record, &param);
+                param
+            }
+            Origin::Broadcast => match self.broadcast(record, param.clone()) {
+                Ok(param) => param,
+                Err(error) => {
+                    self.error = Some(error);
+                    param
+                }
+            },
+        };
+        param.id = record.id;
+        param
+    }
+}

@@ -1,0 +1,54 @@
+//! Layout plus one record per parameter: resolved, immutable, printable.
+//!
+//! - [`record`]: what is known of one parameter; checkpoints, norms and reductions read nothing else.
+//! - [`bucket`]: which gradients are reduced together, and in which order.
+//! - [`survey`]: reads names, shapes and layers from a lazy model without drawing anything.
+//! - [`draw`]: the initialisation phase.
+//! - [`display`]: the printed plan.
+
+pub mod bucket;
+mod display;
+pub(crate) mod draw;
+pub mod record;
+pub(crate) mod survey;
+
+pub use bucket::{Bucket, pack};
+pub use record::{Cut, Origin, ParamRecord};
+
+use crate::cluster::{Coordinate, Mesh};
+
+/// The resolved plan of one rank.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// Where this rank stands in it.
+    pub coordinate: Coordinate,
+    /// The device of this rank, in words.
+    pub device: String,
+    /// How many segments the model is a chain of.
+    pub segments: usize,
+    /// One record per parameter, in the order in which the module lists them.
+    pub records: Vec<ParamRecord>,
+    /// The reductions of a step, in the order in which they start.
+    pub buckets: Vec<Bucket>,
+    /// Layers that draw from the shared generator, so that their masks depend on the layout.
+    pub unseeded_layers: Vec<String>,
+}
+
+impl Plan {
+    /// The record of the parameter with this path.
+    pub fn record(&self, name: &str) -> Option<&ParamRecord> {
+        self.records.iter().find(|record| record.name == name)
+    }
+
+    /// The number of parameters of the whole model.
+    pub fn num_params(&self) -> usize {
+        self.records.iter().map(ParamRecord::global_numel).sum()
+    }
+
+    /// The number of parameters that this rank holds.
+    pub fn num_params_held(&self) -> usize {
+        self.records.iter().map(ParamRecord::numel).sum()
+    }
+}

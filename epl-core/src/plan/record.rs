@@ -1,0 +1,106 @@
+//! One record per parameter.
+
+use std::ops::Range;
+
+use burn::module::ParamId;
+use burn::tensor::DType;
+
+use crate::cluster::{Axis, Coordinate};
+
+/// A dim of a parameter that is divided over an axis of the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The axis over whose group the dim is divided.
+    pub axis: Axis,
+    /// The dim that is divided.
+    pub dim: usize,
+    /// What this rank holds of it.
+    pub range: Range<usize>,
+}
+
+/// Where the first values of a parameter come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From (seed, path), by the layer's own initializer.
+    Drawn,
+    /// It had values when the plan saw it; the first rank of its replicas sends them to the others.
+    Broadcast,
+}
+
+/// What is known of one parameter.
+#[derive(Clone, Debug)]
+pub struct ParamRecord {
+    /// The path in the module, such as `encoder.layers.0.attention.query.weight`.
+    pub name: String,
+    /// The identifier after initialisation: a hash of the path, the same on every rank.
+    pub id: ParamId,
+    /// The shape of the whole parameter.
+    pub global_shape: Vec<usize>,
+    /// The dims that are divided; none when every rank holds the whole.
+    pub cuts: Vec<Cut>,
+    /// The element type.
+    pub dtype: DType,
+    /// Whether it takes part in training.
+    pub trainable: bool,
+    /// Where its first values come from.
+    pub origin: Origin,
+    /// The segments that use it; several for a tied weight.
+    pub segments: Vec<usize>,
+    /// Whether this rank counts its elements in sums over all parameters, such as the norm.
+    pub counted: bool,
+}
+
+impl ParamRecord {
+    /// The shape that this rank holds.
+    pub fn shape(&self) -> Vec<usize> {
+        let mut shape = self.global_shape.clone();
+        self.cuts.iter().for_each(|cut| shape[cut.dim] = cut.range.len());
+        shape
+    }
+
+    /// The range of every dim that this rank holds.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<_> = self.global_shape.iter().map(|extent| 0..*extent).collect();
+        self.cuts.iter().for_each(|cut| ranges[cut.dim] = cut.range.clone());
+        ranges
+    }
+
+    /// The number of elements that this rank holds.
+    pub fn numel(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// The number of elements of the whole.
+    pub fn global_numel(&self) -> usize {
+        self.global_shape.iter().product()
+    }
+
+    /// Whether a dim is divided over `axis`.
+    pub fn is_cut_over(&self, axis: Axis) -> bool {
+        self.cuts.iter().any(|cut| cut.axis == axis)
+    }
+
+    /// The axis over which its gradient is summed: an expert is held by one rank of each expert group.
+    pub fn reduced_over(&self) -> Axis {
+        if self.is_cut_over(Axis::Expert) { Axis::ExpertData } else { Axis::Data }
+    }
+
+    /// The axes over which equal copies of what this rank holds exist.
+    pub fn replicated_over(&self) -> Vec<Axis> {
+        let mut axes = vec![self.reduced_over()];
+        if !self.is_cut_over(Axis::Tensor) {
+            axes.push(Axis::Tensor);
+        }
+        axes
+    }
+
+    /// The first segment that uses it: after this one's backward its gradient is final.
+    pub fn first_segment(&self) -> usize {
+        self.segments.iter().copied().min().unwrap_or(0)
+    }
+}
+
+/// Each element is counted by one rank alone: the first of every axis over which it is replicated.
+pub(crate) fn is_counted(axes: &[Axis], coordinate: &Coordinate) -> bool {
+    axes.iter().all(|axis| coordinate.along(*axis) == 0)
+}

@@ -1,0 +1,174 @@
+//! Reads names, shapes and layers from a lazy model; draws nothing.
+
+use std::collections::HashMap;
+
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Tensor};
+use epl_comm::shard_range;
+
+use super::record::{Cut, Origin, ParamRecord, is_counted};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::place::stable_hash;
+use crate::segment::Segmented;
+
+/// What a survey of a model found.
+pub(crate) struct Survey {
+    pub records: Vec<ParamRecord>,
+    pub unseeded_layers: Vec<String>,
+}
+
+/// Layers of Burn that draw from the shared generator, or whose statistics depend on the layout.
+const UNSEEDED: [&str; 2] = ["Struct:Dropout", "Struct:GaussianNoise"];
+
+/// Surveys a model: one record a parameter, in the module's order.
+pub(crate) fn survey<M: Segmented>(model: &M, context: &Context) -> Result<Survey> {
+    let mut surveyor = Surveyor {
+        context,
+        path: Vec::new(),
+        records: Vec::new(),
+        names_by_id: HashMap::new(),
+        unseeded: Vec::new(),
+        batch_norms: Vec::new(),
+        error: None,
+    };
+    model.visit(&mut surveyor);
+    let Surveyor { mut records, unseeded, batch_norms, error, .. } = surveyor;
+    if let Some(error) = error {
+        return Err(error);
+    }
+    if let Some(path) = batch_norms.first().filter(|_| context.data().size() > 1) {
+        return Err(Error::invalid(format!(
+            "`{path}` is a BatchNorm: with {} replicas its statistics would differ from one replica's; \
+             use SyncBatchNorm, or one replica",
+            context.data().size()
+        )));
+    }
+    for record in &mut records {
+        record.segments = segments_of(model, &record.name)?;
+    }
+    Ok(Survey { records, unseeded_layers: unseeded })
+}
+
+fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
+    let segments = model.segments_of(name);
+    let reason = match segments.iter().find(|segment| **segment >= model.segments()) {
+        Some(segment) => format!("segment {segment} of a model that has {} segments", model.segments()),
+        None if segments.is_empty() => "no segment uses it; name one in `segments_of`".to_string(),
+        None => return Ok(segments),
+    };
+    Err(Error::Parameter { name: name.to_string(), reason })
+}
+
+struct Surveyor<'a> {
+    context: &'a Context,
+    path: Vec<String>,
+    records: Vec<ParamRecord>,
+    names_by_id: HashMap<ParamId, String>,
+    unseeded: Vec<String>,
+    batch_norms: Vec<String>,
+    error: Option<Error>,
+}
+
+impl Surveyor<'_> {
+    fn record<const D: usize>(&self, name: String, param: &Param<Tensor<D>>) -> Result<ParamRecord> {
+        let held: Vec<usize> = param.lazy_shape().to_vec();
+        let sharding = self.context.sharding(param.id);
+        let global_shape = sharding.as_ref().map_or_else(|| held.clone(), |sharding| sharding.shape.clone());
+        let cuts: Vec<Cut> = sharding
+            .iter()
+            .flat_map(|sharding| &sharding.cuts)
+            .filter(|(axis, _)| self.context.axis(*axis).size() > 1)
+            .map(|&(axis, dim)| {
+                let group = self.context.axis(axis);
+                Cut { axis, dim, range: shard_range(global_shape[dim], group.size(), group.rank()) }
+            })
+            .collect();
+        let dtype = match param.is_initialized() {
+            true => param.base().dtype(),
+            false => DType::from(param.lazy_device().settings().float_dtype),
+        };
+        let mut record = ParamRecord {
+            id: ParamId::from(stable_hash(&name)),
+            name,
+            global_shape,
+            cuts,
+            dtype,
+            trainable: is_trainable(param),
+            origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
+            segments: Vec::new(),
+            counted: false,
+        };
+        record.counted = is_counted(&record.replicated_over(), &self.context.coordinate());
+        if record.shape() != held {
+            return Err(Error::Parameter {
+                reason: format!(
+                    "holds {held:?}, but its layer declared {:?} of {:?}",
+                    record.shape(),
+                    record.global_shape
+                ),
+                name: record.name,
+            });
+        }
+        Ok(record)
+    }
+}
+
+/// Whether the parameter asks for a gradient, without drawing it.
+fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    // A lazy parameter only says so once it is drawn; Burn's layers always make lazy parameters trainable.
+    !param.is_initialized() || param.base().is_require_grad()
+}
+
+impl ModuleVisitor for Surveyor<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        let path = || self.path.join(".");
+        if UNSEEDED.contains(&container_type) && name == "training" {
+            let path = path();
+            self.unseeded.push(path);
+        } else if container_type == "Struct:BatchNorm" && name == "gamma" {
+            let path = path();
+            self.batch_norms.push(path);
+        }
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let name = self.path.join(".");
+        if let Some(other) = self.names_by_id.insert(param.id, name.clone()) {
+            self.error.get_or_insert(Error::Parameter {
+                name,
+                reason: format!(
+                    "is the same parameter as `{other}`, and would be updated twice; hold it once and use it in both"
+                ),
+            });
+            return;
+        }
+        match self.record(name, param) {
+            Ok(record) => self.records.push(record),
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    fn visit_flag(&mut self, _flag: &Param<Flag>) {}
+}
+
+/// How many parameters a module has, drawing nothing.
+#[cfg(test)]
+pub(crate) fn count<M: Module>(model: &M) -> usize {
+    struct Count(usize);
+    impl ModuleVisitor for Count {
+        fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
+            self.0 += 1;
+        }
+    }
+    let mut count = Count(0);
+    model.visit(&mut count);
+    count.0
+}

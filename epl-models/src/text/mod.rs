@@ -1,0 +1,32 @@
+//! Text for translation models: what is read, how it is cut into pieces, how the result is scored.
+//!
+//! ```text
+//! numbers ──┐
+//!           ├─> Dataset<Pair> ──tokenizer──> TokenPairs ──> batches, training
+//! corpus  ──┘                                          generated tokens ──tokenizer──> bleu, exact match
+//! ```
+//!
+//! - [`numbers`]: English and German number words by rule, split in training and held-out numbers;
+//! - [`tokenizer`]: characters or byte-pair pieces, learned from the training text;
+//! - [`corpus`]: sentence pairs from files, plain or gzip, and the same pairs as tokens;
+//! - [`bleu`]: corpus BLEU by sacreBLEU's definition;
+//! - [`exact_match`]: the share of outputs that equal their reference.
+//!
+//! Everything here is host code without tensors. What a user can get wrong comes back as [`Error`].
+
+mod error;
+mod pair;
+
+pub mod numbers;
+pub mod tokenizer;
+pub mod corpus;
+pub mod bleu;
+pub mod exact_match;
+
+pub use bleu::{Bleu, BleuCounts};
+pub use corpus::{Dropped, Lengths, ParallelCorpus, TokenPair, TokenPairs};
+pub use error::{Error, Result};
+pub use exact_match::ExactMatch;
+pub use numbers::{NumberPairs, NumberPairsConfig};
+pub use pair::Pair;
+pub use tokenizer::{BpeConfig, Tokenizer};
