@@ -1,1 +1,34 @@
+//! EPL on Burn: train ordinary Burn models across many devices.
+//!
+//! This crate is what a user depends on: it re-exports the four crates below it and a [`prelude`].
+//!
+//! ```text
+//! epl-comm  <-  epl-core  <-  epl-modules  <-  epl-models  <-  epl
+//! ```
 
+pub use epl_core::*;
+
+/// Communication between ranks: `epl-comm`.
+pub mod comm {
+    pub use epl_comm::*;
+}
+
+/// Layers that are divided over ranks: `epl-modules`.
+pub mod modules {
+    pub use epl_modules::*;
+}
+
+/// Whole models: `epl-models`.
+pub mod models {
+    pub use epl_models::*;
+}
+
+/// What most programs need.
+pub mod prelude {
+    pub use epl_core::config::Config;
+    pub use epl_core::trainer::{Trainer, TrainerConfig};
+    pub use epl_core::{
+        Carry, CarryMapper, Context, Engine, EngineSettings, Epl, Error, LearningRate, Loss, MicroBatch, OneSegment,
+        Place, Result, Segmented, Weights, WholeModel, launch,
+    };
+}

@@ -12,6 +12,9 @@ pub enum Error {
     /// The configuration is wrong; found before the first step.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
+    /// The ranks that exist do not make the mesh that was asked for.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::ClusterError),
     /// The model cannot be laid out as asked; found before the first step.
     #[error("parameter `{name}`: {reason}")]
     Parameter {

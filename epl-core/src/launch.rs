@@ -85,9 +85,10 @@ impl Epl {
     pub fn build<M: Segmented>(&self, model: impl FnOnce(&Place) -> M) -> Result<Built<M>> {
         let model = epl_comm::catch(|| model(&self.place))?;
         let context = self.context();
-        let survey = plan::survey::survey(&model, context)?;
-        let buckets = plan::pack(&survey.records, self.config.communication.max_splits);
+        let mut survey = plan::survey::survey(&model, context)?;
         let model = plan::draw::draw(model, &survey.records, context)?;
+        plan::survey::mark_frozen(&model, &mut survey.records);
+        let buckets = plan::pack(&survey.records, self.config.communication.max_splits);
         let plan = Plan {
             mesh: context.mesh().clone(),
             coordinate: context.coordinate(),

@@ -1,6 +1,6 @@
 //! What the engine asks of a model: a chain of segments, and a loss of named terms.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 
 /// The float tensors that cross the boundary between two segments.
@@ -171,12 +171,12 @@ pub trait WholeModel: Module {
 
 /// Makes one segment of a whole model: correct under data parallelism, without overlap.
 #[derive(Module, Debug)]
-pub struct OneSegment<M: Module> {
+pub struct OneSegment<M> {
     /// The model.
     pub model: M,
 }
 
-impl<M: WholeModel> Segmented for OneSegment<M> {
+impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
     type Batch = M::Batch;
     type Carry = Loss;
 

@@ -1,1 +1,49 @@
+//! Layers whose parameters may be split over ranks, in the dialect of Burn.
+//!
+//! A layer is made by `XConfig::new(..).with_*(..).init(&place)` and used by `forward`. Its public face takes and
+//! returns ordinary tensors, which are replicated over the tensor axis; a tensor that is split, or must not be used
+//! as it is, has a type that says so ([`epl_comm::Split`], [`epl_comm::Copied`]). On one rank every layer is an
+//! ordinary Burn layer, and on several it computes the same numbers.
+//!
+//! | layer | what a rank of the tensor axis holds |
+//! |---|---|
+//! | [`Dropout`], [`Activation`] | nothing |
+//! | [`RmsNorm`], [`LayerNorm`], [`ReplicatedLinear`] | the whole |
+//! | [`SplitLinear`] | columns, or rows |
+//! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
+//! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
+//! | [`FeedForward`] | hidden features |
+//! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
+//!
+//! Burn's `init` and `forward` return no `Result`; where ours list errors, they unwind with an
+//! [`epl_comm::Error`], which [`epl_comm::catch`] turns into an `Err` at the edge of the launch or the step.
+#![warn(missing_docs)]
 
+mod invalid;
+mod placement;
+mod host;
+pub mod random;
+pub mod activation;
+pub mod dropout;
+pub mod norm;
+pub mod linear;
+pub mod embedding;
+pub mod cross_entropy;
+pub mod argmax;
+pub mod attention;
+pub mod mlp;
+pub mod moe;
+
+pub use activation::Activation;
+pub use argmax::split_argmax;
+pub use attention::{
+    AttentionCache, AttentionInput, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias, RelativeBiasConfig,
+};
+pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
+pub use dropout::{Dropout, DropoutConfig};
+pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
+pub use linear::{
+    LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
+};
+pub use mlp::{FeedForward, FeedForwardConfig};
+pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};

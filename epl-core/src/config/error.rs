@@ -116,6 +116,12 @@ pub enum ConfigError {
     /// Neither batch size is given.
     #[error("no batch size: set train.global_batch_size, or train.micro_batch_size")]
     BatchMissing,
+    /// A batch size or a number of micro-batches of zero.
+    #[error("{what} is 0; it must be at least 1")]
+    BatchZero {
+        /// The option.
+        what: &'static str,
+    },
     /// The batch does not fit into a machine word.
     #[error("a global batch of {samples} samples is too large")]
     BatchTooLarge {

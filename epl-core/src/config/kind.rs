@@ -34,10 +34,7 @@ pub enum Kind {
 impl Kind {
     /// An integer of at least `least`.
     pub const fn at_least(least: i64) -> Self {
-        Kind::Integer {
-            least,
-            most: i64::MAX,
-        }
+        Kind::Integer { least, most: i64::MAX }
     }
 
     /// The value as the option stores it (an integer given for a number becomes one), or `None`
@@ -53,7 +50,7 @@ impl Kind {
             (Kind::NumberAtLeast(_) | Kind::NumberAbove(_), Value::Integer(given)) => {
                 // A longer integer would not survive the conversion.
                 (given.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS)
-                    .then(|| Value::Float(*given as f64))
+                    .then_some(Value::Float(*given as f64))
                     .and_then(|number| self.check(&number))
             }
             (Kind::NumberAtLeast(least), Value::Float(given)) => {
@@ -62,16 +59,11 @@ impl Kind {
             (Kind::NumberAbove(bound), Value::Float(given)) => {
                 (given.is_finite() && given > bound).then(|| value.clone())
             }
-            (Kind::Choice(words), Value::String(text)) => {
-                words.contains(&text.as_str()).then(|| value.clone())
+            (Kind::Choice(words), Value::String(text)) => words.contains(&text.as_str()).then(|| value.clone()),
+            (Kind::Integers, Value::Array(items)) => {
+                items.iter().all(|item| item.as_integer().is_some_and(|number| number >= 0)).then(|| value.clone())
             }
-            (Kind::Integers, Value::Array(items)) => items
-                .iter()
-                .all(|item| item.as_integer().is_some_and(|number| number >= 0))
-                .then(|| value.clone()),
-            (Kind::DeviceList, Value::String(text)) => {
-                is_device_list(text).then(|| value.clone())
-            }
+            (Kind::DeviceList, Value::String(text)) => is_device_list(text).then(|| value.clone()),
             _ => None,
         }
     }
@@ -97,20 +89,12 @@ impl Kind {
 
 /// `[0, 0, 1]` or `0,0,1`.
 fn integers(text: &str) -> Option<Vec<Value>> {
-    let inner = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(text);
-    inner
-        .split(',')
-        .map(|item| item.trim().parse().ok().map(Value::Integer))
-        .collect()
+    let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    inner.split(',').map(|item| item.trim().parse().ok().map(Value::Integer)).collect()
 }
 
 fn unquoted(text: &str) -> &str {
-    text.strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'))
-        .unwrap_or(text)
+    text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text)
 }
 
 fn is_device_list(text: &str) -> bool {
@@ -159,10 +143,7 @@ mod tests {
         assert_eq!(Kind::at_least(1).read(" 4 "), Some(Value::Integer(4)));
         assert_eq!(Kind::at_least(1).read("0"), None);
         assert_eq!(Kind::at_least(1).read("4.0"), None);
-        assert_eq!(
-            Kind::NumberAtLeast(0.0).read("3e-5"),
-            Some(Value::Float(3e-5))
-        );
+        assert_eq!(Kind::NumberAtLeast(0.0).read("3e-5"), Some(Value::Float(3e-5)));
         assert_eq!(Kind::NumberAtLeast(0.0).read("nan"), None);
         assert_eq!(Kind::NumberAbove(0.0).read("inf"), None);
         assert_eq!(MAYBE.read("\"none\""), Some("none".into()));

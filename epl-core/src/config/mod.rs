@@ -52,8 +52,8 @@ mod table;
 
 pub use batch::Batch;
 pub use choice::{
-    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder,
-    ReduceMethod, ScheduleKind, ZeroLevel,
+    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    ScheduleKind, ZeroLevel,
 };
 pub use environment::variable;
 pub use error::{ConfigError, Result};
@@ -61,10 +61,10 @@ pub use kind::Kind;
 pub use layers::Layers;
 pub use option::{OptionSpec, Status};
 pub use origin::Origin;
+pub(crate) use sections::MOST_RANKS;
 pub use sections::{
-    AmpConfig, AutoConfig, ClusterConfig, CommunicationConfig, Config, DistConfig,
-    GradientCheckpointConfig, IoConfig, OPTIONS, OffloadConfig, OptimizerConfig, PipelineConfig,
-    ScheduleConfig, TrainConfig, ZeroConfig,
+    AmpConfig, AutoConfig, ClusterConfig, CommunicationConfig, Config, DistConfig, GradientCheckpointConfig, IoConfig,
+    OPTIONS, OffloadConfig, OptimizerConfig, PipelineConfig, ScheduleConfig, TrainConfig, ZeroConfig,
 };
 pub use setting::{FromSetting, ToSetting};
 pub use table::option_table;

@@ -1,8 +1,8 @@
 //! The list of all options: key, type, default, values, status, meaning.
 
 use super::choice::{
-    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder,
-    ReduceMethod, ScheduleKind, ZeroLevel,
+    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    ScheduleKind, ZeroLevel,
 };
 use super::kind::Kind;
 use super::option::options;
@@ -10,10 +10,7 @@ use super::setting::NONE;
 
 const COUNT: Kind = Kind::at_least(1);
 /// Mesh sizes are bounded, so that a slip of the finger does not ask for memory.
-const SIZE: Kind = Kind::Integer {
-    least: 1,
-    most: MOST_RANKS as i64,
-};
+const SIZE: Kind = Kind::Integer { least: 1, most: MOST_RANKS as i64 };
 const MAYBE_COUNT: Kind = Kind::Or(NONE, &COUNT);
 const MAYBE_SIZE: Kind = Kind::Or(NONE, &SIZE);
 

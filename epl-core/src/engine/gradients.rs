@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use burn::backend::autodiff::grads::Gradients;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{Gradients, Shape, Tensor};
 
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
 #[derive(Default)]

@@ -20,7 +20,6 @@ mod weights;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
 
@@ -34,6 +33,7 @@ use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::segment::{Loss, Segmented, Term, Weights};
+use gather::Source;
 use gradients::GradientStore;
 use reduce::Reducer;
 use report::TermSums;
@@ -149,12 +149,21 @@ impl<M: Segmented> Engine<M> {
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
         let (store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
-        Ok((report, gather::gradients(self.model(), &self.plan, &self.context, &store)?))
+        Ok((report, self.gather(&Source::Gradients(&store))?))
     }
 
     /// The parameters, whole, by path. Collective.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
-        gather::parameters(self.model(), &self.plan, &self.context)
+        self.gather(&Source::Parameters)
+    }
+
+    /// The tensors of the optimizer's state that have their parameter's shape, whole, by path and field. Collective.
+    pub fn optimizer_state(&self) -> Result<BTreeMap<String, TensorData>> {
+        self.gather(&gather::optimizer_state(&self.optimizer)?)
+    }
+
+    fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {
+        gather::gather(self.model(), &self.plan, &self.context, source)
     }
 
     /// Opens a pass without a graph for a forward of one's own, such as generation.

@@ -20,13 +20,13 @@ use crate::plan::{Bucket, Plan, bucket};
 pub(crate) struct Reducer<'a> {
     plan: &'a Plan,
     context: &'a Context,
-    device: &'a Device,
+    device: Device,
     started: Vec<Option<Pending<Tensor<1>>>>,
 }
 
 impl<'a> Reducer<'a> {
-    pub fn new(plan: &'a Plan, context: &'a Context, device: &'a Device) -> Self {
-        Self { plan, context, device, started: Vec::with_capacity(plan.buckets.len()) }
+    pub fn new(plan: &'a Plan, context: &'a Context, device: &Device) -> Self {
+        Self { plan, context, device: device.clone().without_autodiff(), started: Vec::with_capacity(plan.buckets.len()) }
     }
 
     /// Starts the buckets whose gradients are final once the backward of `segment` is over.
@@ -60,7 +60,7 @@ impl<'a> Reducer<'a> {
     fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {
         for record in bucket.members.iter().map(|member| &self.plan.records[*member]) {
             if store.get(record.id).is_none() {
-                store.insert(record.id, Tensor::zeros([record.numel()], self.device).cast(record.dtype));
+                store.insert(record.id, Tensor::<1>::zeros([record.numel()], &self.device).cast(record.dtype));
             }
         }
     }

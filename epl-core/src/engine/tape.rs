@@ -12,9 +12,8 @@
 //! leaves last, so on one tape no gradient would be final before the end; with a graph a segment they are final
 //! after each segment's backward.
 
-use burn::backend::autodiff::grads::Gradients;
 use burn::backend::DispatchTensor;
-use burn::tensor::Tensor;
+use burn::tensor::{Gradients, Tensor};
 use epl_comm::custom_vjp;
 
 use crate::segment::{Carry, CarryMapper, Loss, Segmented};

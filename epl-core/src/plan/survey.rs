@@ -94,7 +94,8 @@ impl Surveyor<'_> {
             global_shape,
             cuts,
             dtype,
-            trainable: is_trainable(param),
+            // A lazy parameter does not say; see `mark_frozen`.
+            trainable: true,
             origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
             segments: Vec::new(),
             counted: false,
@@ -112,12 +113,6 @@ impl Surveyor<'_> {
         }
         Ok(record)
     }
-}
-
-/// Whether the parameter asks for a gradient, without drawing it.
-fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    // A lazy parameter only says so once it is drawn; Burn's layers always make lazy parameters trainable.
-    !param.is_initialized() || param.base().is_require_grad()
 }
 
 impl ModuleVisitor for Surveyor<'_> {
@@ -159,16 +154,14 @@ impl ModuleVisitor for Surveyor<'_> {
     fn visit_flag(&mut self, _flag: &Param<Flag>) {}
 }
 
-/// How many parameters a module has, drawing nothing.
-#[cfg(test)]
-pub(crate) fn count<M: Module>(model: &M) -> usize {
-    struct Count(usize);
-    impl ModuleVisitor for Count {
-        fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
-            self.0 += 1;
+/// Marks the parameters that ask for no gradient, once they are drawn.
+pub(crate) fn mark_frozen<M: Module>(model: &M, records: &mut [ParamRecord]) {
+    struct Frozen<'a>(core::slice::IterMut<'a, ParamRecord>);
+    impl ModuleVisitor for Frozen<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let record = self.0.next().expect("a survey has a record for every parameter, in the module's order");
+            record.trainable = param.base().is_require_grad();
         }
     }
-    let mut count = Count(0);
-    model.visit(&mut count);
-    count.0
+    model.visit(&mut Frozen(records.iter_mut()));
 }

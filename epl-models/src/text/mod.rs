@@ -17,11 +17,11 @@
 mod error;
 mod pair;
 
+pub mod bleu;
+pub mod corpus;
+pub mod exact_match;
 pub mod numbers;
 pub mod tokenizer;
-pub mod corpus;
-pub mod bleu;
-pub mod exact_match;
 
 pub use bleu::{Bleu, BleuCounts};
 pub use corpus::{Dropped, Lengths, ParallelCorpus, TokenPair, TokenPairs};

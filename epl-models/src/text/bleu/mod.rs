@@ -18,3 +18,6 @@ pub use tokenize::tokenize_13a;
 
 /// The longest n-gram.
 pub const ORDER: usize = 4;
+
+#[cfg(test)]
+mod tests;

@@ -77,16 +77,15 @@ fn precisions(counts: &BleuCounts) -> [f64; ORDER] {
         return precisions;
     }
     let mut smoothing = 1.0;
-    for n in 0..ORDER {
-        let (matches, total) = (counts.matches[n] as f64, counts.totals[n] as f64);
-        if total == 0.0 {
+    for (precision, (&matches, &total)) in precisions.iter_mut().zip(counts.matches.iter().zip(&counts.totals)) {
+        if total == 0 {
             break;
         }
-        precisions[n] = if matches == 0.0 {
+        *precision = if matches == 0 {
             smoothing *= 2.0;
-            100.0 / (smoothing * total)
+            100.0 / (smoothing * total as f64)
         } else {
-            100.0 * matches / total
+            100.0 * matches as f64 / total as f64
         };
     }
     precisions

@@ -10,3 +10,6 @@ mod tokens;
 pub use lines::Lines;
 pub use parallel::ParallelCorpus;
 pub use tokens::{Dropped, Lengths, TokenPair, TokenPairs};
+
+#[cfg(test)]
+mod tests;

@@ -148,11 +148,7 @@ impl Rows {
 }
 
 /// Every pair with its tokens, in order, chunk by chunk.
-fn for_each(
-    pairs: &impl Dataset<Pair>,
-    tokenizer: &Tokenizer,
-    mut visit: impl FnMut(&Pair, &TokenPair),
-) -> Result<()> {
+fn for_each(pairs: &impl Dataset<Pair>, tokenizer: &Tokenizer, mut visit: impl FnMut(&Pair, &TokenPair)) -> Result<()> {
     for start in (0..pairs.len()).step_by(CHUNK) {
         let end = (start + CHUNK).min(pairs.len());
         let chunk = (start..end).map(|index| pairs.get(index)).collect::<Result<Vec<Pair>, _>>();

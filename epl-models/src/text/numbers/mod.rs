@@ -16,3 +16,6 @@ pub use pairs::{NumberPairs, NumberPairsConfig, NumberSplit};
 
 /// Numbers are below this.
 pub const LIMIT: u32 = 1_000_000;
+
+#[cfg(test)]
+mod tests;

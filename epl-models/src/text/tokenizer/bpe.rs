@@ -1,11 +1,11 @@
 use burn::config::Config;
 use tokenizers::decoders::{byte_level::ByteLevel as ByteDecoder, sequence::Sequence, strip::Strip};
-use tokenizers::models::bpe::BpeTrainer;
 use tokenizers::normalizers::prepend::Prepend;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::Tokenizer;
-use super::piece::{empty_model, failed, special_tokens};
+use super::codec::SPECIAL;
+use super::learn::{empty, learn, trainer};
 use crate::text::{Error, Result};
 
 /// Learns byte-pair pieces (Sennrich et al., 2016) over bytes (GPT-2) from the training text.
@@ -49,51 +49,31 @@ impl BpeConfig {
     /// [`Error::NoText`] if the texts have no character, [`Error::Vocabulary`] if the vocabulary is smaller than
     /// its alphabet.
     pub fn train<S: AsRef<str> + Send>(&self, texts: impl Iterator<Item = S> + Send) -> Result<Tokenizer> {
-        self.check_room(256)?;
-        let trainer = BpeTrainer::builder()
-            .vocab_size(self.vocab_size)
-            .min_frequency(self.min_frequency)
-            .show_progress(false)
-            .special_tokens(special_tokens());
-        let trainer = if self.all_bytes {
-            trainer.initial_alphabet(ByteLevel::alphabet().into_iter().collect())
-        } else {
-            trainer
-        };
-        let mut seen = false;
-        let texts = texts.inspect(|text| seen |= !text.as_ref().is_empty());
-        let mut inner = scheme()?;
-        inner.train(&mut trainer.build().into(), texts).map_err(failed("learning pieces"))?;
-        if !seen {
-            return Err(Error::NoText);
+        if self.all_bytes && self.vocab_size < 256 + SPECIAL.len() {
+            return Err(self.too_small(256, "bytes"));
         }
-        let tokenizer =
-            Tokenizer::wrap(inner).map_err(|cause| Error::Tokenizer { doing: "learning pieces", cause })?;
+        let mut trainer = trainer().vocab_size(self.vocab_size).min_frequency(self.min_frequency);
+        if self.all_bytes {
+            trainer = trainer.initial_alphabet(ByteLevel::alphabet().into_iter().collect());
+        }
+        let tokenizer = learn(scheme()?, trainer, texts)?;
         if tokenizer.vocab_size() > self.vocab_size {
             // The trainer keeps the whole alphabet whatever size was asked for.
-            return Err(self.too_small(tokenizer.vocab_size() - special_tokens().len(), "bytes of the training text"));
+            let alphabet = tokenizer.vocab_size() - SPECIAL.len();
+            return Err(self.too_small(alphabet, "bytes of the training text"));
         }
         Ok(tokenizer)
     }
 
-    /// All bytes must fit; known before anything is read.
-    fn check_room(&self, bytes: usize) -> Result<()> {
-        if self.all_bytes && self.vocab_size < bytes + special_tokens().len() {
-            return Err(self.too_small(bytes, "bytes"));
-        }
-        Ok(())
-    }
-
     fn too_small(&self, alphabet: usize, what: &'static str) -> Error {
-        let remedy =
-            if self.all_bytes { "ask for more, or set all_bytes = false" } else { "ask for more pieces" };
-        Error::Vocabulary { asked: self.vocab_size, special: special_tokens().len(), alphabet, what, remedy }
+        let remedy = if self.all_bytes { "ask for more, or set all_bytes = false" } else { "ask for more pieces" };
+        Error::Vocabulary { asked: self.vocab_size, special: SPECIAL.len(), alphabet, what, remedy }
     }
 }
 
 /// Everything but the pieces: the steps of [`BpeConfig`] and their inverse.
 fn scheme() -> Result<tokenizers::Tokenizer> {
-    let mut inner = tokenizers::Tokenizer::new(empty_model()?);
+    let mut inner = empty()?;
     inner.with_normalizer(Some(Prepend::new(" ".into())));
     inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     // The byte decoder joins all pieces into one string, from whose start one space is taken.

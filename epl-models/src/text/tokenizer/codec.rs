@@ -1,18 +1,16 @@
 use std::fmt;
 use std::path::Path;
 
-use tokenizers::{AddedToken, ModelWrapper, models::bpe::BPE};
-
 use crate::text::{Error, Result};
 
 /// T5's special tokens, in the order of their numbers in a vocabulary that is learned here.
-const SPECIAL: [&str; 3] = ["<pad>", "</s>", "<unk>"];
+pub(super) const SPECIAL: [&str; 3] = ["<pad>", "</s>", "<unk>"];
 
 /// Cuts texts into numbered pieces and joins pieces to texts.
 ///
 /// Learned here ([`characters`](Self::characters), [`BpeConfig`](super::BpeConfig)) or loaded from a
-/// `tokenizer.json`. What was encoded without an unknown piece is decoded to exactly the same text: spaces at both
-/// ends, runs of spaces and words that look like special tokens included.
+/// `tokenizer.json`. What a tokenizer learned here encodes without an unknown piece is decoded to exactly the same
+/// text: spaces at both ends, runs of spaces and words that look like special tokens included.
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -28,10 +26,10 @@ impl Tokenizer {
         // A text that contains "</s>" is text, not the end of a sentence.
         inner.set_encode_special_tokens(true);
         let find = |token: &str| {
-            inner.token_to_id(token).map(i64::from).ok_or(format!(
-                "it has no token {token}; pad, end and unknown must be called {}",
-                SPECIAL.join(", ")
-            ))
+            inner
+                .token_to_id(token)
+                .map(i64::from)
+                .ok_or(format!("it has no token {token}; pad, end and unknown must be called {}", SPECIAL.join(", ")))
         };
         let (pad, eos, unk) = (find(SPECIAL[0])?, find(SPECIAL[1])?, find(SPECIAL[2])?);
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
@@ -156,17 +154,6 @@ impl fmt::Debug for Tokenizer {
             .field("unk", &self.unk)
             .finish()
     }
-}
-
-/// The special tokens as the trainer wants them: they get the first numbers.
-pub(super) fn special_tokens() -> Vec<AddedToken> {
-    SPECIAL.iter().map(|&token| AddedToken::from(token, true)).collect()
-}
-
-/// A byte-pair model without pieces yet, the start of every training.
-pub(super) fn empty_model() -> Result<ModelWrapper> {
-    let model = BPE::builder().unk_token(SPECIAL[2].into()).build().map_err(failed("starting empty"))?;
-    Ok(model.into())
 }
 
 /// Turns an error of the crate `tokenizers` into ours.

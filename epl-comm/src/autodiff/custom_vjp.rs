@@ -1,0 +1,100 @@
+//! A forward and a backward function as one differentiable operation.
+
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
+use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex};
+use burn::tensor::{GradientCheckpointingStrategy, Tensor};
+
+use super::inputs::VjpInputs;
+use super::step::{Forwarded, attach};
+use crate::error::{Error, Result, unwind};
+
+/// Makes a differentiable operation of a forward function and its vector-Jacobian product.
+///
+/// `forward` gets the inputs without graph, on the inner device, and returns the output and what backward needs of
+/// it. `backward` gets that and the gradient of the output, and returns one gradient for each input; `None` stands
+/// for zero. Neither may build on tracked tensors. Integer and boolean inputs are captured by the closures.
+///
+/// Inputs may be tracked, untracked on an autodiff device, or plain: what is not tracked is a constant. Without an
+/// autodiff device among them, `forward` is all that runs.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::custom_vjp;
+///
+/// let device = Device::flex().autodiff();
+/// let x = Tensor::<1>::from_floats([1.0, 2.0], &device).require_grad();
+/// let y = custom_vjp((x.clone(),), |(x,)| (x.clone() * x.clone(), x), |x, gradient| (Some(x * gradient * 2.0),));
+/// let gradient = x.grad(&y.sum().backward());
+/// assert_eq!(gradient.map(|g| g.into_data().iter::<f64>().collect()), Some(vec![2.0, 4.0]));
+/// ```
+///
+/// # Panics
+///
+/// Unwinds with an [`Error::Invalid`] when the inputs lie on different backends or their devices differ in gradient
+/// checkpointing.
+pub fn custom_vjp<const N: usize, const O: usize, I, S>(
+    inputs: I,
+    forward: impl FnOnce(I) -> (Tensor<O>, S),
+    backward: impl FnOnce(S, Tensor<O>) -> I::Gradients + Send + 'static,
+) -> Tensor<O>
+where
+    I: VjpInputs<N>,
+    S: Send + 'static,
+{
+    let inputs = inputs.into_array();
+    let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
+    let Some(strategy) = strategy else {
+        return forward(I::from_array(inputs)).0;
+    };
+    let forward = |inputs| -> Forwarded<N> {
+        let (output, saved) = forward(I::from_array(inputs));
+        let backward = move |gradient| I::gradients(backward(saved, Tensor::from_dispatch(gradient)));
+        (output.inner().into_dispatch(), Box::new(backward))
+    };
+    Tensor::from_dispatch(on_backend(inputs, strategy, forward).unwrap_or_else(|error| unwind(error)))
+}
+
+/// The one checkpointing strategy among the inputs; none when none has autodiff.
+fn strategy(inputs: &[DispatchTensor]) -> Result<Option<GradientCheckpointingStrategy>> {
+    let mut found = None;
+    for input in inputs {
+        match (input.autodiff, found) {
+            (DispatchAutodiffContext::Enabled(new), Some(old)) if new != old => {
+                return Err(Error::invalid(format!(
+                    "the inputs of an operation have different gradient checkpointing: {old:?} and {new:?}; make their \
+                     devices the same"
+                )));
+            }
+            (DispatchAutodiffContext::Enabled(new), _) => found = Some(new),
+            (DispatchAutodiffContext::Disabled, _) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Chooses the code for the inputs' backend and strategy.
+fn on_backend<const N: usize>(
+    inputs: [DispatchTensor; N],
+    strategy: GradientCheckpointingStrategy,
+    forward: impl FnOnce([DispatchTensor; N]) -> Forwarded<N>,
+) -> Result<DispatchTensor> {
+    macro_rules! attach_on {
+        ($backend:ty) => {
+            match strategy {
+                GradientCheckpointingStrategy::Disabled => attach::<$backend, NoCheckpointing, N>(inputs, forward),
+                GradientCheckpointingStrategy::Balanced => attach::<$backend, BalancedCheckpointing, N>(inputs, forward),
+            }
+        };
+    }
+    let kind = match &inputs[0].kind {
+        DispatchTensorKind::Autodiff(inner) => inner,
+        kind => kind,
+    };
+    match kind {
+        DispatchTensorKind::Flex(_) => attach_on!(Flex),
+        #[cfg(feature = "cuda")]
+        DispatchTensorKind::Cube(_) => attach_on!(burn::backend::Cube),
+        #[allow(unreachable_patterns, reason = "other backends exist only when a user enables them in Burn")]
+        _ => Err(Error::invalid("a custom operation has no code for this backend; enabled: Flex, and CUDA with feature `cuda`")),
+    }
+}

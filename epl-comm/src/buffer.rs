@@ -1,0 +1,92 @@
+//! A tensor without its number of dims and without a graph: what a transport moves.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::{BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
+use burn::tensor::kind::{Autodiff, Basic};
+use burn::tensor::{DType, Element, Shape, Tensor, TensorData};
+
+/// A tensor on its device, its rank (number of dims) erased; never part of a graph.
+///
+/// A transport takes one and gives one back; what it gives back may be flat, as the group knows the shape.
+#[derive(Clone, Debug)]
+pub struct Buffer(DispatchTensor);
+
+impl Buffer {
+    /// Takes a tensor without its graph.
+    pub fn from_tensor<const D: usize, K: Basic + Autodiff>(tensor: Tensor<D, K>) -> Self {
+        Self(tensor.inner().into_dispatch())
+    }
+
+    /// The tensor again, in `shape`.
+    ///
+    /// # Panics
+    ///
+    /// When the buffer has another number of elements, or another kind of them.
+    pub fn into_tensor<const D: usize, K: Basic>(self, shape: [usize; D]) -> Tensor<D, K> {
+        if self.0.shape().as_slice() == shape {
+            return Tensor::from_dispatch(self.0);
+        }
+        Tensor::<1, K>::from_dispatch(self.0).reshape(shape)
+    }
+
+    /// A flat buffer of values in host memory.
+    pub fn from_values<E: Element>(values: Vec<E>) -> Self {
+        let len = values.len();
+        Self::from_flex(FlexTensor::from_data(TensorData::new(values, [len])))
+    }
+
+    /// The values, read to the host and converted to `E`.
+    pub fn into_values<E: Element>(self) -> Vec<E> {
+        match self.into_flex() {
+            Ok(tensor) => tensor.into_data().iter::<E>().collect(),
+            Err(Self(tensor)) => match tensor.dtype().is_float() {
+                true => Tensor::<1>::from_dispatch(tensor).into_data().iter::<E>().collect(),
+                false => Tensor::<1, burn::tensor::Int>::from_dispatch(tensor).into_data().iter::<E>().collect(),
+            },
+        }
+    }
+
+    /// A buffer without elements, for calls that move nothing.
+    pub fn empty() -> Self {
+        Self::from_values::<f32>(Vec::new())
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    /// The shape; flat if it comes from a transport.
+    pub fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    /// Takes the tensor out for a backend's own operations.
+    pub fn into_dispatch(self) -> DispatchTensor {
+        self.0
+    }
+
+    /// The host tensor inside, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, when it lies on another backend than Flex.
+    pub fn into_flex(self) -> Result<FlexTensor, Self> {
+        match self.0.kind {
+            DispatchTensorKind::Flex(BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor)) => {
+                Ok(tensor)
+            }
+            kind => Err(Self(DispatchTensor { kind, autodiff: self.0.autodiff })),
+        }
+    }
+
+    /// A buffer of a host tensor, without a copy.
+    pub fn from_flex(tensor: FlexTensor) -> Self {
+        let tensor = match tensor.dtype() {
+            dtype if dtype.is_float() => BackendTensor::Float(tensor),
+            dtype if dtype.is_bool() => BackendTensor::Bool(tensor),
+            _ => BackendTensor::Int(tensor),
+        };
+        Self(DispatchTensor { kind: DispatchTensorKind::Flex(tensor), autodiff: DispatchAutodiffContext::Disabled })
+    }
+}

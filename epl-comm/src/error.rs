@@ -1,0 +1,116 @@
+//! What can go wrong between ranks, and how it travels where there is no `Result`.
+
+use core::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::rank::Rank;
+
+/// A failed collective, or a failed rank.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two members of a group made different calls where the same was expected. Every member gets this error.
+    #[error(
+        "call {sequence} of group `{group}`: {first} called {first_call}, but {second} called {second_call}; \
+         all members of a group must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// The group.
+        group: String,
+        /// The number of the call in the group, from 1.
+        sequence: u64,
+        /// The first member of the group that is at odds with another.
+        first: Rank,
+        /// What it called.
+        first_call: String,
+        /// The first member that is at odds with `first`.
+        second: Rank,
+        /// What that one called.
+        second_call: String,
+    },
+    /// Another rank failed, or left, and this one was released from what it was doing.
+    #[error("{rank} failed: {cause} (noticed in {operation})")]
+    Peer {
+        /// The rank that failed first.
+        rank: Rank,
+        /// What this rank was doing when it learned of it.
+        operation: String,
+        /// Why the other failed.
+        cause: String,
+    },
+    /// Something panicked.
+    #[error("panicked: {message}")]
+    Panic {
+        /// The panic's message.
+        message: String,
+    },
+    /// The caller asked for something that cannot be done; nothing was sent.
+    #[error("{message}")]
+    Invalid {
+        /// What, with the numbers and the remedy.
+        message: String,
+    },
+    /// A buffer could not be moved between a device and the host.
+    #[error("could not move a buffer between device and host: {message}")]
+    Staging {
+        /// The device's own message.
+        message: String,
+    },
+}
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl Error {
+    /// An [`Error::Invalid`] with this message.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into() }
+    }
+}
+
+/// Carries an error through code that has no `Result` (forward and backward passes). No panic message is printed.
+///
+/// The counterpart is [`catch`].
+pub fn unwind(error: Error) -> ! {
+    resume_unwind(Box::new(error))
+}
+
+/// Runs `f` at the edge of a step: an [`unwind`] inside it comes back as its error, a panic as [`Error::Panic`].
+///
+/// # Errors
+///
+/// What unwound.
+pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(from_payload)
+}
+
+/// The error inside what was unwound with.
+fn from_payload(payload: Box<dyn Any + Send>) -> Error {
+    let payload = match payload.downcast::<Error>() {
+        Ok(error) => return *error,
+        Err(payload) => payload,
+    };
+    let message = match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => match payload.downcast_ref::<&str>() {
+            Some(message) => (*message).to_string(),
+            None => "with a value that is not a message".to_string(),
+        },
+    };
+    Error::Panic { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unwound_error_comes_back_as_itself_and_a_panic_with_its_message() {
+        assert_eq!(catch(|| 3), Ok(3));
+        let error = Error::invalid("no");
+        assert_eq!(catch(|| -> () { unwind(error.clone()) }), Err(error));
+        let panic = |message: &str| Err::<(), _>(Error::Panic { message: message.into() });
+        assert_eq!(catch(|| -> () { panic!("plain") }), panic("plain"));
+        assert_eq!(catch(|| -> () { panic!("{}", 1 + 1) }), panic("2"));
+    }
+}

@@ -1,0 +1,74 @@
+//! Waiting for a peer: fast when it is about to come, cheap when it is not.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Looks before a waiter lets others run: some tens of microseconds, when every rank has a core.
+const SPINS: usize = 1000;
+/// The same when ranks share cores: the peer may need this one.
+const SPINS_SHARED: usize = 20;
+/// Looks with a yield in between before a waiter sleeps.
+const YIELDS: usize = 50;
+/// A sleeper looks this often even if no bell rings. Only a guard: rings are not lost.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Where the waiters of one board sleep.
+#[derive(Debug)]
+pub(super) struct Bell {
+    spins: usize,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// `shared`: whether more threads wait than there are cores.
+    pub(super) fn new(shared: bool) -> Self {
+        let spins = if shared { SPINS_SHARED } else { SPINS };
+        Self { spins, sleepers: AtomicUsize::new(0), lock: Mutex::new(()), rung: Condvar::new() }
+    }
+
+    /// To be called after a change that somebody may wait for.
+    pub(super) fn ring(&self) {
+        // Pairs with the fence in `sleep`: either we see the sleeper, or it sees our change.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            // Taken so that a sleeper is either before its last look or inside its wait.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.rung.notify_all();
+        }
+    }
+
+    /// Blocks until `look` finds something.
+    pub(super) fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..self.spins {
+            if let Some(found) = look() {
+                return found;
+            }
+            core::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if let Some(found) = look() {
+                return found;
+            }
+            thread::yield_now();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let found = self.sleep(look);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+
+    fn sleep<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        fence(Ordering::SeqCst);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            guard = self.rung.wait_timeout(guard, NAP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

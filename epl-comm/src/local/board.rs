@@ -1,0 +1,210 @@
+//! Where the members of one group meet.
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::bell::Bell;
+use super::memory::Memory;
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::operation::{Call, Operation};
+use crate::rank::Rank;
+
+/// What a member brings to a meeting.
+#[derive(Debug)]
+pub(super) struct Post {
+    pub(super) call: Call,
+    pub(super) memory: Memory,
+}
+
+/// One group's meeting place.
+pub(super) struct Board {
+    pub(super) name: String,
+    pub(super) members: Vec<Rank>,
+    slots: Box<[Slot]>,
+    bell: Arc<Bell>,
+    /// Boards of groups being split off, by the call and the color, with the members that have not yet taken theirs.
+    children: Mutex<HashMap<(u64, usize), (Arc<Board>, usize)>>,
+}
+
+/// One member's place. Its counters lie on a cache line that only the member writes.
+#[repr(C, align(128))]
+struct Slot {
+    /// The last call this member has taken a number for.
+    reserved: AtomicU64,
+    /// The last call this member has put its post up for.
+    posted: AtomicU64,
+    /// The last call in which this member is done with everybody's memory.
+    left: AtomicU64,
+    /// Written by the member while `posted == left` on all slots; read by all while `posted` is ahead somewhere.
+    post: UnsafeCell<Option<Post>>,
+}
+
+// SAFETY: `post` is reached only through `Meeting`, which exists between the two synchronisations, and by its member
+// outside of them; see there.
+unsafe impl Sync for Slot {}
+
+impl Board {
+    pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
+        let slot = |_: &Rank| Slot {
+            reserved: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            post: UnsafeCell::new(None),
+        };
+        let slots = members.iter().map(slot).collect();
+        Self { name: name.to_string(), members, slots, bell: world.bell(), children: Mutex::default() }
+    }
+
+    /// Takes the next number of a call for a member.
+    pub(super) fn reserve(&self, member: usize) -> u64 {
+        self.slots[member].reserved.fetch_add(1, Ordering::Release) + 1
+    }
+
+    /// The number of the last call that a member has posted.
+    pub(super) fn posted(&self, member: usize) -> u64 {
+        self.slots[member].posted.load(Ordering::Relaxed)
+    }
+
+    /// Puts a member's post up and waits for all the others'.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Peer`] when one of them cannot come. The post then stays on the board.
+    ///
+    /// # Safety
+    ///
+    /// One thread at a time does this for a member, with `post.call.sequence` one above the last; and not again after
+    /// an error, or after a meeting that was not left.
+    pub(super) unsafe fn meet<'a>(&'a self, world: &'a World, member: usize, post: Post) -> Result<Meeting<'a>> {
+        let sequence = post.call.sequence;
+        let slot = &self.slots[member];
+        // SAFETY: everybody has left the last call, or this would not be called; nobody looks into the slot before
+        // `posted` says so; the caller is the only one who writes.
+        unsafe { *slot.post.get() = Some(post) };
+        slot.posted.store(sequence, Ordering::Release);
+        self.bell.ring();
+        let meeting = Meeting { board: self, world, member, sequence };
+        meeting.wait_for_all(|slot| &slot.posted)?;
+        Ok(meeting)
+    }
+
+    /// The board of a group that is split off in call `sequence`; made by whoever comes first.
+    pub(super) fn child(&self, sequence: u64, color: usize, name: &str, members: Vec<Rank>, world: &World) -> Arc<Self> {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let takers = members.len();
+        let (board, left) = children
+            .entry((sequence, color))
+            .or_insert_with(|| (Arc::new(Self::new(name, members, world)), takers));
+        let board = board.clone();
+        *left -= 1;
+        if *left == 0 {
+            children.remove(&(sequence, color));
+        }
+        board
+    }
+}
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Board").field("name", &self.name).field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// The time in which all posts of one call are up and may be looked at.
+///
+/// Begins when all have posted; ends, for each member, when it has left. A member that drops it without leaving
+/// (it unwinds) keeps its post up for ever.
+pub(super) struct Meeting<'a> {
+    board: &'a Board,
+    world: &'a World,
+    member: usize,
+    sequence: u64,
+}
+
+impl Meeting<'_> {
+    /// What a member has brought.
+    pub(super) fn post(&self, member: usize) -> &Post {
+        // SAFETY: all have posted this call, which happened before; a slot is written again, or emptied, only after
+        // everybody has left, and this member has not, as `self` exists.
+        let post = unsafe { &*self.board.slots[member].post.get() };
+        post.as_ref().expect("whoever has posted has a post")
+    }
+
+    /// All posts, in the order of the members.
+    pub(super) fn posts(&self) -> impl ExactSizeIterator<Item = &Post> {
+        (0..self.board.slots.len()).map(|member| self.post(member))
+    }
+
+    /// Compares all calls. Every member finds the same.
+    pub(super) fn check(&self) -> Result<()> {
+        // What all must have in common is compared with the first; what two must agree on, between all pairs.
+        let pairwise = self.post(0).call.operation == Operation::AllToAll;
+        let firsts = if pairwise { self.board.slots.len() } else { 1 };
+        for first in 0..firsts {
+            for second in first + 1..self.board.slots.len() {
+                let (a, b) = (&self.post(first).call, &self.post(second).call);
+                if !a.agrees(first, b, second) {
+                    return Err(Error::Mismatch {
+                        group: self.board.name.clone(),
+                        sequence: self.sequence,
+                        first: self.board.members[first],
+                        first_call: a.to_string(),
+                        second: self.board.members[second],
+                        second_call: b.to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that this member is done, waits for all the others, and takes its post back.
+    pub(super) fn leave(self) -> Result<Post> {
+        let slot = &self.board.slots[self.member];
+        slot.left.store(self.sequence, Ordering::Release);
+        self.board.bell.ring();
+        self.wait_for_all(|slot| &slot.left)?;
+        // SAFETY: everybody has left; nobody looks before this member posts again.
+        let post = unsafe { &mut *slot.post.get() }.take();
+        Ok(post.expect("this member has posted"))
+    }
+
+    fn wait_for_all(&self, counter: fn(&Slot) -> &AtomicU64) -> Result<()> {
+        for (slot, rank) in self.board.slots.iter().zip(&self.board.members) {
+            let has_come = || counter(slot).load(Ordering::Acquire) >= self.sequence;
+            if has_come() {
+                continue;
+            }
+            self.board.bell.wait(|| {
+                if has_come() {
+                    return Some(Ok(()));
+                }
+                if self.world.has_ended(*rank) && slot.reserved.load(Ordering::Acquire) < self.sequence {
+                    self.world.fail(*rank, || format!("it returned without taking part in {}", self.describe()));
+                }
+                // Looked at again: what came before the failure counts.
+                self.world.failure().map(|failure| match has_come() {
+                    true => Ok(()),
+                    false => Err(failure.to_error(self.describe())),
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        // SAFETY: a member's own post is written by nobody else, and not by itself while it waits.
+        let own = unsafe { &*self.board.slots[self.member].post.get() };
+        let own = own.as_ref().expect("this member has posted");
+        describe(&self.board.name, &own.call)
+    }
+}
+
+/// A call with its place in its group.
+pub(super) fn describe(group: &str, call: &Call) -> String {
+    format!("{call}, call {} of group `{group}`", call.sequence)
+}

@@ -1,0 +1,51 @@
+//! Ranks as threads of one process: the embedded default.
+//!
+//! # The protocol of one collective
+//!
+//! Every group has a board with a slot for each member. Time runs downwards; `n` is the number of the call.
+//!
+//! ```text
+//! member 0                                member 1
+//! ────────────────────────────────────    ────────────────────────────────────
+//! put call and buffer into slot 0         put call and buffer into slot 1
+//! posted[0] = n ────────────┐ ┌────────── posted[1] = n
+//! wait for all posted ≥ n ◀─┼─┴─────────▶ wait for all posted ≥ n
+//! compare the calls         └───────────▶ compare the calls           both come to the same verdict
+//! work on the buffers                     work on the buffers         straight in the peers' memory
+//! left[0] = n ──────────────┐ ┌────────── left[1] = n
+//! wait for all left ≥ n ◀───┴─┴─────────▶ wait for all left ≥ n
+//! take the buffer from slot 0             take the buffer from slot 1
+//! ```
+//!
+//! Two synchronisations and no copy beyond the one the collective consists of. In an all-reduce, member r reads and
+//! writes slice r of every buffer, and nobody else does: it reduces that slice in the order of the members and leaves
+//! the result in all of them. The other collectives read the peers' buffers into one of the member's own.
+//!
+//! # Why nothing dangles
+//!
+//! The *slot* owns the posted buffer until every member has left. A member that gives up because the world has
+//! failed leaves its buffer behind: a peer may be reading it at that moment. It stays on the board until the board
+//! goes, with the last handle of the group. A slot is not used again after a failure, because failure is for ever:
+//! every call looks for it before it posts, and who has given up has seen it.
+//!
+//! # Who is released by whom
+//!
+//! | a rank | others |
+//! |---|---|
+//! | returns an error, panics, unwinds | find the world's failure, which names it |
+//! | returns although a call of others needs it | see that it has ended and has not reserved that call |
+//! | makes another call | all find the mismatch |
+//!
+//! A wait spins a little, then yields, then sleeps on the board's bell; a failure, and a rank's end, ring all bells.
+
+mod bell;
+mod world;
+mod memory;
+mod number;
+mod board;
+mod staging;
+mod work;
+mod transport;
+mod run;
+
+pub use run::run;

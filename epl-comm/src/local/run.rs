@@ -1,0 +1,131 @@
+//! Starting ranks as threads, and ending them together.
+
+use core::fmt::Display;
+use std::sync::Arc;
+use std::thread::{self, Builder};
+
+use rayon::ThreadPoolBuilder;
+
+use super::board::Board;
+use super::transport::LocalTransport;
+use super::world::World;
+use crate::error::{Error, catch};
+use crate::pending::Helpers;
+use crate::process_group::ProcessGroup;
+use crate::rank::Rank;
+
+/// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
+const STACK: usize = 8 << 20;
+
+/// Runs `f` once for each of `ranks` ranks, each on a thread of its own, and returns what each returned.
+///
+/// Each rank works inside its own rayon pool of (cores ÷ ranks) threads, at least one, so that the loops of Flex do
+/// not fight over one pool. When this returns, no thread of it is left.
+///
+/// A rank that returns an error, panics or unwinds releases the others from whatever collective they wait in; so does
+/// one that returns while others wait for it.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{Error, ReduceOp, local};
+///
+/// let sums = local::run(2, |group| {
+///     let x = Tensor::<1>::full([1], group.rank() as f32 + 1.0, &Device::flex());
+///     Ok::<_, Error>(group.all_reduce(x, ReduceOp::Sum)?.into_scalar::<f32>())
+/// });
+/// assert_eq!(sums.ok(), Some(vec![3.0, 3.0]));
+/// ```
+///
+/// # Errors
+///
+/// When a rank did not succeed: the failure that came first, with the rank that caused it.
+pub fn run<T, E>(ranks: usize, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
+where
+    T: Send,
+    E: From<Error> + Display + Send,
+{
+    if ranks == 0 {
+        return Err((Rank(0), Error::invalid("a world needs at least one rank").into()));
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let world = Arc::new(World::new(ranks, cores));
+    let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
+    let helpers = Helpers::default();
+    let launch = Launch { world: &world, board: &board, helpers: &helpers, threads: (cores / ranks).max(1) };
+    let results = thread::scope(|scope| {
+        let spawn = |rank| {
+            let (launch, f) = (&launch, &f);
+            Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || launch.rank(rank, f)).map_err(|error| {
+                let error = Error::invalid(format!("cannot start a thread: {error}"));
+                launch.leave(rank, Err(error.into()))
+            })
+        };
+        let threads: Vec<_> = (0..ranks).map(|rank| spawn(Rank(rank))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+        threads.into_iter().map(|thread| thread.map_or_else(|failed| failed, join)).collect::<Vec<_>>()
+    });
+    helpers.join();
+    judge(&world, results)
+}
+
+/// What the threads of one launch share.
+struct Launch<'a> {
+    world: &'a Arc<World>,
+    board: &'a Arc<Board>,
+    helpers: &'a Helpers,
+    threads: usize,
+}
+
+impl Launch<'_> {
+    /// The life of one rank.
+    fn rank<T: Send, E: From<Error> + Display + Send>(
+        &self,
+        rank: Rank,
+        f: &(impl Fn(ProcessGroup) -> Result<T, E> + Sync),
+    ) -> Result<T, E> {
+        let body = || {
+            let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
+            let group = ProcessGroup::with_helpers(Arc::new(transport), self.helpers.clone());
+            catch(|| f(group)).unwrap_or_else(|error| Err(error.into()))
+        };
+        let pool = ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank_name(rank));
+        // Scoped, so that the pool's threads have ended when this returns.
+        let result = pool
+            .build_scoped(|thread| thread.run(), |pool| pool.install(body))
+            .unwrap_or_else(|error| Err(Error::invalid(format!("cannot start a pool of threads: {error}")).into()));
+        self.leave(rank, result)
+    }
+
+    /// Tells the others how a rank ended.
+    fn leave<T, E: Display>(&self, rank: Rank, result: Result<T, E>) -> Result<T, E> {
+        if let Err(error) = &result {
+            self.world.fail(rank, || error.to_string());
+        }
+        self.world.end(rank);
+        result
+    }
+}
+
+fn rank_name(rank: Rank) -> String {
+    rank.to_string()
+}
+
+/// All results, or the one that counts among the failures.
+fn judge<T, E>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Rank, E)> {
+    let culprit = world.failure().map(|failure| failure.rank);
+    let mut values = Vec::with_capacity(results.len());
+    let mut failures = Vec::new();
+    for (rank, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => failures.push((Rank(rank), error)),
+        }
+    }
+    if failures.is_empty() {
+        return Ok(values);
+    }
+    // The culprit may have returned well, too early; then whoever noticed says so.
+    let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
+    let (rank, error) = failures.swap_remove(index);
+    Err((culprit.unwrap_or(rank), error))
+}

@@ -1,0 +1,137 @@
+//! What a collective does, and one call of it.
+
+use core::fmt;
+
+use burn::tensor::{DType, Shape};
+
+/// How values of several members become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// Added in the order of the members, so that every member gets the same bits in every run.
+    Sum,
+    /// The largest. A NaN wins over numbers.
+    Max,
+}
+
+/// The kinds of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Every member gets the reduction of all members' tensors.
+    AllReduce(ReduceOp),
+    /// Every member gets all members' tensors, concatenated in the order of the members.
+    AllGather,
+    /// Every member gets its part of the reduction of all members' tensors.
+    ReduceScatter(ReduceOp),
+    /// Every member gets one part from every member, concatenated in the order of the members.
+    AllToAll,
+    /// Every member gets the tensor of one of them.
+    Broadcast {
+        /// The member whose tensor it is.
+        root: usize,
+    },
+    /// Nobody leaves before all have come.
+    Barrier,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |op: &ReduceOp| match op {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Max => "max",
+        };
+        match self {
+            Self::AllReduce(op) => write!(f, "all_reduce({})", name(op)),
+            Self::AllGather => f.write_str("all_gather"),
+            Self::ReduceScatter(op) => write!(f, "reduce_scatter({})", name(op)),
+            Self::AllToAll => f.write_str("all_to_all"),
+            Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
+            Self::Barrier => f.write_str("barrier"),
+        }
+    }
+}
+
+/// One call of a collective by one member: everything but the data.
+///
+/// Seen by a transport, a buffer is a row-major matrix of [`rows`](Self::rows) rows, so that a dim other than the
+/// first is gathered or scattered without being moved to the front first:
+///
+/// ```text
+///                   send [2, 1]           receive [2, 1]
+/// all_gather                              each row of the result: member 0's 2 elements, member 1's 1
+/// reduce_scatter    each row of the
+///                   buffer: 2 | 1
+/// all_to_all        2 elements to 0,      from each member `rows` times that many elements, put side by side
+///                   then 1 to 1
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The collective.
+    pub operation: Operation,
+    /// The element type.
+    pub dtype: DType,
+    /// The shape of this member's tensor.
+    pub shape: Shape,
+    /// The dim that is put together or divided; members may differ there only as [`send`](Self::send) and
+    /// [`receive`](Self::receive) say. `None` where no dim is.
+    pub dim: Option<usize>,
+    /// Rows of the result of a gather or an all-to-all, of the buffer of a scatter; 1 otherwise.
+    pub rows: usize,
+    /// How many elements go to each member: in each row (reduce_scatter), in all (all_to_all); otherwise empty.
+    pub send: Vec<usize>,
+    /// How many elements come from each member into each row (all_gather, all_to_all); otherwise empty.
+    pub receive: Vec<usize>,
+    /// The number of the call in its group, from 1. The transport gives it: see
+    /// [`Transport::reserve`](crate::Transport::reserve).
+    pub sequence: u64,
+}
+
+impl Call {
+    /// A call in which no dim is divided.
+    pub fn new(operation: Operation, dtype: DType, shape: Shape) -> Self {
+        Self { operation, dtype, shape, dim: None, rows: 1, send: Vec::new(), receive: Vec::new(), sequence: 0 }
+    }
+
+    /// Whether member `me` with this call and member `them` with `other` can go on together.
+    pub fn agrees(&self, me: usize, other: &Call, them: usize) -> bool {
+        self.operation == other.operation
+            && self.dtype == other.dtype
+            && match self.operation {
+                Operation::AllToAll => {
+                    self.send[them] == other.rows * other.receive[me] && other.send[me] == self.rows * self.receive[them]
+                }
+                Operation::AllGather => {
+                    (self.dim, self.rows, &self.receive) == (other.dim, other.rows, &other.receive)
+                        && self.same_shape_but_for_dim(other)
+                }
+                _ => (&self.shape, self.dim, &self.send) == (&other.shape, other.dim, &other.send),
+            }
+    }
+
+    fn same_shape_but_for_dim(&self, other: &Call) -> bool {
+        let dims = self.shape.iter().zip(other.shape.iter()).enumerate();
+        self.shape.num_dims() == other.shape.num_dims() && dims.filter(|(dim, _)| Some(*dim) != self.dim).all(|(_, (a, b))| a == b)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        if self.operation == Operation::Barrier {
+            return Ok(());
+        }
+        write!(f, " of {} {:?}", self.dtype.name(), self.shape.as_slice())?;
+        if let Some(dim) = self.dim {
+            write!(f, " along dim {dim}")?;
+        }
+        if !self.send.is_empty() {
+            write!(f, ", sending {:?}", self.send)?;
+        }
+        if !self.receive.is_empty() {
+            write!(f, ", receiving {:?}", self.receive)?;
+        }
+        if self.rows != 1 {
+            write!(f, " in {} rows", self.rows)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! The thread that runs a group's started calls.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Builder, JoinHandle};
+use std::time::Duration;
+
+use super::ticket::Ticket;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result, catch};
+use crate::operation::Call;
+use crate::transport::Transport;
+
+struct Job {
+    call: Call,
+    buffer: Buffer,
+    ticket: Ticket,
+}
+
+/// A queue of calls and the thread that runs them. Dropped, it runs what is queued, then ends.
+pub(crate) struct Helper {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    outstanding: Arc<AtomicUsize>,
+    retired: Helpers,
+}
+
+/// Threads of dropped groups, to be joined by whoever launched the ranks.
+///
+/// A group cannot join its helper when it is dropped: the helper may wait for a peer that waits for this very thread,
+/// and that is resolved only after the rank has been left.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Helpers(Arc<Mutex<Vec<JoinHandle<()>>>>);
+
+impl Helpers {
+    /// Joins the helpers of all groups that have been dropped.
+    pub(crate) fn join(&self) {
+        let threads = core::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A helper catches what its jobs unwind with; nothing is left to report.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Helper {
+    /// Starts a thread that runs calls over `transport`.
+    pub(crate) fn spawn(transport: Arc<dyn Transport>, retired: Helpers) -> Result<Self> {
+        let (jobs, queue) = channel::<Job>();
+        let outstanding = Arc::new(AtomicUsize::new(0));
+        let ended = outstanding.clone();
+        let name = format!("{} of {}", transport.name(), transport.members()[transport.member()]);
+        let work = move || {
+            for Job { call, buffer, ticket } in queue {
+                let result = catch(|| transport.run(call, buffer)).unwrap_or_else(Err);
+                if let Err(error) = &result {
+                    // The caller learns of it at `wait`, which may be late, or never come.
+                    transport.abort(error);
+                }
+                // Before the ticket is filled: the caller's next call may then run on its own thread.
+                ended.fetch_sub(1, Ordering::Release);
+                ticket.fill(result);
+            }
+        };
+        let thread = Builder::new()
+            .name(name)
+            .spawn(work)
+            .map_err(|error| Error::invalid(format!("cannot start a helper thread: {error}")))?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, retired })
+    }
+
+    /// Whether no call is queued or running.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until no call is queued or running.
+    pub(crate) fn drain(&self) {
+        while !self.is_idle() {
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    /// Queues a call.
+    pub(crate) fn submit(&self, call: Call, buffer: Buffer) -> Ticket {
+        let ticket = Ticket::default();
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");
+        if jobs.send(Job { call, buffer, ticket: ticket.clone() }).is_err() {
+            unreachable!("a helper ends only after its queue was closed");
+        }
+        ticket
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            self.retired.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Collectives that run while their caller goes on.
+//!
+//! ```text
+//! caller   start A ── start B ── compute ─────────── A.wait() ── B.wait()
+//!             │          │                              ▲           ▲
+//! helper      └▶[ A ........ ]──▶[ B ......... ]────────┘───────────┘
+//! ```
+//!
+//! A group has one helper thread, made when it is first needed; it runs the calls in the order in which they were
+//! started. The call owns its buffers until every member has left it, so a dropped [`Pending`] frees nothing that a
+//! peer reads.
+
+mod helper;
+mod ticket;
+
+pub(crate) use helper::{Helper, Helpers};
+
+use core::fmt;
+
+use crate::buffer::Buffer;
+use crate::error::Result;
+use ticket::Ticket;
+
+/// A started collective.
+///
+/// Dropping it abandons the result, not the call: peers still get theirs.
+#[must_use = "a started collective's errors come out at `wait`"]
+pub struct Pending<T>(State<T>);
+
+enum State<T> {
+    Ready(T),
+    Running { ticket: Ticket, finish: Box<dyn FnOnce(Buffer) -> T + Send> },
+}
+
+impl<T> Pending<T> {
+    /// One that has ended already.
+    pub(crate) fn ready(value: T) -> Self {
+        Self(State::Ready(value))
+    }
+
+    pub(crate) fn running(ticket: Ticket, finish: impl FnOnce(Buffer) -> T + Send + 'static) -> Self {
+        Self(State::Running { ticket, finish: Box::new(finish) })
+    }
+
+    /// Blocks until the collective has ended.
+    ///
+    /// # Errors
+    ///
+    /// What the collective failed with; by then the world has been ended.
+    pub fn wait(self) -> Result<T> {
+        match self.0 {
+            State::Ready(value) => Ok(value),
+            State::Running { ticket, finish } => ticket.wait().map(finish),
+        }
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            State::Ready(_) => true,
+            State::Running { ticket, .. } => ticket.is_done(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("is_done", &self.is_done()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! The handle that users see: typed tensors in, typed tensors out.
+//!
+//! | file | what |
+//! |---|---|
+//! | `communicator` | what clones share: transport, owner thread, queue of started calls |
+//! | `placed` | a tensor taken apart for a transport, and put together again |
+//! | `prepare` | a collective's arguments checked and turned into a call |
+//! | `blocking`, `started` | the collectives, both ways |
+//! | `values` | collectives on numbers in host memory |
+
+pub(crate) use prepare::Exchange;
+
+mod blocking;
+mod communicator;
+mod placed;
+mod prepare;
+mod started;
+mod values;
+
+use core::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::pending::Helpers;
+use crate::rank::Rank;
+use crate::trace::{Trace, Traced};
+use crate::transport::Transport;
+use communicator::Communicator;
+
+/// Some ranks, seen by one of them, and the collectives among them.
+///
+/// A cheap clone; clones are one communicator. It is `Send + Sync`, as modules hold it, but one thread uses it: the
+/// first that does. Every member makes the same calls in the same order; calls that do not fit together are an
+/// [`Error::Mismatch`] on every member, before any memory is touched.
+///
+/// Tensors are of any number of dims, float or int (f32, f64, f16, bf16, i64, i32), on any backend. Collectives here
+/// are not differentiable: a tracked tensor is an [`Error::Invalid`]; see [`Copied`](crate::Copied),
+/// [`Split`](crate::Split) and [`Partial`](crate::Partial). The result lies on the tensor's device. A group of one
+/// returns its input.
+#[derive(Clone)]
+pub struct ProcessGroup {
+    communicator: Arc<Communicator>,
+}
+
+impl ProcessGroup {
+    /// A group over a transport.
+    pub fn new(transport: Arc<dyn Transport>) -> Self {
+        Self::with_helpers(transport, Helpers::default())
+    }
+
+    /// A group whose helper threads can be joined through `helpers`.
+    pub(crate) fn with_helpers(transport: Arc<dyn Transport>, helpers: Helpers) -> Self {
+        Self { communicator: Arc::new(Communicator::new(transport, helpers)) }
+    }
+
+    /// The name given at [`split`](Self::split); `world` for all ranks.
+    pub fn name(&self) -> &str {
+        self.transport().name()
+    }
+
+    /// This rank's position in the group.
+    pub fn rank(&self) -> usize {
+        self.transport().member()
+    }
+
+    /// How many ranks the group has.
+    pub fn size(&self) -> usize {
+        self.transport().members().len()
+    }
+
+    /// The rank in the world of a member of this group.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    pub fn global(&self, member: usize) -> Rank {
+        let members = self.transport().members();
+        assert!(member < members.len(), "group `{}` of {} ranks has no member {member}", self.name(), members.len());
+        members[member]
+    }
+
+    /// Divides the group: members with the same `color` form a new group of this `name`, in the order of `key`, then
+    /// of their position here. Collective: every member calls it, with the same name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`] when names differ, [`Error::Peer`] when a rank failed or left.
+    pub fn split(&self, name: &str, color: usize, key: usize) -> Result<Self> {
+        let transport = self.communicator.split(name, color, key)?;
+        Ok(Self::with_helpers(transport, self.communicator.helpers.clone()))
+    }
+
+    /// The same group, recording its collectives, and those of groups split off it, into `trace`.
+    ///
+    /// Use this one or the old one, not both in turn while collectives are started.
+    pub fn traced(&self, trace: &Trace) -> Self {
+        let transport = Traced::new(self.communicator.transport.clone(), trace.clone());
+        Self::with_helpers(Arc::new(transport), self.communicator.helpers.clone())
+    }
+
+    /// Ends the world: every rank that waits, or will wait, in any group is released with an [`Error::Peer`] that
+    /// names this rank and `cause`. The launcher does so for a rank that returns an error or panics.
+    pub fn abort(&self, cause: &Error) {
+        self.transport().abort(cause);
+    }
+
+    fn transport(&self) -> &dyn Transport {
+        &*self.communicator.transport
+    }
+}
+
+impl fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessGroup({:?}, member {} of {})", self.name(), self.rank(), self.size())
+    }
+}

@@ -1,0 +1,63 @@
+//! Tensors without their graph, and back on the device they came from.
+
+use core::marker::PhantomData;
+
+use burn::backend::{Dispatch, DispatchAutodiffContext};
+use burn::tensor::kind::{Autodiff, Basic};
+use burn::tensor::{GradientCheckpointingStrategy, Tensor};
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+
+/// The autodiff context of a device, if it has one: what a result must get back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed(Option<GradientCheckpointingStrategy>);
+
+impl Placed {
+    /// Takes a tensor apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] when the tensor is tracked: its gradient would be lost in silence.
+    pub(super) fn take<const D: usize, K: Basic + Autodiff>(tensor: Tensor<D, K>) -> Result<(Tensor<D, K>, Self)> {
+        let tensor = tensor.into_dispatch();
+        let strategy = match tensor.autodiff {
+            DispatchAutodiffContext::Disabled => None,
+            DispatchAutodiffContext::Enabled(strategy) => Some(strategy),
+        };
+        let is_float = burn::backend::TensorMetadata::dtype(&tensor).is_float();
+        if strategy.is_some() && is_float && Dispatch::is_tracked(&tensor) {
+            return Err(Error::invalid(
+                "a collective of a group is not differentiable, but its tensor is tracked; use the layouts (Copied, \
+                 Split, Partial, all_to_all_rows), or detach() it",
+            ));
+        }
+        let tensor = Tensor::from_dispatch(tensor);
+        Ok((if strategy.is_some() { tensor.inner() } else { tensor }, Self(strategy)))
+    }
+
+    fn put<const D: usize, K: Basic + Autodiff>(self, tensor: Tensor<D, K>) -> Tensor<D, K> {
+        match self.0 {
+            None => tensor,
+            Some(strategy) => Tensor::from_inner(tensor).with_gradient_checkpointing_strategy(strategy),
+        }
+    }
+}
+
+/// How a result becomes a tensor.
+#[derive(Debug)]
+pub(super) struct Output<const D: usize, K> {
+    shape: [usize; D],
+    placed: Placed,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<const D: usize, K: Basic + Autodiff> Output<D, K> {
+    pub(super) fn new(shape: [usize; D], placed: Placed) -> Self {
+        Self { shape, placed, kind: PhantomData }
+    }
+
+    pub(super) fn finish(self, buffer: Buffer) -> Tensor<D, K> {
+        self.placed.put(buffer.into_tensor(self.shape))
+    }
+}

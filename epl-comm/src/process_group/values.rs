@@ -1,0 +1,49 @@
+//! Collectives on numbers in host memory: counts, flags, scalars.
+
+use burn::tensor::{Element, Shape};
+
+use super::ProcessGroup;
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::operation::{Call, Operation, ReduceOp};
+
+/// # Values on the host
+///
+/// Errors as for the collectives on tensors.
+impl ProcessGroup {
+    /// Reduces numbers over all members; as many on every member.
+    pub fn all_reduce_values(&self, values: &[f64], op: ReduceOp) -> Result<Vec<f64>> {
+        let call = Call::new(Operation::AllReduce(op), f64::dtype(), Shape::new([values.len()]));
+        self.run_values(call, values)
+    }
+
+    /// Every member's counts, in the order of the members; as many on every member.
+    pub fn all_gather_counts(&self, counts: &[i64]) -> Result<Vec<Vec<i64>>> {
+        let call = Call {
+            dim: Some(0),
+            receive: vec![counts.len(); self.size()],
+            ..Call::new(Operation::AllGather, i64::dtype(), Shape::new([counts.len()]))
+        };
+        let all = self.run_values(call, counts)?;
+        Ok((0..self.size()).map(|member| all[member * counts.len()..][..counts.len()].to_vec()).collect())
+    }
+
+    /// Sends the same number of counts to every member: the first k of `size() * k` to member 0, and so on. Returns
+    /// what came from each member, in their order.
+    pub fn all_to_all_counts(&self, counts: &[i64]) -> Result<Vec<i64>> {
+        let sizes = self.even_sizes("all_to_all_counts", counts.len())?;
+        let call = Call {
+            send: sizes.clone(),
+            receive: sizes,
+            ..Call::new(Operation::AllToAll, i64::dtype(), Shape::new([counts.len()]))
+        };
+        self.run_values(call, counts)
+    }
+
+    fn run_values<E: Element>(&self, call: Call, values: &[E]) -> Result<Vec<E>> {
+        if self.size() == 1 {
+            return Ok(values.to_vec());
+        }
+        Ok(self.communicator.run(call, Buffer::from_values(values.to_vec()))?.into_values())
+    }
+}

@@ -1,0 +1,19 @@
+//! The ranks that exist, and the mesh they form.
+//!
+//! A [`Cluster`] says which workers there are and which devices each drives. A [`Mesh`] numbers the
+//! ranks along axes: world = data × pipeline × tensor, and expert divides data. Both are pure
+//! values, made from numbers alone.
+
+mod error;
+mod axis;
+mod workers;
+mod sizes;
+mod mesh;
+mod display;
+
+pub use crate::config::RankOrder;
+pub use axis::{Axis, Coordinate};
+pub use error::{ClusterError, Result};
+pub use mesh::Mesh;
+pub use sizes::{MeshRequest, MeshSizes};
+pub use workers::{Cluster, DeviceSlot};

@@ -1,0 +1,144 @@
+//! Workers, their devices, and the ranks that drive them.
+
+use std::ops::Range;
+
+use super::error::{ClusterError, Result};
+use crate::config::MOST_RANKS;
+
+/// One device of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceSlot {
+    /// The worker (process).
+    pub worker: usize,
+    /// The device's number among the worker's devices.
+    pub device: usize,
+}
+
+/// The workers that exist and how many ranks each runs: one rank, one device.
+///
+/// Ranks are numbered worker by worker, as launchers number them:
+///
+/// ```text
+///   worker 0          worker 1
+///   ranks 0 1 2 3     ranks 4 5 6 7
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    local_ranks: Vec<usize>,
+    worker_index: usize,
+}
+
+impl Cluster {
+    /// One worker: this process, with this many ranks as threads.
+    ///
+    /// # Errors
+    ///
+    /// No ranks, or too many.
+    pub fn local(ranks: usize) -> Result<Self> {
+        Self::new(vec![ranks], 0)
+    }
+
+    /// Workers with this many ranks each, seen from the worker with this index.
+    ///
+    /// # Errors
+    ///
+    /// No workers, a worker without ranks, too many ranks, or an index that no worker has.
+    pub fn new(local_ranks: Vec<usize>, worker_index: usize) -> Result<Self> {
+        if local_ranks.is_empty() {
+            return Err(ClusterError::Zero { what: "the number of workers" });
+        }
+        if local_ranks.contains(&0) {
+            return Err(ClusterError::Zero { what: "a worker's number of ranks" });
+        }
+        let world = local_ranks.iter().try_fold(0usize, |sum, ranks| sum.checked_add(*ranks));
+        if world.is_none_or(|world| world > MOST_RANKS) {
+            let data = world.unwrap_or(usize::MAX);
+            return Err(ClusterError::TooManyRanks { data, pipeline: 1, tensor: 1, most: MOST_RANKS });
+        }
+        if worker_index >= local_ranks.len() {
+            return Err(ClusterError::NoSuchWorker { worker: worker_index, workers: local_ranks.len() });
+        }
+        Ok(Self { local_ranks, worker_index })
+    }
+
+    /// Ranks of all workers.
+    pub fn world_size(&self) -> usize {
+        self.local_ranks.iter().sum()
+    }
+
+    /// Devices of all workers, under EPL's name: the same number, since a rank drives one device.
+    pub fn total_gpu_num(&self) -> usize {
+        self.world_size()
+    }
+
+    /// Workers.
+    pub fn worker_num(&self) -> usize {
+        self.local_ranks.len()
+    }
+
+    /// The worker that this process is.
+    pub fn worker_index(&self) -> usize {
+        self.worker_index
+    }
+
+    /// The ranks of a worker; none where it does not exist.
+    pub fn ranks_of(&self, worker: usize) -> Range<usize> {
+        let first = self.local_ranks.iter().take(worker).sum();
+        first..first + self.local_ranks.get(worker).copied().unwrap_or(0)
+    }
+
+    /// The ranks of this process.
+    pub fn local_ranks(&self) -> Range<usize> {
+        self.ranks_of(self.worker_index)
+    }
+
+    /// The device that a rank drives; none where the rank does not exist.
+    pub fn device_of(&self, rank: usize) -> Option<DeviceSlot> {
+        let mut first = 0;
+        for (worker, ranks) in self.local_ranks.iter().enumerate() {
+            if rank < first + ranks {
+                return Some(DeviceSlot { worker, device: rank - first });
+            }
+            first += ranks;
+        }
+        None
+    }
+
+    /// All ranks in the order in which a mesh takes them: worker by worker, so that a replica stays
+    /// inside a worker, or across workers first, device 0 of every worker, then device 1.
+    pub fn ranks_in_order(&self, prefer_intra_node: bool) -> Vec<usize> {
+        let mut ranks: Vec<usize> = (0..self.world_size()).collect();
+        if !prefer_intra_node {
+            ranks.sort_by_key(|rank| self.device_of(*rank).map(|slot| (slot.device, slot.worker)));
+        }
+        ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_numbered_worker_by_worker() {
+        let cluster = Cluster::new(vec![4, 2], 1).unwrap();
+        assert_eq!((cluster.world_size(), cluster.worker_num(), cluster.worker_index()), (6, 2, 1));
+        assert_eq!((cluster.ranks_of(0), cluster.local_ranks(), cluster.ranks_of(2)), (0..4, 4..6, 6..6));
+        assert_eq!(cluster.device_of(5), Some(DeviceSlot { worker: 1, device: 1 }));
+        assert_eq!(cluster.device_of(6), None);
+        assert_eq!(cluster.ranks_in_order(true), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(cluster.ranks_in_order(false), [0, 4, 1, 5, 2, 3]);
+    }
+
+    #[test]
+    fn impossible_clusters_are_refused() {
+        for (local_ranks, worker, message) in [
+            (vec![], 0, "the number of workers is 0; it must be at least 1"),
+            (vec![2, 0], 0, "a worker's number of ranks is 0; it must be at least 1"),
+            (vec![2, 2], 2, "worker 2 does not exist; there are 2 workers, numbered from 0"),
+        ] {
+            assert_eq!(Cluster::new(local_ranks, worker).unwrap_err().to_string(), message);
+        }
+        assert!(Cluster::new(vec![usize::MAX, 2], 0).is_err());
+    }
+}

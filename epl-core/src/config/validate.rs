@@ -1,0 +1,51 @@
+//! What a configuration must agree on with itself. What depends on the ranks that exist is checked
+//! where they are known: [`Config::batch`] and [`cluster`](crate::cluster).
+
+use super::choice::ScheduleKind;
+use super::error::{ConfigError, Result};
+use super::sections::{Config, OPTIONS, ScheduleConfig};
+
+impl Config {
+    /// Checks every option, then what options say together.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not allowed or not implemented yet, in the order of the table; then
+    /// the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        OPTIONS.iter().try_for_each(|option| self.check(option))?;
+        self.schedule.validate()
+    }
+
+    /// The number of steps to train: `train.steps`, or the schedule's length.
+    ///
+    /// # Errors
+    ///
+    /// Neither is given.
+    pub fn steps(&self) -> Result<usize> {
+        self.train.steps.or(self.schedule.steps).ok_or(ConfigError::StepsMissing)
+    }
+}
+
+impl ScheduleConfig {
+    /// Checks that the schedule has an end where its shape needs one, that the warm-up fits in, and
+    /// that the smallest rate is the smallest.
+    ///
+    /// # Errors
+    ///
+    /// What does not fit, with both numbers.
+    pub fn validate(&self) -> Result<()> {
+        let ends = matches!(self.kind, ScheduleKind::Linear | ScheduleKind::Cosine);
+        match self.steps {
+            None if ends => return Err(ConfigError::ScheduleWithoutEnd { kind: self.kind.word() }),
+            Some(steps) if self.warmup_steps > steps => {
+                return Err(ConfigError::WarmupTooLong { warmup_steps: self.warmup_steps, steps });
+            }
+            _ => {}
+        }
+        if self.min_rate > self.rate {
+            return Err(ConfigError::RateBelowMinimum { min_rate: self.min_rate, rate: self.rate });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! From a global batch to the rows of one micro-batch.
+
+use std::ops::Range;
+
+use epl_comm::shard_range;
+
+use crate::error::{Error, Result};
+
+/// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
+///
+/// First over the replicas, then each replica's rows over its micro-batches, both times as evenly as possible, so
+/// that replicas differ by at most one sample. With 7 samples, 2 replicas and 3 micro-batches:
+///
+/// ```text
+/// replica 0   0 1 | 2 | 3        replica 1   4 | 5 | 6
+/// ```
+///
+/// Every row is in exactly one range. With fewer samples than replicas × micro-batches some ranges are empty.
+pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Range<usize>>> {
+    (0..replicas).map(|replica| Share { replica, replicas, micro_batches }.rows(samples)).collect()
+}
+
+/// Which share of every global batch a replica runs, and in how many micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The replica: the position along the data axis.
+    pub replica: usize,
+    /// How many replicas there are.
+    pub replicas: usize,
+    /// How many micro-batches each of them runs a step.
+    pub micro_batches: usize,
+}
+
+impl Share {
+    /// The share of one replica.
+    ///
+    /// # Errors
+    ///
+    /// When the replica is not one of `replicas`, or there is no micro-batch.
+    pub fn new(replica: usize, replicas: usize, micro_batches: usize) -> Result<Self> {
+        if replica >= replicas || micro_batches == 0 {
+            return Err(Error::invalid(format!(
+                "replica {replica} of {replicas} with {micro_batches} micro-batches a step; replicas count from 0, \
+                 and a step has at least one micro-batch"
+            )));
+        }
+        Ok(Self { replica, replicas, micro_batches })
+    }
+
+    /// A single replica that runs the whole batch at once.
+    pub fn whole() -> Self {
+        Self { replica: 0, replicas: 1, micro_batches: 1 }
+    }
+
+    /// This replica's rows of a batch of `samples`, for every micro-batch: its line of [`cut`].
+    pub fn rows(&self, samples: usize) -> Vec<Range<usize>> {
+        let mine = shard_range(samples, self.replicas, self.replica);
+        let micro_batch = |index| {
+            let range = shard_range(mine.len(), self.micro_batches, index);
+            mine.start + range.start..mine.start + range.end
+        };
+        (0..self.micro_batches).map(micro_batch).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_uneven_batch_is_cut_evenly() {
+        assert_eq!(cut(7, 2, 3), [[0..2, 2..3, 3..4], [4..5, 5..6, 6..7]]);
+        assert_eq!(cut(8, 2, 2), [[0..2, 2..4], [4..6, 6..8]]);
+    }
+
+    #[test]
+    fn a_small_batch_leaves_micro_batches_and_replicas_empty() {
+        assert_eq!(cut(2, 3, 2), [[0..1, 1..1], [1..2, 2..2], [2..2, 2..2]]);
+    }
+
+    #[test]
+    fn the_last_replica_is_there_and_the_next_is_not() {
+        assert!(Share::new(1, 2, 1).is_ok());
+        assert!(Share::new(2, 2, 1).unwrap_err().to_string().contains("replica 2 of 2"));
+        assert!(Share::new(0, 1, 0).unwrap_err().to_string().contains("0 micro-batches"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_run_once_and_replicas_are_balanced(samples in 0usize..200, replicas in 1usize..9, micro in 1usize..9) {
+            let cuts = cut(samples, replicas, micro);
+            let rows: Vec<usize> = cuts.iter().flatten().cloned().flatten().collect();
+            prop_assert_eq!(rows, (0..samples).collect::<Vec<_>>());
+            let sizes: Vec<usize> = cuts.iter().map(|replica| replica.iter().map(Range::len).sum()).collect();
+            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! One pass over a dataset, in its own order, with the same number of batches on every rank.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::Dataset;
+use burn::tensor::Device;
+
+use super::cut::Share;
+use super::prefetch::Prefetch;
+use super::sampler::GlobalBatch;
+use super::source::Source;
+use crate::engine::MicroBatch;
+use crate::error::{Error, Result};
+
+/// How many batches the loader works ahead.
+const AHEAD: usize = 2;
+
+/// What a run is evaluated on. A cheap clone.
+pub struct ValidData<I, B> {
+    source: Source<I, B>,
+    batch: usize,
+}
+
+impl<I, B> Clone for ValidData<I, B> {
+    fn clone(&self) -> Self {
+        Self { source: self.source.clone(), batch: self.batch }
+    }
+}
+
+impl<I, B> ValidData<I, B> {
+    /// A dataset that is evaluated `batch` samples at a time on every replica.
+    ///
+    /// # Errors
+    ///
+    /// When the dataset is empty or the batch has no sample.
+    pub fn new(
+        dataset: impl Dataset<I> + 'static,
+        batcher: impl Batcher<I, B> + 'static,
+        batch: usize,
+    ) -> Result<Self> {
+        let source = Source::new(dataset, batcher);
+        if source.is_empty() || batch == 0 {
+            return Err(Error::invalid(format!(
+                "evaluation of {} samples, {batch} at a time; both numbers must be at least 1",
+                source.len()
+            )));
+        }
+        Ok(Self { source, batch })
+    }
+}
+
+/// Loads one replica's batches of a dataset, once through, ahead of the evaluation.
+///
+/// A round takes `replicas × batch` samples; the last takes what is left, divided as evenly as possible. A replica
+/// without a sample in it gets a stand-in, so that all ranks run the same number of batches.
+#[derive(Debug)]
+pub struct EvaluationLoader<B> {
+    batches: Prefetch<MicroBatch<B>>,
+    rounds: usize,
+}
+
+impl<B: Send + 'static> EvaluationLoader<B> {
+    /// Starts loading.
+    ///
+    /// # Errors
+    ///
+    /// When no thread can be had.
+    pub fn start<I: 'static>(data: &ValidData<I, B>, share: Share, device: &Device) -> Result<Self> {
+        let (data, device) = (data.clone(), device.clone());
+        let share = Share { micro_batches: 1, ..share };
+        let total = data.source.len();
+        let round = share.replicas * data.batch;
+        let mut starts = (0..total).step_by(round);
+        let rounds = starts.len();
+        let load = move || {
+            let start = starts.next()?;
+            let batch = GlobalBatch { first: start as u64, indices: (start..total.min(start + round)).collect() };
+            let rows = share.rows(batch.indices.len()).remove(0);
+            Some(data.source.micro_batch(&batch, rows, &device))
+        };
+        Ok(Self { batches: Prefetch::start(AHEAD, load)?, rounds })
+    }
+
+    /// How many batches every rank runs.
+    pub fn rounds(&self) -> usize {
+        self.rounds
+    }
+}
+
+impl<B: Send + 'static> Iterator for EvaluationLoader<B> {
+    type Item = Result<MicroBatch<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.batches.next()
+    }
+}

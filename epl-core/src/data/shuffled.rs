@@ -1,0 +1,131 @@
+//! Batches of a fixed number of samples, each epoch in a new order.
+
+use rand::seq::SliceRandom;
+
+use super::epoch::{Epochs, generator};
+use super::sampler::{GlobalBatch, Sampler};
+use crate::error::{Error, Result};
+
+/// Draws global batches of a fixed number of samples, each epoch in an order of its own.
+///
+/// Epochs follow each other without a gap: the batch at their border takes the rest of the one and the beginning of
+/// the next, so that every step has the same size.
+#[derive(Debug)]
+pub struct ShuffledSampler {
+    samples: usize,
+    global_batch: usize,
+    seed: u64,
+    epochs: Epochs<Vec<usize>>,
+}
+
+impl ShuffledSampler {
+    /// A sampler over `samples` samples that draws `global_batch` of them a step, over all replicas.
+    ///
+    /// # Errors
+    ///
+    /// When either number is zero.
+    pub fn new(samples: usize, global_batch: usize, seed: u64) -> Result<Self> {
+        if samples == 0 {
+            return Err(Error::invalid("the dataset has no sample; training needs at least one"));
+        }
+        if global_batch == 0 {
+            return Err(Error::invalid("the global batch has 0 samples; it needs at least one"));
+        }
+        Ok(Self { samples, global_batch, seed, epochs: Epochs::new() })
+    }
+
+    fn index(&self, number: u64) -> usize {
+        let samples = self.samples as u64;
+        self.permutation(number / samples)[(number % samples) as usize]
+    }
+
+    fn permutation(&self, epoch: u64) -> std::sync::Arc<Vec<usize>> {
+        self.epochs.get(epoch, || {
+            let mut order: Vec<usize> = (0..self.samples).collect();
+            order.shuffle(&mut generator(self.seed, epoch));
+            order
+        })
+    }
+}
+
+impl Sampler for ShuffledSampler {
+    fn samples(&self) -> usize {
+        self.samples
+    }
+
+    fn batch(&self, position: u64) -> Result<GlobalBatch> {
+        let numbers = position..position + self.global_batch as u64;
+        Ok(GlobalBatch { first: position, indices: numbers.map(|number| self.index(number)).collect() })
+    }
+
+    fn order(&self) -> String {
+        // The size of a batch is left out: another one goes on in the same order.
+        format!("{} samples shuffled with seed {}", self.samples, self.seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batches(sampler: &ShuffledSampler, from: u64, count: usize) -> Vec<GlobalBatch> {
+        let mut position = from;
+        let next = |_| {
+            let batch = sampler.batch(position).unwrap();
+            position = batch.end();
+            batch
+        };
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn an_epoch_draws_each_sample_once_and_differs_from_the_next() {
+        let sampler = ShuffledSampler::new(10, 4, 7).unwrap();
+        let drawn: Vec<usize> = batches(&sampler, 0, 5).into_iter().flat_map(|batch| batch.indices).collect();
+        let (first, second) = drawn.split_at(10);
+        for epoch in [first, second] {
+            let mut sorted = epoch.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..10).collect::<Vec<_>>());
+        }
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_batch_depends_on_nothing_but_seed_and_position() {
+        let whole = batches(&ShuffledSampler::new(10, 4, 7).unwrap(), 0, 9);
+        let resumed = batches(&ShuffledSampler::new(10, 4, 7).unwrap(), 16, 5);
+        assert_eq!(whole[4..], resumed);
+        assert_ne!(whole, batches(&ShuffledSampler::new(10, 4, 8).unwrap(), 0, 9));
+    }
+
+    #[test]
+    fn another_batch_size_keeps_the_order() {
+        let order = |size, count| {
+            let sampler = ShuffledSampler::new(10, size, 7).unwrap();
+            batches(&sampler, 0, count).into_iter().flat_map(|batch| batch.indices).collect::<Vec<_>>()
+        };
+        assert_eq!(order(4, 6), order(3, 8));
+    }
+
+    #[test]
+    fn a_batch_may_be_larger_than_the_dataset() {
+        let sampler = ShuffledSampler::new(3, 8, 7).unwrap();
+        let batch = sampler.batch(1).unwrap();
+        assert_eq!((batch.indices.len(), batch.end()), (8, 9));
+    }
+
+    #[test]
+    fn going_back_over_an_epoch_border_gives_the_same() {
+        let sampler = ShuffledSampler::new(5, 2, 7).unwrap();
+        let first = sampler.batch(4).unwrap();
+        sampler.batch(22).unwrap();
+        assert_eq!(sampler.batch(4).unwrap(), first);
+    }
+
+    #[test]
+    fn empty_sizes_are_refused() {
+        assert!(ShuffledSampler::new(0, 1, 0).unwrap_err().to_string().contains("no sample"));
+        assert!(ShuffledSampler::new(1, 0, 0).unwrap_err().to_string().contains("global batch"));
+    }
+}

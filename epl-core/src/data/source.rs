@@ -1,0 +1,62 @@
+//! A Burn dataset and the batcher that makes tensors of its items.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::Dataset;
+use burn::tensor::Device;
+
+use super::sampler::GlobalBatch;
+use crate::engine::MicroBatch;
+use crate::error::{Error, Result};
+
+/// A Burn [`Dataset`] of items `I` and a [`Batcher`] that makes a `B` of several of them. A cheap clone.
+pub struct Source<I, B> {
+    dataset: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, B>>,
+}
+
+impl<I, B> Clone for Source<I, B> {
+    fn clone(&self) -> Self {
+        Self { dataset: self.dataset.clone(), batcher: self.batcher.clone() }
+    }
+}
+
+impl<I, B> Source<I, B> {
+    /// A source of batches.
+    pub fn new(dataset: impl Dataset<I> + 'static, batcher: impl Batcher<I, B> + 'static) -> Self {
+        Self { dataset: Arc::new(dataset), batcher: Arc::new(batcher) }
+    }
+
+    /// How many samples the dataset has.
+    pub fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    /// Whether the dataset has no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes a micro-batch of some rows of a global batch; of no row, a stand-in with its first sample.
+    ///
+    /// # Errors
+    ///
+    /// When the dataset cannot read a sample.
+    ///
+    /// # Panics
+    ///
+    /// When the batch is empty, or has an index beyond the dataset: a fault of the sampler.
+    pub fn micro_batch(&self, batch: &GlobalBatch, rows: Range<usize>, device: &Device) -> Result<MicroBatch<B>> {
+        assert!(!batch.indices.is_empty(), "a sampler never draws an empty batch");
+        let empty = rows.is_empty();
+        let rows = if empty { 0..1 } else { rows };
+        let indices = batch.indices[rows.clone()].to_vec();
+        let items = self.dataset.get_many(indices.clone()).map_err(|cause| {
+            Error::invalid(format!("the dataset could not read the samples with indices {indices:?}: {cause}"))
+        })?;
+        let samples: Vec<u64> = rows.map(|row| batch.first + row as u64).collect();
+        Ok(MicroBatch { batch: self.batcher.batch(items, device), samples: samples.into(), empty })
+    }
+}

@@ -1,0 +1,23 @@
+//! Saving and resuming under the same layout. (Checkpoints that belong to no layout will replace this.)
+//!
+//! ```text
+//! OUT/checkpoints/latest              "step-200"; written last
+//!                 best.json           {"step": 100, "metric": "valid_loss", "value": 1.25}
+//!                 step-200/state.json step, samples drawn, order of the samples, layout, configuration
+//!                          rank-0/    what the engine writes, and files.json: their sizes and checksums
+//!                          rank-1/
+//!                 .step-200.partial/  a checkpoint in the making; one that a crash left is removed by the next save
+//! ```
+//!
+//! - [`state`]: `state.json`.
+//! - [`seal`]: `files.json`.
+//! - [`folder`]: the names, the marks, and which checkpoints stay.
+//! - [`store`]: the collective work of all ranks.
+
+mod folder;
+mod seal;
+mod state;
+mod store;
+
+pub use state::Saved;
+pub use store::{Checkpoints, Which};

@@ -1,0 +1,198 @@
+//! The loss as a picture.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+use serde_json::Value;
+
+use super::durable::replace;
+use super::json_lines;
+use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
+use crate::error::{Error, Result};
+
+/// More points than this are drawn as means of neighbours.
+const POINTS: usize = 800;
+
+/// Draws the loss on the training data and, where it was evaluated, on the validation data, over the steps.
+///
+/// It is drawn after every evaluation and at the end.
+#[derive(Debug)]
+pub struct Curve {
+    path: PathBuf,
+    history: Option<PathBuf>,
+    train: Vec<(f64, f64)>,
+    valid: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A curve in this SVG file.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), history: None, train: Vec::new(), valid: Vec::new() }
+    }
+
+    /// The `metrics.jsonl` from which a resumed run reads the steps that were done before.
+    #[must_use]
+    pub fn with_history(mut self, path: impl Into<PathBuf>) -> Self {
+        self.history = Some(path.into());
+        self
+    }
+
+    fn read(&mut self, history: &Path, done: u64) -> Result<()> {
+        for line in json_lines::read(history)? {
+            let number = |key| line.get(key).and_then(Value::as_f64);
+            let Some(step) = number("step").filter(|step| *step <= done as f64) else { continue };
+            self.train.extend(number("loss").map(|loss| (step, loss)));
+            self.valid.extend(number("valid_loss").map(|loss| (step, loss)));
+        }
+        Ok(())
+    }
+
+    fn draw(&self) -> Result<()> {
+        let (train, valid) = (thinned(&self.train, POINTS), thinned(&self.valid, POINTS));
+        let Some((steps, losses)) = extent(train.iter().chain(&valid)) else {
+            return Ok(());
+        };
+        let mut picture = String::new();
+        plot(&mut picture, (steps, losses), &train, &valid).map_err(|error| Error::file(&self.path, error))?;
+        // A viewer never sees half a picture.
+        replace(&self.path, picture.as_bytes())
+    }
+}
+
+type Extent = (Range<f64>, Range<f64>);
+
+/// Means of neighbours, so that at most `points` are left. What is not finite is left out.
+fn thinned(values: &[(f64, f64)], points: usize) -> Vec<(f64, f64)> {
+    let finite: Vec<(f64, f64)> = values.iter().copied().filter(|(_, loss)| loss.is_finite()).collect();
+    let mean = |chunk: &[(f64, f64)]| {
+        let count = chunk.len() as f64;
+        let sum = chunk.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        (sum.0 / count, sum.1 / count)
+    };
+    finite.chunks(finite.len().div_ceil(points).max(1)).map(mean).collect()
+}
+
+/// The ranges to draw: those of the points, never empty, with some air above and below.
+fn extent<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Option<Extent> {
+    let grow = |range: Option<Extent>, &(step, loss): &(f64, f64)| match range {
+        None => Some((step..step, loss..loss)),
+        Some((steps, losses)) => Some((
+            steps.start.min(step)..steps.end.max(step),
+            losses.start.min(loss)..losses.end.max(loss),
+        )),
+    };
+    let (steps, losses) = points.fold(None, grow)?;
+    let air = ((losses.end - losses.start) * 0.05).max(losses.end.abs() * 1e-3).max(1e-9);
+    Some((steps.start..steps.end.max(steps.start + 1.0), losses.start - air..losses.end + air))
+}
+
+fn plot(
+    picture: &mut String,
+    (steps, losses): Extent,
+    train: &[(f64, f64)],
+    valid: &[(f64, f64)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (blue, orange) = (RGBColor(31, 119, 180), RGBColor(255, 127, 14));
+    let root = SVGBackend::with_string(picture, (900, 540)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut builder = ChartBuilder::on(&root);
+    builder.margin(16).x_label_area_size(40).y_label_area_size(60);
+    let mut chart = builder.build_cartesian_2d(steps, losses)?;
+    let steps_label = |step: &f64| format!("{step:.0}");
+    chart.configure_mesh().light_line_style(WHITE).x_label_formatter(&steps_label).x_desc("step").y_desc("loss").draw()?;
+    let line = |color: RGBColor| move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2));
+    let drawn = chart.draw_series(LineSeries::new(train.iter().copied(), blue.stroke_width(1)))?;
+    drawn.label("train").legend(line(blue));
+    if !valid.is_empty() {
+        let drawn = chart.draw_series(LineSeries::new(valid.iter().copied(), orange.stroke_width(2)))?;
+        drawn.label("valid").legend(line(orange));
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    root.present()?;
+    Ok(())
+}
+
+impl Observer for Curve {
+    fn begin(&mut self, begin: &Begin) -> Result<()> {
+        self.train.clear();
+        self.valid.clear();
+        match self.history.clone() {
+            Some(history) if begin.done > 0 => self.read(&history, begin.done),
+            _ => Ok(()),
+        }
+    }
+
+    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
+        self.train.push((record.step as f64, record.report.loss));
+        Ok(())
+    }
+
+    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.valid.extend(evaluation.get("valid_loss").map(|loss| (evaluation.step as f64, loss)));
+        self.draw()
+    }
+
+    fn end(&mut self, _summary: &Summary) -> Result<()> {
+        self.draw()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::metrics_log::MetricsLog;
+    use crate::trainer::observer::tests::{evaluation, record};
+
+    #[test]
+    fn a_run_is_drawn_with_both_losses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("loss.svg");
+        let mut curve = Curve::new(&path);
+        curve.begin(&Begin { steps: 3000, done: 0 }).unwrap();
+        (1..=3000).for_each(|step| curve.after_step(&record(step)).unwrap());
+        curve.after_evaluation(&evaluation(1500)).unwrap();
+        curve.after_evaluation(&evaluation(3000)).unwrap();
+        let picture = std::fs::read_to_string(&path).unwrap();
+        for part in ["<svg", "train", "valid", "polyline", "</svg>"] {
+            assert!(picture.contains(part), "{part}");
+        }
+        assert!(picture.len() < 60_000, "{} bytes", picture.len());
+    }
+
+    #[test]
+    fn a_resumed_curve_has_the_steps_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = folder.path().join("metrics.jsonl");
+        let mut log = MetricsLog::new(&metrics);
+        log.begin(&Begin { steps: 5, done: 0 }).unwrap();
+        for step in 1..=5 {
+            log.before_step(step).unwrap();
+            log.after_step(&record(step)).unwrap();
+            log.after_evaluation(&evaluation(step)).unwrap();
+        }
+        drop(log);
+        let mut curve = Curve::new(folder.path().join("loss.svg")).with_history(&metrics);
+        curve.begin(&Begin { steps: 9, done: 4 }).unwrap();
+        assert_eq!(curve.train, (1..=4).map(|step| (step as f64, record(step).report.loss)).collect::<Vec<_>>());
+        assert_eq!(curve.valid.len(), 4);
+    }
+
+    #[test]
+    fn means_of_neighbours_and_no_infinities() {
+        let values: Vec<(f64, f64)> = (0..10).map(|i| (i as f64, i as f64)).collect();
+        assert_eq!(thinned(&values, 5), [(0.5, 0.5), (2.5, 2.5), (4.5, 4.5), (6.5, 6.5), (8.5, 8.5)]);
+        assert_eq!(thinned(&[(1.0, f64::NAN), (2.0, 3.0)], 5), [(2.0, 3.0)]);
+        assert!(extent([].iter()).is_none());
+        let (steps, losses) = extent([(4.0, 2.0)].iter()).unwrap();
+        assert!(steps.end > steps.start && losses.start < 2.0 && losses.end > 2.0);
+    }
+
+    #[test]
+    fn nothing_to_draw_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("loss.svg");
+        Curve::new(&path).draw().unwrap();
+        assert!(!path.exists());
+    }
+}

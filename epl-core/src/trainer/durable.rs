@@ -1,0 +1,34 @@
+//! Files that are either as before or as after, whenever the machine stops.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Replaces a file: written under another name, synced, renamed.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let error = |error| Error::file(path, error);
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial).map_err(error)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(error)?;
+    rename(&partial, path)
+}
+
+/// Renames, and syncs the folder that holds the name.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(|error| Error::file(to, error))?;
+    match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent),
+        _ => sync_folder(Path::new(".")),
+    }
+}
+
+/// Makes the names in a folder durable.
+pub(super) fn sync_folder(folder: &Path) -> Result<()> {
+    // Elsewhere a folder cannot be opened as a file, and renames are durable without.
+    if cfg!(unix) {
+        File::open(folder).and_then(|file| file.sync_all()).map_err(|error| Error::file(folder, error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! `metrics.jsonl`: one JSON object a step.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::durable::replace;
+use super::json_lines;
+use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
+use crate::error::{Error, Result};
+
+/// Writes one JSON object a step, numbers in full precision; not a number is `null`.
+///
+/// | key | value |
+/// |---|---|
+/// | `step` | steps done, from 1 |
+/// | `loss`, `grad_norm`, `lr` | the loss, the norm before clipping, the learning rate |
+/// | `tokens_per_second`, `tokens`, `samples` | of all ranks |
+/// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
+/// | `terms`, `weights`, `metrics` | objects: the loss terms, their weights, the layers' metrics |
+/// | `valid_loss`, … | if an evaluation followed the step: its values |
+///
+/// A resumed run drops the lines beyond the step it resumes from, then appends.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    file: Option<File>,
+    /// The line of the last step. It is written when no evaluation can follow any more.
+    pending: Map<String, Value>,
+}
+
+impl MetricsLog {
+    /// A log in this file. Nothing is touched until the run begins.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), file: None, pending: Map::new() }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(file) = self.file.as_mut().filter(|_| !self.pending.is_empty()) else {
+            return Ok(());
+        };
+        let mut line = Value::Object(std::mem::take(&mut self.pending)).to_string();
+        line.push('\n');
+        // One write a line, so that a reader never sees half of one.
+        file.write_all(line.as_bytes()).map_err(|error| Error::file(&self.path, error))
+    }
+}
+
+/// Keeps the lines of the first `done` steps.
+fn cut(path: &Path, done: u64) -> Result<()> {
+    let mut kept = Vec::new();
+    for object in json_lines::read(path)? {
+        if object.get("step").and_then(Value::as_u64).is_some_and(|step| step <= done) {
+            kept.extend_from_slice(Value::Object(object).to_string().as_bytes());
+            kept.push(b'\n');
+        }
+    }
+    replace(path, &kept)
+}
+
+fn object<V: Into<Value> + Clone>(pairs: &[(String, V)]) -> Value {
+    pairs.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>().into()
+}
+
+impl Observer for MetricsLog {
+    fn begin(&mut self, begin: &Begin) -> Result<()> {
+        let error = |error| Error::file(&self.path, error);
+        if begin.done > 0 {
+            cut(&self.path, begin.done)?;
+        }
+        let mut options = OpenOptions::new();
+        let options = if begin.done > 0 { options.append(true) } else { options.write(true).truncate(true) };
+        self.file = Some(options.create(true).open(&self.path).map_err(error)?);
+        Ok(())
+    }
+
+    fn before_step(&mut self, _step: u64) -> Result<()> {
+        self.flush()
+    }
+
+    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
+        let line = json!({
+            "step": record.step,
+            "loss": record.report.loss,
+            "grad_norm": record.report.grad_norm,
+            "lr": record.rate,
+            "tokens_per_second": record.tokens_per_second(),
+            "tokens": record.tokens,
+            "samples": record.samples,
+            "seconds": record.time.as_secs_f64(),
+            "data_wait": record.data_wait.as_secs_f64(),
+            "terms": object(&record.report.terms),
+            "weights": object(&record.report.weights),
+            "metrics": record.report.metrics,
+        });
+        if let Value::Object(line) = line {
+            self.pending = line;
+        }
+        Ok(())
+    }
+
+    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.pending.entry("step").or_insert(evaluation.step.into());
+        for (name, value) in &evaluation.values {
+            if self.pending.insert(name.clone(), (*value).into()).is_some() {
+                return Err(Error::invalid(format!(
+                    "an evaluation returned a value called `{name}`, which metrics.jsonl already has for the step; \
+                     give it another name"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn before_save(&mut self, _step: u64) -> Result<()> {
+        self.flush()
+    }
+
+    fn end(&mut self, _summary: &Summary) -> Result<()> {
+        self.flush()
+    }
+}
+
+impl Drop for MetricsLog {
+    fn drop(&mut self) {
+        // The run failed after the step; if this fails too, there is nobody left to tell.
+        let _ = self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::observer::tests::{evaluation, record};
+
+    fn run(path: &Path, done: u64, to: u64) {
+        let mut log = MetricsLog::new(path);
+        log.begin(&Begin { steps: to, done }).unwrap();
+        for step in done + 1..=to {
+            log.before_step(step).unwrap();
+            log.after_step(&record(step)).unwrap();
+            if step % 2 == 0 {
+                log.after_evaluation(&evaluation(step)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_is_an_object_in_full_precision_and_an_evaluation_joins_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        run(&path, 0, 3);
+        let lines = json_lines::read(&path).unwrap();
+        assert_eq!(lines.len(), 3);
+        let (line, expected) = (&lines[1], record(2));
+        assert_eq!(line["step"], 2);
+        assert_eq!(line["loss"].as_f64().unwrap().to_bits(), expected.report.loss.to_bits());
+        assert_eq!(line["tokens_per_second"].as_f64(), Some(expected.tokens_per_second()));
+        assert_eq!(line["terms"]["cross_entropy"].as_f64(), Some(expected.report.terms[0].1));
+        assert_eq!(line["metrics"]["tokens_per_expert"][1], 5.0);
+        assert_eq!(line["valid_loss"].as_f64(), evaluation(2).get("valid_loss"));
+        for key in ["grad_norm", "lr", "data_wait", "weights"] {
+            assert!(line.contains_key(key), "{key}");
+        }
+        assert!(!lines[2].contains_key("valid_loss"));
+    }
+
+    #[test]
+    fn a_resumed_run_drops_what_lies_beyond_it_and_half_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        run(&path, 0, 7);
+        let whole = std::fs::read(&path).unwrap();
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"step\": 8, \"lo").unwrap();
+        run(&path, 4, 7);
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+        run(&path, 0, 2);
+        assert_eq!(json_lines::read(&path).unwrap().len(), 2, "a new run begins a new log");
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        std::fs::write(&path, "step,loss\n1,2.0\n").unwrap();
+        let message = MetricsLog::new(&path).begin(&Begin { steps: 9, done: 4 }).unwrap_err().to_string();
+        assert!(message.contains("line 1 is not a JSON object"), "{message}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "step,loss\n1,2.0\n");
+    }
+
+    #[test]
+    fn a_value_cannot_take_the_name_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = MetricsLog::new(folder.path().join("metrics.jsonl"));
+        log.begin(&Begin { steps: 1, done: 0 }).unwrap();
+        log.after_step(&record(1)).unwrap();
+        let clash = Evaluation { values: vec![("loss".into(), 1.0)], ..evaluation(1) };
+        assert!(log.after_evaluation(&clash).unwrap_err().to_string().contains("`loss`"));
+    }
+}

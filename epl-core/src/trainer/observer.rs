@@ -1,0 +1,155 @@
+//! What watches a run, and what it is shown.
+
+use std::time::Duration;
+
+use crate::engine::StepReport;
+use crate::error::Result;
+
+/// Where a run begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Begin {
+    /// The step after which the run ends.
+    pub steps: u64,
+    /// How many steps were done before: 0, or that of the checkpoint it resumes from.
+    pub done: u64,
+}
+
+/// What one step did. All but the times is the same on every rank.
+#[derive(Clone, Debug)]
+pub struct StepRecord {
+    /// How many steps are done, this one included: the first is 1.
+    pub step: u64,
+    /// What the engine reports.
+    pub report: StepReport,
+    /// The learning rate.
+    pub rate: f64,
+    /// How many samples the step had.
+    pub samples: usize,
+    /// How many samples have been drawn since the start of the run.
+    pub position: u64,
+    /// How many tokens the step had, over all ranks: the weight of a loss term.
+    pub tokens: f64,
+    /// How long the step took from the end of the last one, waiting for data included, evaluation and saving not.
+    pub time: Duration,
+    /// How long it waited for data.
+    pub data_wait: Duration,
+}
+
+impl StepRecord {
+    /// Tokens of all ranks in a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// What one evaluation found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The step after which it ran.
+    pub step: u64,
+    /// Named values: `valid_loss`, and what the user's evaluations returned on this rank.
+    pub values: Vec<(String, f64)>,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl Evaluation {
+    /// A value by its name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How many steps are done, those before a resume included.
+    pub steps: u64,
+    /// How many samples were drawn.
+    pub position: u64,
+    /// Whether it was asked to stop before its last step.
+    pub stopped: bool,
+    /// The last step; none if there was nothing left to do.
+    pub last: Option<StepRecord>,
+    /// The last evaluation.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// Watches a run. What `fit` shows and writes of a run, it shows and writes through observers.
+///
+/// The observers of a trainer are called on every rank that has them, in the order in which they were added. An
+/// error ends the run on all ranks. To end it in peace, keep a [`Stop`](super::Stop).
+pub trait Observer {
+    /// Before the first step.
+    fn begin(&mut self, _begin: &Begin) -> Result<()> {
+        Ok(())
+    }
+
+    /// Before a step, with its number.
+    fn before_step(&mut self, _step: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// After a step.
+    fn after_step(&mut self, _record: &StepRecord) -> Result<()> {
+        Ok(())
+    }
+
+    /// Before an evaluation, with the number of the step that was just done.
+    fn before_evaluation(&mut self, _step: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// After an evaluation.
+    fn after_evaluation(&mut self, _evaluation: &Evaluation) -> Result<()> {
+        Ok(())
+    }
+
+    /// Before a checkpoint is written, with the number of the step that was just done.
+    fn before_save(&mut self, _step: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// After the last step, evaluation and checkpoint. Not called when the run fails.
+    fn end(&mut self, _summary: &Summary) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A step whose loss falls with its number.
+    pub(crate) fn record(step: u64) -> StepRecord {
+        let loss = 10.0 / (2.0 + step as f64);
+        let report = StepReport {
+            loss,
+            terms: vec![("cross_entropy".into(), loss * 0.9), ("auxiliary".into(), 0.1)],
+            grad_norm: 1.0 / 3.0,
+            weights: vec![("cross_entropy".into(), 500.0), ("auxiliary".into(), 8.0)],
+            metrics: [("tokens_per_expert".to_string(), vec![3.0, 5.0])].into(),
+        };
+        StepRecord {
+            step,
+            report,
+            rate: 1e-3,
+            samples: 16,
+            position: 16 * step,
+            tokens: 500.0,
+            time: Duration::from_millis(250),
+            data_wait: Duration::from_micros(125),
+        }
+    }
+
+    pub(crate) fn evaluation(step: u64) -> Evaluation {
+        let values = vec![("valid_loss".to_string(), 11.0 / (2.0 + step as f64)), ("bleu".to_string(), step as f64)];
+        Evaluation { step, values, time: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn tokens_per_second_is_tokens_over_time() {
+        assert_eq!(record(1).tokens_per_second(), 2000.0);
+        assert!(StepRecord { time: Duration::ZERO, ..record(1) }.tokens_per_second().is_finite());
+    }
+}

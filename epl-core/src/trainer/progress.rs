@@ -1,0 +1,177 @@
+//! Shows how a run goes: a bar, or lines where there is no terminal.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
+use crate::error::Result;
+
+/// Shows loss, tokens per second, rate, gradient norm and the time left.
+pub struct Progress {
+    view: View,
+    /// When the run began, and after how many steps.
+    begun: Instant,
+    begin: Begin,
+    /// Tokens per second, smoothed.
+    speed: f64,
+}
+
+enum View {
+    /// The bar, in a group of its own because only a group can be wiped from the terminal while something else prints.
+    Bar { bar: ProgressBar, group: MultiProgress },
+    /// A line every so many steps.
+    Lines { every: u64, output: Box<dyn Write> },
+}
+
+impl Progress {
+    /// A bar if the standard error is a terminal, otherwise a line there every `log_every` steps.
+    pub fn new(log_every: u64) -> Self {
+        match stderr().is_terminal() {
+            true => Self::with(View::Bar { bar: ProgressBar::hidden(), group: MultiProgress::new() }),
+            false => Self::lines(log_every, stderr()),
+        }
+    }
+
+    /// A line to `output` every `every` steps; 0: only those of evaluations.
+    pub fn lines(every: u64, output: impl Write + 'static) -> Self {
+        Self::with(View::Lines { every, output: Box::new(output) })
+    }
+
+    fn with(view: View) -> Self {
+        Self { view, begun: Instant::now(), begin: Begin { steps: 0, done: 0 }, speed: 0.0 }
+    }
+
+    /// The time that the steps left take, if they take as long as those of this run so far.
+    fn left(&self, step: u64) -> Duration {
+        let each = self.begun.elapsed().as_secs_f64() / (step - self.begin.done).max(1) as f64;
+        Duration::from_secs_f64(each * self.begin.steps.saturating_sub(step) as f64)
+    }
+
+    fn print(&mut self, line: &str) {
+        // Progress that cannot be shown is no reason to end a run.
+        match &mut self.view {
+            View::Bar { group, .. } => drop(group.println(line)),
+            View::Lines { output, .. } => drop(writeln!(output, "{line}").and_then(|()| output.flush())),
+        }
+    }
+}
+
+/// The numbers of a step, such as `loss 2.3412 · 12345 tokens/s · rate 1.00e-3 · norm 0.833`.
+fn numbers(record: &StepRecord, speed: f64) -> String {
+    let (loss, norm) = (record.report.loss, record.report.grad_norm);
+    format!("loss {loss:.4} · {speed:.0} tokens/s · rate {:.2e} · norm {norm:.3}", record.rate)
+}
+
+/// A time such as `1h02m`, `2m05s` or `9s`.
+fn short(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+    }
+}
+
+impl Observer for Progress {
+    fn begin(&mut self, begin: &Begin) -> Result<()> {
+        (self.begun, self.begin) = (Instant::now(), begin.clone());
+        if let View::Bar { bar, group } = &mut self.view {
+            let style = ProgressStyle::with_template("{pos}/{len} {bar:24} {msg}");
+            let style = style.expect("the template is well-formed");
+            *bar = group.add(ProgressBar::new(begin.steps).with_style(style).with_position(begin.done));
+        }
+        Ok(())
+    }
+
+    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
+        let now = record.tokens_per_second();
+        self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
+        let (step, steps) = (record.step, self.begin.steps);
+        let text = format!("{} · {} left", numbers(record, self.speed), short(self.left(step)));
+        match &mut self.view {
+            View::Bar { bar, .. } => {
+                bar.set_message(text);
+                bar.set_position(step);
+            }
+            View::Lines { every, .. } => {
+                let due = *every > 0 && (step.is_multiple_of(*every) || step == steps || step == self.begin.done + 1);
+                if due {
+                    self.print(&format!("step {step}/{steps} · {text}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn before_evaluation(&mut self, _step: u64) -> Result<()> {
+        // The evaluation may print, such as translations.
+        if let View::Bar { group, .. } = &self.view {
+            let _ = group.clear();
+        }
+        Ok(())
+    }
+
+    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
+        let values: Vec<String> =
+            evaluation.values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        self.print(&format!("step {} · {} · {}", evaluation.step, values.join(" · "), short(evaluation.time)));
+        Ok(())
+    }
+
+    fn end(&mut self, summary: &Summary) -> Result<()> {
+        if let View::Bar { bar, .. } = &self.view {
+            bar.abandon();
+        }
+        let steps = summary.steps - self.begin.done;
+        let stopped = if summary.stopped { "stopped" } else { "done" };
+        let time = short(self.begun.elapsed());
+        self.print(&format!("{stopped} after step {}: {steps} steps in {time}", summary.steps));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::observer::tests::{evaluation, record};
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Output(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Output {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn without_a_terminal_every_nth_step_is_a_line() {
+        let output = Output::default();
+        let mut progress = Progress::lines(4, output.clone());
+        progress.begin(&Begin { steps: 9, done: 0 }).unwrap();
+        (1..=9).for_each(|step| progress.after_step(&record(step)).unwrap());
+        progress.after_evaluation(&evaluation(9)).unwrap();
+        let summary = Summary { steps: 9, position: 0, stopped: false, last: None, evaluation: None };
+        progress.end(&summary).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let steps: Vec<&str> = text.lines().map(|line| line.split(" · ").next().unwrap()).collect();
+        assert_eq!(steps[..5], ["step 1/9", "step 4/9", "step 8/9", "step 9/9", "step 9"]);
+        assert!(text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"), "{text}");
+        assert!(text.contains("step 9 · valid_loss 1.0000 · bleu 9.0000 · 1s"), "{text}");
+        assert!(text.ends_with("done after step 9: 9 steps in 0s\n"), "{text}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        let texts = [9, 125, 3720].map(|seconds| short(Duration::from_secs(seconds)));
+        assert_eq!(texts, ["9s", "2m05s", "1h02m"]);
+    }
+}

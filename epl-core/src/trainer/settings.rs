@@ -1,0 +1,181 @@
+//! What a run is told.
+
+use std::path::PathBuf;
+
+use burn::config::Config;
+
+use crate::error::{Error, Result};
+
+/// Which checkpoint of a run is the best one.
+#[derive(Config, Debug, PartialEq)]
+pub struct Best {
+    /// The evaluated value that decides, such as `valid_loss`.
+    pub metric: String,
+    /// Whether a larger value is better.
+    pub larger: bool,
+}
+
+impl Best {
+    /// The smallest value, such as that of `valid_loss`.
+    pub fn smallest(metric: &str) -> Self {
+        Self { metric: metric.to_string(), larger: false }
+    }
+
+    /// The largest value, such as that of `bleu`.
+    pub fn largest(metric: &str) -> Self {
+        Self { metric: metric.to_string(), larger: true }
+    }
+
+    /// Whether `value` is better than the best so far. Not a number never is.
+    pub fn improves(&self, value: f64, best: Option<f64>) -> bool {
+        match best {
+            None => !value.is_nan(),
+            Some(best) if self.larger => value > best,
+            Some(best) => value < best,
+        }
+    }
+}
+
+/// Settings of a [`Trainer`](super::Trainer), the same on every rank.
+#[derive(Config, Debug)]
+pub struct TrainerConfig {
+    /// The run ends after this many steps, those before a resume included. The schedule has a length of its own.
+    pub steps: u64,
+    /// The micro-batches that each replica runs a step.
+    #[config(default = 1)]
+    pub micro_batches: usize,
+    /// The loss term whose weight counts the tokens of a step; if the model has no such term, its first one.
+    #[config(default = "String::from(\"cross_entropy\")")]
+    pub tokens: String,
+    /// Without a terminal, one line of progress every this many steps; 0: none.
+    #[config(default = 10)]
+    pub log_every: u64,
+    /// Evaluation every this many steps, and at the end; none: only at the end.
+    pub eval_every: Option<u64>,
+    /// A checkpoint every this many steps, and at the end; none: only at the end.
+    pub save_every: Option<u64>,
+    /// Whether checkpoints are written into `out`.
+    #[config(default = true)]
+    pub save: bool,
+    /// How many of the last checkpoints are kept.
+    #[config(default = 2)]
+    pub keep_last: usize,
+    /// Which checkpoint is kept beside the last ones. An evaluation that finds a better one saves it at once.
+    pub keep_best: Option<Best>,
+    /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`. None: nothing is written.
+    pub out: Option<PathBuf>,
+    /// Whether to go on from the latest checkpoint in `out`.
+    #[config(default = false)]
+    pub resume: bool,
+    /// Whether a new run may remove the checkpoints of an earlier one from `out`; otherwise that is an error.
+    #[config(default = false)]
+    pub replace: bool,
+}
+
+impl TrainerConfig {
+    /// What the options `train.*`, `schedule.steps` and `pipeline.num_micro_batch` say, for this many replicas.
+    ///
+    /// # Errors
+    ///
+    /// When no option says how many steps to run, or the batch sizes disagree.
+    pub fn from_config(config: &crate::config::Config, replicas: usize) -> Result<Self> {
+        let train = &config.train;
+        let sized = train.global_batch_size.is_some() || train.micro_batch_size.is_some();
+        // A sampler that bounds tokens needs no batch size.
+        let micro_batches =
+            if sized { config.batch(replicas)?.num_micro_batch } else { config.pipeline.num_micro_batch };
+        Ok(Self::new(config.steps()? as u64)
+            .with_micro_batches(micro_batches)
+            .with_eval_every(train.eval_every.map(|steps| steps as u64))
+            .with_save_every(train.save_every.map(|steps| steps as u64)))
+    }
+
+    /// Whether something falls due after `step`, which may be the last.
+    pub(super) fn due(every: Option<u64>, step: u64, last: bool) -> bool {
+        last || every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// Refuses what contradicts itself. `evaluates`: whether the trainer has anything to evaluate.
+    pub(super) fn check(&self, evaluates: bool) -> Result<()> {
+        let refuse = |message: String| Err(Error::invalid(message));
+        if self.steps == 0 || self.micro_batches == 0 || self.keep_last == 0 {
+            return refuse(format!(
+                "a run of {} steps of {} micro-batches whose last {} checkpoints are kept; all three numbers must be \
+                 at least 1",
+                self.steps, self.micro_batches, self.keep_last
+            ));
+        }
+        for (what, every) in [("evaluation", self.eval_every), ("a checkpoint", self.save_every)] {
+            if every == Some(0) {
+                return refuse(format!("{what} every 0 steps; leave the number out for one at the end only"));
+            }
+        }
+        if let (Some(every), false) = (self.eval_every, evaluates) {
+            return refuse(format!(
+                "evaluation every {every} steps, and nothing to evaluate; give the trainer validation data or an \
+                 evaluation of its own"
+            ));
+        }
+        if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || self.resume) {
+            return refuse("saving or resuming, and no folder for it; set `out`".to_string());
+        }
+        match &self.keep_best {
+            Some(best) if !evaluates || !self.save => refuse(format!(
+                "the best checkpoint by `{}` is to be kept, which needs an evaluation that returns `{}`, and `save`",
+                best.metric, best.metric
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(config: TrainerConfig, evaluates: bool) -> String {
+        config.check(evaluates).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn better_is_smaller_or_larger_and_never_nan() {
+        let loss = Best::smallest("valid_loss");
+        assert!(loss.improves(2.0, None) && loss.improves(1.0, Some(2.0)) && !loss.improves(2.0, Some(2.0)));
+        assert!(!loss.improves(f64::NAN, None) && !loss.improves(f64::NAN, Some(1.0)));
+        assert!(Best::largest("bleu").improves(3.0, Some(2.0)));
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_their_numbers() {
+        let config = TrainerConfig::new(10);
+        assert!(config.check(false).is_ok());
+        assert!(refused(TrainerConfig::new(0), false).contains("0 steps"));
+        assert!(refused(config.clone().with_keep_last(0), false).contains("last 0 checkpoints"));
+        assert!(refused(config.clone().with_eval_every(Some(0)), true).contains("evaluation every 0"));
+        assert!(refused(config.clone().with_eval_every(Some(5)), false).contains("every 5 steps"));
+        assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
+        assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
+        let kept = config.with_keep_best(Some(Best::largest("bleu"))).with_out(Some("out".into()));
+        assert!(refused(kept.clone(), false).contains("`bleu`"));
+        assert!(refused(kept.clone().with_save(false), true).contains("`bleu`"));
+        assert!(kept.check(true).is_ok());
+    }
+
+    #[test]
+    fn what_is_due_is_due_at_the_end_too() {
+        let due = |every| (1..=7).filter(|step| TrainerConfig::due(every, *step, *step == 7)).collect::<Vec<_>>();
+        assert_eq!(due(Some(3)), [3, 6, 7]);
+        assert_eq!(due(None), [7]);
+    }
+
+    #[test]
+    fn the_options_of_a_run_are_taken_over() {
+        let mut config = crate::config::Config::default();
+        config.train.steps = Some(70);
+        config.train.eval_every = Some(20);
+        config.pipeline.num_micro_batch = 3;
+        let trainer = TrainerConfig::from_config(&config, 2).unwrap();
+        assert_eq!((trainer.steps, trainer.micro_batches), (70, 3));
+        assert_eq!((trainer.eval_every, trainer.save_every), (Some(20), None));
+    }
+}

@@ -1,0 +1,119 @@
+//! Fills a laid out model from a folder.
+
+use std::collections::{BTreeSet, HashMap};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+use epl_core::ParamRecord;
+
+use super::error::{Error, Result, WrongShape};
+use super::folder::Folder;
+use super::source::Source;
+
+/// Where the parameters of a model stand in a folder: a pure table.
+pub trait Names {
+    /// Where the parameter at a path of the module, such as `encoder.final_norm.gamma`, stands.
+    fn source(&self, path: &str) -> Option<Source>;
+
+    /// Whether a stored tensor may be left unread, such as a copy of a tied weight.
+    fn may_be_left(&self, stored: &str) -> bool;
+}
+
+/// Fills a model: every rank reads what its records say it holds, one parameter after another.
+///
+/// Values are cast to the type of the parameter. The model may be lazy or drawn; its identifiers stay.
+///
+/// # Errors
+///
+/// [`Error::Weights`] with all that is missing, left over or of another shape, before anything is assigned;
+/// [`Error::File`] and [`Error::Format`] while reading.
+pub fn load<M: Module>(model: M, records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result<M> {
+    let sources = check(records, folder, names)?;
+    let by_name = records.iter().zip(sources).map(|(record, source)| (record.name.as_str(), (record, source)));
+    let mut loader = Loader { folder, by_name: by_name.collect(), path: Vec::new(), error: None };
+    let model = model.map(&mut loader);
+    match loader.error {
+        Some(error) => Err(error),
+        None => Ok(model),
+    }
+}
+
+/// The source of every record, if the folder and the model fit.
+fn check(records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result<Vec<Source>> {
+    let (mut missing, mut shapes, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+    let mut unread: BTreeSet<String> = folder.names().map(String::from).collect();
+    for record in records {
+        let Some(source) = names.source(&record.name) else {
+            missing.push(format!("a tensor for `{}`", record.name));
+            continue;
+        };
+        let known = missing.len();
+        for name in source.names() {
+            unread.remove(name);
+            if folder.shape(name).is_none() {
+                missing.push(name.to_string());
+            }
+        }
+        if missing.len() > known {
+            continue;
+        }
+        match source.shape(folder) {
+            Some(shape) if shape == record.global_shape => sources.push(source),
+            shape => shapes.push(WrongShape {
+                name: source.names().join(" + "),
+                stored: shape.unwrap_or_default(),
+                needed: record.global_shape.clone(),
+            }),
+        }
+    }
+    let unexpected: Vec<String> = unread.into_iter().filter(|name| !names.may_be_left(name)).collect();
+    if missing.is_empty() && unexpected.is_empty() && shapes.is_empty() {
+        return Ok(sources);
+    }
+    Err(Error::Weights { folder: folder.path().to_path_buf(), missing, unexpected, shapes })
+}
+
+struct Loader<'a> {
+    folder: &'a Folder,
+    by_name: HashMap<&'a str, (&'a ParamRecord, Source)>,
+    path: Vec<String>,
+    error: Option<Error>,
+}
+
+impl Loader<'_> {
+    /// What this rank holds of a parameter, on the parameter's device without autodiff.
+    fn read<const D: usize>(&self, name: &str, param: &Param<Tensor<D>>) -> Result<Tensor<D>> {
+        let (record, source) = &self.by_name[name];
+        let data = source.read(self.folder, &record.ranges())?.convert_dtype(record.dtype);
+        let device = param.lazy_device().without_autodiff();
+        Ok(Tensor::from_data(data, (&device, record.dtype)))
+    }
+}
+
+impl ModuleMapper for Loader<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.join(".");
+        assert!(self.by_name.contains_key(name.as_str()), "the records are those of another model: no `{name}`");
+        if self.error.is_some() {
+            return param;
+        }
+        match self.read(&name, &param) {
+            Ok(values) => param.map(|old| match old.is_autodiff() {
+                true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
+                false => values,
+            }),
+            Err(error) => {
+                self.error = Some(error);
+                param
+            }
+        }
+    }
+}

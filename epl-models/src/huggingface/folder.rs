@@ -1,0 +1,124 @@
+//! A model's folder: its configuration and its weights, in one file or in parts.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::TensorData;
+use serde::Deserialize;
+
+use super::error::{Error, Result};
+use super::json_config::JsonConfig;
+use super::tensor_file::TensorFile;
+
+/// A folder as `save_pretrained` writes it. Opening it reads headers only.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    config: JsonConfig,
+    files: Vec<TensorFile>,
+    /// In which file a tensor is.
+    places: HashMap<String, usize>,
+}
+
+/// `model.safetensors.index.json`.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Folder {
+    /// Reads `config.json` and the headers of the weights.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoWeights`], [`Error::File`], [`Error::Format`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let config = JsonConfig::open(path.join("config.json"))?;
+        let (whole, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
+        let files = if whole.is_file() {
+            vec![TensorFile::open(whole)?]
+        } else if index.is_file() {
+            open_parts(&path, &index)?
+        } else {
+            return Err(Error::NoWeights { folder: path });
+        };
+        let names = |(index, file): (usize, &TensorFile)| file.names().into_iter().map(move |name| (name, index));
+        let places = files.iter().enumerate().flat_map(names).collect();
+        Ok(Self { path, config, files, places })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The keys of its `config.json`.
+    pub fn config(&self) -> &JsonConfig {
+        &self.config
+    }
+
+    /// The architecture, such as `t5`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] when `config.json` does not say.
+    pub fn model_type(&self) -> Result<&str> {
+        self.config.text("model_type")
+    }
+
+    /// The names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// The shape of a tensor, if it is stored.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.file(name)?.shape(name)
+    }
+
+    /// A whole tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Format`] when it is not stored, or of a type that Burn has not; [`Error::File`].
+    pub fn read(&self, name: &str) -> Result<TensorData> {
+        self.file_of(name)?.read(name)
+    }
+
+    /// Some rows (entries of the first dim) of a tensor.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn rows(&self, name: &str, rows: Range<usize>) -> Result<TensorData> {
+        self.file_of(name)?.rows(name, rows)
+    }
+
+    fn file(&self, name: &str) -> Option<&TensorFile> {
+        self.places.get(name).map(|index| &self.files[*index])
+    }
+
+    fn file_of(&self, name: &str) -> Result<&TensorFile> {
+        let missing = || Error::Format { path: self.path.clone(), reason: format!("it has no tensor `{name}`") };
+        self.file(name).ok_or_else(missing)
+    }
+}
+
+/// The files that an index names, each once.
+fn open_parts(folder: &Path, index: &Path) -> Result<Vec<TensorFile>> {
+    let text = std::fs::read(index).map_err(|cause| Error::File { path: index.to_path_buf(), cause })?;
+    let damaged = |reason: String| Error::Format { path: index.to_path_buf(), reason };
+    let parsed: Index = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let parts: BTreeSet<&str> = parsed.weight_map.values().map(String::as_str).collect();
+    if let Some(part) = parts.iter().find(|part| Path::new(part).file_name() != Some(part.as_ref())) {
+        return Err(damaged(format!("`{part}` is not the name of a file in the folder")));
+    }
+    let files: Vec<TensorFile> = parts.iter().map(|part| TensorFile::open(folder.join(part))).collect::<Result<_>>()?;
+    let stored: BTreeSet<String> = files.iter().flat_map(TensorFile::names).collect();
+    match parsed.weight_map.keys().find(|name| !stored.contains(*name)) {
+        Some(name) => Err(damaged(format!("`{name}` should be in {}, but is not", parsed.weight_map[name]))),
+        None => Ok(files),
+    }
+}

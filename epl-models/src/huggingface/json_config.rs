@@ -1,0 +1,87 @@
+//! `config.json`, with errors that name the key.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::error::{Error, Result};
+
+/// The keys of a `config.json`.
+#[derive(Clone, Debug)]
+pub struct JsonConfig {
+    path: PathBuf,
+    values: Value,
+}
+
+impl JsonConfig {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be read, [`Error::Format`] when it is not a JSON object.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let text = std::fs::read(&path).map_err(|cause| Error::File { path: path.clone(), cause })?;
+        match serde_json::from_slice(&text) {
+            Ok(values @ Value::Object(_)) => Ok(Self { path, values }),
+            Ok(_) => Err(Error::Format { path, reason: "it is not a JSON object".into() }),
+            Err(error) => Err(Error::Format { path, reason: error.to_string() }),
+        }
+    }
+
+    /// Whether the key is there and not null.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.get(key).is_some_and(|value| !value.is_null())
+    }
+
+    /// A count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] when it is missing or no count; likewise for the others.
+    pub fn count(&self, key: &str) -> Result<usize> {
+        self.get(key, "a count", |value| value.as_u64().and_then(|count| usize::try_from(count).ok()))
+    }
+
+    /// A count, or another one when the key is missing or null.
+    pub fn count_or(&self, key: &str, default: usize) -> Result<usize> {
+        if self.has(key) { self.count(key) } else { Ok(default) }
+    }
+
+    /// A number, or another one when the key is missing or null.
+    pub fn number_or(&self, key: &str, default: f64) -> Result<f64> {
+        if self.has(key) { self.get(key, "a number", Value::as_f64) } else { Ok(default) }
+    }
+
+    /// A token's number, or another one when the key is missing or null.
+    pub fn token_or(&self, key: &str, default: i64) -> Result<i64> {
+        if self.has(key) { self.get(key, "the number of a token", Value::as_i64) } else { Ok(default) }
+    }
+
+    /// True or false, or another default when the key is missing or null.
+    pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
+        if self.has(key) { self.get(key, "true or false", Value::as_bool) } else { Ok(default) }
+    }
+
+    /// A text.
+    pub fn text(&self, key: &str) -> Result<&str> {
+        self.get(key, "a text", Value::as_str)
+    }
+
+    /// A text, or another one when the key is missing or null.
+    pub fn text_or<'a>(&'a self, key: &str, default: &'a str) -> Result<&'a str> {
+        if self.has(key) { self.text(key) } else { Ok(default) }
+    }
+
+    /// An [`Error::Config`] about a key.
+    pub fn error(&self, key: &str, reason: impl Into<String>) -> Error {
+        Error::Config { path: self.path.clone(), key: key.to_string(), reason: reason.into() }
+    }
+
+    fn get<'a, T>(&'a self, key: &str, kind: &str, as_kind: impl Fn(&'a Value) -> Option<T>) -> Result<T> {
+        match self.values.get(key) {
+            None => Err(self.error(key, format!("is missing; it should be {kind}"))),
+            Some(value) => as_kind(value).ok_or_else(|| self.error(key, format!("is {value}; it should be {kind}"))),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! How a parameter is put together from stored tensors.
+
+use std::ops::Range;
+
+use burn::tensor::TensorData;
+
+use super::error::Result;
+use super::folder::Folder;
+
+/// Tensors that can be read by name, row by row.
+pub trait Stored {
+    /// The shape of a tensor, if it is stored.
+    fn shape(&self, name: &str) -> Option<&[usize]>;
+
+    /// Some rows (entries of the first dim) of a stored tensor.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    fn rows(&self, name: &str, rows: Range<usize>) -> Result<TensorData>;
+}
+
+impl Stored for Folder {
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        Folder::shape(self, name)
+    }
+
+    fn rows(&self, name: &str, rows: Range<usize>) -> Result<TensorData> {
+        Folder::rows(self, name, rows)
+    }
+}
+
+/// How a parameter is put together from stored tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A stored tensor as it is.
+    Same(String),
+    /// The weight of a PyTorch `Linear`, `[outputs, inputs]`, which Burn holds as `[inputs, outputs]`.
+    Transposed(String),
+    /// Equal parts along a new first dim, such as the experts of a layer.
+    Stacked(Vec<Source>),
+}
+
+impl Source {
+    /// The names of the stored tensors.
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Source::Same(name) | Source::Transposed(name) => vec![name],
+            Source::Stacked(parts) => parts.iter().flat_map(Source::names).collect(),
+        }
+    }
+
+    /// The shape of what they make; nothing when a tensor is missing, or parts are of different shapes.
+    pub fn shape(&self, stored: &impl Stored) -> Option<Vec<usize>> {
+        match self {
+            Source::Same(name) => stored.shape(name).map(<[usize]>::to_vec),
+            Source::Transposed(name) => stored.shape(name).map(|shape| shape.iter().rev().copied().collect()),
+            Source::Stacked(parts) => {
+                let shapes: Vec<_> = parts.iter().map(|part| part.shape(stored)).collect::<Option<_>>()?;
+                let first = shapes.first()?;
+                let equal = shapes.iter().all(|shape| shape == first);
+                equal.then(|| [&[parts.len()], first.as_slice()].concat())
+            }
+        }
+    }
+
+    /// Reads a range of every dim; of the stored tensors no more than the rows that the range touches.
+    ///
+    /// # Errors
+    ///
+    /// When a tensor cannot be read.
+    ///
+    /// # Panics
+    ///
+    /// When `ranges` does not lie in the [`shape`](Self::shape): a fault of the caller.
+    pub fn read(&self, stored: &impl Stored, ranges: &[Range<usize>]) -> Result<TensorData> {
+        match self {
+            Source::Same(name) => {
+                let rows = stored.rows(name, ranges[0].clone())?;
+                let mut inside = ranges.to_vec();
+                inside[0] = 0..ranges[0].len();
+                Ok(cut(rows, &inside))
+            }
+            Source::Transposed(name) => {
+                let [inputs, outputs] = ranges else { panic!("`{name}` is transposed, so it has two dims") };
+                let rows = stored.rows(name, outputs.clone())?;
+                Ok(transpose(cut(rows, &[0..outputs.len(), inputs.clone()])))
+            }
+            Source::Stacked(parts) => {
+                let parts: Vec<TensorData> =
+                    parts[ranges[0].clone()].iter().map(|part| part.read(stored, &ranges[1..])).collect::<Result<_>>()?;
+                Ok(stack(&parts))
+            }
+        }
+    }
+}
+
+/// A range of every dim of host data.
+fn cut(data: TensorData, ranges: &[Range<usize>]) -> TensorData {
+    let shape = data.shape().to_vec();
+    let whole = shape.iter().zip(ranges).all(|(extent, range)| *range == (0..*extent));
+    if whole {
+        return data;
+    }
+    let mut kept = Vec::new();
+    cut_bytes(data.as_bytes(), data.dtype().size(), &shape, ranges, &mut kept);
+    let shape: Vec<usize> = ranges.iter().map(Range::len).collect();
+    TensorData::from_bytes_vec(kept, shape, data.dtype())
+}
+
+fn cut_bytes(bytes: &[u8], size: usize, shape: &[usize], ranges: &[Range<usize>], kept: &mut Vec<u8>) {
+    let [range, inner @ ..] = ranges else { return kept.extend_from_slice(bytes) };
+    let stride = shape[1..].iter().product::<usize>() * size;
+    for index in range.clone() {
+        cut_bytes(&bytes[index * stride..(index + 1) * stride], size, &shape[1..], inner, kept);
+    }
+}
+
+/// `[a, b]` to `[b, a]`.
+fn transpose(data: TensorData) -> TensorData {
+    let (rows, columns) = (data.shape()[0], data.shape()[1]);
+    let size = data.dtype().size();
+    let bytes = data.as_bytes();
+    let mut turned = Vec::with_capacity(bytes.len());
+    for column in 0..columns {
+        for row in 0..rows {
+            let at = (row * columns + column) * size;
+            turned.extend_from_slice(&bytes[at..at + size]);
+        }
+    }
+    TensorData::from_bytes_vec(turned, [columns, rows], data.dtype())
+}
+
+/// Equal parts along a new first dim.
+fn stack(parts: &[TensorData]) -> TensorData {
+    let shape = [&[parts.len()], parts[0].shape().as_slice()].concat();
+    let bytes = parts.iter().flat_map(|part| part.as_bytes()).copied().collect();
+    TensorData::from_bytes_vec(bytes, shape, parts[0].dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One tensor `w` that counts from 0, and its double `v`.
+    struct Counting(Vec<usize>);
+
+    impl Stored for Counting {
+        fn shape(&self, name: &str) -> Option<&[usize]> {
+            ["w", "v"].contains(&name).then_some(&self.0)
+        }
+
+        fn rows(&self, name: &str, rows: Range<usize>) -> Result<TensorData> {
+            let row: usize = self.0[1..].iter().product();
+            let factor = if name == "v" { 2 } else { 1 };
+            let values: Vec<i64> = (rows.start * row..rows.end * row).map(|value| (factor * value) as i64).collect();
+            let mut shape = self.0.clone();
+            shape[0] = rows.len();
+            Ok(TensorData::new(values, shape))
+        }
+    }
+
+    fn read(source: &Source, shape: &[usize], ranges: &[Range<usize>]) -> Vec<i64> {
+        source.read(&Counting(shape.to_vec()), ranges).unwrap().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn a_range_of_every_dim_is_read() {
+        let same = Source::Same("w".into());
+        assert_eq!(read(&same, &[3, 4], &[0..3, 0..4]), (0..12).collect::<Vec<_>>());
+        assert_eq!(read(&same, &[3, 4], &[1..3, 1..3]), [5, 6, 9, 10]);
+        assert_eq!(read(&same, &[2, 2, 2], &[0..2, 1..2, 0..1]), [2, 6]);
+        assert_eq!(read(&same, &[5], &[2..4]), [2, 3]);
+    }
+
+    #[test]
+    fn a_linear_is_turned_after_cutting() {
+        let source = Source::Transposed("w".into());
+        // Stored [3, 2]: 0 1 / 2 3 / 4 5.
+        assert_eq!(source.shape(&Counting(vec![3, 2])), Some(vec![2, 3]));
+        assert_eq!(read(&source, &[3, 2], &[0..2, 0..3]), [0, 2, 4, 1, 3, 5]);
+        assert_eq!(read(&source, &[3, 2], &[1..2, 1..3]), [3, 5]);
+    }
+
+    #[test]
+    fn parts_are_stacked() {
+        let source = Source::Stacked(vec![Source::Transposed("w".into()), Source::Transposed("v".into())]);
+        assert_eq!(source.shape(&Counting(vec![1, 2])), Some(vec![2, 2, 1]));
+        assert_eq!(read(&source, &[1, 2], &[0..2, 0..2, 0..1]), [0, 1, 0, 2]);
+        assert_eq!(read(&source, &[1, 2], &[1..2, 1..2, 0..1]), [2]);
+        let missing = Source::Stacked(vec![Source::Same("w".into()), Source::Same("x".into())]);
+        assert_eq!(missing.shape(&Counting(vec![1, 2])), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! The model as a chain of segments, with its loss.
+
+use burn::tensor::Tensor;
+use epl_core::{Carry, CarryMapper, Loss, Segmented, Weights};
+use epl_modules::SplitCrossEntropyConfig;
+
+use super::batch::{IGNORED, T5Batch};
+use super::block::{Surroundings, View};
+use super::feed_forward::RouterLosses;
+use super::model::T5;
+
+/// The loss of the targets.
+const CROSS_ENTROPY: &str = "cross_entropy";
+/// The load balancing loss.
+const AUXILIARY: &str = "auxiliary";
+/// The router's z loss.
+const Z: &str = "z";
+
+/// What crosses the boundary between two segments.
+#[derive(Clone, Debug)]
+pub struct T5Carry {
+    /// The hidden states, `[rows, positions, d_model]`; behind the encoder its output; behind the last segment this
+    /// rank's logits.
+    pub hidden: Tensor<3>,
+    /// The position bias, from the first block of a stack to its last.
+    pub bias: Option<Tensor<4>>,
+    /// The encoder's output, inside the decoder.
+    pub memory: Option<Tensor<3>>,
+    /// The router's losses so far.
+    pub losses: Option<RouterLosses>,
+}
+
+impl Carry for T5Carry {
+    fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
+        Self {
+            hidden: mapper.float(self.hidden),
+            bias: self.bias.map(|bias| mapper.float(bias)),
+            memory: self.memory.map(|memory| mapper.float(memory)),
+            losses: self.losses.map(|losses| losses.map(mapper)),
+        }
+    }
+}
+
+/// What a segment runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Encoder(usize),
+    Decoder(usize),
+    Head,
+}
+
+impl T5 {
+    fn part(&self, segment: usize) -> Part {
+        let (encoder, decoder) = (self.encoder.blocks.len(), self.decoder.blocks.len());
+        match segment {
+            index if index < encoder => Part::Encoder(index),
+            index if index < encoder + decoder => Part::Decoder(index - encoder),
+            _ => Part::Head,
+        }
+    }
+
+    /// The carry that enters the first encoder block.
+    pub(super) fn start(&self, batch: &T5Batch) -> T5Carry {
+        let length = batch.source.dims()[1];
+        T5Carry {
+            hidden: self.encoder.enter(self.embed(&batch.source)),
+            bias: Some(self.encoder.bias.forward(length, length, 0)),
+            memory: None,
+            losses: None,
+        }
+    }
+
+    /// One encoder block; behind the last one the norm.
+    fn encode(&self, index: usize, carry: T5Carry, batch: &T5Batch) -> T5Carry {
+        let T5Carry { hidden, bias, memory, losses } = carry;
+        let bias = bias.expect("the first block of the stack made it");
+        let view = View::Source { padding: &batch.source_padding };
+        let around = Surroundings { bias, real: &batch.source_real, view };
+        let (hidden, more) = self.encoder.blocks[index].forward(hidden, &around, None);
+        let losses = RouterLosses::add(losses, more);
+        if index + 1 < self.encoder.blocks.len() {
+            return T5Carry { hidden, bias: Some(around.bias), memory, losses };
+        }
+        T5Carry { hidden: self.encoder.leave(hidden), bias: None, memory, losses }
+    }
+
+    /// The carry that enters the first decoder block, from the one that left the encoder.
+    fn turn(&self, carry: T5Carry, batch: &T5Batch) -> T5Carry {
+        let length = batch.decoder_input.dims()[1];
+        T5Carry {
+            hidden: self.decoder.enter(self.embed(&batch.decoder_input)),
+            bias: Some(self.decoder.bias.forward(length, length, 0)),
+            memory: Some(carry.hidden),
+            losses: carry.losses,
+        }
+    }
+
+    /// One decoder block.
+    fn decode(&self, index: usize, carry: T5Carry, batch: &T5Batch) -> T5Carry {
+        let T5Carry { hidden, bias, memory, losses } = carry;
+        let bias = bias.expect("the first block of the stack made it");
+        let memory = memory.expect("the encoder ran before");
+        let view = View::Target { memory: memory.clone(), padding: &batch.source_padding };
+        let around = Surroundings { bias, real: &batch.target_real, view };
+        let (hidden, more) = self.decoder.blocks[index].forward(hidden, &around, None);
+        let losses = RouterLosses::add(losses, more);
+        match index + 1 < self.decoder.blocks.len() {
+            true => T5Carry { hidden, bias: Some(around.bias), memory: Some(memory), losses },
+            false => T5Carry { hidden, bias: None, memory: None, losses },
+        }
+    }
+}
+
+impl Segmented for T5 {
+    type Batch = T5Batch;
+    type Carry = T5Carry;
+
+    fn segments(&self) -> usize {
+        self.encoder.blocks.len() + self.decoder.blocks.len() + 1
+    }
+
+    fn segments_of(&self, path: &str) -> Vec<usize> {
+        let (encoder, decoder) = (self.encoder.blocks.len(), self.decoder.blocks.len());
+        let (turn, head) = (encoder, encoder + decoder);
+        let block = |rest: &str| rest.split('.').next().and_then(|index| index.parse::<usize>().ok());
+        match path.split_once('.') {
+            Some(("embedding", _)) if self.head.is_none() => vec![0, turn, head],
+            Some(("embedding", _)) => vec![0, turn],
+            Some(("head", _)) => vec![head],
+            Some(("encoder", rest)) => match rest.split_once('.') {
+                Some(("bias", _)) => vec![0],
+                Some(("blocks", rest)) => block(rest).into_iter().collect(),
+                _ => vec![turn - 1],
+            },
+            Some(("decoder", rest)) => match rest.split_once('.') {
+                Some(("bias", _)) => vec![turn],
+                Some(("blocks", rest)) => block(rest).map(|index| turn + index).into_iter().collect(),
+                _ => vec![head],
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn forward_segment(&self, index: usize, carry: Option<T5Carry>, batch: &T5Batch) -> T5Carry {
+        let carry = carry.unwrap_or_else(|| self.start(batch));
+        match self.part(index) {
+            Part::Encoder(block) => self.encode(block, carry, batch),
+            Part::Decoder(0) => self.decode(0, self.turn(carry, batch), batch),
+            Part::Decoder(block) => self.decode(block, carry, batch),
+            Part::Head => T5Carry { hidden: self.logits(carry.hidden).local(), ..carry },
+        }
+    }
+
+    fn weights(&self, batch: &T5Batch) -> Weights {
+        let weights = Weights::new().with(CROSS_ENTROPY, batch.tokens as f64);
+        match self.config().has_experts() {
+            // One sequence is one routing group.
+            true => weights.with(AUXILIARY, batch.rows as f64).with(Z, batch.rows as f64),
+            false => weights,
+        }
+    }
+
+    fn loss(&self, carry: T5Carry, batch: &T5Batch) -> Loss {
+        let config = self.config();
+        let [rows, length, classes] = carry.hidden.dims();
+        let logits = self.split(carry.hidden.reshape([rows * length, classes]));
+        // Smoothing is a means of training; what is evaluated is the likelihood.
+        let smoothing = if self.context().is_training() { config.label_smoothing } else { 0.0 };
+        let criterion =
+            SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init();
+        let sum = criterion.forward(logits, batch.targets.clone().reshape([rows * length]));
+        let loss = Loss::new().with(CROSS_ENTROPY, sum, 1.0);
+        match (carry.losses, &config.moe) {
+            (Some(losses), Some(moe)) => {
+                loss.with(AUXILIARY, losses.auxiliary, moe.auxiliary).with(Z, losses.z, moe.z)
+            }
+            _ => loss,
+        }
+    }
+}

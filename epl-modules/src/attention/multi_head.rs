@@ -1,0 +1,241 @@
+//! Multi-head attention whose heads are split over the tensor axis.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::Initializer;
+use burn::tensor::Tensor;
+use epl_comm::{Copied, ProcessGroup, Split, shard_range};
+use epl_core::{Context, Place};
+
+use super::cache::AttentionCache;
+use super::input::AttentionInput;
+use super::scaled_dot_product::attend;
+use super::weights::Weighing;
+use crate::dropout::{Dropout, DropoutConfig};
+use crate::invalid::refuse;
+use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
+use crate::placement;
+
+/// Configuration to create a [`MultiHeadAttention`] layer using the [init function](MultiHeadAttentionConfig::init).
+#[derive(Config, Debug)]
+pub struct MultiHeadAttentionConfig {
+    /// The size of the input and output features.
+    pub d_model: usize,
+    /// The number of heads, over all ranks.
+    pub n_heads: usize,
+    /// The size of each head. Default: `d_model / n_heads`
+    pub head_dim: Option<usize>,
+    /// The dropout probability of the attention weights. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// Whether the four linear layers have a bias. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
+    #[config(default = true)]
+    pub scale: bool,
+    /// How the parameters get their first values. Default: as Burn's `Linear`
+    #[config(default = "default_initializer()")]
+    pub initializer: Initializer,
+    /// Another initializer for the query layer.
+    pub query_initializer: Option<Initializer>,
+    /// Another initializer for the output layer.
+    pub output_initializer: Option<Initializer>,
+}
+
+/// Multi-head attention of which every rank of the tensor axis computes some heads.
+///
+/// As described in [Attention is all you need](https://arxiv.org/abs/1706.03762); split as in Megatron-LM
+/// ([arXiv:1909.08053](https://arxiv.org/abs/1909.08053)). Self- or cross-attention, padding, causal order and
+/// a bias on the scores are chosen by the [`AttentionInput`].
+///
+/// Should be created with [`MultiHeadAttentionConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct MultiHeadAttention {
+    /// `[d_model, n_heads * head_dim]`, cut by columns
+    pub query: SplitLinear,
+    /// `[d_model, n_heads * head_dim]`, cut by columns
+    pub key: SplitLinear,
+    /// `[d_model, n_heads * head_dim]`, cut by columns
+    pub value: SplitLinear,
+    /// `[n_heads * head_dim, d_model]`, cut by rows
+    pub output: SplitLinear,
+    /// Dropout of the attention weights.
+    pub dropout: Dropout,
+    /// The size of the input and output features.
+    pub d_model: usize,
+    /// The number of heads, over all ranks.
+    pub n_heads: usize,
+    /// The size of each head.
+    pub head_dim: usize,
+    /// What scores are multiplied by.
+    pub scale: f64,
+    #[module(skip)]
+    context: Context,
+}
+
+impl MultiHeadAttentionConfig {
+    /// Initializes a new [`MultiHeadAttention`] layer.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the heads do not divide over the tensor axis, or `d_model` over the heads and no
+    /// `head_dim` is given.
+    pub fn init(&self, place: &Place) -> MultiHeadAttention {
+        check_heads(place.context().tensor(), place.path(), self.n_heads);
+        let head_dim = self.head_dim.unwrap_or_else(|| self.default_head_dim(place.path()));
+        let inner = self.n_heads * head_dim;
+        let linear = |name: &str, initializer: &Option<Initializer>, (d_input, d_output), cut| {
+            SplitLinearConfig::new(d_input, d_output)
+                .with_cut(cut)
+                .with_bias(self.bias)
+                .with_initializer(initializer.as_ref().unwrap_or(&self.initializer).clone())
+                .init(&place.child(name))
+        };
+        let columns = (self.d_model, inner);
+        MultiHeadAttention {
+            query: linear("query", &self.query_initializer, columns, LinearCut::Column),
+            key: linear("key", &None, columns, LinearCut::Column),
+            value: linear("value", &None, columns, LinearCut::Column),
+            output: linear("output", &self.output_initializer, (inner, self.d_model), LinearCut::Row),
+            dropout: DropoutConfig::new(self.dropout).init(place),
+            d_model: self.d_model,
+            n_heads: self.n_heads,
+            head_dim,
+            scale: if self.scale { (head_dim as f64).powf(-0.5) } else { 1.0 },
+            context: place.context().clone(),
+        }
+    }
+
+    fn default_head_dim(&self, path: &str) -> usize {
+        if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
+            refuse(format!(
+                "{path}: d_model {} does not divide into {} heads; give head_dim or another number of heads",
+                self.d_model, self.n_heads
+            ));
+        }
+        self.d_model / self.n_heads
+    }
+}
+
+/// Refuses heads that do not divide over the group.
+pub(super) fn check_heads(group: &ProcessGroup, path: &str, n_heads: usize) {
+    if n_heads == 0 || !n_heads.is_multiple_of(group.size()) {
+        refuse(format!(
+            "{path}: {n_heads} heads do not divide over {} ranks of the {} axis; use a {} size that divides {n_heads}",
+            group.size(),
+            group.name(),
+            group.name()
+        ));
+    }
+}
+
+impl MultiHeadAttention {
+    /// Applies attention.
+    ///
+    /// # Shapes
+    ///
+    /// - query: `[batch_size, queries, d_model]`
+    /// - memory: `[batch_size, keys, d_model]`
+    /// - output: `[batch_size, queries, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a mask or bias has another shape, or a peer fails.
+    pub fn forward(&self, input: AttentionInput) -> Tensor<3> {
+        let query = input.query.clone().copied(self.group());
+        let source = input.memory.clone().map_or_else(|| query.clone(), |memory| memory.copied(self.group()));
+        let (keys, values) = self.keys_values(source);
+        self.attend(query, (keys, values), input)
+    }
+
+    /// Applies attention to new positions only, with the keys and values of earlier calls.
+    ///
+    /// Self-attention appends the new positions to the cache. Cross-attention computes the memory's keys and values
+    /// in the first call and ignores the memory of later ones.
+    ///
+    /// # Shapes
+    ///
+    /// - query: `[batch_size, new positions, d_model]`
+    /// - memory: `[batch_size, keys, d_model]`
+    /// - output: `[batch_size, new positions, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a mask or bias has another shape, or a peer fails.
+    pub fn forward_cache(&self, input: AttentionInput, cache: &mut AttentionCache) -> Tensor<3> {
+        let query = input.query.clone().copied(self.group());
+        let keys_values = match input.memory.clone() {
+            Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()))),
+            None => {
+                let (keys, values) = self.keys_values(query.clone());
+                cache.append(keys, values)
+            }
+        };
+        self.attend(query, keys_values, input)
+    }
+
+    fn group(&self) -> &ProcessGroup {
+        self.context.tensor()
+    }
+
+    fn keys_values(&self, source: Copied<3>) -> (Tensor<4>, Tensor<4>) {
+        (self.heads(self.key.forward(source.clone())), self.heads(self.value.forward(source)))
+    }
+
+    /// `[batch_size, positions, features]`, split, to `[batch_size, local heads, positions, head_dim]`.
+    fn heads(&self, features: Split<3>) -> Tensor<4> {
+        let local = features.local();
+        let [batch_size, positions, inner] = local.dims();
+        local.reshape([batch_size, positions, inner / self.head_dim, self.head_dim]).swap_dims(1, 2)
+    }
+
+    fn attend(&self, query: Copied<3>, (keys, values): (Tensor<4>, Tensor<4>), input: AttentionInput) -> Tensor<3> {
+        let query = self.heads(self.query.forward(query));
+        let [batch_size, heads, queries, _] = query.dims();
+        check_shapes(&input, [batch_size, heads, queries, keys.dims()[2]]);
+        let first_head = shard_range(self.n_heads, self.group().size(), self.group().rank()).start;
+        let weighing = Weighing {
+            scale: self.scale,
+            causal: input.causal,
+            padding: input.padding,
+            dropout: self.dropout.mask(batch_size, 1, first_head),
+        };
+        let context = attend((query, keys, values), input.bias, weighing);
+        let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
+        self.output.forward(Split::from_local(context, 2, self.n_heads * self.head_dim, self.group()))
+    }
+}
+
+/// Refuses masks and biases that do not fit the scores.
+fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
+    let [batch_size, heads, queries, keys] = scores;
+    if let Some(padding) = input.padding.as_ref().map(|padding| padding.dims()).filter(|dims| *dims != [batch_size, keys]) {
+        refuse(format!("attention over {batch_size} x {keys} keys got a padding mask of {padding:?}"));
+    }
+    let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && (dims[0] == 1 || dims[0] == batch_size);
+    if let Some(bias) = input.bias.as_ref().map(|bias| bias.dims()).filter(|dims| !fits(dims)) {
+        refuse(format!(
+            "attention with {heads} local heads, {queries} queries and {keys} keys got a bias of {bias:?}; it takes \
+             [1 or {batch_size}, {heads}, {queries}, {keys}]"
+        ));
+    }
+}
+
+impl ModuleDisplay for MultiHeadAttention {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("n_heads", &self.n_heads)
+            .add("head_dim", &self.head_dim)
+            .add("dropout", &self.dropout.prob)
+            .add("scale", &self.scale)
+            .add("placement", placement::split(self.group(), "head", self.n_heads).as_str())
+            .optional()
+    }
+}

@@ -1,0 +1,81 @@
+//! Scaled dot-product attention as one node of the graph.
+//!
+//! Backward keeps the queries, keys and values, which are alive anyway, and one matrix of weights. As separate
+//! operations Burn would keep the scores before and after the bias, every mask, and the weights twice.
+
+use burn::tensor::Tensor;
+use epl_comm::custom_vjp;
+
+use super::weights::{SavedWeights, Weighing};
+
+/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`.
+///
+/// # Shapes
+///
+/// - query: `[batch_size, heads, queries, head_dim]`, key and value: `[batch_size, heads, keys, head_dim]`
+/// - bias: `[1 or batch_size, heads, queries, keys]`
+/// - output: `[batch_size, heads, queries, head_dim]`
+pub(super) fn attend(
+    (query, key, value): (Tensor<4>, Tensor<4>, Tensor<4>),
+    bias: Option<Tensor<4>>,
+    weighing: Weighing,
+) -> Tensor<4> {
+    match bias {
+        Some(bias) => custom_vjp(
+            (query, key, value, bias),
+            move |(query, key, value, bias)| forward((query, key, value), Some(bias), weighing),
+            |saved, grad| {
+                let batch_size = saved.bias_batch_size;
+                let (query, key, value, scores) = saved.backward(grad);
+                let bias = if batch_size == 1 { scores.sum_dim(0) } else { scores };
+                (Some(query), Some(key), Some(value), Some(bias))
+            },
+        ),
+        None => custom_vjp(
+            (query, key, value),
+            move |(query, key, value)| forward((query, key, value), None, weighing),
+            |saved, grad| {
+                let (query, key, value, _) = saved.backward(grad);
+                (Some(query), Some(key), Some(value))
+            },
+        ),
+    }
+}
+
+/// What backward needs.
+struct Saved {
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    weights: SavedWeights,
+    scale: f64,
+    bias_batch_size: usize,
+}
+
+fn forward(
+    (query, key, value): (Tensor<4>, Tensor<4>, Tensor<4>),
+    bias: Option<Tensor<4>>,
+    weighing: Weighing,
+) -> (Tensor<4>, Saved) {
+    let bias_batch_size = bias.as_ref().map_or(1, |bias| bias.dims()[0]);
+    let scores = query.clone().matmul(key.clone().swap_dims(2, 3));
+    let weights = weighing.weigh(scores, bias);
+    let output = weights.kept.matmul(value.clone());
+    (output, Saved { query, key, value, weights: weights.saved, scale: weighing.scale, bias_batch_size })
+}
+
+impl Saved {
+    /// The gradients of the queries, keys and values, and of the scores with their bias.
+    fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>, Tensor<4>, Tensor<4>) {
+        let grad_weights = grad.clone().matmul(self.value.swap_dims(2, 3));
+        let (grad_scores, kept) = self.weights.backward(grad_weights);
+        let grad_value = kept.swap_dims(2, 3).matmul(grad);
+        let grad_query = scaled(grad_scores.clone().matmul(self.key), self.scale);
+        let grad_key = scaled(grad_scores.clone().swap_dims(2, 3).matmul(self.query), self.scale);
+        (grad_query, grad_key, grad_value, grad_scores)
+    }
+}
+
+fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
+    if scale == 1.0 { x } else { x * scale }
+}

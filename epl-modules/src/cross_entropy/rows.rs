@@ -1,0 +1,153 @@
+//! The loss in host memory: the logits' own buffer becomes the exponentials, then the gradient.
+
+use burn::tensor::{Int, Tensor};
+use epl_comm::ReduceOp;
+use multiversion::multiversion;
+
+use super::Classes;
+use crate::host::{self, Owned, Real, View, map_sum, max_of, sum_of};
+use crate::invalid::refuse;
+
+/// What backward needs.
+pub(super) struct Saved {
+    /// e^(x − m), `[rows, local classes]`
+    exponentials: Tensor<2>,
+    /// Σ e^(x − m) over all classes, `[rows, 1]`
+    sums: Tensor<2>,
+    targets: Vec<Target>,
+    classes: Classes,
+}
+
+/// What a row's target is to this rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Target {
+    /// The row does not count.
+    Ignored,
+    /// The column of the target among this rank's classes.
+    Mine(usize),
+    /// Another rank's class.
+    Foreign,
+}
+
+fn read_targets(targets: Tensor<1, Int>, classes: &Classes) -> Vec<Target> {
+    let read = |(row, id): (usize, i64)| match usize::try_from(id) {
+        _ if id == classes.ignore_index => Target::Ignored,
+        Ok(id) if classes.mine.contains(&id) => Target::Mine(id - classes.mine.start),
+        Ok(id) if id < classes.total => Target::Foreign,
+        _ => refuse(format!(
+            "the target of row {row} is {id}, but there are {} classes; a row that does not count has the target {}",
+            classes.total, classes.ignore_index
+        )),
+    };
+    targets.into_data().iter::<i64>().enumerate().map(read).collect()
+}
+
+/// The numbers of a row that are summed over the ranks: Σ e^(x − m), x[target] − m, Σ (x − m).
+const NUMBERS: usize = 3;
+
+/// Computes the loss.
+///
+/// # Shapes
+///
+/// - logits: `[rows, local classes]`, targets: `[rows]`
+/// - output: `[1]`
+pub(super) fn forward<T: Real>(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
+    let device = logits.device();
+    let [rows, columns] = logits.dims();
+    let targets = read_targets(targets, &classes);
+    let per_task = host::rows_a_task(columns);
+
+    let mut logits = Owned::<T>::take(logits);
+    let data = logits.slice_mut();
+    let mut largest = vec![T::ZERO; rows];
+    host::for_blocks2((&mut *data, per_task * columns), (&mut largest, per_task), |_, data, largest| {
+        maxima(data, columns, largest);
+    });
+    let largest = View::<T>::new(classes.reduce(host::tensor(largest, [rows, 1], &device), ReduceOp::Max));
+
+    let mut numbers = vec![T::ZERO; rows * NUMBERS];
+    let smoothed = classes.smoothing > 0.0;
+    host::for_blocks2((data, per_task * columns), (&mut numbers, per_task * NUMBERS), |block, data, numbers| {
+        let first = block * per_task;
+        let (largest, targets) = (&largest.slice()[first..], &targets[first..]);
+        exponentiate(data, columns, largest, targets, smoothed, numbers);
+    });
+    let numbers = View::<T>::new(classes.reduce(host::tensor(numbers, [rows, NUMBERS], &device), ReduceOp::Sum));
+
+    let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
+    let mut loss = 0.0;
+    for (numbers, _) in numbers.slice().chunks_exact(NUMBERS).zip(&targets).filter(|(_, t)| **t != Target::Ignored) {
+        loss += numbers[0].wide().ln() - on * numbers[1].wide() - off * numbers[2].wide();
+    }
+    let sums = numbers.slice().iter().step_by(NUMBERS).copied().collect();
+    let saved = Saved {
+        exponentials: logits.into_tensor(&device),
+        sums: host::tensor::<T, 2>(sums, [rows, 1], &device),
+        targets,
+        classes,
+    };
+    (host::tensor(vec![T::of(loss)], [1], &device), saved)
+}
+
+#[multiversion(targets = "simd")]
+fn maxima<T: Real>(data: &[T], columns: usize, largest: &mut [T]) {
+    for (row, largest) in data.chunks_exact(columns).zip(largest) {
+        *largest = max_of(row);
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn exponentiate<T: Real>(
+    data: &mut [T],
+    columns: usize,
+    largest: &[T],
+    targets: &[Target],
+    smoothed: bool,
+    numbers: &mut [T],
+) {
+    let rows = data.chunks_exact_mut(columns).zip(numbers.chunks_exact_mut(NUMBERS));
+    for ((row, numbers), (m, target)) in rows.zip(largest.iter().zip(targets)) {
+        let m = *m;
+        if let Target::Mine(column) = target {
+            numbers[1] = row[*column] - m;
+        }
+        if smoothed {
+            numbers[2] = sum_of(row, row, |x, _| x - m);
+        }
+        numbers[0] = map_sum(row, |x| (x - m).exp());
+    }
+}
+
+impl Saved {
+    /// The gradient of the logits: (softmax − smoothed target) · grad; zero in rows that do not count.
+    pub(super) fn backward<T: Real>(self, grad: Tensor<1>) -> Tensor<2> {
+        let device = self.exponentials.device();
+        let columns = self.exponentials.dims()[1];
+        let grad = View::<T>::new(grad).slice()[0];
+        let sums = View::<T>::new(self.sums);
+        let off = T::of(self.classes.smoothing / self.classes.total as f64) * grad;
+        let on = T::of(1.0 - self.classes.smoothing) * grad;
+        let mut data = Owned::<T>::take(self.exponentials);
+        let per_task = host::rows_a_task(columns);
+        host::for_blocks(data.slice_mut(), per_task * columns, |block, data| {
+            let first = block * per_task;
+            for (index, row) in data.chunks_exact_mut(columns).enumerate() {
+                let target = self.targets[first + index];
+                if target == Target::Ignored {
+                    row.fill(T::ZERO);
+                    continue;
+                }
+                scale_shift(row, grad / sums.slice()[first + index], off);
+                if let Target::Mine(column) = target {
+                    row[column] = row[column] - on;
+                }
+            }
+        });
+        data.into_tensor(&device)
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn scale_shift<T: Real>(row: &mut [T], scale: T, shift: T) {
+    row.iter_mut().for_each(|x| *x = *x * scale - shift);
+}

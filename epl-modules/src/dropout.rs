@@ -1,0 +1,198 @@
+//! Dropout whose mask does not depend on the layout.
+
+use std::sync::Arc;
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::{Device, Tensor};
+use epl_comm::custom_vjp;
+use epl_core::{Context, Place};
+
+use crate::host::{self, HostFloat, Owned, Real, host_float};
+use crate::invalid::refuse;
+use crate::random::{Keep, Noise, Row};
+
+/// Configuration to create a [`Dropout`] layer using the [init function](DropoutConfig::init).
+#[derive(Config, Debug)]
+pub struct DropoutConfig {
+    /// The probability with which an element becomes zero during training.
+    pub prob: f64,
+}
+
+/// Sets elements to zero at random during training, and multiplies the others by `1 / (1 - prob)`.
+///
+/// See [Improving neural networks by preventing co-adaptation of feature
+/// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share;
+/// this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
+/// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says that the pass
+/// is one of training.
+///
+/// Should be created with [`DropoutConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Dropout {
+    /// The probability with which an element becomes zero during training.
+    pub prob: f64,
+    #[module(skip)]
+    context: Context,
+    #[module(skip)]
+    key: u64,
+}
+
+impl DropoutConfig {
+    /// Initializes a new [`Dropout`] layer.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the probability is not in `[0, 1)`.
+    pub fn init(&self, place: &Place) -> Dropout {
+        if !(0.0..1.0).contains(&self.prob) {
+            refuse(format!("{}: dropout probability {} is not in [0, 1)", place.path(), self.prob));
+        }
+        Dropout { prob: self.prob, context: place.context().clone(), key: place.layer_key("dropout") }
+    }
+}
+
+impl Dropout {
+    /// Applies dropout to a whole tensor.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[samples, ...]`
+    /// - output: `[samples, ...]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when dim 0 is not the batch of the current pass.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        self.forward_split(input, 0, 0)
+    }
+
+    /// Applies dropout to a slice of a tensor: its first index along `dim` is `offset` in the whole tensor.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[samples, ...]`
+    /// - output: `[samples, ...]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when dim 0 is not the batch of the current pass.
+    pub fn forward_split<const D: usize>(&self, input: Tensor<D>, dim: usize, offset: usize) -> Tensor<D> {
+        let Some(mask) = self.mask(input.dims()[0], dim, offset) else { return input };
+        custom_vjp(
+            (input,),
+            |(input,)| {
+                let (output, mask) = mask.apply(input);
+                (output, mask)
+            },
+            |mask, grad| (Some(mask.apply(grad).0),),
+        )
+    }
+
+    /// The mask of the next call, for `rows` samples; `None` when nothing is dropped.
+    pub(crate) fn mask(&self, rows: usize, dim: usize, offset: usize) -> Option<Mask> {
+        if self.prob == 0.0 || !self.context.is_training() {
+            return None;
+        }
+        let samples = self.context.samples();
+        if samples.len() != rows {
+            refuse(format!(
+                "dropout got {rows} rows, but the micro-batch has {} samples: dim 0 of its input must be the batch",
+                samples.len()
+            ));
+        }
+        let noise = Noise::next_call(&self.context, self.key);
+        Some(Mask { noise, keep: Keep::new(self.prob), samples, dim, offset })
+    }
+}
+
+impl ModuleDisplay for Dropout {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content.add("prob", &self.prob).optional()
+    }
+}
+
+/// Which elements of one tensor are kept. It is drawn again when it is needed again, not stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Mask {
+    noise: Noise,
+    pub keep: Keep,
+    samples: Arc<[u64]>,
+    /// The dim of which the tensor is a slice, and where the slice begins.
+    dim: usize,
+    offset: usize,
+}
+
+impl Mask {
+    /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
+    pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
+        let inside: usize = shape[1..D.max(2) - 1].iter().product();
+        let mut numbers = self.noise.sample(self.samples[row / inside]);
+        let (mut rest, mut below) = (row % inside, inside);
+        for dim in 1..D.max(2) - 1 {
+            below /= shape[dim];
+            let first = if dim == self.dim { self.offset } else { 0 };
+            numbers = numbers.at(first + rest / below);
+            rest %= below;
+        }
+        numbers
+    }
+
+    /// The number of a row's first element.
+    fn first<const D: usize>(&self) -> usize {
+        if D > 1 && self.dim == D - 1 { self.offset } else { 0 }
+    }
+
+    /// Multiplies a tensor by the mask. The second result applies the same mask to the gradient.
+    fn apply<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Applied<D>) {
+        match host_float(&x) {
+            Some(HostFloat::Single) => (self.apply_host::<f32, D>(x), Applied::Drawn(self)),
+            Some(HostFloat::Double) => (self.apply_host::<f64, D>(x), Applied::Drawn(self)),
+            None => {
+                let mask = self.tensor(x.dims(), &x.device()).cast(x.dtype());
+                (x * mask.clone(), Applied::Stored(mask))
+            }
+        }
+    }
+
+    fn apply_host<T: Real, const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (shape, device) = (x.dims(), x.device());
+        let length = if D > 1 { shape[D - 1] } else { 1 };
+        let rows = host::rows_a_task(length);
+        let mut values = Owned::<T>::take(x);
+        host::for_blocks(values.slice_mut(), (rows * length).max(1), |block, values| {
+            for (index, values) in values.chunks_exact_mut(length).enumerate() {
+                self.keep.apply(self.row(shape, block * rows + index), self.first::<D>(), values);
+            }
+        });
+        values.into_tensor(&device)
+    }
+
+    /// The factors of all elements: zero, or the scale of those that are kept.
+    pub(crate) fn tensor<const D: usize>(&self, shape: [usize; D], device: &Device) -> Tensor<D> {
+        let ones = Tensor::<D>::ones(shape, (&Device::flex(), burn::tensor::DType::F32));
+        Tensor::from_data(self.apply_host::<f32, D>(ones).into_data(), device)
+    }
+}
+
+/// How the same mask is applied a second time.
+enum Applied<const D: usize> {
+    /// In host memory it is drawn again: that costs less than keeping it.
+    Drawn(Mask),
+    /// On a device it is kept.
+    Stored(Tensor<D>),
+}
+
+impl<const D: usize> Applied<D> {
+    fn apply(self, grad: Tensor<D>) -> (Tensor<D>, Self) {
+        match self {
+            Self::Drawn(mask) => mask.apply(grad),
+            Self::Stored(mask) => (grad * mask.clone(), Self::Stored(mask)),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! An embedding whose vocabulary is split over the tensor axis.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::tensor::{Int, Tensor};
+use epl_comm::{Partial, Split, shard_range};
+use epl_core::cluster::Axis;
+use epl_core::{Context, Place};
+
+use crate::linear::{Operand, affine};
+use crate::placement::{self, check_enough};
+
+/// Configuration to create a [`SplitEmbedding`] layer using the [init function](SplitEmbeddingConfig::init).
+#[derive(Config, Debug)]
+pub struct SplitEmbeddingConfig {
+    /// The number of vectors, over all ranks.
+    pub n_embedding: usize,
+    /// The size of each vector.
+    pub d_model: usize,
+    /// How the vectors get their first values. Default: normal with mean 0 and deviation 1
+    #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
+    pub initializer: Initializer,
+}
+
+/// A lookup table of which every rank of the tensor axis holds some rows.
+///
+/// A rank looks up the ids in its range and gives zeros for the others; the sum over the ranks is the lookup.
+/// The same rows, used as columns, are a head whose classes are split: [`logits`](SplitEmbedding::logits).
+/// A vocabulary that does not divide is cut as evenly as possible.
+///
+/// Should be created with [`SplitEmbeddingConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct SplitEmbedding {
+    /// This rank's rows of `[n_embedding, d_model]`
+    pub weight: Param<Tensor<2>>,
+    /// The number of vectors, over all ranks.
+    pub n_embedding: usize,
+    /// The size of each vector.
+    pub d_model: usize,
+    #[module(skip)]
+    context: Context,
+}
+
+impl SplitEmbeddingConfig {
+    /// Initializes a new [`SplitEmbedding`] layer.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a rank would hold no row.
+    pub fn init(&self, place: &Place) -> SplitEmbedding {
+        let (context, shape) = (place.context(), [self.n_embedding, self.d_model]);
+        check_enough(context.tensor(), place.path(), "row", self.n_embedding);
+        SplitEmbedding {
+            weight: place.split_param(shape, &[(Axis::Tensor, 0)], self.initializer.clone()),
+            n_embedding: self.n_embedding,
+            d_model: self.d_model,
+            context: context.clone(),
+        }
+    }
+}
+
+impl SplitEmbedding {
+    /// Looks up the vectors of ids.
+    ///
+    /// # Shapes
+    ///
+    /// - ids: `[batch_size, seq_length]`, each below `n_embedding`
+    /// - output: `[batch_size, seq_length, d_model]`
+    pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        let group = self.context.tensor();
+        if group.size() == 1 {
+            return burn::tensor::module::embedding(self.weight.val(), ids);
+        }
+        let mine = shard_range(self.n_embedding, group.size(), group.rank());
+        let (start, end) = (mine.start as i64, mine.end as i64);
+        let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
+        let rows = ids.sub_scalar(start).mask_fill(foreign.clone(), 0);
+        let vectors = burn::tensor::module::embedding(self.weight.val(), rows);
+        let [batch_size, seq_length, d_model] = vectors.dims();
+        let foreign = foreign.reshape([batch_size, seq_length, 1]).expand([batch_size, seq_length, d_model]);
+        Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
+    }
+
+    /// The product with the transposed table: a head tied to the embedding, with split classes.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[..., d_model]`
+    /// - output: split along the last dim of `[..., n_embedding]`
+    pub fn logits<const D: usize>(&self, input: impl Into<Operand<D>>) -> Split<D> {
+        let group = self.context.tensor();
+        let local = affine(input.into().copied(group).local(), self.weight.val().transpose(), None);
+        Split::from_local(local, D - 1, self.n_embedding, group)
+    }
+}
+
+impl ModuleDisplay for SplitEmbedding {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("n_embedding", &self.n_embedding)
+            .add("d_model", &self.d_model)
+            .add("placement", placement::split(self.context.tensor(), "row", self.n_embedding).as_str())
+            .optional()
+    }
+}

@@ -1,0 +1,21 @@
+//! Linear layers: whole on every rank, or split over the tensor axis.
+//!
+//! A matrix `[d_input, d_output]` can be cut in two ways (Megatron-LM, [arXiv:1909.08053](https://arxiv.org/abs/1909.08053)),
+//! and one cut feeds the other without communication between them:
+//!
+//! ```text
+//!            columns                        rows
+//! X copied ─ X · W₀ ─> Y split ─ σ ─> Y₀ · V₀ ─┐
+//!            X · W₁ ─> Y split ─ σ ─> Y₁ · V₁ ─┴ partial ── all-reduce ──> Z replicated
+//! backward: all-reduce of ∂X                                 backward: nothing
+//! ```
+
+mod operand;
+mod replicated;
+mod split;
+
+pub use operand::Operand;
+pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
+pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
+
+pub(crate) use replicated::{affine, default_initializer};

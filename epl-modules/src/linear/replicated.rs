@@ -1,0 +1,111 @@
+//! A linear layer that every rank holds whole.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::tensor::Tensor;
+use epl_core::Place;
+
+use crate::placement::REPLICATED;
+
+/// The default of Burn's `Linear`: uniform with bound `1 / sqrt(d_input)`.
+pub(crate) fn default_initializer() -> Initializer {
+    Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }
+}
+
+/// Configuration to create a [`ReplicatedLinear`] layer using the [init function](ReplicatedLinearConfig::init).
+#[derive(Config, Debug)]
+pub struct ReplicatedLinearConfig {
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The size of the output features.
+    pub d_output: usize,
+    /// Whether a bias is added. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// How the parameters get their first values. Default: as Burn's `Linear`
+    #[config(default = "default_initializer()")]
+    pub initializer: Initializer,
+}
+
+/// A linear layer whose parameters every rank holds whole.
+///
+/// `O = I W + b`, as Burn's `Linear`; the leading dims are flattened into one, so that the product and both its
+/// gradients are products of two matrices.
+///
+/// Should be created with [`ReplicatedLinearConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct ReplicatedLinear {
+    /// `[d_input, d_output]`
+    pub weight: Param<Tensor<2>>,
+    /// `[d_output]`
+    pub bias: Option<Param<Tensor<1>>>,
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The size of the output features.
+    pub d_output: usize,
+}
+
+impl ReplicatedLinearConfig {
+    /// Initializes a new [`ReplicatedLinear`] layer.
+    pub fn init(&self, place: &Place) -> ReplicatedLinear {
+        let fans = (self.d_input, self.d_output);
+        let weight = place.param([self.d_input, self.d_output], self.initializer.clone());
+        // The bias is drawn with its weight's fans, as in Burn.
+        let bias = || place.split_param_with_fans([self.d_output], &[], self.initializer.clone(), fans);
+        ReplicatedLinear {
+            weight,
+            bias: self.bias.then(bias),
+            d_input: self.d_input,
+            d_output: self.d_output,
+        }
+    }
+}
+
+impl ReplicatedLinear {
+    /// Applies the layer.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[..., d_input]`
+    /// - output: `[..., d_output]`
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        affine(input, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+}
+
+impl ModuleDisplay for ReplicatedLinear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_input", &self.d_input)
+            .add("d_output", &self.d_output)
+            .add("bias", &self.bias.is_some())
+            .add("placement", REPLICATED)
+            .optional()
+    }
+}
+
+/// x W + b along the last dim, as one product of two matrices.
+///
+/// # Shapes
+///
+/// - x: `[..., d_input]`, weight: `[d_input, d_output]`, bias: `[d_output]`
+/// - output: `[..., d_output]`
+pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let mut shape = x.dims();
+    let [d_input, d_output] = weight.dims();
+    assert_eq!(shape[D - 1], d_input, "the last dim of a linear layer's input is d_input; got {shape:?}");
+    let rows = shape[..D - 1].iter().product();
+    shape[D - 1] = d_output;
+    let y = x.reshape([rows, d_input]).matmul(weight);
+    let y = match bias {
+        Some(bias) => y + bias.unsqueeze(),
+        None => y,
+    };
+    y.reshape(shape)
+}

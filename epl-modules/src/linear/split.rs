@@ -1,0 +1,204 @@
+//! A linear layer split over the tensor axis, by columns or by rows.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::tensor::Tensor;
+use epl_comm::{Copied, Partial, Split};
+use epl_core::cluster::Axis;
+use epl_core::{Context, Place};
+
+use super::operand::Operand;
+use super::replicated::{affine, default_initializer};
+use crate::invalid::refuse;
+use crate::placement::{self, check_enough};
+
+/// Which dim of the weight is cut.
+#[derive(Config, Debug, Copy, PartialEq)]
+pub enum LinearCut {
+    /// `d_output` is cut: a replicated input gives an output that is split along its last dim.
+    Column,
+    /// `d_input` is cut: an input that is split along its last dim gives a replicated output.
+    Row,
+}
+
+/// Configuration to create a [`SplitLinear`] layer using the [init function](SplitLinearConfig::init).
+#[derive(Config, Debug)]
+pub struct SplitLinearConfig {
+    /// The size of the input features, over all ranks.
+    pub d_input: usize,
+    /// The size of the output features, over all ranks.
+    pub d_output: usize,
+    /// Which dim of the weight is cut. Default: column
+    #[config(default = "LinearCut::Column")]
+    pub cut: LinearCut,
+    /// Whether a bias is added. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// How the parameters get their first values. Default: as Burn's `Linear`
+    #[config(default = "default_initializer()")]
+    pub initializer: Initializer,
+}
+
+/// A linear layer of which every rank of the tensor axis holds a slice.
+///
+/// Cut by columns it turns a replicated (or [`Copied`]) tensor into a [`Split`] one; cut by rows it turns a `Split`
+/// tensor into a replicated one, with one all-reduce. A row split's bias is replicated and added after the
+/// reduction. Sizes that do not divide are cut by [`shard_range`](epl_comm::shard_range), as evenly as possible.
+///
+/// Should be created with [`SplitLinearConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct SplitLinear {
+    /// This rank's slice of `[d_input, d_output]`
+    pub weight: Param<Tensor<2>>,
+    /// This rank's slice of `[d_output]`; whole in a row split.
+    pub bias: Option<Param<Tensor<1>>>,
+    /// The size of the input features, over all ranks.
+    pub d_input: usize,
+    /// The size of the output features, over all ranks.
+    pub d_output: usize,
+    #[module(skip)]
+    cut: LinearCut,
+    #[module(skip)]
+    context: Context,
+}
+
+impl SplitLinearConfig {
+    /// Initializes a new [`SplitLinear`] layer.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a rank would hold no column, or no row.
+    pub fn init(&self, place: &Place) -> SplitLinear {
+        let group = place.context().tensor();
+        let (dim, bias_cut): (_, &[_]) = match self.cut {
+            LinearCut::Column => (1, &[(Axis::Tensor, 0)]),
+            LinearCut::Row => (0, &[]),
+        };
+        let (shape, fans) = ([self.d_input, self.d_output], (self.d_input, self.d_output));
+        check_enough(group, place.path(), self.cut.noun(), shape[dim]);
+        let weight = place.split_param_with_fans(shape, &[(Axis::Tensor, dim)], self.initializer.clone(), fans);
+        let bias = || place.split_param_with_fans([self.d_output], bias_cut, self.initializer.clone(), fans);
+        SplitLinear {
+            weight,
+            bias: self.bias.then(bias),
+            d_input: self.d_input,
+            d_output: self.d_output,
+            cut: self.cut,
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl LinearCut {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Column => "column",
+            Self::Row => "row",
+        }
+    }
+}
+
+impl SplitLinear {
+    /// Applies the layer. The layout of the input decides that of the output; see [`SplitInput`].
+    ///
+    /// # Shapes
+    ///
+    /// - column cut: `Tensor` or `Copied` `[..., d_input]` to `Split` along the last dim of `[..., d_output]`
+    /// - row cut: `Split` along the last dim of `[..., d_input]` to `Tensor` `[..., d_output]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the input's layout is not that of the cut, or a peer fails.
+    pub fn forward<I: SplitInput>(&self, input: I) -> I::Output {
+        input.feed(self)
+    }
+
+    fn columns<const D: usize>(&self, input: Operand<D>) -> Split<D> {
+        if self.cut != LinearCut::Column {
+            refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
+        }
+        let group = self.context.tensor();
+        let local = affine(input.copied(group).local(), self.weight.val(), self.bias.as_ref().map(Param::val));
+        Split::from_local(local, D - 1, self.d_output, group)
+    }
+
+    fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
+        if self.cut != LinearCut::Row {
+            refuse("a linear layer cut by columns takes a replicated tensor: gather a Split one first".into());
+        }
+        if input.dim() != D - 1 || input.size() != self.d_input {
+            refuse(format!(
+                "a linear layer cut by rows takes a tensor split along its last dim, {} of {}; got dim {} of {}",
+                D - 1,
+                self.d_input,
+                input.dim(),
+                input.size()
+            ));
+        }
+        let local = affine(input.local(), self.weight.val(), None);
+        let sum = Partial::from_local(local, self.context.tensor()).all_reduce();
+        match &self.bias {
+            Some(bias) => sum + bias.val().unsqueeze(),
+            None => sum,
+        }
+    }
+}
+
+/// What a [`SplitLinear`] can be fed with, and what it then gives.
+pub trait SplitInput {
+    /// The output for this input.
+    type Output;
+
+    /// Feeds the layer.
+    fn feed(self, layer: &SplitLinear) -> Self::Output;
+}
+
+impl<const D: usize> SplitInput for Tensor<D> {
+    type Output = Split<D>;
+
+    fn feed(self, layer: &SplitLinear) -> Split<D> {
+        layer.columns(self.into())
+    }
+}
+
+impl<const D: usize> SplitInput for Copied<D> {
+    type Output = Split<D>;
+
+    fn feed(self, layer: &SplitLinear) -> Split<D> {
+        layer.columns(self.into())
+    }
+}
+
+impl<const D: usize> SplitInput for Operand<D> {
+    type Output = Split<D>;
+
+    fn feed(self, layer: &SplitLinear) -> Split<D> {
+        layer.columns(self)
+    }
+}
+
+impl<const D: usize> SplitInput for Split<D> {
+    type Output = Tensor<D>;
+
+    fn feed(self, layer: &SplitLinear) -> Tensor<D> {
+        layer.rows(self)
+    }
+}
+
+impl ModuleDisplay for SplitLinear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let size = if self.cut == LinearCut::Column { self.d_output } else { self.d_input };
+        content
+            .add("d_input", &self.d_input)
+            .add("d_output", &self.d_output)
+            .add("bias", &self.bias.is_some())
+            .add("placement", placement::split(self.context.tensor(), self.cut.noun(), size).as_str())
+            .optional()
+    }
+}

@@ -1,0 +1,146 @@
+//! Moves rows from the rank of a token to the rank of its expert, and back.
+//!
+//! ```text
+//!  x [tokens, d]
+//!    │ select, by expert               ▲ weighted, added to the token's row
+//!    ▼                                 │
+//!  rows, by destination rank         rows, as they were sent
+//!    │ all-to-all                      ▲ all-to-all, with the counts exchanged
+//!    ▼                                 │
+//!  rows, by source rank ──── experts ──┘
+//! ```
+//!
+//! Every rank takes part in every exchange, forward and backward, also when it sends or receives no row: the
+//! number and order of the collectives depend on the layout alone.
+
+use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use epl_comm::{ProcessGroup, all_to_all_rows, unwind};
+
+use super::arrangement::Arrangement;
+use super::router::Routed;
+use super::routing::{Assignment, Routing};
+
+/// The way of the rows of one routing decision.
+pub(super) struct Dispatch {
+    group: ProcessGroup,
+    send: Vec<usize>,
+    receive: Vec<usize>,
+    pub arrangement: Arrangement,
+}
+
+impl Dispatch {
+    /// Tells every rank of the expert group how many rows it gets for each of its experts. Collective.
+    pub(super) fn new(routing: &Routing, experts: usize, group: &ProcessGroup) -> Self {
+        let local = experts / group.size();
+        let counts = routing.counts(experts);
+        let received = match group.size() {
+            1 => counts.clone(),
+            _ => exchange_counts(&counts, group),
+        };
+        let sums = |counts: &[usize]| counts.chunks_exact(local).map(|counts| counts.iter().sum()).collect();
+        Self {
+            send: sums(&counts),
+            receive: sums(&received),
+            arrangement: Arrangement::new(&received, local),
+            group: group.clone(),
+        }
+    }
+
+    /// Sends each row to the rank of its expert. Differentiable.
+    ///
+    /// # Shapes
+    ///
+    /// - rows: `[assignments of this rank's tokens, d_model]`
+    /// - output: `[assignments of this rank's experts, d_model]`
+    pub(super) fn send(&self, rows: Tensor<2>) -> Tensor<2> {
+        self.exchange(rows, &self.send, &self.receive)
+    }
+
+    /// Sends each row back to where it came from: the inverse of [`send`](Self::send). Differentiable.
+    pub(super) fn send_back(&self, rows: Tensor<2>) -> Tensor<2> {
+        self.exchange(rows, &self.receive, &self.send)
+    }
+
+    fn exchange(&self, rows: Tensor<2>, send: &[usize], receive: &[usize]) -> Tensor<2> {
+        match self.group.size() {
+            1 => rows,
+            _ => all_to_all_rows(rows, send, receive, &self.group),
+        }
+    }
+}
+
+fn exchange_counts(counts: &[usize], group: &ProcessGroup) -> Vec<usize> {
+    let counts: Vec<i64> = counts.iter().map(|count| *count as i64).collect();
+    let received = group.all_to_all_counts(&counts).unwrap_or_else(|error| unwind(error));
+    received.into_iter().map(|count| usize::try_from(count).expect("a peer counts its rows")).collect()
+}
+
+/// The tokens that the experts take, one row an assignment.
+///
+/// # Shapes
+///
+/// - x: `[tokens, d_model]`
+/// - output: `[assignments, d_model]`
+pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
+    let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &x.device());
+    x.select(0, tokens)
+}
+
+/// Adds each row, times its weight, to the row of its token. A token without an expert gets zeros.
+///
+/// # Shapes
+///
+/// - rows: `[assignments, d_model]`
+/// - weights: `[assignments, 1]`
+/// - output: `[tokens, d_model]`
+pub(super) fn combine(rows: Tensor<2>, weights: Tensor<2>, routing: &Routing) -> Tensor<2> {
+    let (device, [_, width]) = (rows.device(), rows.dims());
+    let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &device);
+    let zeros = Tensor::zeros([routing.mask.as_slice().len(), width], (&device, rows.dtype()));
+    let weights = weights.cast(rows.dtype());
+    zeros.select_assign(0, tokens, rows * weights, IndexingUpdateOp::Add)
+}
+
+/// The weight of each assignment: differentiable in the probabilities.
+///
+/// A switch gate weighs by the probability. A top-2 gate shares a token between the experts that take it:
+///
+/// ```text
+/// both take it:  p / (p + q)        p of this expert, q of the other one
+/// one takes it:  1                  whatever p, so the router learns nothing from it
+/// ```
+///
+/// # Shapes
+///
+/// - output: `[assignments, 1]`
+pub(super) fn weights(routed: &Routed, routing: &Routing, choices: usize) -> Tensor<2> {
+    let [tokens, experts] = routed.probabilities.dims();
+    let device = routed.probabilities.device();
+    let flat = routed.probabilities.clone().reshape([tokens * experts]);
+    let select = |expert: fn(&Assignment) -> usize| {
+        let places = routing.assignments.iter().map(|assignment| assignment.token * experts + expert(assignment));
+        flat.clone().select(0, indices(places, &device))
+    };
+    let own = select(|assignment| assignment.expert);
+    if choices == 1 {
+        return own.unsqueeze_dim(1);
+    }
+    let other = select(|assignment| assignment.partner.unwrap_or(assignment.expert));
+    let indicator = |value: fn(bool) -> bool| {
+        let values: Vec<f32> =
+            routing.assignments.iter().map(|assignment| f32::from(value(assignment.partner.is_some()))).collect();
+        let shape = [values.len()];
+        Tensor::<1>::from_data(TensorData::new(values, shape), (&device, own.dtype()))
+    };
+    let (shared, alone) = (indicator(|shared| shared), indicator(|shared| !shared));
+    let share = own.clone() * shared.clone() + alone.clone();
+    let total = (own + other) * shared + alone;
+    (share / total).unsqueeze_dim(1)
+}
+
+/// Indices as a tensor.
+pub(super) fn indices(values: impl Iterator<Item = usize>, device: &Device) -> Tensor<1, Int> {
+    let values: Vec<i64> = values.map(|value| value as i64).collect();
+    let shape = [values.len()];
+    Tensor::from_data(TensorData::new(values, shape), device)
+}

@@ -1,0 +1,193 @@
+//! The layer: route, dispatch, compute, combine.
+
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::{Bool, Tensor};
+use epl_core::{Context, Place};
+
+use super::balance::Losses;
+use super::config::MoeConfig;
+use super::dispatch::{Dispatch, combine, rows_of, weights};
+use super::expert::Experts;
+use super::mask::TokenMask;
+use super::router::{Routed, Router};
+use super::routing::{Routing, Rules, route};
+use crate::invalid::refuse;
+use crate::placement::{self, check_enough};
+
+/// A mixture of experts in place of a feed-forward network.
+///
+/// A router sends every token to one expert, or two, of [`MoeConfig::experts`] feed-forward networks, as long as
+/// they have room. One sequence is one group: capacity and dropping never look beyond it. A token that no expert
+/// takes comes out as zeros, so that the residual connection around the layer passes it through, as Switch
+/// Transformers has it. (Hugging Face differs: its version 4 let such a token pass multiplied by its probability,
+/// its version 5 counts positions along a dim of size one, so that no expert is ever full.)
+///
+/// The experts are divided over the expert axis and exchange rows with all-to-all; inside, they are divided over
+/// the tensor axis. The router is whole everywhere.
+///
+/// Two metrics are summed over each step: `PATH.tokens_per_expert`, which counts what each expert took, and
+/// `PATH.dropped_tokens`, which counts choices that found their expert full.
+///
+/// Should be created with [`MoeConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Moe {
+    /// The router.
+    pub router: Router,
+    /// This rank's experts.
+    pub experts: Experts,
+    #[module(skip)]
+    settings: Settings,
+    #[module(skip)]
+    context: Context,
+}
+
+/// What the layer must know besides its parameters.
+#[derive(Clone, Debug)]
+struct Settings {
+    config: MoeConfig,
+    tokens_metric: String,
+    dropped_metric: String,
+}
+
+/// What a mixture of experts gives back.
+#[derive(Clone, Debug)]
+pub struct MoeOutput {
+    /// The tokens after their experts. Shape `[batch, seq, d_model]`.
+    pub hidden: Tensor<3>,
+    /// The load-balancing loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`.
+    pub auxiliary: Tensor<1>,
+    /// The z loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`.
+    pub z: Tensor<1>,
+}
+
+impl MoeConfig {
+    /// Initializes a new [`Moe`] layer.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the sizes, the gate or the capacity make no sense, or do not fit the mesh.
+    pub fn init(&self, place: &Place) -> Moe {
+        if let Some(fault) = self.fault(place.context()) {
+            refuse(format!("{}: {fault}", place.path()));
+        }
+        check_enough(place.context().tensor(), place.path(), "hidden feature", self.d_ff);
+        let settings = Settings {
+            config: self.clone(),
+            tokens_metric: place.child("tokens_per_expert").path().to_string(),
+            dropped_metric: place.child("dropped_tokens").path().to_string(),
+        };
+        place.context().declare_metric(&settings.tokens_metric, self.experts);
+        place.context().declare_metric(&settings.dropped_metric, 1);
+        Moe {
+            router: Router::new(self, &place.child("router")),
+            experts: Experts::new(self, &place.child("experts")),
+            settings,
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl Moe {
+    /// Applies the layer, waiting for the device to read `padding`.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, seq, d_model]`
+    /// - padding: `[batch, seq]`, true where the token is padding
+    /// - hidden: `[batch, seq, d_model]`
+    pub fn forward(&self, x: Tensor<3>, padding: Option<Tensor<2, Bool>>) -> MoeOutput {
+        let [batch, length, _] = x.dims();
+        let mask = padding.map_or_else(|| TokenMask::all(batch, length), TokenMask::from_padding);
+        self.forward_masked(x, &mask)
+    }
+
+    /// Applies the layer to a batch whose real tokens are known on the host.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, seq, d_model]`
+    /// - hidden: `[batch, seq, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the mask is that of another batch.
+    pub fn forward_masked(&self, x: Tensor<3>, mask: &TokenMask) -> MoeOutput {
+        let routed = self.router.forward(x.clone());
+        let routing = self.decide(x.dims(), &routed, mask);
+        self.forward_routed(x, &routed, &routing)
+    }
+
+    /// Applies a routing decision, made now or earlier: what a recomputed segment replays.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, seq, d_model]`
+    /// - hidden: `[batch, seq, d_model]`
+    pub fn forward_routed(&self, x: Tensor<3>, routed: &Routed, routing: &Routing) -> MoeOutput {
+        let [batch, length, width] = x.dims();
+        let config = &self.settings.config;
+        self.count(routing);
+        let dispatch = Dispatch::new(routing, config.experts, self.context.expert());
+        let rows = dispatch.send(rows_of(x.reshape([batch * length, width]), routing));
+        let rows = self.experts.forward(rows, &dispatch.arrangement);
+        let rows = dispatch.send_back(rows);
+        let hidden = combine(rows, weights(routed, routing, config.gate.choices()), routing);
+        let Losses { auxiliary, z } = Losses::new(routed, routing);
+        MoeOutput { hidden: hidden.reshape([batch, length, width]), auxiliary, z }
+    }
+
+    /// Decides where the tokens go. It waits for the device.
+    pub fn decide(&self, [batch, length, _]: [usize; 3], routed: &Routed, mask: &TokenMask) -> Routing {
+        let config = &self.settings.config;
+        if (mask.as_slice().len(), mask.length()) != (batch * length, length) {
+            refuse(format!(
+                "the mask has {} tokens in sequences of {}, but the input has {batch} sequences of {length}",
+                mask.as_slice().len(),
+                mask.length()
+            ));
+        }
+        let all = config.route_padding.then(|| TokenMask::all(batch, length));
+        let rules = Rules {
+            experts: config.experts,
+            gate: config.gate,
+            capacity: config.capacity,
+            training: self.context.is_training(),
+        };
+        route(&routed.read(), all.as_ref().unwrap_or(mask), &rules)
+    }
+
+    fn count(&self, routing: &Routing) {
+        if !self.context.is_training() {
+            return;
+        }
+        let counts = routing.counts(self.settings.config.experts);
+        let counts: Vec<f64> = counts.into_iter().map(|count| count as f64).collect();
+        self.context.add_metric(&self.settings.tokens_metric, &counts);
+        self.context.add_metric(&self.settings.dropped_metric, &[routing.dropped as f64]);
+    }
+}
+
+impl ModuleDisplay for Moe {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let MoeConfig { d_model, d_ff, experts, gate, capacity, activation, gated, .. } = &self.settings.config;
+        let placement = [
+            placement::split(self.context.expert(), "expert", *experts),
+            placement::split(self.context.tensor(), "hidden feature", *d_ff),
+        ];
+        content
+            .add("d_model", d_model)
+            .add("d_ff", d_ff)
+            .add("experts", experts)
+            .add_debug_attribute("gate", gate)
+            .add_debug_attribute("capacity", capacity)
+            .add_debug_attribute("activation", activation)
+            .add("gated", gated)
+            .add("placement", placement.join("; ").as_str())
+            .optional()
+    }
+}

@@ -1,0 +1,72 @@
+//! Which tokens of a batch are real, on the host.
+
+use burn::tensor::{Bool, Tensor};
+
+/// Which tokens of a batch are real and which are padding, on the host, where routing is decided.
+///
+/// A model that knows its lengths makes it without waiting for the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenMask {
+    length: usize,
+    real: Vec<bool>,
+}
+
+impl TokenMask {
+    /// A batch without padding: `groups` sequences of `length` tokens.
+    pub fn all(groups: usize, length: usize) -> Self {
+        Self { length, real: vec![true; groups * length] }
+    }
+
+    /// Sequences of these lengths, padded behind to `length` tokens.
+    ///
+    /// A sequence that is said to be longer than `length` has `length` tokens.
+    pub fn from_lengths(lengths: &[usize], length: usize) -> Self {
+        let real = lengths.iter().flat_map(|real| (0..length).map(move |token| token < *real)).collect();
+        Self { length, real }
+    }
+
+    /// The opposite of a padding mask. It waits for the device.
+    ///
+    /// # Shapes
+    ///
+    /// - padding: `[batch, seq]`, true where the token is padding
+    pub fn from_padding(padding: Tensor<2, Bool>) -> Self {
+        let [_, length] = padding.dims();
+        let real = padding.into_data().iter::<bool>().map(|padding| !padding).collect();
+        Self { length, real }
+    }
+
+    /// How many sequences there are.
+    pub fn groups(&self) -> usize {
+        if self.length == 0 { 0 } else { self.real.len() / self.length }
+    }
+
+    /// How many tokens a padded sequence has.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether each token is real, one sequence after the other.
+    pub fn as_slice(&self) -> &[bool] {
+        &self.real
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn three_ways_to_say_the_same() {
+        let expected = [true, true, false, false, false, false, true, true, true];
+        let lengths = TokenMask::from_lengths(&[2, 0, 7], 3);
+        assert_eq!(lengths.as_slice(), expected);
+        assert_eq!((lengths.groups(), lengths.length()), (3, 3));
+        let padding: Vec<Vec<bool>> = expected.chunks(3).map(|row| row.iter().map(|real| !real).collect()).collect();
+        let rows = [0, 1, 2].map(|row| [padding[row][0], padding[row][1], padding[row][2]]);
+        assert_eq!(TokenMask::from_padding(Tensor::from_data(rows, &Device::flex())), lengths);
+        assert_eq!(TokenMask::all(2, 3), TokenMask::from_lengths(&[3, 3], 3));
+        assert_eq!(TokenMask::all(2, 0).groups(), 0);
+    }
+}

@@ -1,0 +1,30 @@
+//! Mixture of experts: top-1 (switch) and top-2 gates by groups, experts divided over the expert axis.
+//!
+//! ```text
+//! x ──┬─ router ── probabilities ── route ── Routing          pure numbers: routing, gate, mask
+//!     │                │                        │
+//!     │                ├──── auxiliary, z ◄─────┤             balance
+//!     │                ▼                        ▼
+//!     └──────► dispatch ─ all-to-all ─ experts ─ all-to-all ─ combine ──► hidden
+//! ```
+//!
+//! One sequence is one group, so that no layout changes which tokens are dropped: see [`routing`].
+
+mod arrangement;
+mod mask;
+pub mod gate;
+mod config;
+pub mod routing;
+mod router;
+mod balance;
+mod dispatch;
+mod expert;
+mod layer;
+
+pub use config::MoeConfig;
+pub use expert::Experts;
+pub use gate::{Capacity, Gate};
+pub use layer::{Moe, MoeOutput};
+pub use mask::TokenMask;
+pub use router::{Routed, Router};
+pub use routing::{Routing, route};

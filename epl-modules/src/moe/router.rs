@@ -1,0 +1,119 @@
+//! The router: a linear map from a token to one number an expert.
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use epl_core::{Context, Place};
+
+use super::config::MoeConfig;
+use crate::invalid::refuse;
+use crate::random::Noise;
+
+/// Scores every expert for every token, in at least 32 bits.
+///
+/// The weights are whole on every rank, without bias.
+#[derive(Module, Debug)]
+pub struct Router {
+    /// Shape `[d_model, experts]`.
+    pub weight: Param<Tensor<2>>,
+    #[module(skip)]
+    jitter: f64,
+    #[module(skip)]
+    key: u64,
+    #[module(skip)]
+    context: Context,
+}
+
+/// What the router says about every token of a batch, row after row.
+#[derive(Clone, Debug)]
+pub struct Routed {
+    /// The probability of each expert. Shape `[batch * seq, experts]`.
+    pub probabilities: Tensor<2>,
+    /// The logarithm of the sum of the exponentials of the logits. Shape `[batch * seq, 1]`.
+    pub log_sum: Tensor<2>,
+}
+
+impl Routed {
+    /// The probabilities on the host, row after row. It waits for the device.
+    pub fn read(&self) -> Vec<f64> {
+        self.probabilities.clone().into_data().iter::<f64>().collect()
+    }
+}
+
+impl Router {
+    pub(super) fn new(config: &MoeConfig, place: &Place) -> Self {
+        let normal = || MoeConfig::fan_in_normal(config.d_model);
+        let initializer = config.router_initializer.clone().unwrap_or_else(normal);
+        Self {
+            weight: place.param([config.d_model, config.experts], initializer),
+            jitter: config.jitter,
+            key: place.layer_key("router"),
+            context: place.context().clone(),
+        }
+    }
+
+    /// Scores every expert.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, seq, d_model]`
+    /// - probabilities: `[batch * seq, experts]`
+    pub fn forward(&self, x: Tensor<3>) -> Routed {
+        let [batch, length, width] = x.dims();
+        let dtype = router_dtype(x.dtype());
+        let x = self.shake(x.cast(dtype));
+        let logits = x.reshape([batch * length, width]).matmul(self.weight.val().cast(dtype));
+        // The softmax does not change when a constant is taken off, so the largest one needs no gradient.
+        let largest = logits.clone().detach().max_dim(1);
+        let exponentials = (logits - largest.clone()).exp();
+        let sum = exponentials.clone().sum_dim(1);
+        Routed { probabilities: exponentials / sum.clone(), log_sum: sum.log() + largest }
+    }
+
+    /// Multiplies what the router reads, and only that, by noise in `[1 - jitter, 1 + jitter)` while training.
+    fn shake(&self, x: Tensor<3>) -> Tensor<3> {
+        if self.jitter == 0.0 || !self.context.is_training() {
+            return x;
+        }
+        let shape = x.dims();
+        let samples = self.context.samples();
+        if samples.len() != shape[0] {
+            refuse(format!("the router got {} sequences, but the micro-batch has {} samples", shape[0], samples.len()));
+        }
+        let noise = Noise::next_call(&self.context, self.key);
+        let factors = jitter_factors(noise, &samples, shape, self.jitter);
+        let factors = Tensor::from_data(TensorData::new(factors, shape), (&x.device(), x.dtype()));
+        x * factors
+    }
+}
+
+/// One factor an element: they belong to the sample and the position, never to the rank.
+fn jitter_factors(noise: Noise, samples: &[u64], [_, length, width]: [usize; 3], jitter: f64) -> Vec<f32> {
+    let rows = samples.iter().flat_map(|sample| (0..length).map(|token| noise.sample(*sample).at(token)));
+    let factor = |uniform: f64| (1.0 - jitter + 2.0 * jitter * uniform) as f32;
+    rows.flat_map(|row| (0..width).map(move |element| factor(row.uniform(element)))).collect()
+}
+
+/// At least 32 bits: the "selective precision" of Switch Transformers.
+fn router_dtype(dtype: DType) -> FloatDType {
+    match dtype {
+        DType::F64 => FloatDType::F64,
+        _ => FloatDType::F32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_belongs_to_the_sample_and_stays_in_its_range() {
+        let noise = Noise::new(1, 2, 3, 0);
+        let whole = jitter_factors(noise, &[7, 8], [2, 3, 5], 0.25);
+        assert!(whole.iter().all(|factor| (0.75..=1.25).contains(factor)));
+        assert!(whole.iter().any(|factor| *factor < 0.9) && whole.iter().any(|factor| *factor > 1.1));
+        // Sample 8 alone, padded further.
+        let alone = jitter_factors(noise, &[8], [1, 6, 5], 0.25);
+        assert_eq!(whole[15..], alone[..15]);
+        assert_ne!(whole, jitter_factors(Noise::new(1, 3, 3, 0), &[7, 8], [2, 3, 5], 0.25));
+    }
+}

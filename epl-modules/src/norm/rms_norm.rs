@@ -1,0 +1,213 @@
+//! Root mean square normalisation.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::tensor::{DType, Tensor};
+use epl_comm::custom_vjp;
+use epl_core::Place;
+use multiversion::multiversion;
+
+use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
+use crate::invalid::refuse;
+
+/// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
+#[derive(Config, Debug)]
+pub struct RmsNormConfig {
+    /// The size of the input features.
+    pub d_model: usize,
+    /// A value required for numerical stability. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+}
+
+/// Divides by the root mean square along the last dim and scales: no mean is subtracted, no bias added.
+///
+/// `Y = X / sqrt(mean(X^2) + eps) * gamma`
+///
+/// See [Root mean square layer normalization](https://arxiv.org/abs/1910.07467); it is also T5's layer norm.
+///
+/// Should be created with [`RmsNormConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct RmsNorm {
+    /// The learnable scale, `[d_model]`.
+    pub gamma: Param<Tensor<1>>,
+    /// A value required for numerical stability.
+    pub epsilon: f64,
+    /// The size of the input features.
+    pub d_model: usize,
+}
+
+impl RmsNormConfig {
+    /// Initializes a new [`RmsNorm`] layer; `gamma` is one.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when epsilon is not positive.
+    pub fn init(&self, place: &Place) -> RmsNorm {
+        if self.epsilon <= 0.0 {
+            refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
+        }
+        let gamma = place.param([self.d_model], Initializer::Ones);
+        RmsNorm { gamma, epsilon: self.epsilon, d_model: self.d_model }
+    }
+}
+
+impl RmsNorm {
+    /// Normalises along the last dim.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[..., d_model]`
+    /// - output: `[..., d_model]`
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let epsilon = self.epsilon;
+        custom_vjp(
+            (input, self.gamma.val()),
+            |(x, gamma)| match host_float(&x).filter(|_| x.dtype() == gamma.dtype()) {
+                Some(HostFloat::Single) => forward_host::<f32, D>(x, gamma, epsilon),
+                Some(HostFloat::Double) => forward_host::<f64, D>(x, gamma, epsilon),
+                None => forward_tensors(x, gamma, epsilon),
+            },
+            |saved, grad| {
+                let (grad_x, grad_gamma) = match host_float(&grad).filter(|_| saved.x.dtype() == saved.gamma.dtype()) {
+                    Some(HostFloat::Single) => backward_host::<f32, D>(saved, grad),
+                    Some(HostFloat::Double) => backward_host::<f64, D>(saved, grad),
+                    None => backward_tensors(saved, grad),
+                };
+                (Some(grad_x), Some(grad_gamma))
+            },
+        )
+    }
+}
+
+impl ModuleDisplay for RmsNorm {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content.add("d_model", &self.d_model).add("epsilon", &self.epsilon).add("placement", "replicated").optional()
+    }
+}
+
+/// What backward needs: the inputs, and 1 / sqrt(mean(x²) + ε) with a last dim of 1.
+struct Saved<const D: usize> {
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    inverse: Tensor<D>,
+}
+
+/// The shape of one number a row.
+fn one_a_row<const D: usize>(mut shape: [usize; D]) -> [usize; D] {
+    shape[D - 1] = 1;
+    shape
+}
+
+fn forward_host<T: Real, const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
+    let (shape, device, d) = (x.dims(), x.device(), x.dims()[D - 1]);
+    let rows = host::rows_a_task(d);
+    let (input, scale) = (View::<T>::new(x.clone()), View::<T>::new(gamma.clone()));
+    let mut output = vec![T::ZERO; input.slice().len()];
+    let mut inverse = vec![T::ZERO; input.slice().len() / d];
+    host::for_blocks2((&mut output, rows * d), (&mut inverse, rows), |block, output, inverse| {
+        let first = block * rows * d;
+        normalise(&input.slice()[first..first + output.len()], scale.slice(), T::of(epsilon), output, inverse);
+    });
+    let output = host::tensor(output, shape, &device);
+    (output, Saved { x, gamma, inverse: host::tensor(inverse, one_a_row(shape), &device) })
+}
+
+#[multiversion(targets = "simd")]
+fn normalise<T: Real>(x: &[T], gamma: &[T], epsilon: T, output: &mut [T], inverse: &mut [T]) {
+    let d = gamma.len();
+    for ((x, y), inverse) in x.chunks_exact(d).zip(output.chunks_exact_mut(d)).zip(inverse) {
+        let r = T::ONE / (sum_of(x, x, |a, b| a * b) / T::of(d as f64) + epsilon).sqrt();
+        *inverse = r;
+        for ((y, x), gamma) in y.iter_mut().zip(x).zip(gamma) {
+            *y = *x * r * *gamma;
+        }
+    }
+}
+
+fn backward_host<T: Real, const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor<D>, Tensor<1>) {
+    let (device, d) = (grad.device(), grad.dims()[D - 1]);
+    let rows = host::rows_a_task(d);
+    let (x, gamma) = (View::<T>::new(saved.x), View::<T>::new(saved.gamma));
+    let inverse = View::<T>::new(saved.inverse);
+    let mut grad = Owned::<T>::take(grad);
+    let blocks = inverse.slice().len().div_ceil(rows);
+    let mut partials = vec![T::ZERO; blocks * d];
+    host::for_blocks2((grad.slice_mut(), rows * d), (&mut partials, d), |block, grad, partial| {
+        let first = block * rows;
+        let inverse = &inverse.slice()[first..first + grad.len() / d];
+        let x = &x.slice()[first * d..first * d + grad.len()];
+        denormalise(x, gamma.slice(), inverse, grad, partial);
+    });
+    let grad_gamma = host::sum_blocks(&partials, d);
+    (grad.into_tensor(&device), host::tensor(grad_gamma, [d], &device))
+}
+
+/// With r = 1 / sqrt(mean(x²) + ε) and h = gradient · γ: ∂x = r h − r³ x Σ(h x) / d, ∂γ = Σ over rows (gradient · x r).
+#[multiversion(targets = "simd")]
+fn denormalise<T: Real>(x: &[T], gamma: &[T], inverse: &[T], grad: &mut [T], partial: &mut [T]) {
+    let d = gamma.len();
+    for ((x, grad), r) in x.chunks_exact(d).zip(grad.chunks_exact_mut(d)).zip(inverse) {
+        let r = *r;
+        for ((grad, x), (partial, gamma)) in grad.iter_mut().zip(x).zip(partial.iter_mut().zip(gamma)) {
+            *partial += *grad * *x * r;
+            *grad = *grad * *gamma;
+        }
+        let along = sum_of(grad, x, |h, x| h * x) * r * r * r / T::of(d as f64);
+        for (grad, x) in grad.iter_mut().zip(x) {
+            *grad = *grad * r - *x * along;
+        }
+    }
+}
+
+/// The type in which the formula is computed.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+fn forward_tensors<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
+    let (dtype, wide) = (x.dtype(), wide(x.dtype()));
+    let wide_x = x.clone().cast(wide);
+    let inverse = (wide_x.clone().square().mean_dim(D - 1) + epsilon).sqrt().recip();
+    let output = wide_x * inverse.clone() * gamma.clone().cast(wide).unsqueeze();
+    (output.cast(dtype), Saved { x, gamma, inverse })
+}
+
+fn backward_tensors<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor<D>, Tensor<1>) {
+    let (Saved { x, gamma, inverse }, dtype, d) = (saved, grad.dtype(), grad.dims()[D - 1]);
+    let (gamma_dtype, wide) = (gamma.dtype(), wide(dtype));
+    let (x, grad) = (x.cast(wide) * inverse.clone(), grad.cast(wide));
+    let rows = grad.shape().num_elements() / d;
+    let grad_gamma = (grad.clone() * x.clone()).reshape([rows, d]).sum_dim(0).reshape([d]);
+    let h = grad * gamma.cast(wide).unsqueeze();
+    let along = (h.clone() * x.clone()).mean_dim(D - 1);
+    let grad_x = (h - x * along) * inverse;
+    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Distribution};
+
+    #[test]
+    fn both_paths_agree() {
+        let device = Device::flex();
+        let normal = Distribution::Normal(0.0, 1.0);
+        let x = Tensor::<3>::random([5, 7, 33], normal, &device);
+        let (gamma, grad) = (Tensor::<1>::random([33], normal, &device), Tensor::<3>::random([5, 7, 33], normal, &device));
+        let (a, saved_a) = forward_host::<f32, 3>(x.clone(), gamma.clone(), 1e-6);
+        let (b, saved_b) = forward_tensors(x, gamma, 1e-6);
+        let (ax, ag) = backward_host::<f32, 3>(saved_a, grad.clone());
+        let (bx, bg) = backward_tensors(saved_b, grad);
+        for difference in [(a - b).abs().max(), (ax - bx).abs().max(), (ag - bg).abs().max()] {
+            assert!(difference.into_scalar::<f32>() < 2e-5);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Random numbers that belong to a sample, not to a rank.
+//!
+//! Rule 3 of the design: a mask depends on (seed, step, global sample number, layer, call number in the forward,
+//! element inside the unsplit, unpadded sample), and on nothing else. So there is no generator with a state:
+//! every number is a hash of where it stands.
+//!
+//! ```text
+//! Noise   = hash(seed, step, layer, call)      one call of one layer in one step
+//! Row     = hash(Noise, sample, coordinates)   one row of one sample: all coordinates but the last
+//! number  = hash(Row, last coordinate)         32 bits
+//! ```
+//!
+//! An element is named by its coordinates, never by an offset into a buffer, so a longer padding, another cut of
+//! the batch and a slice of the heads name the same elements in the same way.
+//!
+//! Keys are chained through the finalizer of SplitMix64 (Steele, Lea, Flood, 2014). The last step is the 32-bit
+//! permutation `triple32` (Wellons, 2018) over a counter, keyed twice; it has no 64-bit product, so that
+//! a loop over a row is vectorised. This is the counter-based scheme of Salmon et al. (2011) with a cheaper
+//! mixer: meant for masks and noise, not for cryptography.
+
+use epl_core::Context;
+use multiversion::multiversion;
+
+use crate::host::Real;
+
+/// The random numbers of one call of one layer in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise(u64);
+
+/// The random numbers of one row of one sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row(u64);
+
+/// The finalizer of SplitMix64: a permutation of 64 bits.
+#[inline(always)]
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[inline(always)]
+fn bits(key: u64, element: u32) -> u32 {
+    let mut x = element.wrapping_mul(0x9e37_79b9) ^ key as u32;
+    x = (x ^ (x >> 17)).wrapping_mul(0xed5a_d4bb) ^ (key >> 32) as u32;
+    x = (x ^ (x >> 11)).wrapping_mul(0xac4c_1b51);
+    x = (x ^ (x >> 15)).wrapping_mul(0x3184_8bab);
+    x ^ (x >> 14)
+}
+
+impl Noise {
+    /// The numbers that belong to these four.
+    pub fn new(seed: u64, step: u64, layer: u64, call: u64) -> Self {
+        Self([step, layer, call].into_iter().fold(mix(seed), |key, part| mix(key ^ part)))
+    }
+
+    /// The numbers of the layer's next call in the current forward pass. It counts the call.
+    pub fn next_call(context: &Context, layer: u64) -> Self {
+        Self::new(context.seed(), context.step(), layer, context.call_number(layer))
+    }
+
+    /// The numbers of one sample, named by its global number.
+    pub fn sample(self, sample: u64) -> Row {
+        Row(mix(self.0 ^ sample))
+    }
+}
+
+impl Row {
+    /// The row at a further coordinate.
+    #[inline]
+    pub fn at(self, coordinate: usize) -> Self {
+        Self(mix(self.0 ^ coordinate as u64))
+    }
+
+    /// 32 random bits for an element of the row. The element number must be below 2^32.
+    #[inline]
+    pub fn bits(self, element: usize) -> u32 {
+        bits(self.0, element as u32)
+    }
+
+    /// A number in `[0, 1)` for an element of the row, a multiple of 2^-32.
+    #[inline]
+    pub fn uniform(self, element: usize) -> f64 {
+        f64::from(self.bits(element)) / 4_294_967_296.0
+    }
+}
+
+/// A number in `[0, 1)` for the element of a sample with these coordinates: the last one counts along a row.
+///
+/// For a loop over a row, take `noise.sample(sample).at(..)` once, then [`Row::uniform`].
+pub fn uniform(noise: Noise, sample: u64, coordinates: &[usize]) -> f64 {
+    let (element, prefix) = coordinates.split_last().map_or((0, &[][..]), |(last, prefix)| (*last, prefix));
+    prefix.iter().fold(noise.sample(sample), |row, coordinate| row.at(*coordinate)).uniform(element)
+}
+
+/// Keeps an element with probability 1 - `prob` and multiplies it by 1 / (1 - `prob`); the others become zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// An element is dropped when its bits are below this.
+    threshold: u32,
+    /// The factor of the elements that are kept.
+    pub scale: f64,
+}
+
+impl Keep {
+    pub(crate) fn new(prob: f64) -> Self {
+        Self { threshold: (prob * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - prob) }
+    }
+
+    /// Applies itself to the elements `first..` of a row.
+    pub(crate) fn apply<T: Real>(self, row: Row, first: usize, values: &mut [T]) {
+        keep(row.0, first as u32, self.threshold, T::of(self.scale), values);
+    }
+
+    /// Changes the sign of the dropped elements of a row of numbers that are not negative, and writes the row
+    /// that is left to `kept`.
+    pub(crate) fn sign<T: Real>(self, row: Row, values: &mut [T], kept: &mut [T]) {
+        sign(row.0, self.threshold, T::of(self.scale), values, kept);
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn keep<T: Real>(key: u64, first: u32, threshold: u32, scale: T, values: &mut [T]) {
+    for (index, value) in values.iter_mut().enumerate() {
+        let kept = bits(key, first.wrapping_add(index as u32)) >= threshold;
+        *value = if kept { *value * scale } else { T::ZERO };
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn sign<T: Real>(key: u64, threshold: u32, scale: T, values: &mut [T], out: &mut [T]) {
+    for (index, (value, out)) in values.iter_mut().zip(out).enumerate() {
+        let kept = bits(key, index as u32) >= threshold;
+        *out = if kept { *value * scale } else { T::ZERO };
+        *value = if kept { *value } else { -*value };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(n: usize, number: impl Fn(usize) -> f64) -> Vec<f64> {
+        (0..n).map(number).collect()
+    }
+
+    /// Mean, variance and the correlation of neighbours, each in standard deviations of its estimate.
+    fn scores(u: &[f64]) -> [f64; 3] {
+        let n = u.len() as f64;
+        let mean = u.iter().sum::<f64>() / n;
+        let variance = u.iter().map(|x| (x - 0.5).powi(2)).sum::<f64>() / n;
+        let serial = u.windows(2).map(|w| (w[0] - 0.5) * (w[1] - 0.5)).sum::<f64>() / n;
+        let sd = (1.0f64 / 12.0).sqrt();
+        [(mean - 0.5) / sd * n.sqrt(), (variance - 1.0 / 12.0) / (1.0f64 / 180.0).sqrt() * n.sqrt(), serial * 12.0 * n.sqrt()]
+    }
+
+    #[test]
+    fn numbers_are_uniform_along_every_coordinate() {
+        let n = 1 << 20;
+        let noise = Noise::new(1, 2, 3, 4);
+        let along = [
+            draws(n, |i| noise.sample(7).uniform(i)),
+            draws(n, |i| noise.sample(7).at(i).uniform(0)),
+            draws(n, |i| noise.sample(i as u64).uniform(5)),
+            draws(n, |i| Noise::new(1, i as u64, 3, 4).sample(7).uniform(5)),
+            draws(n, |i| Noise::new(i as u64, 2, 3, 4).sample(7).uniform(5)),
+            draws(n, |i| Noise::new(1, 2, 3, i as u64).sample(7).at(1).uniform(5)),
+            draws(n, |i| noise.sample((i >> 8) as u64).at((i >> 4) & 15).uniform(i & 15)),
+        ];
+        for (which, u) in along.iter().enumerate() {
+            assert!(scores(u).iter().all(|score| score.abs() < 4.5), "stream {which}: {:?}", scores(u));
+        }
+    }
+
+    #[test]
+    fn every_bit_and_every_byte_is_fair() {
+        let row = Noise::new(9, 0, 0, 0).sample(0);
+        let n = 1 << 20;
+        let (mut ones, mut bytes) = ([0u64; 32], [[0u64; 256]; 4]);
+        for i in 0..n {
+            let x = row.bits(i);
+            (0..32).for_each(|bit| ones[bit] += u64::from(x >> bit & 1));
+            (0..4).for_each(|byte| bytes[byte][(x >> (8 * byte) & 255) as usize] += 1);
+        }
+        for (bit, count) in ones.iter().enumerate() {
+            let score = (*count as f64 - n as f64 / 2.0) / (n as f64 / 4.0).sqrt();
+            assert!(score.abs() < 4.5, "bit {bit}: {score}");
+        }
+        for counts in bytes {
+            let expected = n as f64 / 256.0;
+            let chi = counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum::<f64>();
+            assert!((chi - 255.0).abs() < 4.5 * (2.0f64 * 255.0).sqrt(), "{chi}");
+        }
+    }
+
+    #[test]
+    fn neighbouring_rows_are_independent() {
+        let noise = Noise::new(3, 1, 4, 1);
+        let n = 1 << 18;
+        for shift in 0..4 {
+            let product = |i: usize| {
+                let (a, b) = (noise.sample(0).at(5), noise.sample(0).at(6));
+                (a.uniform(i) - 0.5) * (b.uniform(i + shift) - 0.5)
+            };
+            let score = (0..n).map(product).sum::<f64>() * 12.0 / (n as f64).sqrt();
+            assert!(score.abs() < 4.5, "shift {shift}: {score}");
+        }
+    }
+
+    #[test]
+    fn the_kept_share_is_the_asked_one() {
+        for prob in [0.0, 0.1, 0.5, 0.9] {
+            let keep = Keep::new(prob);
+            let mut values = vec![1.0f32; 1 << 20];
+            keep.apply(Noise::new(0, 0, 0, 0).sample(1), 0, &mut values);
+            let n = values.len() as f64;
+            let kept = values.iter().filter(|x| **x != 0.0).count() as f64;
+            assert!((kept - n * (1.0 - prob)).abs() <= 4.5 * (n * prob * (1.0 - prob)).sqrt(), "{prob}: {kept}");
+            assert!(values.iter().all(|x| *x == 0.0 || *x == keep.scale as f32));
+        }
+    }
+
+    #[test]
+    fn one_function_names_the_same_numbers() {
+        let noise = Noise::new(1, 1, 1, 1);
+        assert_eq!(uniform(noise, 3, &[4, 5, 6]), noise.sample(3).at(4).at(5).uniform(6));
+        assert_eq!(uniform(noise, 3, &[6]), noise.sample(3).uniform(6));
+    }
+}

@@ -1,0 +1,164 @@
+//! One function a layer: the same under every split of the tensor axis.
+
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+use epl_core::Place;
+use epl_modules::*;
+
+use super::run::{At, outcome};
+use super::{Outcome, assert_close};
+
+/// The sizes of the tensor axis that are compared with one rank.
+const RANKS: [usize; 3] = [2, 3, 4];
+
+fn check(what: &str, limit: f64, ranks: &[usize], run: impl Fn(usize) -> Outcome) {
+    let whole = run(1);
+    assert!(whole.len() > 1, "{what}: no gradient was compared");
+    for ranks in ranks {
+        assert_close(&format!("{what}, tensor {ranks}"), &run(*ranks), &whole, limit);
+    }
+}
+
+pub(crate) fn column_then_row(limit: f64) {
+    for (bias, hidden) in [(true, 12), (false, 12), (true, 13)] {
+        check("linear", limit, &RANKS, |ranks| {
+            let build = |place: &Place| {
+                let columns = SplitLinearConfig::new(6, hidden).with_bias(bias).init(&place.child("columns"));
+                let rows = SplitLinearConfig::new(hidden, 5).with_cut(LinearCut::Row).with_bias(bias);
+                (columns, rows.init(&place.child("rows")))
+            };
+            outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, (SplitLinear, SplitLinear)>| {
+                at.layer.1.forward(at.layer.0.forward(at.inputs[0].clone()))
+            })
+        });
+    }
+}
+
+pub(crate) fn columns_gathered(limit: f64) {
+    check("columns, gathered", limit, &RANKS, |ranks| {
+        let build = |place: &Place| SplitLinearConfig::new(6, 7).init(place);
+        outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitLinear>| {
+            at.layer.forward(at.inputs[0].clone()).all_gather()
+        })
+    });
+}
+
+pub(crate) fn norms_and_replicated(limit: f64) {
+    check("norms", limit, &RANKS, |ranks| {
+        let build = |place: &Place| {
+            let linear = ReplicatedLinearConfig::new(6, 33).init(place);
+            (linear, RmsNormConfig::new(33).init(place), LayerNormConfig::new(33).init(place))
+        };
+        outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, (ReplicatedLinear, RmsNorm, LayerNorm)>| {
+            let (linear, rms, layer) = at.layer;
+            layer.forward(rms.forward(linear.forward(at.inputs[0].clone())))
+        })
+    });
+}
+
+fn ids(shape: [usize; 2], below: i64, at: &Place) -> Tensor<2, Int> {
+    let ids: Vec<i64> = (0..(shape[0] * shape[1]) as i64).map(|i| (i * i * 5 + 3 * i) % below).collect();
+    Tensor::from_data(TensorData::new(ids, shape), at.device())
+}
+
+pub(crate) fn embedding_with_tied_head(limit: f64) {
+    for vocabulary in [12, 13] {
+        check("embedding", limit, &RANKS, |ranks| {
+            let build = |place: &Place| SplitEmbeddingConfig::new(vocabulary, 6).init(place);
+            outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitEmbedding>| {
+                let vectors = at.layer.forward(ids([4, 3], vocabulary as i64, at.epl.place()));
+                at.layer.logits(vectors + at.inputs[0].clone()).all_gather()
+            })
+        });
+    }
+}
+
+pub(crate) fn cross_entropy(limit: f64) {
+    for (smoothing, classes) in [(0.0, 12), (0.1, 13), (0.3, 41)] {
+        check("cross-entropy", limit, &RANKS, |ranks| {
+            let build = |place: &Place| SplitLinearConfig::new(6, classes).init(place);
+            outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitLinear>| {
+                let loss = SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init();
+                let targets = ids([4, 3], classes as i64, at.epl.place()).reshape([12]);
+                let ignored = Tensor::<1, Bool>::from_data([0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0].map(|x| x == 1), at.epl.place().device());
+                let targets = targets.mask_fill(ignored, -100);
+                let logits = at.layer.forward(at.inputs[0].clone().reshape([12, 6]) * 4.0);
+                loss.forward(logits, targets).reshape([1, 1, 1])
+            })
+        });
+    }
+}
+
+pub(crate) fn argmax(_limit: f64) {
+    for classes in [12, 13] {
+        let find = |ranks: usize| {
+            let build = |place: &Place| SplitLinearConfig::new(6, classes).init(place);
+            let found = std::sync::Mutex::new(Vec::new());
+            outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitLinear>| {
+                let logits = at.layer.forward(at.inputs[0].clone().reshape([12, 6]));
+                // Every row a second time with all classes equal: the lowest id wins.
+                let tied = epl_comm::Split::from_local(logits.clone().local() * 0.0, 1, classes, logits.group());
+                let all: Vec<i64> = split_argmax(logits).into_data().iter().collect();
+                assert_eq!(split_argmax(tied).into_data().iter::<i64>().max(), Some(0));
+                found.lock().expect("no rank panicked").push(all);
+                at.inputs[0].clone()
+            });
+            let found = found.into_inner().expect("no rank panicked");
+            assert!(found.iter().all(|ids| *ids == found[0]), "ranks differ");
+            found[0].clone()
+        };
+        let whole = find(1);
+        assert!(whole.iter().collect::<std::collections::BTreeSet<_>>().len() > 2, "{whole:?}");
+        RANKS.iter().for_each(|ranks| assert_eq!(find(*ranks), whole));
+    }
+}
+
+fn padding(at: &Place) -> Tensor<2, Bool> {
+    // The last sample has no key at all.
+    let hidden: Vec<bool> = (0..4 * 5).map(|i| i >= 15 || (i / 5 == 1 && i % 5 > 2)).collect();
+    Tensor::from_data(TensorData::new(hidden, [4, 5]), at.device())
+}
+
+pub(crate) fn self_attention(limit: f64) {
+    for (bias, scale, dropout, causal) in [(true, true, 0.0, false), (false, false, 0.3, true), (true, true, 0.5, false)] {
+        check("self-attention", limit, &[2, 4], |ranks| {
+            let build = |place: &Place| {
+                let config = MultiHeadAttentionConfig::new(6, 4).with_head_dim(Some(3)).with_bias(bias);
+                config.with_scale(scale).with_dropout(dropout).init(place)
+            };
+            outcome(ranks, &[[4, 5, 6]], build, |at: At<'_, MultiHeadAttention>| {
+                let input = AttentionInput::self_attention(at.inputs[0].clone()).with_padding(padding(at.epl.place()));
+                at.layer.forward(if causal { input.causal() } else { input })
+            })
+        });
+    }
+}
+
+pub(crate) fn cross_attention_with_bias(limit: f64) {
+    for bidirectional in [true, false] {
+        check("cross-attention", limit, &[2, 4], |ranks| {
+            let build = |place: &Place| {
+                let attention = MultiHeadAttentionConfig::new(6, 4).with_head_dim(Some(2)).with_dropout(0.2);
+                let bias = RelativeBiasConfig::new(4).with_bidirectional(bidirectional).with_n_buckets(8);
+                (attention.init(&place.child("attention")), bias.with_max_distance(6).init(&place.child("bias")))
+            };
+            outcome(ranks, &[[4, 3, 6], [4, 5, 6]], build, |at: At<'_, (MultiHeadAttention, RelativeBias)>| {
+                let (attention, bias) = at.layer;
+                let memory = epl_comm::copied(at.inputs[1].clone(), at.epl.context().tensor());
+                let input = AttentionInput::cross_attention(at.inputs[0].clone(), memory);
+                attention.forward(input.with_padding(padding(at.epl.place())).with_bias(bias.forward(3, 5, 1)))
+            })
+        });
+    }
+}
+
+pub(crate) fn feed_forward(limit: f64) {
+    let kinds = [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu];
+    for (gated, activation) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
+        check(&format!("{activation:?}"), limit, &RANKS, |ranks| {
+            let config = FeedForwardConfig::new(6, 13).with_gated(gated).with_activation(activation).with_dropout(0.25);
+            outcome(ranks, &[[4, 3, 6]], |place: &Place| config.init(place), |at: At<'_, FeedForward>| {
+                at.layer.forward(at.inputs[0].clone())
+            })
+        });
+    }
+}

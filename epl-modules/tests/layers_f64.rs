@@ -1,0 +1,101 @@
+//! No split of the tensor axis changes what a layer computes, in f64 to 1e-10; and it is what Burn's layer computes.
+
+mod layers;
+
+use std::sync::Once;
+
+use burn::tensor::{Device, FloatDType};
+use layers::{against_burn, cases};
+
+const LIMIT: f64 = 1e-10;
+
+/// One default for the whole binary.
+fn configure() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
+}
+
+#[test]
+fn column_then_row() {
+    configure();
+    cases::column_then_row(LIMIT);
+}
+
+#[test]
+fn columns_gathered() {
+    configure();
+    cases::columns_gathered(LIMIT);
+}
+
+#[test]
+fn norms_and_replicated() {
+    configure();
+    cases::norms_and_replicated(LIMIT);
+}
+
+#[test]
+fn embedding_with_tied_head() {
+    configure();
+    cases::embedding_with_tied_head(LIMIT);
+}
+
+#[test]
+fn cross_entropy() {
+    configure();
+    cases::cross_entropy(LIMIT);
+}
+
+#[test]
+fn argmax() {
+    configure();
+    cases::argmax(LIMIT);
+}
+
+#[test]
+fn self_attention() {
+    configure();
+    cases::self_attention(LIMIT);
+}
+
+#[test]
+fn cross_attention_with_bias() {
+    configure();
+    cases::cross_attention_with_bias(LIMIT);
+}
+
+#[test]
+fn feed_forward() {
+    configure();
+    cases::feed_forward(LIMIT);
+}
+
+#[test]
+fn burns_linear() {
+    configure();
+    against_burn::linear(LIMIT);
+}
+
+#[test]
+fn burns_norms() {
+    configure();
+    against_burn::norms(LIMIT);
+}
+
+#[test]
+fn burns_embedding() {
+    configure();
+    against_burn::embedding(LIMIT);
+}
+
+#[test]
+fn burns_cross_entropy() {
+    configure();
+    against_burn::cross_entropy(LIMIT);
+}
+
+#[test]
+fn burns_attention() {
+    configure();
+    against_burn::attention(LIMIT);
+}
+

@@ -1,0 +1,58 @@
+//! Mixture of experts: no layout changes the mathematics, in f32 to 1e-5; refusals; metrics.
+
+mod moe;
+
+use epl_core::testing::config;
+use epl_core::{Error, launch};
+use epl_modules::moe::{Capacity, Gate, MoeConfig};
+use moe::case::{Case, cases};
+use moe::layout::{Layout, build, run};
+use moe::{assert_close, reference};
+
+const LIMIT: f64 = 1e-5;
+
+#[test]
+fn one_rank_equals_the_dense_reference() {
+    for case in cases() {
+        assert_close(case.name, &run(&case, (1, 1, 1)), &reference::compute(&case), LIMIT);
+    }
+}
+
+#[test]
+fn layouts_equal_one_rank() {
+    let layouts: [Layout; 5] = [(2, 1, 1), (2, 1, 2), (4, 1, 4), (1, 2, 1), (2, 2, 2)];
+    for case in cases() {
+        let whole = run(&case, (1, 1, 1));
+        for layout in layouts {
+            assert_close(&format!("{} under {layout:?}", case.name), &run(&case, layout), &whole, LIMIT);
+        }
+    }
+}
+
+/// What `init` says to a configuration on a mesh.
+fn refusal(layout: Layout, config: MoeConfig) -> String {
+    let case = Case { config, ..cases().remove(0) };
+    let (data, tensor, expert) = layout;
+    let built = launch(&self::config(data, tensor, expert), |epl| build(&case, &epl).map(drop));
+    match built {
+        Err(Error::Rank { cause, .. }) => cause.to_string(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_numbers() {
+    let new = MoeConfig::new;
+    for (layout, config, expected) in [
+        ((3, 1, 3), new(6, 7, 4), "moe: 4 experts cannot be divided evenly over 3 expert ranks"),
+        ((1, 2, 1), new(6, 1, 4), "moe: 1 hidden features cannot be split over 2 ranks"),
+        ((1, 1, 1), new(6, 7, 1).with_gate(Gate::Top2), "moe: 1 experts, but the gate Top2 sends a token to 2"),
+        ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
+        ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),
+        ((1, 1, 1), new(6, 7, 4).with_jitter(1.5), "moe: jitter 1.5"),
+        ((1, 1, 1), new(6, 7, 4).with_capacity(Capacity::Fixed(0)), "moe: a fixed capacity of 0"),
+    ] {
+        let message = refusal(layout, config);
+        assert!(message.contains(expected), "{message}");
+    }
+}

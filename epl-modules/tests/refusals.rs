@@ -1,0 +1,82 @@
+//! What a user gets wrong is an error with both numbers, not a panic.
+
+use burn::tensor::{Bool, Int, Tensor};
+use epl_core::{Epl, launch, testing};
+use epl_modules::*;
+
+/// The error of a closure on `ranks` tensor ranks.
+#[track_caller]
+fn refused<T>(ranks: usize, parts: &[&str], f: impl Fn(&Epl) -> T + Sync) {
+    let found = launch(&testing::config(1, ranks, 1), |epl| {
+        epl_comm::catch(|| f(&epl))?;
+        Ok(())
+    });
+    let error = found.expect_err("this is wrong").to_string();
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    assert!(!error.contains("panicked"), "{error}");
+}
+
+#[test]
+fn sizes_that_cannot_be_split() {
+    refused(2, &["layer: 3 heads", "2 ranks of the tensor axis"], |epl| {
+        MultiHeadAttentionConfig::new(6, 3).init(&epl.place().child("layer"))
+    });
+    refused(2, &["3 heads", "2 ranks"], |epl| RelativeBiasConfig::new(3).init(epl.place()));
+    refused(1, &["d_model 6", "4 heads"], |epl| MultiHeadAttentionConfig::new(6, 4).init(epl.place()));
+    refused(4, &["3 columns", "4 ranks"], |epl| SplitLinearConfig::new(8, 3).init(epl.place()));
+    refused(4, &["3 rows", "4 ranks"], |epl| {
+        SplitLinearConfig::new(3, 8).with_cut(LinearCut::Row).init(epl.place())
+    });
+    refused(4, &["2 rows", "4 ranks"], |epl| SplitEmbeddingConfig::new(2, 8).init(epl.place()));
+    refused(1, &["2 buckets", "at least 4"], |epl| RelativeBiasConfig::new(1).with_n_buckets(2).init(epl.place()));
+}
+
+#[test]
+fn values_out_of_range() {
+    refused(1, &["1.5", "[0, 1)"], |epl| DropoutConfig::new(1.5).init(epl.place()));
+    refused(1, &["epsilon -1"], |epl| RmsNormConfig::new(4).with_epsilon(-1.0).init(epl.place()));
+    refused(1, &["epsilon 0"], |epl| LayerNormConfig::new(4).with_epsilon(0.0).init(epl.place()));
+    refused(1, &["2", "[0, 1]"], |_| SplitCrossEntropyConfig::new().with_label_smoothing(2.0).init());
+}
+
+#[test]
+fn inputs_that_do_not_fit() {
+    refused(1, &["cut by rows", "Split"], |epl| {
+        let layer = SplitLinearConfig::new(4, 4).with_cut(LinearCut::Row).init(epl.place());
+        layer.forward(Tensor::<2>::ones([1, 4], epl.place().device()))
+    });
+    refused(1, &["cut by columns"], |epl| {
+        let layer = SplitLinearConfig::new(4, 4).init(epl.place());
+        let x = layer.forward(Tensor::<2>::ones([1, 4], epl.place().device()));
+        layer.forward(x)
+    });
+    refused(1, &["row 1 is 7", "5 classes", "-100"], |epl| {
+        let logits = epl_comm::Split::from_local(Tensor::ones([2, 5], epl.place().device()), 1, 5, epl.context().tensor());
+        SplitCrossEntropyConfig::new().init().forward(logits, Tensor::<1, Int>::from_data([0, 7], epl.place().device()))
+    });
+    refused(1, &["2 x 3 keys", "[2, 4]"], |epl| {
+        let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        let (x, padding) = (Tensor::ones([2, 3, 4], epl.place().device()), Tensor::<2, Bool>::full([2, 4], true, epl.place().device()));
+        layer.forward(AttentionInput::self_attention(x).with_padding(padding))
+    });
+    refused(1, &["[1, 1, 3, 3]", "[1 or 2, 2, 3, 3]"], |epl| {
+        let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        let (x, bias) = (Tensor::ones([2, 3, 4], epl.place().device()), Tensor::ones([1, 1, 3, 3], epl.place().device()));
+        layer.forward(AttentionInput::self_attention(x).with_bias(bias))
+    });
+}
+
+#[test]
+fn a_display_says_where_a_layer_is() {
+    testing::run((1, 2, 1), |epl| {
+        let rank = epl.context().tensor().rank();
+        let layer = SplitLinearConfig::new(4, 10).init(epl.place());
+        let shown = layer.to_string();
+        let columns = if rank == 0 { "columns 0..5 of 10" } else { "columns 5..10 of 10" };
+        assert!(shown.contains(columns) && shown.contains("tensor"), "{shown}");
+        let attention = MultiHeadAttentionConfig::new(4, 2).init(epl.place()).to_string();
+        assert!(attention.contains("head") && attention.contains("of 2"), "{attention}");
+        assert!(RmsNormConfig::new(4).init(epl.place()).to_string().contains("replicated"));
+        Ok(())
+    });
+}

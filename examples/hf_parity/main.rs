@@ -1,0 +1,86 @@
+//! Checks an imported model: its logits, loss and every gradient against what Hugging Face computed.
+//!
+//! ```text
+//! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/switch --data 2 --expert 2
+//! ```
+//!
+//! A folder holds what `save_pretrained` writes, and `io.safetensors` with inputs, logits, loss and gradients
+//! (`tools/make_fixtures.py` makes such folders). Exit 0: all errors are at most 1e-4. Exit 1: one is larger, or a
+//! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
+
+mod parity;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use epl::models::huggingface;
+use parity::{Errors, Layout};
+
+/// The largest error that passes.
+const TOLERANCE: f64 = 1e-4;
+
+/// Compare imported models with what Hugging Face computed.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Args {
+    /// Folders with config.json, model.safetensors and io.safetensors
+    #[arg(required = true, value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// Replicas of the model
+    #[arg(long, value_name = "D")]
+    data: Option<usize>,
+    /// Ranks that share each split layer
+    #[arg(long, value_name = "T", default_value_t = 1)]
+    tensor: usize,
+    /// Data ranks that share the experts; alone, it means as many replicas
+    #[arg(long, value_name = "E", default_value_t = 1)]
+    expert: usize,
+}
+
+enum Verdict {
+    Passed,
+    Failed,
+    Unsupported,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let layout = Layout { data: args.data.unwrap_or(args.expert), tensor: args.tensor, expert: args.expert };
+    let mut verdicts = Vec::new();
+    for folder in &args.folders {
+        let name = folder.display();
+        verdicts.push(match parity::check(folder, &layout) {
+            Ok(errors) => judge(&name.to_string(), &errors),
+            Err(error) => match error.downcast_ref::<huggingface::Error>() {
+                Some(huggingface::Error::Unsupported { model_type, .. }) => {
+                    println!("{name}: {model_type} is not supported yet");
+                    Verdict::Unsupported
+                }
+                _ => {
+                    println!("{name}: {error}");
+                    Verdict::Failed
+                }
+            },
+        });
+    }
+    if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Failed)) {
+        return ExitCode::FAILURE;
+    }
+    match verdicts.iter().any(|verdict| matches!(verdict, Verdict::Unsupported)) {
+        true => ExitCode::from(3),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn judge(folder: &str, errors: &Errors) -> Verdict {
+    let (name, gradient) = &errors.gradient;
+    println!(
+        "{folder}: logits {:.1e}, loss {:.1e}, gradients {gradient:.1e} (in {name}, of {})",
+        errors.logits, errors.loss, errors.compared
+    );
+    // A NaN is no error of at most the tolerance.
+    let passed = [errors.logits, errors.loss, *gradient].iter().all(|error| *error <= TOLERANCE);
+    if passed { Verdict::Passed } else { Verdict::Failed }
+}

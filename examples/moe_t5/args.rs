@@ -1,0 +1,128 @@
+//! The command line, and the configuration it makes.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use epl::config::{Config, ConfigError, Layers};
+use epl::models::t5::T5Config;
+
+use crate::task::Task;
+
+/// Train a mixture-of-experts T5 across ranks.
+///
+/// Without --source and --target it learns to translate English number words to German ones.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// Files of source sentences, one a line, plain or .gz
+    #[arg(long, num_args = 1.., requires = "target", value_name = "F")]
+    pub source: Vec<PathBuf>,
+    /// Files of target sentences, line by line the translations of the sources
+    #[arg(long, num_args = 1.., requires = "source", value_name = "F")]
+    pub target: Vec<PathBuf>,
+    /// Files of source sentences to evaluate on
+    #[arg(long, num_args = 1.., requires_all = ["valid_target", "source"], value_name = "F")]
+    pub valid_source: Vec<PathBuf>,
+    /// Files of target sentences to evaluate on
+    #[arg(long, num_args = 1.., requires_all = ["valid_source", "source"], value_name = "F")]
+    pub valid_target: Vec<PathBuf>,
+    /// Pieces of the tokenizer that is learned from the training text
+    #[arg(long, value_name = "N")]
+    pub vocab: Option<usize>,
+    /// The model, by name
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Replicas of the model
+    #[arg(long, value_name = "D", conflicts_with = "ranks")]
+    data: Option<usize>,
+    /// Ranks that share each split layer
+    #[arg(long, value_name = "T")]
+    tensor: Option<usize>,
+    /// Data ranks that share the experts; alone, it means as many replicas
+    #[arg(long, value_name = "E")]
+    expert: Option<usize>,
+    /// The same as --data
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Stop and save after this many steps; the schedule is unchanged
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed of the data, the initial values and the dropout
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// A configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// An option of the configuration, such as schedule.rate=0.001
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// The folder of the run: checkpoints, metrics.jsonl, loss.svg
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on from the latest checkpoint in --out
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+    /// Print the plan and stop
+    #[arg(long)]
+    pub plan: bool,
+}
+
+/// What this program sets where the user says nothing; number words.
+const NUMBERS: &str = include_str!("numbers.toml");
+/// The same for a parallel corpus.
+const CORPUS: &str = include_str!("corpus.toml");
+
+impl Args {
+    /// Whether a parallel corpus is given.
+    pub fn has_corpus(&self) -> bool {
+        !self.source.is_empty()
+    }
+
+    /// This program's settings < file < environment < `--set` < the other flags.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let (defaults, name) = if self.has_corpus() { (CORPUS, "corpus.toml") } else { (NUMBERS, "numbers.toml") };
+        let mut layers = Layers::new().toml(defaults, Path::new(name))?;
+        if let Some(file) = &self.config {
+            layers = layers.file(file)?;
+        }
+        layers.environment(std::env::vars())?.command_line(&self.settings)?.command_line(self.flags())?.resolve()
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let mesh = [self.data, self.ranks, self.tensor, self.expert];
+        let mut flags = Vec::new();
+        let mut set = |key: &str, value: Option<String>| flags.extend(value.map(|value| format!("{key}={value}")));
+        if mesh.iter().any(Option::is_some) {
+            // A layout that is given replaces this program's own altogether.
+            let (tensor, expert) = (self.tensor.unwrap_or(1), self.expert.unwrap_or(1));
+            let data = self.data.or(self.ranks).unwrap_or(expert);
+            set("dist.data_parallel_size", Some(data.to_string()));
+            set("dist.tensor_parallel_size", Some(tensor.to_string()));
+            set("dist.expert_parallel_size", Some(expert.to_string()));
+        }
+        set("train.steps", self.steps.map(|steps| steps.to_string()));
+        set("train.seed", self.seed.map(|seed| seed.to_string()));
+        flags
+    }
+
+    /// The folder of the run.
+    pub fn out(&self) -> std::io::Result<PathBuf> {
+        let default = if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" };
+        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
+        std::fs::create_dir_all(&out)?;
+        Ok(out)
+    }
+
+    /// The model for a task.
+    pub fn model(&self, task: &Task) -> Result<T5Config, Box<dyn std::error::Error>> {
+        let name = self.model.as_deref().unwrap_or(task.default_model());
+        let tokenizer = task.tokenizer();
+        let config = T5Config::preset(name)?
+            .with_vocab(tokenizer.vocab_size())
+            .with_pad(tokenizer.pad())
+            .with_eos(tokenizer.eos())
+            .with_decoder_start(tokenizer.decoder_start());
+        config.validate()?;
+        Ok(config)
+    }
+}

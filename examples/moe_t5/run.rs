@@ -1,0 +1,98 @@
+//! What every rank does: build, train, translate.
+
+use std::path::PathBuf;
+
+use burn::optim::AdamWConfig;
+use epl::comm::{ReduceOp, shard_range};
+use epl::data::{TrainData, ValidData};
+use epl::models::t5::{T5, T5Batcher, T5Config};
+use epl::models::text::Pair;
+use epl::trainer::{Best, Trainer, TrainerConfig};
+use epl::{Context, Engine, EngineSettings, Epl, Error, LearningRate, Result};
+
+use crate::task::Task;
+
+/// Pairs that one replica translates at a time.
+const BATCH: usize = 250;
+/// Translations that are printed at the end.
+const SHOWN: usize = 5;
+
+/// What the command line says beside the configuration.
+pub struct Settings {
+    pub out: PathBuf,
+    pub plan_only: bool,
+    pub resume: bool,
+    /// Whether an earlier run in `out` may be replaced.
+    pub replace: bool,
+}
+
+/// Trains on one rank. The first rank returns the last line of the run.
+pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Result<Option<String>> {
+    let built = epl.build(|place| model.init(place))?;
+    let first = epl.context().world().rank() == 0;
+    if settings.plan_only {
+        return Ok(first.then(|| built.plan().to_string()));
+    }
+    let optimizer = AdamWConfig::new().with_beta_2(0.98).with_epsilon(1e-9).with_weight_decay(0.01);
+    let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
+    let batcher = T5Batcher::new(model);
+    let data = TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config())?)?;
+    let schedule = LearningRate::from_config(&epl.config().schedule)?;
+    let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule);
+    if let Some(valid) = &task.valid {
+        trainer = trainer
+            .with_valid(ValidData::new(valid.clone(), batcher, BATCH)?)
+            .with_evaluation(|engine| score(engine.model(), engine.context(), task));
+    }
+    let trained = trainer.fit(&data)?;
+    show(trained.engine.model(), task, first)?;
+    let score = trained.summary.evaluation.and_then(|evaluation| evaluation.get(task.score_name()));
+    Ok(score.filter(|_| first).map(|score| task.show_score(score)))
+}
+
+fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<TrainerConfig> {
+    let replicas = epl.context().data().size();
+    let best = task.valid.is_some().then(|| Best::largest(task.score_name()));
+    Ok(TrainerConfig::from_config(epl.config(), replicas)?
+        .with_out(Some(settings.out.clone()))
+        .with_resume(settings.resume)
+        .with_replace(settings.replace)
+        .with_keep_best(best))
+}
+
+/// Translates all judged pairs, each replica its share, and scores them together. Collective.
+fn score(model: &T5, context: &Context, task: &Task) -> Result<Vec<(String, f64)>> {
+    let data = context.data();
+    let mine = shard_range(task.judged.len(), data.size(), data.rank());
+    let pairs = &task.judged[mine];
+    let mut translations = Vec::with_capacity(pairs.len());
+    // Every replica takes part in the same number of rounds: the first replica has the largest share.
+    let rounds = shard_range(task.judged.len(), data.size(), 0).len().div_ceil(BATCH);
+    for round in 0..rounds {
+        let range = (round * BATCH).min(pairs.len())..((round + 1) * BATCH).min(pairs.len());
+        translations.extend(translate(model, &pairs[range], task)?);
+    }
+    let sums = data.all_reduce_values(&task.count(&translations, pairs), ReduceOp::Sum)?;
+    Ok(vec![(task.score_name().to_string(), task.score(&sums))])
+}
+
+/// Translates by greedy search. Collective.
+fn translate(model: &T5, pairs: &[Pair], task: &Task) -> Result<Vec<String>> {
+    let wrong = |error: epl::models::text::Error| Error::invalid(error.to_string());
+    let encode = |pair: &Pair| task.tokenizer().encode(&pair.source).map_err(wrong);
+    let sources: Vec<Vec<i64>> = pairs.iter().map(encode).collect::<Result<_>>()?;
+    let longest = sources.iter().map(Vec::len).max().unwrap_or(0) * 2 + 10;
+    let longest = model.context().world().all_reduce_values(&[longest as f64], ReduceOp::Max)?[0] as usize;
+    let translated = model.generate(&sources, longest)?;
+    translated.iter().map(|tokens| task.tokenizer().decode(tokens).map_err(wrong)).collect()
+}
+
+/// Prints a few translations. Collective.
+fn show(model: &T5, task: &Task, first: bool) -> Result<()> {
+    let pairs = &task.judged[..task.judged.len().min(SHOWN)];
+    let translations = translate(model, pairs, task)?;
+    for (pair, translation) in pairs.iter().zip(translations).filter(|_| first) {
+        println!("  {}\n    -> {translation}", pair.source);
+    }
+    Ok(())
+}

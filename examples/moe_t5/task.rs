@@ -1,0 +1,146 @@
+//! What is learned: a tokenizer, datasets, and how an evaluation is scored.
+
+use std::error::Error;
+use std::path::Path;
+
+use burn::data::dataset::Dataset;
+use epl::config::Config;
+use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
+use epl::models::text::{
+    BleuCounts, BpeConfig, ExactMatch, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs, Tokenizer,
+};
+
+use crate::args::Args;
+
+/// Pieces of the tokenizer where the user says nothing.
+const NUMBER_PIECES: usize = 224;
+/// Number words to learn them from: enough to meet every morpheme often.
+const NUMBER_TEXTS: usize = 5000;
+const CORPUS_PIECES: usize = 8000;
+/// Longer sentences are left out of the training.
+const LONGEST: usize = 80;
+/// Target and source tokens of one step on a parallel corpus, padding included.
+const TOKENS_A_STEP: usize = 4096;
+
+/// A task that a sequence-to-sequence model learns from pairs.
+pub struct Task {
+    tokenizer: Tokenizer,
+    pub train: TokenPairs,
+    /// What the loss is evaluated on; none without validation files.
+    pub valid: Option<TokenPairs>,
+    /// What is translated in an evaluation, as text.
+    pub judged: Vec<Pair>,
+    numbers: bool,
+    lengths: Vec<usize>,
+}
+
+impl Task {
+    /// Reads or makes the data, and learns the tokenizer from the training text, or loads it to resume.
+    pub fn prepare(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+        let task = if args.has_corpus() { Self::corpus(args, out)? } else { Self::numbers(args, config, out)? };
+        println!(
+            "{} training pairs, {} to evaluate on, {} pieces",
+            task.train.len(),
+            task.judged.len(),
+            task.tokenizer.vocab_size()
+        );
+        Ok(task)
+    }
+
+    fn numbers(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+        let split = NumberPairsConfig::new().with_seed(config.train.seed).init()?;
+        let pieces = args.vocab.unwrap_or(NUMBER_PIECES);
+        let tokenizer = tokenizer(args, out, || {
+            let texts = split.training.texts().take(NUMBER_TEXTS);
+            BpeConfig::new(pieces).with_all_bytes(false).train(texts)
+        })?;
+        let train = TokenPairs::all(&split.training, &tokenizer)?;
+        let valid = TokenPairs::all(&split.held_out, &tokenizer)?;
+        let judged = split.held_out.iter().collect();
+        Ok(Self { tokenizer, train, valid: Some(valid), judged, numbers: true, lengths: Vec::new() })
+    }
+
+    fn corpus(args: &Args, out: &Path) -> Result<Self, Box<dyn Error>> {
+        let corpus = ParallelCorpus::read(&args.source, &args.target)?;
+        let pieces = args.vocab.unwrap_or(CORPUS_PIECES);
+        let tokenizer = tokenizer(args, out, || BpeConfig::new(pieces).train(corpus.texts()))?;
+        let (train, dropped) = TokenPairs::up_to(LONGEST, &corpus, &tokenizer)?;
+        println!("{dropped}");
+        let mut judged = Vec::new();
+        let mut valid = None;
+        if !args.valid_source.is_empty() {
+            let corpus = ParallelCorpus::read(&args.valid_source, &args.valid_target)?;
+            valid = Some(TokenPairs::all(&corpus, &tokenizer)?);
+            judged = corpus.iter().collect();
+        }
+        let lengths = (0..train.len()).map(|index| train.lengths(index).longest()).collect();
+        Ok(Self { tokenizer, train, valid, judged, numbers: false, lengths })
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn default_model(&self) -> &'static str {
+        if self.numbers { "moe_t5_numbers" } else { "moe_t5_corpus" }
+    }
+
+    /// The name of the score.
+    pub fn score_name(&self) -> &'static str {
+        if self.numbers { "exact_match" } else { "bleu" }
+    }
+
+    /// The score as the last line of a run shows it.
+    pub fn show_score(&self, score: f64) -> String {
+        if self.numbers { format!("exact match: {score:.1}%") } else { format!("BLEU: {score:.2}") }
+    }
+
+    /// Draws the global batch of every step, whatever the layout.
+    pub fn sampler(&self, config: &Config) -> epl::Result<Box<dyn Sampler>> {
+        let seed = config.train.seed;
+        match config.train.global_batch_size {
+            Some(samples) => Ok(Box::new(ShuffledSampler::new(self.train.len(), samples, seed)?)),
+            None => {
+                let sampler = LengthSamplerConfig::new(seed).with_max_tokens(TOKENS_A_STEP);
+                Ok(Box::new(sampler.init(self.lengths.clone())?))
+            }
+        }
+    }
+
+    /// Scores this replica's translations: sums that may be added over replicas.
+    pub fn count(&self, translations: &[String], pairs: &[Pair]) -> Vec<f64> {
+        if self.numbers {
+            let mut counts = ExactMatch::new();
+            translations.iter().zip(pairs).for_each(|(translation, pair)| counts.add(translation, &pair.target));
+            return vec![counts.matched as f64, counts.total as f64];
+        }
+        let mut counts = BleuCounts::new();
+        translations.iter().zip(pairs).for_each(|(translation, pair)| counts.add(translation, &pair.target));
+        counts.values().to_vec()
+    }
+
+    /// The score of the sums over all replicas.
+    pub fn score(&self, sums: &[f64]) -> f64 {
+        if self.numbers {
+            return 100.0 * sums[0] / sums[1].max(1.0);
+        }
+        let mut values = [0.0; 10];
+        values.copy_from_slice(sums);
+        BleuCounts::from_values(values).score().score
+    }
+}
+
+/// The tokenizer of the run: learned and kept beside its checkpoints, or the one that is there.
+fn tokenizer(
+    args: &Args,
+    out: &Path,
+    learn: impl FnOnce() -> epl::models::text::Result<Tokenizer>,
+) -> epl::models::text::Result<Tokenizer> {
+    let path = out.join("tokenizer.json");
+    if args.resume {
+        return Tokenizer::load(path);
+    }
+    let tokenizer = learn()?;
+    tokenizer.save(path)?;
+    Ok(tokenizer)
+}
