@@ -24,7 +24,8 @@ impl Groups {
     /// Splits the world along every axis of the mesh. Collective.
     pub fn new(world: ProcessGroup, mesh: &Mesh) -> Result<Self> {
         let rank = world.rank();
-        let split = |axis: Axis| world.split(axis.name(), mesh.color(axis, rank), rank);
+        let coordinate = mesh.coordinate(rank);
+        let split = |axis: Axis| world.split(axis.name(), mesh.color(axis, rank), coordinate.along(axis));
         Ok(Self {
             data: split(Axis::Data)?,
             pipeline: split(Axis::Pipeline)?,

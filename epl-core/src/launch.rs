@@ -106,7 +106,8 @@ impl Epl {
 ///
 /// # Errors
 ///
-/// The first failure, with the rank that caused it; the other ranks are released.
+/// What is wrong with the configuration, before any rank starts; then the first failure, with the rank that caused it;
+/// the other ranks are released.
 pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
     launch_traced(config, None, f)
 }
@@ -117,6 +118,7 @@ pub fn launch_traced<T: Send>(
     trace: Option<Trace>,
     f: impl Fn(Epl) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
+    config.validate()?;
     let mesh = Mesh::from_config(config)?;
     let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, trace.clone())?);
     local::run(mesh.world_size(), run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) })

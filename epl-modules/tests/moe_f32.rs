@@ -2,11 +2,12 @@
 
 mod moe;
 
+use epl_comm::{EventKind, Operation, Trace};
 use epl_core::testing::config;
-use epl_core::{Error, launch};
+use epl_core::{Error, launch, launch_traced};
 use epl_modules::moe::{Capacity, Gate, MoeConfig};
 use moe::case::{Case, cases};
-use moe::layout::{Layout, build, run};
+use moe::layout::{Layout, build, run, run_rank};
 use moe::{assert_close, reference};
 
 const LIMIT: f64 = 1e-5;
@@ -54,5 +55,34 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
     ] {
         let message = refusal(layout, config);
         assert!(message.contains(expected), "{message}");
+    }
+}
+
+/// The collectives along an axis that each rank issued in one forward and backward of a case.
+fn collectives(case: &Case, (data, tensor, expert): Layout, axis: &str) -> Vec<Vec<Operation>> {
+    let trace = Trace::new();
+    let run = launch_traced(&config(data, tensor, expert), Some(trace.clone()), |epl| run_rank(case, &epl).map(drop));
+    run.unwrap_or_else(|error| panic!("{error}"));
+    let mut ranks = vec![Vec::new(); data * tensor];
+    for event in trace.events() {
+        match event.kind {
+            EventKind::Collective { group, operation, .. } if group == axis => ranks[event.rank.0].push(operation),
+            _ => {}
+        }
+    }
+    ranks
+}
+
+#[test]
+fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
+    for case in cases() {
+        for rank in collectives(&case, (2, 2, 2), "expert") {
+            // Counts and rows there, rows back; the gradients of both.
+            assert_eq!(rank, [Operation::AllToAll; 5], "{}", case.name);
+        }
+        for rank in collectives(&case, (2, 2, 2), "tensor") {
+            // The experts' partial sums; the gradient of their input.
+            assert_eq!(rank.len(), 2, "{}: {rank:?}", case.name);
+        }
     }
 }

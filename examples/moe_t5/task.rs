@@ -56,7 +56,7 @@ impl Task {
         })?;
         let train = TokenPairs::all(&split.training, &tokenizer)?;
         let valid = TokenPairs::all(&split.held_out, &tokenizer)?;
-        let judged = split.held_out.iter().collect();
+        let judged = split.held_out.iter().collect::<Result<_, _>>()?;
         Ok(Self { tokenizer, train, valid: Some(valid), judged, numbers: true, lengths: Vec::new() })
     }
 
@@ -71,7 +71,7 @@ impl Task {
         if !args.valid_source.is_empty() {
             let corpus = ParallelCorpus::read(&args.valid_source, &args.valid_target)?;
             valid = Some(TokenPairs::all(&corpus, &tokenizer)?);
-            judged = corpus.iter().collect();
+            judged = corpus.iter().collect::<Result<_, _>>()?;
         }
         let lengths = (0..train.len()).map(|index| train.lengths(index).longest()).collect();
         Ok(Self { tokenizer, train, valid, judged, numbers: false, lengths })

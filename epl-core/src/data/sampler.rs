@@ -39,3 +39,17 @@ pub trait Sampler: Send + Sync {
     /// epoch and others never, and is refused.
     fn order(&self) -> String;
 }
+
+impl<S: Sampler + ?Sized> Sampler for Box<S> {
+    fn samples(&self) -> usize {
+        (**self).samples()
+    }
+
+    fn batch(&self, position: u64) -> Result<GlobalBatch> {
+        (**self).batch(position)
+    }
+
+    fn order(&self) -> String {
+        (**self).order()
+    }
+}

@@ -81,14 +81,16 @@ impl T5Names {
             let expert = |index| linear(&format!("experts.expert_{index}.{name}"));
             Source::Stacked((0..self.experts).map(expert).collect())
         };
+        // What is activated has no number unless something multiplies it.
+        let input = if self.gated { "wi_0" } else { "wi" };
         Some(match rest {
-            "dense.input.weight" => linear(if self.gated { "wi_0" } else { "wi" }),
+            "dense.input.weight" => linear(input),
             "dense.gate.weight" => linear("wi_1"),
             "dense.output.weight" => linear("wo"),
             "moe.router.weight" => linear("router.classifier"),
-            "moe.experts.gate" => experts("wi_0"),
-            "moe.experts.up" => experts(if self.gated { "wi_1" } else { "wi" }),
-            "moe.experts.down" => experts("wo"),
+            "moe.experts.input" => experts(input),
+            "moe.experts.gate" => experts("wi_1"),
+            "moe.experts.output" => experts("wo"),
             _ => return None,
         })
     }
@@ -172,7 +174,7 @@ mod tests {
         let switch = names("mlp", false, 2);
         let wi = |expert| format!("encoder.block.1.layer.1.mlp.experts.expert_{expert}.wi.weight");
         let stacked = Source::Stacked(vec![Source::Transposed(wi(0)), Source::Transposed(wi(1))]);
-        assert_eq!(switch.source("encoder.blocks.1.feed_forward.moe.experts.up"), Some(stacked));
+        assert_eq!(switch.source("encoder.blocks.1.feed_forward.moe.experts.input"), Some(stacked));
         assert_eq!(
             switch.source("decoder.blocks.1.feed_forward.moe.router.weight"),
             Some(Source::Transposed("decoder.block.1.layer.2.mlp.router.classifier.weight".into()))

@@ -26,6 +26,7 @@ impl T5Config {
     /// | name | blocks | width | inside | heads | experts |
     /// |---|---|---|---|---|---|
     /// | `moe_t5_numbers` | 2 + 2 | 128 | 256 | 4 × 32 | 4 in every other block, top-2 |
+    /// | `moe_t5_corpus` | 3 + 3 | 256 | 512 | 8 × 32 | 4 in every other block, top-2 |
     /// | `moe_t5_small` (EPL) | 4 + 4 | 512 | 2048 | 16 × 64 | 8 in every block, top-2 |
     /// | `epl_t5_small` | 4 + 4 | 1024 | 4096 | 16 × 64 | |
     /// | `epl_t5_large` | 24 + 24 | 1024 | 4096 | 16 × 64 | |
@@ -47,8 +48,9 @@ impl T5Config {
 
 type Preset = (&'static str, fn() -> T5Config);
 
-const PRESETS: [Preset; 10] = [
+const PRESETS: [Preset; 11] = [
     ("moe_t5_numbers", moe_t5_numbers),
+    ("moe_t5_corpus", moe_t5_corpus),
     ("moe_t5_small", moe_t5_small),
     ("epl_t5_small", || epl(4)),
     ("epl_t5_large", || epl(24)),
@@ -71,6 +73,19 @@ fn moe_t5_numbers() -> T5Config {
         .with_encoder_layers(2)
         .with_decoder_layers(2)
         .with_dropout(0.0)
+        .with_moe(Some(moe))
+}
+
+/// Small enough to learn a corpus of some ten thousand sentences within half an hour on two cores.
+fn moe_t5_corpus() -> T5Config {
+    let moe = T5MoeConfig::new(4).with_encoder_sparse_step(2).with_decoder_sparse_step(2);
+    T5Config::new(8000)
+        .with_d_model(256)
+        .with_d_kv(32)
+        .with_d_ff(512)
+        .with_encoder_layers(3)
+        .with_decoder_layers(3)
+        .with_label_smoothing(0.1)
         .with_moe(Some(moe))
 }
 

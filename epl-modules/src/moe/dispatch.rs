@@ -33,10 +33,7 @@ impl Dispatch {
     pub(super) fn new(routing: &Routing, experts: usize, group: &ProcessGroup) -> Self {
         let local = experts / group.size();
         let counts = routing.counts(experts);
-        let received = match group.size() {
-            1 => counts.clone(),
-            _ => exchange_counts(&counts, group),
-        };
+        let received = exchange_counts(&counts, group);
         let sums = |counts: &[usize]| counts.chunks_exact(local).map(|counts| counts.iter().sum()).collect();
         Self {
             send: sums(&counts),
@@ -53,19 +50,12 @@ impl Dispatch {
     /// - rows: `[assignments of this rank's tokens, d_model]`
     /// - output: `[assignments of this rank's experts, d_model]`
     pub(super) fn send(&self, rows: Tensor<2>) -> Tensor<2> {
-        self.exchange(rows, &self.send, &self.receive)
+        all_to_all_rows(rows, &self.send, &self.receive, &self.group)
     }
 
     /// Sends each row back to where it came from: the inverse of [`send`](Self::send). Differentiable.
     pub(super) fn send_back(&self, rows: Tensor<2>) -> Tensor<2> {
-        self.exchange(rows, &self.receive, &self.send)
-    }
-
-    fn exchange(&self, rows: Tensor<2>, send: &[usize], receive: &[usize]) -> Tensor<2> {
-        match self.group.size() {
-            1 => rows,
-            _ => all_to_all_rows(rows, send, receive, &self.group),
-        }
+        all_to_all_rows(rows, &self.receive, &self.send, &self.group)
     }
 }
 

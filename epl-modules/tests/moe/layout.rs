@@ -32,7 +32,7 @@ impl WholeModel for Net {
 }
 
 /// What one rank found.
-struct Part {
+pub(crate) struct Part {
     data: usize,
     tensor: usize,
     /// This rank's experts and its slice of `d_ff`.
@@ -65,7 +65,7 @@ pub(crate) fn run(case: &Case, layout: Layout) -> Outcome {
     assemble(&parts)
 }
 
-fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
+pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
     let context = epl.context();
     let moe = build(case, epl)?;
     let samples = shard_range(case.lengths.len(), context.data().size(), context.data().rank());

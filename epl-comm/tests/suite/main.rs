@@ -1,0 +1,15 @@
+//! The conformance suite: what every transport must do, run over the local one.
+
+mod model;
+mod watchdog;
+
+mod conformance;
+mod crowded;
+mod custom_vjp;
+mod failures;
+mod layouts;
+mod mismatches;
+mod random_programs;
+mod started;
+mod threads;
+mod trace;
