@@ -2,12 +2,14 @@
 
 mod moe;
 
+use std::sync::Arc;
+
 use epl_comm::{EventKind, Operation, Trace};
-use epl_core::testing::config;
-use epl_core::{Error, launch, launch_traced};
-use epl_modules::moe::{Capacity, Gate, MoeConfig};
+use epl_core::testing::{self, config};
+use epl_core::{Error, Pass, launch, launch_traced};
+use epl_modules::moe::{Capacity, Gate, MoeConfig, TokenMask};
 use moe::case::{Case, cases};
-use moe::layout::{Layout, build, run, run_rank};
+use moe::layout::{Layout, build, host, run, run_rank};
 use moe::{assert_close, reference};
 
 const LIMIT: f64 = 1e-5;
@@ -85,4 +87,50 @@ fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
             assert_eq!(rank.len(), 2, "{}: {rank:?}", case.name);
         }
     }
+}
+
+#[test]
+fn a_replayed_decision_gives_the_same_bits() {
+    for case in cases() {
+        let case = Case { config: case.config.clone().with_jitter(0.3), ..case };
+        testing::run((2, 1, 2), |epl| {
+            let moe = build(&case, &epl)?;
+            let pass = Pass { step: 1, training: true, samples: Arc::new([0, 1]), empty: false };
+            let x = case.tensor(0..2, 6, |s, t, e| case.x(s, t, e), epl.place());
+            let mask = TokenMask::from_lengths(&case.lengths[..2], 6);
+            epl.context().begin(pass.clone());
+            let routed = moe.router.forward(x.clone());
+            let routing = moe.decide(x.dims(), &routed, &mask);
+            let first = moe.forward_routed(x.clone(), &routed, &routing);
+            epl.context().begin(pass);
+            let again = moe.forward_routed(x.clone(), &moe.router.forward(x), &routing);
+            assert_eq!(host(first.hidden), host(again.hidden), "{}", case.name);
+            assert_eq!(host(first.z), host(again.z), "{}", case.name);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn evaluation_has_its_own_capacity_and_counts_nothing() {
+    let case = Case {
+        config: MoeConfig::new(6, 7, 4).with_capacity(Capacity::Factor { train: 0.1, eval: 4.0 }).with_jitter(0.5),
+        lengths: vec![9],
+        favourite: |_, _| 0,
+        ..cases().remove(0)
+    };
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        let x = case.tensor(0..1, 9, |s, t, e| case.x(s, t, e), epl.place());
+        let kept = |training| {
+            epl.context().begin(Pass { step: 0, training, samples: Arc::new([0]), empty: false });
+            let output = host(moe.forward(x.clone(), None).hidden);
+            let values: Vec<f64> = output.iter::<f64>().collect();
+            let kept = values.chunks(6).filter(|row| row.iter().any(|value| *value != 0.0)).count();
+            (kept, epl.context().take_metrics().values().flatten().sum::<f64>())
+        };
+        assert_eq!(kept(true), (4, 9.0), "four places; four kept and five dropped are counted");
+        assert_eq!(kept(false), (9, 0.0));
+        Ok(())
+    });
 }

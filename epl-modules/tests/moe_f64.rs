@@ -40,7 +40,12 @@ fn the_cases_are_what_they_say() {
         let outcome = run(&case, (1, 1, 1));
         let counts: Vec<f64> = outcome["moe.tokens_per_expert"].iter::<f64>().collect();
         let dropped = outcome["moe.dropped_tokens"].iter::<f64>().sum::<f64>();
-        assert_eq!(counts.contains(&0.0), ["an expert without tokens", "all tokens to one expert"].contains(&case.name), "{}: {counts:?}", case.name);
+        assert_eq!(
+            counts.contains(&0.0),
+            ["an expert without tokens", "all tokens to one expert"].contains(&case.name),
+            "{}: {counts:?}",
+            case.name
+        );
         if case.name.contains("place") || case.name == "much padding" {
             assert!(dropped > 0.0, "{}: nothing dropped", case.name);
         }

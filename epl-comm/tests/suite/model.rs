@@ -31,7 +31,7 @@ impl Array {
 
     pub fn of<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Self {
         let data = tensor.into_data();
-        Self { shape: data.shape.to_vec(), values: data.iter::<f64>().collect() }
+        Self { shape: data.shape().to_vec(), values: data.iter::<f64>().collect() }
     }
 
     fn get(&self, index: &[usize]) -> f64 {

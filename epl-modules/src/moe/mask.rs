@@ -38,7 +38,7 @@ impl TokenMask {
 
     /// How many sequences there are.
     pub fn groups(&self) -> usize {
-        if self.length == 0 { 0 } else { self.real.len() / self.length }
+        self.real.len().checked_div(self.length).unwrap_or(0)
     }
 
     /// How many tokens a padded sequence has.

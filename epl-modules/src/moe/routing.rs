@@ -77,8 +77,7 @@ impl Routing {
 pub fn route(probabilities: &[f64], mask: &TokenMask, rules: &Rules) -> Routing {
     let tokens = mask.as_slice().len();
     assert_eq!(probabilities.len(), tokens * rules.experts, "one row of probabilities for every token of the mask");
-    let mut routing =
-        Routing { assignments: Vec::new(), groups: Vec::new(), mask: mask.clone(), dropped: 0 };
+    let mut routing = Routing { assignments: Vec::new(), groups: Vec::new(), mask: mask.clone(), dropped: 0 };
     for group in 0..mask.groups() {
         let first = group * mask.length();
         let real: Vec<usize> = (first..first + mask.length()).filter(|token| mask.as_slice()[*token]).collect();

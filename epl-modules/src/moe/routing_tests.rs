@@ -2,8 +2,7 @@
 
 use super::*;
 
-const SWITCH: Rules =
-    Rules { experts: 3, gate: Gate::Switch, capacity: Capacity::Unlimited, training: true };
+const SWITCH: Rules = Rules { experts: 3, gate: Gate::Switch, capacity: Capacity::Unlimited, training: true };
 const TOP2: Rules = Rules { gate: Gate::Top2, ..SWITCH };
 
 /// (expert, token, partner) of every assignment.
@@ -91,10 +90,7 @@ fn top2_places_all_first_choices_before_the_second_ones() {
     ];
     let rules = Rules { capacity: Capacity::Fixed(2), ..TOP2 };
     let routing = route(&rows, &TokenMask::all(1, 3), &rules);
-    assert_eq!(
-        assigned(&routing),
-        [(0, 0, None), (0, 1, Some(1)), (1, 1, Some(0)), (1, 2, Some(2)), (2, 2, Some(1))]
-    );
+    assert_eq!(assigned(&routing), [(0, 0, None), (0, 1, Some(1)), (1, 1, Some(0)), (1, 2, Some(2)), (2, 2, Some(1))]);
     assert_eq!(routing.dropped, 1);
 }
 

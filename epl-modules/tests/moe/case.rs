@@ -92,7 +92,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("top2, one place", top2, Capacity::Fixed(1)),
         Case::new("top2, two places", top2, Capacity::Fixed(2)),
         Case::new("top2, nothing dropped", top2, Capacity::Unlimited),
-        Case { favourite: |sample, token| (sample + token) % 3, ..Case::new("an expert without tokens", switch, factor) },
+        Case {
+            favourite: |sample, token| (sample + token) % 3,
+            ..Case::new("an expert without tokens", switch, factor)
+        },
         Case { favourite: |_, _| 1, ..Case::new("all tokens to one expert", switch, Capacity::Unlimited) },
         Case {
             favourite: |sample, token| if sample < 4 { 2 + token % 2 } else { token % 2 },

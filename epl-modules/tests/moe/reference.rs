@@ -53,11 +53,10 @@ pub(crate) fn compute(case: &Case) -> Outcome {
     let outcomes = testing::run((1, 1, 1), |epl| {
         let moe = build(case, &epl)?;
         let device = epl.place().device();
-        let (router, input, output_weight) = (moe.router.weight.val(), moe.experts.input.val(), moe.experts.output.val());
+        let (router, input, output_weight) =
+            (moe.router.weight.val(), moe.experts.input.val(), moe.experts.output.val());
         let gate = moe.experts.gate.as_ref().map(|gate| gate.val());
-        let expert = |weights: &Tensor<3>, index: usize| {
-            weights.clone().slice([index..index + 1]).squeeze_dim::<2>(0)
-        };
+        let expert = |weights: &Tensor<3>, index: usize| weights.clone().narrow(0, index, 1).squeeze_dim::<2>(0);
         let mut taken = [0; EXPERTS];
         let (mut dropped, mut inputs, mut hidden) = (0, Vec::new(), Vec::new());
         let mut auxiliary = Tensor::<1>::zeros([1], device);

@@ -1,0 +1,239 @@
+//! Every conversion between layouts: value and gradient on 1 to 4 ranks against the whole computation.
+//!
+//! The loss is Σ w · y² over everything that the ranks hold of y, once each, so its gradient is 2 w · y taken back
+//! through the conversion.
+
+use burn::tensor::{DType, Device, Tensor};
+use epl_comm::testing::run_ranks;
+use epl_comm::{Error, Partial, ProcessGroup, Split, all_to_all_rows, catch, copied, shard_range, sliced};
+
+use crate::model::Array;
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn tensor(array: &Array) -> Tensor<3> {
+    array.tensor(DType::F64, &device())
+}
+
+/// Checks local values, and the gradient that Σ w · y² sends to the leaf.
+fn check(leaf: &Tensor<3>, y: Tensor<3>, weight: &Array, value: &Array, gradient: &Array) {
+    assert_eq!(&Array::of(y.clone()), value);
+    let loss = (y.clone() * y * tensor(weight)).sum();
+    let grads = loss.backward();
+    assert_eq!(&Array::of(leaf.grad(&grads).unwrap()), gradient);
+}
+
+fn own(whole: &Array, dim: usize, group: &ProcessGroup) -> Array {
+    let range = shard_range(whole.shape[dim], group.size(), group.rank());
+    whole.part(dim, range.start, range.len())
+}
+
+fn double(w: &Array, y: &Array) -> Array {
+    w.zip(y, |w, y| 2.0 * w * y)
+}
+
+/// For every dim, extents that divide evenly, that do not, and that leave ranks without anything.
+fn everywhere(f: impl Fn(&ProcessGroup, usize, [usize; 3]) + Sync) {
+    for ranks in 1..=4 {
+        run_ranks(ranks, |group| {
+            for dim in 0..3 {
+                for extent in [4 * ranks, 5, 7, 3] {
+                    let mut shape = [2, 3, 4];
+                    shape[dim] = extent;
+                    f(&group, dim, shape);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn replicated_to_copied() {
+    everywhere(|group, _, shape| {
+        let x = Array::sample(1, &shape);
+        let weights: Vec<_> = (0..group.size()).map(|member| Array::sample(10 + member, &shape)).collect();
+        let leaf = tensor(&x).require_grad();
+        let gradients: Vec<_> = weights.iter().map(|w| double(w, &x)).collect();
+        let gradient = Array::reduce(&gradients, epl_comm::ReduceOp::Sum);
+        check(&leaf, copied(leaf.clone(), group).local(), &weights[group.rank()], &x, &gradient);
+    });
+}
+
+#[test]
+fn replicated_to_split() {
+    everywhere(|group, dim, shape| {
+        let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+        let leaf = tensor(&x).require_grad();
+        let split = sliced(leaf.clone(), dim, group);
+        assert_eq!((split.dim(), split.size()), (dim, shape[dim]));
+        assert_eq!(split.range(), shard_range(shape[dim], group.size(), group.rank()));
+        check(&leaf, split.local(), &own(&w, dim, group), &own(&x, dim, group), &double(&w, &x));
+    });
+}
+
+#[test]
+fn partial_to_replicated() {
+    everywhere(|group, _, shape| {
+        let terms: Vec<_> = (0..group.size()).map(|member| Array::sample(member, &shape)).collect();
+        let (sum, w) = (Array::reduce(&terms, epl_comm::ReduceOp::Sum), Array::sample(9, &shape));
+        let leaf = tensor(&terms[group.rank()]).require_grad();
+        let y = Partial::from_local(leaf.clone(), group).all_reduce();
+        check(&leaf, y, &w, &sum, &double(&w, &sum));
+    });
+}
+
+#[test]
+fn partial_to_split() {
+    everywhere(|group, dim, shape| {
+        let terms: Vec<_> = (0..group.size()).map(|member| Array::sample(member, &shape)).collect();
+        let (sum, w) = (Array::reduce(&terms, epl_comm::ReduceOp::Sum), Array::sample(9, &shape));
+        let leaf = tensor(&terms[group.rank()]).require_grad();
+        let y = Partial::from_local(leaf.clone(), group).reduce_scatter(dim);
+        assert_eq!((y.dim(), y.size()), (dim, shape[dim]));
+        check(&leaf, y.local(), &own(&w, dim, group), &own(&sum, dim, group), &double(&w, &sum));
+    });
+}
+
+#[test]
+fn split_to_replicated() {
+    everywhere(|group, dim, shape| {
+        let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+        let leaf = tensor(&own(&x, dim, group)).require_grad();
+        let y = Split::from_local(leaf.clone(), dim, shape[dim], group).all_gather();
+        check(&leaf, y, &w, &x, &own(&double(&w, &x), dim, group));
+    });
+}
+
+#[test]
+fn split_to_copied() {
+    everywhere(|group, dim, shape| {
+        let x = Array::sample(1, &shape);
+        let weights: Vec<_> = (0..group.size()).map(|member| Array::sample(10 + member, &shape)).collect();
+        let gradients: Vec<_> = weights.iter().map(|w| double(w, &x)).collect();
+        let gradient = Array::reduce(&gradients, epl_comm::ReduceOp::Sum);
+        let leaf = tensor(&own(&x, dim, group)).require_grad();
+        let y = Split::from_local(leaf.clone(), dim, shape[dim], group).all_gather_copied().local();
+        check(&leaf, y, &weights[group.rank()], &x, &own(&gradient, dim, group));
+    });
+}
+
+#[test]
+fn split_to_split_along_another_dim() {
+    everywhere(|group, dim, shape| {
+        for other in 0..3 {
+            let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+            let leaf = tensor(&own(&x, dim, group)).require_grad();
+            let y = Split::from_local(leaf.clone(), dim, shape[dim], group).all_to_all(other);
+            assert_eq!((y.dim(), y.size()), (other, shape[other]));
+            let gradient = own(&double(&w, &x), dim, group);
+            check(&leaf, y.local(), &own(&w, other, group), &own(&x, other, group), &gradient);
+        }
+    });
+}
+
+#[test]
+fn rows_to_their_members_and_their_gradients_back() {
+    for ranks in 1..=4 {
+        run_ranks(ranks, |group| {
+            let (p, me) = (group.size(), group.rank());
+            let rows = |from: usize, to: usize| (3 * from + to) % 4;
+            let send = |from: usize| (0..p).map(|to| rows(from, to)).collect::<Vec<_>>();
+            let receive: Vec<_> = (0..p).map(|from| rows(from, me)).collect();
+            let inputs: Vec<_> = (0..p).map(|from| Array::sample(from, &[send(from).iter().sum(), 2, 3])).collect();
+            let piece = |from: usize, to: usize| inputs[from].part(0, send(from)[..to].iter().sum(), rows(from, to));
+            let value = Array::concat(&(0..p).map(|from| piece(from, me)).collect::<Vec<_>>(), 0);
+            let weight = |to: usize, rows: usize| Array::sample(50 + to, &[rows, 2, 3]);
+            let leaf = tensor(&inputs[me]).require_grad();
+            let y = all_to_all_rows(leaf.clone(), &send(me), &receive, &group);
+            // The weight of what I sent to a member lies behind what others sent it before me.
+            let sent: Vec<_> = (0..p)
+                .map(|to| {
+                    let all = weight(to, (0..p).map(|from| rows(from, to)).sum());
+                    let before = (0..me).map(|from| rows(from, to)).sum();
+                    double(&all.part(0, before, rows(me, to)), &piece(me, to))
+                })
+                .collect();
+            check(&leaf, y, &weight(me, receive.iter().sum()), &value, &Array::concat(&sent, 0));
+        });
+    }
+}
+
+/// A column-split and a row-split layer in a row, as in Megatron: the same loss and gradients as the whole.
+#[test]
+fn a_split_pair_of_layers_equals_the_whole_one() {
+    let (x, a, b) = (Array::sample(1, &[1, 4, 6]), Array::sample(2, &[1, 6, 5]), Array::sample(3, &[1, 5, 3]));
+    let whole = {
+        let [x, a, b] = [&x, &a, &b].map(|array| tensor(array).require_grad());
+        let loss = x.clone().matmul(a.clone()).powi_scalar(2).matmul(b.clone()).powi_scalar(2).sum();
+        let grads = loss.backward();
+        [x, a, b].map(|leaf| Array::of(leaf.grad(&grads).unwrap()))
+    };
+    for ranks in 1..=4 {
+        let parts = run_ranks(ranks, |group| {
+            let (columns, rows) = (own(&a, 2, &group), own(&b, 1, &group));
+            let [x, a, b] = [&x, &columns, &rows].map(|array| tensor(array).require_grad());
+            let hidden = copied(x.clone(), &group).local().matmul(a.clone()).powi_scalar(2);
+            let y = Partial::from_local(hidden.matmul(b.clone()), &group).all_reduce();
+            let grads = y.powi_scalar(2).sum().backward();
+            [x, a, b].map(|leaf| Array::of(leaf.grad(&grads).unwrap()))
+        });
+        let close = |a: &Array, b: &Array| {
+            let scale = b.values.iter().fold(0.0, |scale: f64, value| scale.max(value.abs()));
+            assert!(a.zip(b, |a, b| (a - b).abs() / scale).values.iter().all(|error| *error < 1e-12));
+        };
+        for part in &parts {
+            close(&part[0], &whole[0]);
+        }
+        for (which, dim) in [(1, 2), (2, 1)] {
+            let parts: Vec<_> = parts.iter().map(|part| part[which].clone()).collect();
+            close(&Array::concat(&parts, dim), &whole[which]);
+        }
+    }
+}
+
+#[test]
+fn a_group_of_one_leaves_no_trace_in_the_graph() {
+    run_ranks(1, |group| {
+        let x = tensor(&Array::sample(1, &[2, 3, 4])).require_grad();
+        // A leaf is still a leaf: an operation's result could not be made to require its gradient.
+        let same = |y: Tensor<3>| assert!(y.is_require_grad());
+        same(copied(x.clone(), &group).local());
+        same(sliced(x.clone(), 1, &group).local());
+        same(Partial::from_local(x.clone(), &group).all_reduce());
+        same(Partial::from_local(x.clone(), &group).reduce_scatter(2).local());
+        let split = || Split::from_local(x.clone(), 1, 3, &group);
+        same(split().all_gather());
+        same(split().all_gather_copied().local());
+        same(split().all_to_all(2).local());
+        same(all_to_all_rows(x.clone(), &[2], &[2], &group));
+    });
+}
+
+#[test]
+fn on_an_inner_device_they_only_move() {
+    run_ranks(2, |group| {
+        let x = Array::sample(1, &[2, 3, 4]);
+        let local: Tensor<3> = own(&x, 1, &group).tensor(DType::F32, &Device::flex());
+        let y = Split::from_local(local, 1, 3, &group).all_gather();
+        assert!(!y.is_autodiff());
+        assert_eq!(Array::of(y), x);
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_both_numbers() {
+    run_ranks(2, |group| {
+        let x = || tensor(&Array::sample(1, &[2, 3, 4]));
+        let message = |error: Error| error.to_string();
+        let wrong = catch(|| Split::from_local(x(), 1, 7, &group)).map_err(message).unwrap_err();
+        assert!(wrong.contains("holds 3 of 7 along dim 1, but its part of 2 parts is"), "{wrong}");
+        for error in [
+            catch(|| sliced(x(), 3, &group)).unwrap_err(),
+            catch(|| Partial::from_local(x(), &group).reduce_scatter(5)).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        }
+    });
+}

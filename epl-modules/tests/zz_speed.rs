@@ -1,0 +1,52 @@
+use burn::nn; use burn::tensor::*; use epl_core::{Pass, testing}; use epl_modules::*; use std::time::Instant;
+fn time(name:&str, mut f: impl FnMut()) { for _ in 0..3 {f()} let mut v: Vec<f64> = (0..15).map(|_| { let t=Instant::now(); f(); t.elapsed().as_secs_f64()*1e3 }).collect(); v.sort_by(f64::total_cmp); println!("{name:32} {:.3} ms (min {:.3})", v[7], v[0]); }
+#[test]
+fn speed() { testing::run((1,1,1), |epl| {
+  let d = epl.place().device().clone(); let p = epl.place();
+  let (b,s,dm,h,ff,v)=(16,64,256,4,1024,8000);
+  let samples: Vec<u64> = (0..b as u64).collect();
+  let begin = |t| epl.context().begin(Pass{step:1,training:t,samples:samples.clone().into(),empty:false});
+  begin(false);
+  let x = Tensor::<3>::random([b,s,dm], Distribution::Default, &d);
+  let fb = |y: Tensor<3>| { let _ = y.sum().backward(); };
+  let tr = || x.clone().detach().require_grad();
+  let l = nn::LinearConfig::new(dm,ff).init(&d); let m = ReplicatedLinearConfig::new(dm,ff).init(p);
+  time("linear burn", || fb(l.forward(tr()))); time("linear ours", || fb(m.forward(tr())));
+  let l = nn::LayerNormConfig::new(dm).init(&d); let m = LayerNormConfig::new(dm).init(p);
+  time("layernorm burn", || fb(l.forward(tr()))); time("layernorm ours", || fb(m.forward(tr())));
+  let l = nn::RmsNormConfig::new(dm).init(&d); let m = RmsNormConfig::new(dm).init(p);
+  time("rmsnorm burn", || fb(l.forward(tr()))); time("rmsnorm ours", || fb(m.forward(tr())));
+  let y = Tensor::<3>::random([b,s,ff], Distribution::Default, &d);
+  let ty = || y.clone().detach().require_grad();
+  time("relu burn", || fb(activation::relu(ty()))); 
+  time("gelu_approx burn", || fb(activation::gelu_approximate(ty()))); time("gelu_new ours", || fb(Activation::GeluNew.forward(ty())));
+  let l = nn::DropoutConfig::new(0.1).init(); let m = DropoutConfig::new(0.1).init(p);
+  time("dropout burn [b,s,ff]", || fb(l.forward(ty()))); time("dropout ours", || { begin(true); fb(m.forward(ty())) }); begin(false);
+  let mut l = nn::attention::MultiHeadAttentionConfig::new(dm,h).with_dropout(0.1).init(&d); let m = MultiHeadAttentionConfig::new(dm,h).with_dropout(0.1).init(p);
+  let mask = Tensor::<2,Bool>::full([b,s], false, &d);
+  let causal = nn::attention::generate_autoregressive_mask(b,s,&d);
+  time("mha burn dropout", || fb(l.forward(nn::attention::MhaInput::self_attn(tr()).mask_pad(mask.clone()).mask_attn(causal.clone())).context));
+  time("mha ours dropout", || { begin(true); fb(m.forward(AttentionInput::self_attention(tr()).with_padding(mask.clone()).causal())) });
+  begin(false); l.dropout.prob=0.0;
+  time("mha burn", || fb(l.forward(nn::attention::MhaInput::self_attn(tr()).mask_pad(mask.clone())).context));
+  time("mha ours", || fb(m.forward(AttentionInput::self_attention(tr()).with_padding(mask.clone()))));
+  let bias = RelativeBiasConfig::new(h).init(p);
+  time("mha ours + bias", || fb(m.forward(AttentionInput::self_attention(tr()).with_padding(mask.clone()).with_bias(bias.forward(s,s,0)))));
+  let q = Tensor::<4>::random([b,h,s,64], Distribution::Default, &d).inner();
+  time("  qk matmul", || { q.clone().matmul(q.clone().swap_dims(2,3)); });
+  let l4: Vec<_> = (0..4).map(|_| ReplicatedLinearConfig::new(dm,dm).init(p)).collect();
+  time("  4 linears", || { let x=tr(); fb(l4[0].forward(x.clone())+l4[1].forward(x.clone())+l4[2].forward(x.clone())+l4[3].forward(x)) });
+  let n=b*s; let lo = Tensor::<2>::random([n,v], Distribution::Normal(0.,2.), &d);
+  let t: Vec<i64> = (0..n as i64).map(|i| i*7%v as i64).collect(); let t = Tensor::<1,Int>::from_data(t.as_slice(), &d);
+  let l = nn::loss::CrossEntropyLossConfig::new().init(&d); let m = SplitCrossEntropyConfig::new().init(); let ms = SplitCrossEntropyConfig::new().with_label_smoothing(0.1).init();
+  let tl = || lo.clone().detach().require_grad();
+  time("ce burn", || { let _ = l.forward(tl(), t.clone()).backward(); });
+  time("ce ours (copies input)", || { let _ = m.forward(epl_comm::Split::from_local(tl(),1,v,epl.context().tensor()), t.clone()).backward(); });
+  time("ce ours smoothed", || { let _ = ms.forward(epl_comm::Split::from_local(tl(),1,v,epl.context().tensor()), t.clone()).backward(); });
+  time("  copy of logits", || { std::hint::black_box(lo.clone().inner().to_data()); });
+  time("argmax", || { split_argmax(epl_comm::Split::from_local(lo.clone(),1,v,epl.context().tensor())); });
+  let l = nn::EmbeddingConfig::new(v,dm).init(&d); let m = SplitEmbeddingConfig::new(v,dm).init(p); let ids=t.clone().reshape([b,s]);
+  time("embedding burn", || fb(l.forward(ids.clone()))); time("embedding ours", || fb(m.forward(ids.clone())));
+  time("head ours", || fb(m.logits(tr()).local()));
+  time("relu fwd", || { activation::relu(y.clone().inner()); });
+  Ok(()) }); }

@@ -1,0 +1,212 @@
+//! A T5 trained for three steps under a layout, compared with one rank: loss, every gradient, norm, parameters and
+//! optimizer state.
+//!
+//! Error of a tensor: max|a − b| ÷ max|b|. What a test must show is one line: the layout, what is special about the
+//! data, and the bound.
+
+use std::collections::BTreeMap;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::TensorData;
+use epl::comm::shard_range;
+use epl::models::t5::{IGNORED, T5Batch, T5Batcher, T5Config, T5MoeConfig};
+use epl::models::text::TokenPair;
+use epl::modules::moe::{Capacity, Gate};
+use epl::testing::{largest_error, run};
+use epl::{Engine, EngineSettings, Epl, MicroBatch, StepReport, optim::OptimizerConfig};
+
+/// What is trained, and on what.
+#[derive(Clone)]
+pub struct Case {
+    pub model: T5Config,
+    pub pairs: Vec<TokenPair>,
+    pub clip_norm: Option<f64>,
+    pub adam: bool,
+}
+
+/// The sizes of the mesh, and the micro-batches of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub data: usize,
+    pub tensor: usize,
+    pub expert: usize,
+    pub accumulation: usize,
+}
+
+pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
+    Layout { data, tensor, expert, accumulation }
+}
+
+/// What one run left.
+pub struct Outcome {
+    pub reports: Vec<StepReport>,
+    pub gradients: BTreeMap<String, TensorData>,
+    pub parameters: BTreeMap<String, TensorData>,
+    pub state: BTreeMap<String, TensorData>,
+}
+
+const VOCAB: usize = 37;
+
+/// Two encoder and two decoder blocks, every second one with four experts; dropout and jitter are on.
+pub fn moe() -> Case {
+    let moe = T5MoeConfig::new(4)
+        .with_encoder_sparse_step(2)
+        .with_decoder_sparse_step(2)
+        .with_z(0.01)
+        .with_jitter(0.05);
+    Case { model: model().with_moe(Some(moe)), pairs: pairs(7), clip_norm: Some(0.5), adam: true }
+}
+
+/// Without experts, with a gated feed-forward and a head of its own.
+pub fn dense() -> Case {
+    let feed_forward = epl::models::t5::T5FeedForward::GatedGelu;
+    let model = model().with_feed_forward(feed_forward).with_tied_head(false).with_scaled_head(false);
+    Case { model, pairs: pairs(7), clip_norm: None, adam: true }
+}
+
+fn model() -> T5Config {
+    T5Config::new(VOCAB)
+        .with_d_model(16)
+        .with_d_kv(4)
+        .with_heads(4)
+        .with_d_ff(24)
+        .with_encoder_layers(2)
+        .with_decoder_layers(2)
+        .with_dropout(0.1)
+        .with_label_smoothing(0.1)
+}
+
+impl Case {
+    /// Top-1 routing.
+    pub fn switch(self) -> Self {
+        self.with_moe(|moe| moe.with_gate(Gate::Switch))
+    }
+
+    /// Room for so few tokens that every sparse layer drops some.
+    pub fn tight(self) -> Self {
+        self.with_moe(|moe| moe.with_capacity(Capacity::Fixed(1)))
+    }
+
+    /// So many experts that some have no token at all.
+    pub fn many_experts(self) -> Self {
+        let few = Self { pairs: self.pairs[..2].to_vec(), ..self };
+        few.with_moe(|moe| T5MoeConfig { experts: 64, ..moe })
+    }
+
+    fn with_moe(mut self, f: impl FnOnce(T5MoeConfig) -> T5MoeConfig) -> Self {
+        self.model.moe = self.model.moe.map(f);
+        self
+    }
+
+    /// Stochastic gradient descent with momentum instead of AdamW.
+    pub fn sgd(self) -> Self {
+        Self { adam: false, ..self }
+    }
+
+    /// The later half of the samples has no token that counts: of two replicas, the second has none.
+    pub fn half_ignored(mut self) -> Self {
+        let half = self.pairs.len().div_ceil(2);
+        self.pairs[half..].iter_mut().for_each(|pair| pair.target.fill(IGNORED));
+        self
+    }
+
+    /// Fewer samples than replicas.
+    pub fn samples(mut self, count: usize) -> Self {
+        self.pairs.truncate(count);
+        self
+    }
+}
+
+/// Pairs of ragged lengths, by rule.
+fn pairs(count: usize) -> Vec<TokenPair> {
+    let token = |seed: usize| 2 + (seed * 7919 + seed / 3) as i64 % (VOCAB as i64 - 2);
+    let sentence = |seed: usize, length: usize| (0..length).map(|at| token(seed * 101 + at * 13)).chain([1]).collect();
+    (0..count)
+        .map(|sample| TokenPair {
+            source: sentence(sample, 2 + (sample * 5) % 9),
+            target: sentence(sample + 50, 1 + (sample * 3) % 7),
+        })
+        .collect()
+}
+
+/// This replica's share of the global batch: cut by samples, unevenly where they do not divide.
+fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> Vec<MicroBatch<T5Batch>> {
+    let (data, batcher) = (epl.context().data(), T5Batcher::new(&case.model));
+    let parts = data.size() * accumulation;
+    let first = step * case.pairs.len() as u64;
+    (0..accumulation)
+        .map(|number| {
+            let rows = shard_range(case.pairs.len(), parts, data.rank() * accumulation + number);
+            let stand_in = rows.is_empty();
+            let rows = if stand_in { 0..1 } else { rows };
+            let batch = batcher.batch(case.pairs[rows.clone()].to_vec(), epl.place().device());
+            let samples: Vec<u64> = rows.map(|row| first + row as u64).collect();
+            if stand_in { MicroBatch::stand_in(batch, samples) } else { MicroBatch::new(batch, samples) }
+        })
+        .collect()
+}
+
+pub fn train(case: &Case, layout: Layout) -> Outcome {
+    match case.adam {
+        true => train_with(case, layout, &AdamWConfig::new().with_epsilon(1e-4)),
+        false => train_with(case, layout, &SgdConfig::new().with_momentum(Some(MomentumConfig::new()))),
+    }
+}
+
+fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer: &O) -> Outcome {
+    let outcomes = run((layout.data, layout.tensor, layout.expert), |epl| {
+        let settings = EngineSettings { clip_norm: case.clip_norm, ..Default::default() };
+        let mut engine = Engine::new(epl.build(|place| case.model.init(place))?, optimizer, settings)?;
+        let (_, gradients) = engine.gradients(micro_batches(&epl, case, 0, layout.accumulation))?;
+        let mut reports = Vec::new();
+        for step in 0..3 {
+            reports.push(engine.step(micro_batches(&epl, case, step, layout.accumulation), 0.02)?);
+        }
+        Ok(Outcome { reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
+    });
+    for other in &outcomes[1..] {
+        assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
+        assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
+    }
+    outcomes.into_iter().next().expect("there is a first rank")
+}
+
+/// The run under `layout` equals that of one rank without accumulation.
+pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
+    let expected = train(case, Layout { data: 1, tensor: 1, expert: 1, accumulation: 1 });
+    let got = train(case, layout);
+    let mut faults = Vec::new();
+    for (step, (got, expected)) in got.reports.iter().zip(&expected.reports).enumerate() {
+        for (what, a, b) in [("loss", got.loss, expected.loss), ("norm", got.grad_norm, expected.grad_norm)] {
+            let error = (a - b).abs() / b.abs();
+            // A NaN fails as well.
+            if !(error <= bound) {
+                faults.push(format!("{what} of step {step}: {a} instead of {b}, error {error:.1e}"));
+            }
+        }
+        if got.metrics != expected.metrics {
+            faults.push(format!("metrics of step {step}: {:?} instead of {:?}", got.metrics, expected.metrics));
+        }
+    }
+    let tensors = [
+        ("gradient", &got.gradients, &expected.gradients),
+        ("parameter", &got.parameters, &expected.parameters),
+        ("state", &got.state, &expected.state),
+    ];
+    for (what, got, expected) in tensors {
+        assert!(!expected.is_empty(), "there are tensors to compare: {what}");
+        let (name, error) = largest_error(got, expected);
+        if !(error <= bound) {
+            faults.push(format!("{what} {name}: error {error:.1e}"));
+        }
+    }
+    assert!(faults.is_empty(), "{layout:?}, bound {bound:.0e}:\n{}", faults.join("\n"));
+    got
+}
+
+/// The sums of a metric over all layers, by its last name.
+pub fn metric(outcome: &Outcome, last: &str) -> Vec<Vec<f64>> {
+    let metrics = outcome.reports[0].metrics.iter();
+    metrics.filter(|(name, _)| name.ends_with(last)).map(|(_, values)| values.clone()).collect()
+}
