@@ -26,7 +26,12 @@ impl Buffer {
         if self.0.shape().as_slice() == shape {
             return Tensor::from_dispatch(self.0);
         }
-        Tensor::<1, K>::from_dispatch(self.0).reshape(shape)
+        let flat = Tensor::<1, K>::from_dispatch(self.0);
+        if shape.contains(&0) {
+            // In a reshape, 0 stands for the old extent.
+            return Tensor::zeros(shape, (&flat.device(), flat.dtype()));
+        }
+        flat.reshape(shape)
     }
 
     /// A flat buffer of values in host memory.

@@ -1,4 +1,5 @@
 //! What a step trains on does not depend on who runs it, and what fails on the loading thread comes out at the step.
+#![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -196,8 +197,7 @@ impl Batcher<usize, Vec<usize>> for Slow {
 #[test]
 fn a_dropped_loader_ends_its_thread_soon() {
     let alive = Arc::new(());
-    let data =
-        TrainData::new(squares(10), Slow(alive.clone()), ShuffledSampler::new(10, 2, 3).unwrap()).unwrap();
+    let data = TrainData::new(squares(10), Slow(alive.clone()), ShuffledSampler::new(10, 2, 3).unwrap()).unwrap();
     let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
     assert!(loader.next_step().unwrap().waited >= Duration::from_millis(1));
     drop(data);

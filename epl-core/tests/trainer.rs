@@ -1,4 +1,5 @@
 //! Whole runs of the trainer: what it writes, how it resumes, and how it ends.
+#![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
 
 use std::fs;
 use std::path::Path;
@@ -132,9 +133,7 @@ type Sizes = (usize, usize, usize);
 
 /// Trains on every rank, and returns the whole parameters.
 fn fit(sizes: Sizes, config: TrainerConfig) -> std::collections::BTreeMap<String, TensorData> {
-    let all = run(sizes, |epl| {
-        trainer(&epl, config.clone())?.with_valid(valid()).fit(&data())?.engine.parameters()
-    });
+    let all = run(sizes, |epl| trainer(&epl, config.clone())?.with_valid(valid()).fit(&data())?.engine.parameters());
     all.into_iter().next().unwrap()
 }
 
@@ -182,9 +181,8 @@ fn curves_of_all_layouts_lie_on_each_other() {
 fn resumed_equals_whole(sizes: Sizes, sampler: impl Fn() -> Box<dyn Fn() -> TrainData<[f64; 3], Points> + Sync>) {
     let train = |config: TrainerConfig| {
         let data = sampler();
-        let all = run(sizes, |epl| {
-            trainer(&epl, config.clone())?.with_valid(valid()).fit(&data())?.engine.parameters()
-        });
+        let all =
+            run(sizes, |epl| trainer(&epl, config.clone())?.with_valid(valid()).fit(&data())?.engine.parameters());
         all.into_iter().next().unwrap()
     };
     let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,8 +1,15 @@
+//! Whole models, with what it takes to train, import and judge them.
+//!
+//! - [`text`]: text for translation models: corpora, tokenizers, scores;
+//! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
+//! - [`t5`]: T5, dense or with experts.
+#![warn(missing_docs)]
 
 pub mod text;
 pub mod huggingface;
 pub mod t5;
 
+pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,
     TokenPairs, Tokenizer,

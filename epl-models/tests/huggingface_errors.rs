@@ -1,4 +1,5 @@
 //! What can be wrong with a folder is said by name, before anything is assigned.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -172,7 +173,11 @@ fn a_configuration_that_cannot_be_is_named() {
     for (key, value, part) in [
         ("d_model", "null", "`d_model` is null; it should be a count"),
         ("d_model", "-3", "`d_model` is -3; it should be a count"),
-        ("feed_forward_proj", "\"gated-silu\"", "`feed_forward_proj` is `gated-silu`; supported are relu and gated-gelu"),
+        (
+            "feed_forward_proj",
+            "\"gated-silu\"",
+            "`feed_forward_proj` is `gated-silu`; supported are relu and gated-gelu",
+        ),
         ("eos_token_id", "96", "`eos` is token 96; the tokens are 0 to 95"),
         ("dropout_rate", "1.5", "`dropout` is 1.5"),
         ("scale_decoder_outputs", "1", "`scale_decoder_outputs` is 1; it should be true or false"),

@@ -24,8 +24,8 @@ pub struct DropoutConfig {
 /// See [Improving neural networks by preventing co-adaptation of feature
 /// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share;
 /// this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
-/// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says that the pass
-/// is one of training.
+/// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says
+/// that the pass is one of training.
 ///
 /// Should be created with [`DropoutConfig`].
 #[derive(Module, Debug)]
@@ -134,8 +134,8 @@ impl Mask {
         let inside: usize = shape[1..D.max(2) - 1].iter().product();
         let mut numbers = self.noise.sample(self.samples[row / inside]);
         let (mut rest, mut below) = (row % inside, inside);
-        for dim in 1..D.max(2) - 1 {
-            below /= shape[dim];
+        for (dim, extent) in shape.iter().enumerate().take(D.max(2) - 1).skip(1) {
+            below /= extent;
             let first = if dim == self.dim { self.offset } else { 0 };
             numbers = numbers.at(first + rest / below);
             rest %= below;

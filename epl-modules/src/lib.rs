@@ -15,12 +15,30 @@
 //! | [`FeedForward`] | hidden features |
 //! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
 //!
+//! ```
+//! use burn::tensor::Tensor;
+//! use epl_core::testing;
+//! use epl_modules::{LinearCut, SplitLinearConfig};
+//!
+//! // Two ranks of the tensor axis: each holds half of the hidden features.
+//! testing::run((1, 2, 1), |epl| {
+//!     let up = SplitLinearConfig::new(8, 32).init(&epl.place().child("up"));
+//!     let down = SplitLinearConfig::new(32, 8).with_cut(LinearCut::Row).init(&epl.place().child("down"));
+//!     let hidden = up.forward(Tensor::<2>::ones([4, 8], epl.place().device())); // Split<2>
+//!     assert_eq!(hidden.size(), 32);
+//!     let output: Tensor<2> = down.forward(hidden); // one all-reduce
+//!     assert_eq!(output.dims(), [4, 8]);
+//!     Ok(())
+//! });
+//! ```
+//!
 //! Burn's `init` and `forward` return no `Result`; where ours list errors, they unwind with an
 //! [`epl_comm::Error`], which [`epl_comm::catch`] turns into an `Err` at the edge of the launch or the step.
 #![warn(missing_docs)]
 
 mod invalid;
 mod placement;
+mod precision;
 mod host;
 pub mod random;
 pub mod activation;

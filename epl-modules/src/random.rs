@@ -152,7 +152,11 @@ mod tests {
         let variance = u.iter().map(|x| (x - 0.5).powi(2)).sum::<f64>() / n;
         let serial = u.windows(2).map(|w| (w[0] - 0.5) * (w[1] - 0.5)).sum::<f64>() / n;
         let sd = (1.0f64 / 12.0).sqrt();
-        [(mean - 0.5) / sd * n.sqrt(), (variance - 1.0 / 12.0) / (1.0f64 / 180.0).sqrt() * n.sqrt(), serial * 12.0 * n.sqrt()]
+        [
+            (mean - 0.5) / sd * n.sqrt(),
+            (variance - 1.0 / 12.0) / (1.0f64 / 180.0).sqrt() * n.sqrt(),
+            serial * 12.0 * n.sqrt(),
+        ]
     }
 
     #[test]

@@ -68,7 +68,9 @@ fn a_cross_attention_computes_its_memory_once() {
             let (x, memory) = (tensor::<3>(1, [2, 3, 6], device), tensor::<3>(2, [2, 5, 6], device));
             let whole = attention.forward(AttentionInput::cross_attention(x.clone(), memory.clone()));
             let mut cache = AttentionCache::new();
-            for (step, memory) in [memory, tensor(3, [2, 5, 6], device), tensor(4, [2, 5, 6], device)].into_iter().enumerate() {
+            for (step, memory) in
+                [memory, tensor(3, [2, 5, 6], device), tensor(4, [2, 5, 6], device)].into_iter().enumerate()
+            {
                 let x = x.clone().slice([0..2, step..step + 1, 0..6]);
                 let part = attention.forward_cache(AttentionInput::cross_attention(x, memory), &mut cache);
                 assert_same(part, whole.clone().slice([0..2, step..step + 1, 0..6]));

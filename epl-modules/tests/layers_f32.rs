@@ -75,4 +75,3 @@ fn burns_cross_entropy() {
 fn burns_attention() {
     against_burn::attention(LIMIT);
 }
-

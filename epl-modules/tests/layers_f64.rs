@@ -98,4 +98,3 @@ fn burns_attention() {
     configure();
     against_burn::attention(LIMIT);
 }
-

@@ -24,9 +24,7 @@ fn sizes_that_cannot_be_split() {
     refused(2, &["3 heads", "2 ranks"], |epl| RelativeBiasConfig::new(3).init(epl.place()));
     refused(1, &["d_model 6", "4 heads"], |epl| MultiHeadAttentionConfig::new(6, 4).init(epl.place()));
     refused(4, &["3 columns", "4 ranks"], |epl| SplitLinearConfig::new(8, 3).init(epl.place()));
-    refused(4, &["3 rows", "4 ranks"], |epl| {
-        SplitLinearConfig::new(3, 8).with_cut(LinearCut::Row).init(epl.place())
-    });
+    refused(4, &["3 rows", "4 ranks"], |epl| SplitLinearConfig::new(3, 8).with_cut(LinearCut::Row).init(epl.place()));
     refused(4, &["2 rows", "4 ranks"], |epl| SplitEmbeddingConfig::new(2, 8).init(epl.place()));
     refused(1, &["2 buckets", "at least 4"], |epl| RelativeBiasConfig::new(1).with_n_buckets(2).init(epl.place()));
 }
@@ -51,17 +49,22 @@ fn inputs_that_do_not_fit() {
         layer.forward(x)
     });
     refused(1, &["row 1 is 7", "5 classes", "-100"], |epl| {
-        let logits = epl_comm::Split::from_local(Tensor::ones([2, 5], epl.place().device()), 1, 5, epl.context().tensor());
+        let logits =
+            epl_comm::Split::from_local(Tensor::ones([2, 5], epl.place().device()), 1, 5, epl.context().tensor());
         SplitCrossEntropyConfig::new().init().forward(logits, Tensor::<1, Int>::from_data([0, 7], epl.place().device()))
     });
     refused(1, &["2 x 3 keys", "[2, 4]"], |epl| {
         let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
-        let (x, padding) = (Tensor::ones([2, 3, 4], epl.place().device()), Tensor::<2, Bool>::full([2, 4], true, epl.place().device()));
+        let (x, padding) = (
+            Tensor::ones([2, 3, 4], epl.place().device()),
+            Tensor::<2, Bool>::full([2, 4], true, epl.place().device()),
+        );
         layer.forward(AttentionInput::self_attention(x).with_padding(padding))
     });
     refused(1, &["[1, 1, 3, 3]", "[1 or 2, 2, 3, 3]"], |epl| {
         let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
-        let (x, bias) = (Tensor::ones([2, 3, 4], epl.place().device()), Tensor::ones([1, 1, 3, 3], epl.place().device()));
+        let (x, bias) =
+            (Tensor::ones([2, 3, 4], epl.place().device()), Tensor::ones([1, 1, 3, 3], epl.place().device()));
         layer.forward(AttentionInput::self_attention(x).with_bias(bias))
     });
 }

@@ -32,7 +32,7 @@ impl Bell {
 
     /// To be called after a change that somebody may wait for.
     pub(super) fn ring(&self) {
-        // Pairs with the fence in `sleep`: either we see the sleeper, or it sees our change.
+        // Pairs with the fence in `wait`: either we see the sleeper, or it sees our change.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             // Taken so that a sleeper is either before its last look or inside its wait.
@@ -41,34 +41,27 @@ impl Bell {
         }
     }
 
-    /// Blocks until `look` finds something.
-    pub(super) fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+    /// Blocks until `is_over`, which only looks: it must not ring.
+    pub(super) fn wait(&self, is_over: impl Fn() -> bool) {
         for _ in 0..self.spins {
-            if let Some(found) = look() {
-                return found;
+            if is_over() {
+                return;
             }
             core::hint::spin_loop();
         }
         for _ in 0..YIELDS {
-            if let Some(found) = look() {
-                return found;
+            if is_over() {
+                return;
             }
             thread::yield_now();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let found = self.sleep(look);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        found
-    }
-
-    fn sleep<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         fence(Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
+        while !is_over() {
             guard = self.rung.wait_timeout(guard, NAP).unwrap_or_else(PoisonError::into_inner).0;
         }
+        drop(guard);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }

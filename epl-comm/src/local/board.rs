@@ -176,22 +176,18 @@ impl Meeting<'_> {
     fn wait_for_all(&self, counter: fn(&Slot) -> &AtomicU64) -> Result<()> {
         for (slot, rank) in self.board.slots.iter().zip(&self.board.members) {
             let has_come = || counter(slot).load(Ordering::Acquire) >= self.sequence;
+            let cannot_come = || self.world.has_ended(*rank) && slot.reserved.load(Ordering::Acquire) < self.sequence;
             if has_come() {
                 continue;
             }
-            self.board.bell.wait(|| {
-                if has_come() {
-                    return Some(Ok(()));
-                }
-                if self.world.has_ended(*rank) && slot.reserved.load(Ordering::Acquire) < self.sequence {
-                    self.world.fail(*rank, || format!("it returned without taking part in {}", self.describe()));
-                }
-                // Looked at again: what came before the failure counts.
-                self.world.failure().map(|failure| match has_come() {
-                    true => Ok(()),
-                    false => Err(failure.to_error(self.describe())),
-                })
-            })?;
+            self.board.bell.wait(|| has_come() || self.world.failure().is_some() || cannot_come());
+            if self.world.failure().is_none() && !has_come() {
+                self.world.fail(*rank, || format!("it returned without taking part in {}", self.describe()));
+            }
+            // Looked at again: what came before the failure counts.
+            if !has_come() && let Some(failure) = self.world.failure() {
+                return Err(failure.to_error(self.describe()));
+            }
         }
         Ok(())
     }

@@ -223,13 +223,14 @@ fn pieces<const D: usize, K: Basic>(x: Tensor<D, K>, dim: usize, sizes: &[usize]
     let shape = x.dims();
     let (rows, columns): (usize, usize) = (shape[..dim].iter().product(), shape[dim + 1..].iter().product());
     let total: usize = shape.iter().product();
-    if rows <= 1 {
+    if total == 0 {
+        // In a reshape, 0 would stand for the old extent.
+        return Tensor::zeros([0], (&x.device(), x.dtype()));
+    }
+    if rows == 1 {
         return x.reshape([total]);
     }
     let x = x.reshape([rows, shape[dim] * columns]);
-    if total == 0 {
-        return x.reshape([total]);
-    }
     if sizes.iter().all(|size| *size == sizes[0]) {
         // One copy, made by the transport.
         return x.reshape([rows, sizes.len(), sizes[0] * columns]).swap_dims(0, 1).reshape([total]);

@@ -232,8 +232,7 @@ mod tests {
 
     #[test]
     fn every_epoch_draws_each_sample_once_inside_the_bounds() {
-        let sampler =
-            LengthSamplerConfig::new(3).with_max_tokens(400).with_max_samples(50).init(lengths()).unwrap();
+        let sampler = LengthSamplerConfig::new(3).with_max_tokens(400).with_max_samples(50).init(lengths()).unwrap();
         for number in 0..3 {
             let batches = epoch(&sampler, number);
             assert_eq!(batches.len(), sampler.batches_in(number));
@@ -298,9 +297,8 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let refused = |config: LengthSamplerConfig, lengths: &[usize]| {
-            config.init(lengths.to_vec()).unwrap_err().to_string()
-        };
+        let refused =
+            |config: LengthSamplerConfig, lengths: &[usize]| config.init(lengths.to_vec()).unwrap_err().to_string();
         let config = LengthSamplerConfig::new(0);
         assert!(refused(config.clone(), &[1]).contains("need a bound"));
         assert!(refused(config.clone().with_max_samples(0), &[1]).contains("at most 0"));

@@ -77,10 +77,9 @@ fn thinned(values: &[(f64, f64)], points: usize) -> Vec<(f64, f64)> {
 fn extent<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Option<Extent> {
     let grow = |range: Option<Extent>, &(step, loss): &(f64, f64)| match range {
         None => Some((step..step, loss..loss)),
-        Some((steps, losses)) => Some((
-            steps.start.min(step)..steps.end.max(step),
-            losses.start.min(loss)..losses.end.max(loss),
-        )),
+        Some((steps, losses)) => {
+            Some((steps.start.min(step)..steps.end.max(step), losses.start.min(loss)..losses.end.max(loss)))
+        }
     };
     let (steps, losses) = points.fold(None, grow)?;
     let air = ((losses.end - losses.start) * 0.05).max(losses.end.abs() * 1e-3).max(1e-9);
@@ -100,7 +99,7 @@ fn plot(
     builder.margin(16).x_label_area_size(40).y_label_area_size(60);
     let mut chart = builder.build_cartesian_2d(steps, losses)?;
     let steps_label = |step: &f64| format!("{step:.0}");
-    chart.configure_mesh().light_line_style(WHITE).x_label_formatter(&steps_label).x_desc("step").y_desc("loss").draw()?;
+    chart.configure_mesh().max_light_lines(1).x_label_formatter(&steps_label).x_desc("step").y_desc("loss").draw()?;
     let line = |color: RGBColor| move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2));
     let drawn = chart.draw_series(LineSeries::new(train.iter().copied(), blue.stroke_width(1)))?;
     drawn.label("train").legend(line(blue));
@@ -108,7 +107,13 @@ fn plot(
         let drawn = chart.draw_series(LineSeries::new(valid.iter().copied(), orange.stroke_width(2)))?;
         drawn.label("valid").legend(line(orange));
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    let labels = SeriesLabelPosition::UpperRight;
+    chart
+        .configure_series_labels()
+        .position(labels)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
     root.present()?;
     Ok(())
 }

@@ -90,10 +90,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     /// What the first rank of the world returns is shown, written, and decides which checkpoint is the best; the
     /// other ranks may return nothing.
     #[must_use]
-    pub fn with_evaluation(
-        mut self,
-        evaluation: impl FnMut(&Engine<M>) -> Result<Vec<(String, f64)>> + 'a,
-    ) -> Self {
+    pub fn with_evaluation(mut self, evaluation: impl FnMut(&Engine<M>) -> Result<Vec<(String, f64)>> + 'a) -> Self {
         self.evaluators.push(Box::new(evaluation));
         self
     }
@@ -185,8 +182,8 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         let world = self.engine.context().world().clone();
         if self.config.resume {
             let engine = &mut self.engine;
-            let saved = checkpoints
-                .load(Which::Latest, &world, now, |folder, saved| engine.load_rank(folder, saved.step))?;
+            let saved =
+                checkpoints.load(Which::Latest, &world, now, |folder, saved| engine.load_rank(folder, saved.step))?;
             let saved = Saved { step: saved.step, position: saved.position, ..now.clone() };
             return Ok((saved, Some(checkpoints)));
         }

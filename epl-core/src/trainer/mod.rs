@@ -8,7 +8,7 @@
 //! - [`stop`]: ends a run from outside, on all ranks after the same step.
 //! - [`observer`]: what watches a run, and what it is shown.
 //! - [`durable`], [`json_lines`]: files that outlive a crash.
-//! - [`metrics_log`]: `metrics.jsonl`.
+//! - [`metrics_log`]: the log, `metrics.jsonl`.
 //! - [`progress`]: a bar, or lines where there is no terminal.
 //! - [`curve`]: the loss as a picture.
 //! - [`checkpoint`]: saving and resuming under the same layout.

@@ -114,8 +114,7 @@ impl Observer for Progress {
     }
 
     fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        let values: Vec<String> =
-            evaluation.values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        let values: Vec<String> = evaluation.values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
         self.print(&format!("step {} · {} · {}", evaluation.step, values.join(" · "), short(evaluation.time)));
         Ok(())
     }
@@ -164,7 +163,10 @@ mod tests {
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let steps: Vec<&str> = text.lines().map(|line| line.split(" · ").next().unwrap()).collect();
         assert_eq!(steps[..5], ["step 1/9", "step 4/9", "step 8/9", "step 9/9", "step 9"]);
-        assert!(text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"), "{text}");
+        assert!(
+            text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"),
+            "{text}"
+        );
         assert!(text.contains("step 9 · valid_loss 1.0000 · bleu 9.0000 · 1s"), "{text}");
         assert!(text.ends_with("done after step 9: 9 steps in 0s\n"), "{text}");
     }

@@ -13,7 +13,7 @@
 //! - [`folder`]: a model's folder: configuration and weights, in one file or in parts;
 //! - [`source`]: how a parameter is put together from stored tensors;
 //! - [`assign`]: fills a laid out model from a folder;
-//! - [`reference`]: inputs and outputs stored beside a model, for parity tests.
+//! - [`mod@reference`]: inputs and outputs stored beside a model, for parity tests.
 //!
 //! The names of a model's parameters stand with the model: see [`t5`](crate::t5).
 

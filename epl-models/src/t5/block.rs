@@ -43,7 +43,7 @@ pub enum View<'a> {
     /// A decoder block: what stands before in the target, and the encoder's output.
     Target {
         /// The encoder's output. Shape `[rows, source length, d_model]`.
-        memory: Tensor<3>,
+        memory: &'a Tensor<3>,
         /// True at its padding. Shape `[rows, source length]`.
         padding: &'a Tensor<2, Bool>,
     },
@@ -107,9 +107,8 @@ impl Block {
         };
         let mut hidden = self.self_attention.forward(hidden, own, target);
         if let (Some(part), View::Target { memory: output, padding }) = (&self.cross_attention, &around.view) {
-            let cross = |states| {
-                AttentionInput::cross_attention(states, output.clone()).with_padding((*padding).clone())
-            };
+            let cross =
+                |states| AttentionInput::cross_attention(states, (*output).clone()).with_padding((*padding).clone());
             hidden = part.forward(hidden, cross, memory);
         }
         self.feed_forward.forward(hidden, around.real)

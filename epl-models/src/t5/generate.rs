@@ -118,7 +118,7 @@ impl Generation {
         let around = Surroundings {
             bias: model.decoder.bias.forward(1, position + 1, position),
             real: &TokenMask::from_lengths(&lengths, 1),
-            view: View::Target { memory: self.memory.clone(), padding: &self.padding },
+            view: View::Target { memory: &self.memory, padding: &self.padding },
         };
         let mut hidden = model.decoder.enter(model.embed(&tokens));
         for (block, cache) in model.decoder.blocks.iter().zip(&mut self.caches) {

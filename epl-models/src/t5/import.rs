@@ -5,7 +5,7 @@ use std::path::Path;
 use epl_core::ParamRecord;
 use epl_modules::moe::{Capacity, Gate};
 
-use super::config::{T5FeedForward, T5Config, T5MoeConfig};
+use super::config::{T5Config, T5FeedForward, T5MoeConfig};
 use super::model::T5;
 use super::names::T5Names;
 use crate::huggingface::{self, Error, Folder, JsonConfig, Reference, Result};

@@ -127,7 +127,8 @@ fn has_own_head(folder: &Folder, embedding: &str) -> Result<bool> {
     if folder.shape(HEAD).is_none() || folder.shape(embedding).is_none() {
         return Ok(folder.shape(HEAD).is_some());
     }
-    Ok(folder.shape(HEAD) != folder.shape(embedding) || folder.read(HEAD)?.as_bytes() != folder.read(embedding)?.as_bytes())
+    Ok(folder.shape(HEAD) != folder.shape(embedding)
+        || folder.read(HEAD)?.as_bytes() != folder.read(embedding)?.as_bytes())
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl T5 {
         let T5Carry { hidden, bias, memory, losses } = carry;
         let bias = bias.expect("the first block of the stack made it");
         let memory = memory.expect("the encoder ran before");
-        let view = View::Target { memory: memory.clone(), padding: &batch.source_padding };
+        let view = View::Target { memory: &memory, padding: &batch.source_padding };
         let around = Surroundings { bias, real: &batch.target_real, view };
         let (hidden, more) = self.decoder.blocks[index].forward(hidden, &around, None);
         let losses = RouterLosses::add(losses, more);
@@ -171,9 +171,7 @@ impl Segmented for T5 {
         let sum = criterion.forward(logits, batch.targets.clone().reshape([rows * length]));
         let loss = Loss::new().with(CROSS_ENTROPY, sum, 1.0);
         match (carry.losses, &config.moe) {
-            (Some(losses), Some(moe)) => {
-                loss.with(AUXILIARY, losses.auxiliary, moe.auxiliary).with(Z, losses.z, moe.z)
-            }
+            (Some(losses), Some(moe)) => loss.with(AUXILIARY, losses.auxiliary, moe.auxiliary).with(Z, losses.z, moe.z),
             _ => loss,
         }
     }

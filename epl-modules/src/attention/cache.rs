@@ -34,9 +34,8 @@ impl AttentionCache {
     /// - rows: `[new_batch_size]`
     #[must_use]
     pub fn select(self, rows: Tensor<1, Int>) -> Self {
-        let select = |(keys, values): (Tensor<4>, Tensor<4>)| {
-            (keys.select(0, rows.clone()), values.select(0, rows.clone()))
-        };
+        let select =
+            |(keys, values): (Tensor<4>, Tensor<4>)| (keys.select(0, rows.clone()), values.select(0, rows.clone()));
         Self { keys_values: self.keys_values.map(select) }
     }
 

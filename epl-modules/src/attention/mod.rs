@@ -11,6 +11,7 @@
 
 mod cache;
 mod input;
+mod weighing;
 mod rows;
 mod weights;
 mod scaled_dot_product;

@@ -10,7 +10,7 @@ use epl_core::{Context, Place};
 use super::cache::AttentionCache;
 use super::input::AttentionInput;
 use super::scaled_dot_product::attend;
-use super::weights::Weighing;
+use super::weighing::Weighing;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::refuse;
 use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
@@ -211,7 +211,9 @@ impl MultiHeadAttention {
 /// Refuses masks and biases that do not fit the scores.
 fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
     let [batch_size, heads, queries, keys] = scores;
-    if let Some(padding) = input.padding.as_ref().map(|padding| padding.dims()).filter(|dims| *dims != [batch_size, keys]) {
+    if let Some(padding) =
+        input.padding.as_ref().map(|padding| padding.dims()).filter(|dims| *dims != [batch_size, keys])
+    {
         refuse(format!("attention over {batch_size} x {keys} keys got a padding mask of {padding:?}"));
     }
     let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && (dims[0] == 1 || dims[0] == batch_size);

@@ -3,7 +3,7 @@
 use burn::tensor::{Bool, Tensor};
 use multiversion::multiversion;
 
-use super::weights::{SavedWeights, Weighing, Weights};
+use super::weighing::{Dropped, SavedWeights, Weighing, Weights};
 use crate::host::{self, Owned, Real, View, map_sum, max_of, sum_of};
 
 /// What a row of scores is adjusted by before the softmax.
@@ -54,7 +54,8 @@ pub(super) fn weigh<T: Real>(weighing: &Weighing, scores: Tensor<4>, bias: Optio
     host::for_blocks(scores.slice_mut(), rows * keys, |block, scores| softmax(&adjust, block * rows, scores));
     let Some(mask) = &weighing.dropout else {
         let softmax = scores.into_tensor::<4>(&device);
-        return Weights { kept: softmax.clone(), saved: SavedWeights::Signed { softmax, scale: None } };
+        let saved = SavedWeights { softmax: softmax.clone(), dropped: Dropped::Nothing };
+        return Weights { kept: softmax, saved };
     };
     let mut kept = vec![T::ZERO; scores.slice_mut().len()];
     host::for_blocks2((scores.slice_mut(), rows * keys), (&mut kept, rows * keys), |block, softmax, kept| {
@@ -63,7 +64,7 @@ pub(super) fn weigh<T: Real>(weighing: &Weighing, scores: Tensor<4>, bias: Optio
             mask.keep.sign(mask.row(shape, block * rows + index), softmax, kept);
         }
     });
-    let saved = SavedWeights::Signed { softmax: scores.into_tensor(&device), scale: Some(mask.keep.scale) };
+    let saved = SavedWeights { softmax: scores.into_tensor(&device), dropped: Dropped::Signs(mask.keep.scale) };
     Weights { kept: host::tensor(kept, shape, &device), saved }
 }
 
@@ -94,12 +95,12 @@ fn softmax<T: Real>(adjust: &Adjust<'_, T>, first: usize, scores: &mut [T]) {
 }
 
 /// See [`SavedWeights::backward`].
-pub(super) fn backward<T: Real>(softmax: Tensor<4>, scale: Option<f64>, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+pub(super) fn backward<T: Real>(softmax: Tensor<4>, dropped: &Dropped, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
     let (shape, device) = (grad.dims(), grad.device());
     let keys = shape[3];
     let rows = host::rows_a_task(keys);
     let mut grad = Owned::<T>::take(grad);
-    let Some(scale) = scale.map(T::of) else {
+    let Dropped::Signs(scale) = *dropped else {
         let values = View::<T>::new(softmax.clone());
         host::for_blocks(grad.slice_mut(), rows * keys, |block, grad| {
             let first = block * rows * keys;
@@ -109,7 +110,7 @@ pub(super) fn backward<T: Real>(softmax: Tensor<4>, scale: Option<f64>, grad: Te
     };
     let mut softmax = Owned::<T>::take(softmax);
     host::for_blocks2((grad.slice_mut(), rows * keys), (softmax.slice_mut(), rows * keys), |_, grad, softmax| {
-        dropped_softmax_backward(softmax, scale, keys, grad);
+        dropped_softmax_backward(softmax, T::of(scale), keys, grad);
     });
     (grad.into_tensor(&device), softmax.into_tensor(&device))
 }

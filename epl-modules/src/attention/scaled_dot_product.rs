@@ -6,7 +6,8 @@
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 
-use super::weights::{SavedWeights, Weighing};
+use super::weighing::{SavedWeights, Weighing};
+use crate::host::{self, HostFloat, Real, View, host_float};
 
 /// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`.
 ///
@@ -27,7 +28,7 @@ pub(super) fn attend(
             |saved, grad| {
                 let batch_size = saved.bias_batch_size;
                 let (query, key, value, scores) = saved.backward(grad);
-                let bias = if batch_size == 1 { scores.sum_dim(0) } else { scores };
+                let bias = if batch_size == 1 { over_batch(scores) } else { scores };
                 (Some(query), Some(key), Some(value), Some(bias))
             },
         ),
@@ -74,6 +75,21 @@ impl Saved {
         let grad_key = scaled(grad_scores.clone().swap_dims(2, 3).matmul(self.query), self.scale);
         (grad_query, grad_key, grad_value, grad_scores)
     }
+}
+
+/// The sum over the batch, in the order of the batch.
+fn over_batch(scores: Tensor<4>) -> Tensor<4> {
+    match host_float(&scores) {
+        Some(HostFloat::Single) => over_batch_host::<f32>(scores),
+        Some(HostFloat::Double) => over_batch_host::<f64>(scores),
+        None => scores.sum_dim(0),
+    }
+}
+
+fn over_batch_host<T: Real>(scores: Tensor<4>) -> Tensor<4> {
+    let (mut shape, device) = (scores.dims(), scores.device());
+    shape[0] = 1;
+    host::tensor(host::sum_blocks(View::<T>::new(scores).slice(), shape.iter().product()), shape, &device)
 }
 
 fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {

@@ -1,39 +1,11 @@
-//! The softmax of attention: scores become weights.
+//! The softmax of attention: it chooses the path, in host memory or in tensor operations.
 
-use burn::tensor::{Bool, DType, Device, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 
 use super::rows;
-use crate::dropout::Mask;
+use super::weighing::{Dropped, SavedWeights, Weighing, Weights};
 use crate::host::{HostFloat, host_float};
-
-/// How the scores of all pairs become weights.
-#[derive(Clone, Debug)]
-pub(super) struct Weighing {
-    /// What scores are multiplied by.
-    pub scale: f64,
-    /// Whether a query sees no later keys; the last query stands at the last key.
-    pub causal: bool,
-    /// `[batch_size, keys]`, true where no query sees a key.
-    pub padding: Option<Tensor<2, Bool>>,
-    /// Dropout of the weights, drawn per (head, query, key).
-    pub dropout: Option<Mask>,
-}
-
-/// Attention weights, `[batch_size, heads, queries, keys]`.
-pub(super) struct Weights {
-    /// After dropout: what the values are multiplied by.
-    pub kept: Tensor<4>,
-    /// What backward needs.
-    pub saved: SavedWeights,
-}
-
-/// The softmax and which of its elements are dropped.
-pub(super) enum SavedWeights {
-    /// In host memory: the softmax; the elements that are dropped have their sign changed.
-    Signed { softmax: Tensor<4>, scale: Option<f64> },
-    /// Elsewhere: the softmax and the mask.
-    Masked { softmax: Tensor<4>, mask: Option<Tensor<4>> },
-}
+use crate::precision::wide;
 
 impl Weighing {
     /// The weights for these scores and this bias.
@@ -70,15 +42,17 @@ impl Weighing {
             Some(mask) => softmax.clone() * mask.clone(),
             None => softmax.clone(),
         };
-        Weights { kept, saved: SavedWeights::Masked { softmax, mask } }
+        let dropped = mask.map_or(Dropped::Nothing, |mask| Dropped::Mask(Box::new(mask)));
+        Weights { kept, saved: SavedWeights { softmax, dropped } }
     }
 
     /// The pairs that no query sees.
     fn hidden(&self, shape: [usize; 4], device: &Device) -> Option<Tensor<4, Bool>> {
         let [batch_size, _, queries, keys] = shape;
-        let padding = self.padding.as_ref().map(|padding| {
-            padding.clone().inner().reshape([batch_size, 1, 1, keys]).expand(shape)
-        });
+        let padding = self
+            .padding
+            .as_ref()
+            .map(|padding| padding.clone().inner().reshape([batch_size, 1, 1, keys]).expand(shape));
         // True above the diagonal that ends in the last corner.
         let later = self.causal.then(|| {
             let offset = keys as i64 - queries as i64;
@@ -94,8 +68,7 @@ impl Weighing {
 /// The softmax along the last dim, computed in f32 at least.
 fn wide_softmax(scores: Tensor<4>) -> Tensor<4> {
     let dtype = scores.dtype();
-    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    burn::tensor::activation::softmax(scores.cast(wide), 3).cast(dtype)
+    burn::tensor::activation::softmax(scores.cast(wide(dtype)), 3).cast(dtype)
 }
 
 impl SavedWeights {
@@ -104,20 +77,15 @@ impl SavedWeights {
     ///
     /// With the softmax p and its gradient h: ∂score = p (h − Σ h p).
     pub(super) fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
-        match self {
-            Self::Signed { softmax, scale } if grad.dtype() == DType::F64 => {
-                rows::backward::<f64>(softmax, scale, grad)
-            }
-            Self::Signed { softmax, scale } => rows::backward::<f32>(softmax, scale, grad),
-            Self::Masked { softmax, mask } => {
-                let (grad, kept) = match mask {
-                    Some(mask) => (grad * mask.clone(), softmax.clone() * mask),
-                    None => (grad, softmax.clone()),
-                };
-                let along = (grad.clone() * softmax.clone()).sum_dim(3);
-                (softmax * (grad - along), kept)
-            }
-        }
+        let Self { softmax, dropped } = self;
+        let (grad, kept) = match (host_float(&grad), dropped) {
+            (_, Dropped::Mask(mask)) => (grad * (*mask).clone(), softmax.clone() * *mask),
+            (Some(HostFloat::Single), dropped) => return rows::backward::<f32>(softmax, &dropped, grad),
+            (Some(HostFloat::Double), dropped) => return rows::backward::<f64>(softmax, &dropped, grad),
+            (None, _) => (grad, softmax.clone()),
+        };
+        let along = (grad.clone() * softmax.clone()).sum_dim(3);
+        (softmax * (grad - along), kept)
     }
 }
 

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 use epl_comm::ReduceOp;
 use multiversion::multiversion;
 
-use super::Classes;
+use super::classes::Classes;
 use crate::host::{self, Owned, Real, View, map_sum, max_of, sum_of};
 use crate::invalid::refuse;
 

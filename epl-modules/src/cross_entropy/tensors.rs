@@ -1,9 +1,10 @@
 //! The loss in tensor operations, for backends that are not host memory.
 
-use burn::tensor::{Bool, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 use epl_comm::ReduceOp;
 
-use super::Classes;
+use super::classes::Classes;
+use crate::precision::wide;
 
 /// What backward needs.
 pub(super) struct Saved {
@@ -17,6 +18,8 @@ pub(super) struct Saved {
     /// Whether the row does not count, `[rows, 1]`
     ignored: Tensor<2, Bool>,
     classes: Classes,
+    /// The type of the logits.
+    dtype: DType,
 }
 
 /// Computes the loss.
@@ -24,7 +27,7 @@ pub(super) struct Saved {
 /// # Shapes
 ///
 /// - logits: `[rows, local classes]`, targets: `[rows]`
-/// - output: `[1]`
+/// - output: `[1]`, in f32 at least
 pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
     let rows = logits.dims()[0];
     let targets = targets.inner().reshape([rows, 1]);
@@ -34,6 +37,8 @@ pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Class
     let foreign = outside.bool_or(ignored.clone());
     let columns = targets.sub_scalar(start).mask_fill(foreign.clone(), 0);
 
+    let dtype = logits.dtype();
+    let logits = logits.cast(wide(dtype));
     let largest = classes.reduce(logits.clone().max_dim(1), ReduceOp::Max);
     let shifted = logits - largest;
     let exponentials = shifted.clone().exp();
@@ -45,7 +50,7 @@ pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Class
     let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
     let losses = sums.clone().log() - numbers.clone().narrow(1, 1, 1) * on - numbers.narrow(1, 2, 1) * off;
     let loss = losses.mask_fill(ignored.clone(), 0.0).sum();
-    (loss, Saved { exponentials, sums, columns, foreign, ignored, classes })
+    (loss, Saved { exponentials, sums, columns, foreign, ignored, classes, dtype })
 }
 
 impl Saved {
@@ -56,7 +61,7 @@ impl Saved {
         let on = self.sums.full_like(self.classes.smoothing - 1.0).mask_fill(self.foreign, 0.0);
         let difference = smoothed.scatter(1, self.columns, on, IndexingUpdateOp::Add);
         let shape = difference.dims();
-        difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])
+        (difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])).cast(self.dtype)
     }
 }
 
@@ -64,7 +69,8 @@ impl Saved {
 mod tests {
     use burn::tensor::{Device, Distribution, Int, Tensor};
 
-    use super::super::{Classes, rows};
+    use super::super::classes::Classes;
+    use super::super::rows;
 
     #[test]
     fn both_paths_agree() {
@@ -73,7 +79,8 @@ mod tests {
             let mut worst = 0f32;
             for smoothing in [0.0, 0.1] {
                 let mine = epl_comm::shard_range(37, 2, group.rank());
-                let classes = Classes { total: 37, mine: mine.clone(), group: group.clone(), smoothing, ignore_index: -100 };
+                let classes =
+                    Classes { total: 37, mine: mine.clone(), group: group.clone(), smoothing, ignore_index: -100 };
                 let logits = Tensor::<2>::random([19, mine.len()], Distribution::Normal(0.0, 3.0), &device);
                 let ids: Vec<i64> = (0..19).map(|row| if row % 5 == 3 { -100 } else { row * 7 % 37 }).collect();
                 let targets = Tensor::<1, Int>::from_data(ids.as_slice(), &device);

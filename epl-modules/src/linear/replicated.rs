@@ -54,12 +54,7 @@ impl ReplicatedLinearConfig {
         let weight = place.param([self.d_input, self.d_output], self.initializer.clone());
         // The bias is drawn with its weight's fans, as in Burn.
         let bias = || place.split_param_with_fans([self.d_output], &[], self.initializer.clone(), fans);
-        ReplicatedLinear {
-            weight,
-            bias: self.bias.then(bias),
-            d_input: self.d_input,
-            d_output: self.d_output,
-        }
+        ReplicatedLinear { weight, bias: self.bias.then(bias), d_input: self.d_input, d_output: self.d_output }
     }
 }
 

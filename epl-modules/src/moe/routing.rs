@@ -74,6 +74,23 @@ impl Routing {
 ///
 /// `probabilities` has one row of `rules.experts` numbers for every token of `mask`. Of equal probabilities the
 /// lower expert wins; one that is not a number never wins over one that is.
+///
+/// ```
+/// use epl_modules::moe::routing::{Rules, route};
+/// use epl_modules::moe::{Capacity, Gate, TokenMask};
+///
+/// // Two sequences of two tokens; the last token is padding.
+/// let probabilities = [0.9, 0.1, 0.7, 0.3, 0.2, 0.8, 0.5, 0.5];
+/// let mask = TokenMask::from_lengths(&[2, 1], 2);
+/// let rules = Rules { experts: 2, gate: Gate::Switch, capacity: Capacity::Fixed(1), training: true };
+/// let routing = route(&probabilities, &mask, &rules);
+/// assert_eq!(routing.counts(2), [1, 1]);
+/// assert_eq!(routing.dropped, 1); // the second token of the first sequence
+/// ```
+///
+/// # Panics
+///
+/// When there is not one row for every token, or there are fewer experts than the gate asks for.
 pub fn route(probabilities: &[f64], mask: &TokenMask, rules: &Rules) -> Routing {
     let tokens = mask.as_slice().len();
     assert_eq!(probabilities.len(), tokens * rules.experts, "one row of probabilities for every token of the mask");

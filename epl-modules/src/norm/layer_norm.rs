@@ -3,13 +3,14 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::refuse;
+use crate::precision::wide;
 
 /// Configuration to create a [`LayerNorm`] layer using the [init function](LayerNormConfig::init).
 #[derive(Config, Debug)]
@@ -224,11 +225,6 @@ fn spread<T: Real>(normal: &[T], gamma: &[T], inverse: &[T], grad: &mut [T], par
             *grad = (*grad - mean - *n * along) * *r;
         }
     }
-}
-
-/// The type in which the formula is computed.
-fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 fn normalise_tensors<const D: usize>(

@@ -3,13 +3,14 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::refuse;
+use crate::precision::wide;
 
 /// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
 #[derive(Config, Debug)]
@@ -166,11 +167,6 @@ fn denormalise<T: Real>(x: &[T], gamma: &[T], inverse: &[T], grad: &mut [T], par
     }
 }
 
-/// The type in which the formula is computed.
-fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
 fn forward_tensors<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
     let (dtype, wide) = (x.dtype(), wide(x.dtype()));
     let wide_x = x.clone().cast(wide);
@@ -201,7 +197,8 @@ mod tests {
         let device = Device::flex();
         let normal = Distribution::Normal(0.0, 1.0);
         let x = Tensor::<3>::random([5, 7, 33], normal, &device);
-        let (gamma, grad) = (Tensor::<1>::random([33], normal, &device), Tensor::<3>::random([5, 7, 33], normal, &device));
+        let (gamma, grad) =
+            (Tensor::<1>::random([33], normal, &device), Tensor::<3>::random([5, 7, 33], normal, &device));
         let (a, saved_a) = forward_host::<f32, 3>(x.clone(), gamma.clone(), 1e-6);
         let (b, saved_b) = forward_tensors(x, gamma, 1e-6);
         let (ax, ag) = backward_host::<f32, 3>(saved_a, grad.clone());

@@ -24,7 +24,10 @@ fn on_one_rank(f: impl Fn(&Epl) + Sync) {
     });
 }
 
-fn outcome<const D: usize, const N: usize>(output: Tensor<D>, tracked: [(&str, Box<dyn Fn(&Gradients) -> Option<TensorData>>); N]) -> Outcome {
+/// Finds the gradient of one tensor.
+type Gradient = Box<dyn Fn(&Gradients) -> Option<TensorData>>;
+
+fn outcome<const D: usize, const N: usize>(output: Tensor<D>, tracked: [(&str, Gradient); N]) -> Outcome {
     let probe = tensor(99, output.dims(), &output.device());
     let gradients = (output.clone() * probe).sum().backward();
     let mut outcome = Outcome::from([("output".to_string(), host(output.inner()))]);
@@ -34,7 +37,7 @@ fn outcome<const D: usize, const N: usize>(output: Tensor<D>, tracked: [(&str, B
     outcome
 }
 
-fn grad<const D: usize>(x: Tensor<D>) -> Box<dyn Fn(&Gradients) -> Option<TensorData>> {
+fn grad<const D: usize>(x: Tensor<D>) -> Gradient {
     Box::new(move |gradients| x.grad(gradients).map(host))
 }
 
@@ -134,12 +137,21 @@ pub(crate) fn attention(limit: f64) {
             (layer.weight, layer.bias) = (weight.clone(), Some(bias.clone()));
         }
         let (x, memory) = (tensor(5, [2, 3, 8], device).require_grad(), tensor(6, [2, 5, 8], device).require_grad());
-        let padding = Tensor::<2, Bool>::from_data([[false, false, false, false, true], [false, true, false, true, true]], device);
+        let padding = Tensor::<2, Bool>::from_data(
+            [[false, false, false, false, true], [false, true, false, true, true]],
+            device,
+        );
         let all = || {
             [
-                ("x", grad(x.clone())), ("memory", grad(memory.clone())), ("query", grad(q.0.val())), ("query bias", grad(q.1.val())),
-                ("key", grad(k.0.val())), ("value", grad(v.0.val())), ("value bias", grad(v.1.val())),
-                ("output", grad(o.0.val())), ("output bias", grad(o.1.val())),
+                ("x", grad(x.clone())),
+                ("memory", grad(memory.clone())),
+                ("query", grad(q.0.val())),
+                ("query bias", grad(q.1.val())),
+                ("key", grad(k.0.val())),
+                ("value", grad(v.0.val())),
+                ("value bias", grad(v.1.val())),
+                ("output", grad(o.0.val())),
+                ("output bias", grad(o.1.val())),
             ]
         };
         let input = MhaInput::new(x.clone(), memory.clone(), memory.clone()).mask_pad(padding.clone());

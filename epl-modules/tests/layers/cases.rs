@@ -79,7 +79,10 @@ pub(crate) fn cross_entropy(limit: f64) {
             outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitLinear>| {
                 let loss = SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init();
                 let targets = ids([4, 3], classes as i64, at.epl.place()).reshape([12]);
-                let ignored = Tensor::<1, Bool>::from_data([0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0].map(|x| x == 1), at.epl.place().device());
+                let ignored = Tensor::<1, Bool>::from_data(
+                    [0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0].map(|x| x == 1),
+                    at.epl.place().device(),
+                );
                 let targets = targets.mask_fill(ignored, -100);
                 let logits = at.layer.forward(at.inputs[0].clone().reshape([12, 6]) * 4.0);
                 loss.forward(logits, targets).reshape([1, 1, 1])
@@ -119,7 +122,9 @@ fn padding(at: &Place) -> Tensor<2, Bool> {
 }
 
 pub(crate) fn self_attention(limit: f64) {
-    for (bias, scale, dropout, causal) in [(true, true, 0.0, false), (false, false, 0.3, true), (true, true, 0.5, false)] {
+    for (bias, scale, dropout, causal) in
+        [(true, true, 0.0, false), (false, false, 0.3, true), (true, true, 0.5, false)]
+    {
         check("self-attention", limit, &[2, 4], |ranks| {
             let build = |place: &Place| {
                 let config = MultiHeadAttentionConfig::new(6, 4).with_head_dim(Some(3)).with_bias(bias);
@@ -156,9 +161,12 @@ pub(crate) fn feed_forward(limit: f64) {
     for (gated, activation) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
         check(&format!("{activation:?}"), limit, &RANKS, |ranks| {
             let config = FeedForwardConfig::new(6, 13).with_gated(gated).with_activation(activation).with_dropout(0.25);
-            outcome(ranks, &[[4, 3, 6]], |place: &Place| config.init(place), |at: At<'_, FeedForward>| {
-                at.layer.forward(at.inputs[0].clone())
-            })
+            outcome(
+                ranks,
+                &[[4, 3, 6]],
+                |place: &Place| config.init(place),
+                |at: At<'_, FeedForward>| at.layer.forward(at.inputs[0].clone()),
+            )
         });
     }
 }

@@ -1,8 +1,8 @@
 //! The same mathematics as loops over samples and experts, every expert on every token.
 
-use burn::tensor::{Tensor, TensorData, activation};
+use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_core::testing;
-use epl_modules::moe::{Capacity, Gate};
+use epl_modules::moe::{Capacity, Gate, Moe};
 
 use super::case::{AUXILIARY, Case, D_MODEL, EXPERTS, Z};
 use super::layout::{build, host, plain};
@@ -48,84 +48,125 @@ fn decide(rows: &[f64], case: &Case) -> Decision {
     decision
 }
 
+/// The layer's weights, whole.
+struct Weights {
+    router: Tensor<2>,
+    input: Tensor<3>,
+    gate: Option<Tensor<3>>,
+    output: Tensor<3>,
+}
+
+impl Weights {
+    fn new(moe: &Moe) -> Self {
+        Self {
+            router: moe.router.weight.val(),
+            input: moe.experts.input.val(),
+            gate: moe.experts.gate.as_ref().map(|gate| gate.val()),
+            output: moe.experts.output.val(),
+        }
+    }
+
+    /// One expert on every token.
+    fn expert(&self, index: usize, x: Tensor<2>) -> Tensor<2> {
+        let of = |weights: &Tensor<3>| weights.clone().narrow(0, index, 1).squeeze_dim::<2>(0);
+        let inwards = x.clone().matmul(of(&self.input));
+        let inside = match &self.gate {
+            Some(gate) => activation::gelu_approximate(inwards) * x.matmul(of(gate)),
+            None => activation::relu(inwards),
+        };
+        inside.matmul(of(&self.output))
+    }
+}
+
+/// What one sample contributes.
+struct Sample {
+    x: Tensor<2>,
+    hidden: Tensor<2>,
+    auxiliary: Tensor<1>,
+    z: Tensor<1>,
+    taken: [usize; EXPERTS],
+    dropped: usize,
+}
+
+fn compute_sample(case: &Case, weights: &Weights, sample: usize, tokens: usize, device: &Device) -> Sample {
+    let x = case.tensor(sample..sample + 1, tokens, |s, t, e| case.x(s, t, e), device);
+    let x = x.squeeze_dim::<2>(0).require_grad();
+    let logits = x.clone().matmul(weights.router.clone());
+    let probabilities = activation::softmax(logits.clone(), 1);
+    let rows: Vec<f64> = host(probabilities.clone()).iter::<f64>().collect();
+    let decision = decide(&rows, case);
+
+    let kept: Vec<f64> = decision.kept.iter().flatten().map(|kept| f64::from(*kept)).collect();
+    let kept = Tensor::<2>::from_data(TensorData::new(kept, [tokens, EXPERTS]), device);
+    let mut shares = probabilities.clone() * kept.clone();
+    if case.config.gate == Gate::Top2 {
+        // A token that nobody took has no sum to divide by.
+        let nobody = kept.sum_dim(1).lower_equal_elem(0.0).float();
+        shares = shares.clone() / (shares.sum_dim(1) + nobody);
+    }
+    let mut hidden = Tensor::<2>::zeros([tokens, D_MODEL], device);
+    let mut taken = [0; EXPERTS];
+    for (index, taken) in taken.iter_mut().enumerate() {
+        hidden = hidden + weights.expert(index, x.clone()) * shares.clone().narrow(1, index, 1);
+        *taken = decision.kept.iter().filter(|kept| kept[index]).count();
+    }
+    let density: Vec<f64> = decision.first.iter().map(|count| *count as f64 / tokens as f64).collect();
+    let density = Tensor::<2>::from_data(TensorData::new(density, [1, EXPERTS]), device);
+    Sample {
+        x,
+        hidden,
+        auxiliary: (density * probabilities.mean_dim(0)).mean().mul_scalar((EXPERTS * EXPERTS) as f64),
+        z: logits.exp().sum_dim(1).log().square().mean(),
+        taken,
+        dropped: decision.dropped,
+    }
+}
+
 /// Computes a case on one rank with plain tensors.
 pub(crate) fn compute(case: &Case) -> Outcome {
-    let outcomes = testing::run((1, 1, 1), |epl| {
-        let moe = build(case, &epl)?;
-        let device = epl.place().device();
-        let (router, input, output_weight) =
-            (moe.router.weight.val(), moe.experts.input.val(), moe.experts.output.val());
-        let gate = moe.experts.gate.as_ref().map(|gate| gate.val());
-        let expert = |weights: &Tensor<3>, index: usize| weights.clone().narrow(0, index, 1).squeeze_dim::<2>(0);
-        let mut taken = [0; EXPERTS];
-        let (mut dropped, mut inputs, mut hidden) = (0, Vec::new(), Vec::new());
-        let mut auxiliary = Tensor::<1>::zeros([1], device);
-        let mut z = Tensor::<1>::zeros([1], device);
-        let mut loss = Tensor::<1>::zeros([1], device);
-        for (sample, real) in case.lengths.iter().enumerate() {
-            let tokens = if case.config.route_padding { case.padded.expect("given") } else { *real };
-            if tokens == 0 {
-                continue;
-            }
-            let x = case.tensor(sample..sample + 1, tokens, |s, t, e| case.x(s, t, e), device);
-            let x = x.squeeze_dim::<2>(0).require_grad();
-            let logits = x.clone().matmul(router.clone());
-            let probabilities = activation::softmax(logits.clone(), 1);
-            let rows: Vec<f64> = host(probabilities.clone()).iter::<f64>().collect();
-            let decision = decide(&rows, case);
-
-            let kept: Vec<f64> = decision.kept.iter().flatten().map(|kept| f64::from(*kept)).collect();
-            let kept = Tensor::<2>::from_data(TensorData::new(kept, [tokens, EXPERTS]), device);
-            let mut weights = probabilities.clone() * kept.clone();
-            if case.config.gate == Gate::Top2 {
-                // A token that nobody took has no sum to divide by.
-                let nobody = kept.sum_dim(1).lower_equal_elem(0.0).float();
-                weights = weights.clone() / (weights.sum_dim(1) + nobody);
-            }
-            let mut output = Tensor::<2>::zeros([tokens, D_MODEL], device);
-            for index in 0..EXPERTS {
-                let inwards = x.clone().matmul(expert(&input, index));
-                let inside = match &gate {
-                    Some(gate) => activation::gelu_approximate(inwards) * x.clone().matmul(expert(gate, index)),
-                    None => activation::relu(inwards),
-                };
-                let y = inside.matmul(expert(&output_weight, index));
-                output = output + y * weights.clone().slice([0..tokens, index..index + 1]);
-                taken[index] += decision.kept.iter().filter(|kept| kept[index]).count();
-            }
-            dropped += decision.dropped;
-
-            let density: Vec<f64> = decision.first.iter().map(|count| *count as f64 / tokens as f64).collect();
-            let density = Tensor::<2>::from_data(TensorData::new(density, [1, EXPERTS]), device);
-            let proxy = probabilities.mean_dim(0);
-            let balance = (density * proxy).mean().mul_scalar((EXPERTS * EXPERTS) as f64);
-            let log_sum = logits.exp().sum_dim(1).log();
-            let size = log_sum.clone().square().mean();
-            let probe = case.tensor(sample..sample + 1, tokens, Case::probe, device).squeeze_dim::<2>(0);
-            loss = loss + (output.clone() * probe).sum();
-            loss = loss + balance.clone().mul_scalar(AUXILIARY) + size.clone().mul_scalar(Z);
-            auxiliary = auxiliary + balance;
-            z = z + size;
-            inputs.push(x);
-            hidden.push(output);
-        }
-        let gradients = loss.backward();
-        let joined = |tensors: Vec<Tensor<2>>| plain(Tensor::cat(tensors, 0));
-        let mut outcome = Outcome::new();
-        outcome.insert("hidden".into(), joined(hidden.into_iter().map(Tensor::inner).collect()));
-        outcome.insert("x".into(), joined(inputs.iter().map(|x| x.grad(&gradients).expect("tracked")).collect()));
-        outcome.insert("auxiliary".into(), host(auxiliary));
-        outcome.insert("z".into(), host(z));
-        outcome.insert("router".into(), plain(router.grad(&gradients).expect("tracked")));
-        outcome.insert("experts.input".into(), plain(input.grad(&gradients).expect("tracked")));
-        outcome.insert("experts.output".into(), plain(output_weight.grad(&gradients).expect("tracked")));
-        if let Some(gate) = gate {
-            outcome.insert("experts.gate".into(), plain(gate.grad(&gradients).expect("tracked")));
-        }
-        let taken: Vec<f64> = taken.iter().map(|count| *count as f64).collect();
-        outcome.insert("moe.tokens_per_expert".into(), array(taken, &[EXPERTS]));
-        outcome.insert("moe.dropped_tokens".into(), array(vec![dropped as f64], &[1]));
-        Ok(outcome)
-    });
+    let outcomes = testing::run((1, 1, 1), |epl| Ok(compute_case(case, &build(case, &epl)?, epl.place())));
     outcomes.into_iter().next().expect("one rank")
+}
+
+fn compute_case(case: &Case, moe: &Moe, device: &Device) -> Outcome {
+    let weights = Weights::new(moe);
+    let lengths = case.lengths.iter().map(|real| match case.config.route_padding {
+        true => case.padded.expect("given"),
+        false => *real,
+    });
+    let routed = lengths.enumerate().filter(|(_, tokens)| *tokens > 0);
+    let samples: Vec<(usize, Sample)> =
+        routed.map(|(sample, tokens)| (sample, compute_sample(case, &weights, sample, tokens, device))).collect();
+
+    let zero = || Tensor::<1>::zeros([1], device);
+    let auxiliary = samples.iter().fold(zero(), |sum, (_, sample)| sum + sample.auxiliary.clone());
+    let z = samples.iter().fold(zero(), |sum, (_, sample)| sum + sample.z.clone());
+    let output = samples.iter().fold(zero(), |sum, (number, sample)| {
+        let [tokens, _] = sample.hidden.dims();
+        let probe = case.tensor(*number..number + 1, tokens, Case::probe, device).squeeze_dim::<2>(0);
+        sum + (sample.hidden.clone() * probe).sum()
+    });
+    let gradients = (output + auxiliary.clone().mul_scalar(AUXILIARY) + z.clone().mul_scalar(Z)).backward();
+
+    let joined = |tensors: Vec<Tensor<2>>| plain(Tensor::cat(tensors, 0));
+    let mut taken = vec![0.0; EXPERTS];
+    for (_, sample) in &samples {
+        taken.iter_mut().zip(sample.taken).for_each(|(sum, count)| *sum += count as f64);
+    }
+    let dropped = samples.iter().map(|(_, sample)| sample.dropped as f64).sum();
+    let mut outcome = Outcome::from([
+        ("hidden".into(), joined(samples.iter().map(|(_, sample)| sample.hidden.clone().inner()).collect())),
+        ("x".into(), joined(samples.iter().map(|(_, sample)| sample.x.grad(&gradients).expect("tracked")).collect())),
+        ("auxiliary".into(), host(auxiliary)),
+        ("z".into(), host(z)),
+        ("router".into(), plain(weights.router.grad(&gradients).expect("tracked"))),
+        ("experts.input".into(), plain(weights.input.grad(&gradients).expect("tracked"))),
+        ("experts.output".into(), plain(weights.output.grad(&gradients).expect("tracked"))),
+        ("moe.tokens_per_expert".into(), array(taken, &[EXPERTS])),
+        ("moe.dropped_tokens".into(), array(vec![dropped], &[1])),
+    ]);
+    if let Some(gate) = weights.gate {
+        outcome.insert("experts.gate".into(), plain(gate.grad(&gradients).expect("tracked")));
+    }
+    outcome
 }

@@ -90,9 +90,10 @@ impl Folder {
         };
         match text.trim().strip_prefix("step-").and_then(|number| number.parse().ok()) {
             Some(step) => Ok(Some(step)),
-            None => {
-                Err(Error::file(&path, format!("it says {:?}, and should name a folder such as `step-100`", text.trim())))
-            }
+            None => Err(Error::file(
+                &path,
+                format!("it says {:?}, and should name a folder such as `step-100`", text.trim()),
+            )),
         }
     }
 

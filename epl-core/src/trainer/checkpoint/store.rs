@@ -84,10 +84,10 @@ impl Checkpoints {
         if first {
             saved.write(&folder.partial(step).join("state.json"))?;
             folder.commit(step)?;
-            if let Some((best, evaluation)) = best {
-                if let Some(value) = evaluation.get(&best.metric) {
-                    folder.mark_best(&BestMark { step, metric: best.metric.clone(), value })?;
-                }
+            if let Some((best, evaluation)) = best
+                && let Some(value) = evaluation.get(&best.metric)
+            {
+                folder.mark_best(&BestMark { step, metric: best.metric.clone(), value })?;
             }
             folder.prune(step, self.keep_last)?;
         }
@@ -143,15 +143,21 @@ impl Checkpoints {
         let Some(step) = step else {
             return Err(Error::file(
                 self.path(),
-                format!("no checkpoint is marked in {what} (the folder has {}); start a new run, or give the folder of \
-                     an earlier one", there()?),
+                format!(
+                    "no checkpoint is marked in {what} (the folder has {}); start a new run, or give the folder of \
+                     an earlier one",
+                    there()?
+                ),
             ));
         };
         let folder = self.folder.step(step);
         if folder.is_dir() {
             return Ok(folder);
         }
-        Err(Error::file(&folder, format!("{what} names this checkpoint, and it is not there; the folder has {}", there()?)))
+        Err(Error::file(
+            &folder,
+            format!("{what} names this checkpoint, and it is not there; the folder has {}", there()?),
+        ))
     }
 }
 
