@@ -71,6 +71,8 @@ pub struct Args {
 const NUMBERS: &str = include_str!("numbers.toml");
 /// The same for a parallel corpus.
 const CORPUS: &str = include_str!("corpus.toml");
+/// What is added to it with validation files: without them there is nothing to evaluate.
+const VALIDATED: &str = "[train]\neval_every = 500\n";
 
 impl Args {
     /// Whether a parallel corpus is given.
@@ -82,6 +84,9 @@ impl Args {
     pub fn config(&self) -> Result<Config, ConfigError> {
         let (defaults, name) = if self.has_corpus() { (CORPUS, "corpus.toml") } else { (NUMBERS, "numbers.toml") };
         let mut layers = Layers::new().toml(defaults, Path::new(name))?;
+        if !self.valid_source.is_empty() {
+            layers = layers.toml(VALIDATED, Path::new(name))?;
+        }
         if let Some(file) = &self.config {
             layers = layers.file(file)?;
         }

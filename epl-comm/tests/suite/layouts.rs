@@ -227,8 +227,8 @@ fn what_does_not_fit_is_said_with_both_numbers() {
     run_ranks(2, |group| {
         let x = || tensor(&Array::sample(1, &[2, 3, 4]));
         let message = |error: Error| error.to_string();
-        let wrong = catch(|| Split::from_local(x(), 1, 7, &group)).map_err(message).unwrap_err();
-        assert!(wrong.contains("holds 3 of 7 along dim 1, but its part of 2 parts is"), "{wrong}");
+        let wrong = catch(|| Split::from_local(x(), 1, 9, &group)).map_err(message).unwrap_err();
+        assert!(wrong.contains("holds 3 of 9 along dim 1, but its part of 2 parts is"), "{wrong}");
         for error in [
             catch(|| sliced(x(), 3, &group)).unwrap_err(),
             catch(|| Partial::from_local(x(), &group).reduce_scatter(5)).unwrap_err(),

@@ -10,9 +10,9 @@
 //! many samples were drawn before. The layout only decides who runs them.
 //!
 //! - [`sampler`]: what a sampler is; a global batch.
-//! - [`epoch`]: the permutation of one epoch.
+//! - `epoch`: the permutation of one epoch.
 //! - [`shuffled`], [`length`]: the two samplers.
-//! - [`cut`]: from a global batch to the rows of one micro-batch.
+//! - [`cut`](mod@cut): from a global batch to the rows of one micro-batch.
 //! - [`source`]: a Burn dataset and a batcher.
 //! - [`prefetch`]: a thread that works ahead.
 //! - [`loader`]: the steps of a training run.

@@ -7,13 +7,13 @@
 //! - [`settings`]: what a run is told; the best checkpoint.
 //! - [`stop`]: ends a run from outside, on all ranks after the same step.
 //! - [`observer`]: what watches a run, and what it is shown.
-//! - [`durable`], [`json_lines`]: files that outlive a crash.
+//! - `durable`, `json_lines`: files that outlive a crash.
 //! - [`metrics_log`]: the log, `metrics.jsonl`.
 //! - [`progress`]: a bar, or lines where there is no terminal.
 //! - [`curve`]: the loss as a picture.
 //! - [`checkpoint`]: saving and resuming under the same layout.
-//! - [`evaluate`]: the loss on other data, and the user's own measures.
-//! - [`run`]: the loop.
+//! - `evaluate`: the loss on other data, and the user's own measures.
+//! - `run`: the loop.
 //! - [`fit`]: the trainer, which opens a run.
 
 pub mod settings;

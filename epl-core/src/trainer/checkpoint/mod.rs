@@ -9,10 +9,10 @@
 //!                 .step-200.partial/  a checkpoint in the making; one that a crash left is removed by the next save
 //! ```
 //!
-//! - [`state`]: where the run stood, `state.json`.
-//! - [`seal`]: whether the files are whole, `files.json`.
-//! - [`folder`]: the names, the marks, and which checkpoints stay.
-//! - [`store`]: the collective work of all ranks.
+//! - `state`: where the run stood, `state.json`.
+//! - `seal`: whether the files are whole, `files.json`.
+//! - `folder`: the names, the marks, and which checkpoints stay.
+//! - `store`: the collective work of all ranks.
 
 mod folder;
 mod seal;

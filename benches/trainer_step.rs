@@ -1,0 +1,170 @@
+//! The engine's step against the same model in a plain Burn loop, on one rank.
+//!
+//! The plain loop also clips the global norm and reads the loss. Both programs are alternated, pair by pair; what
+//! is printed is the median of the pairs' ratios, with quartiles. Bounds: 1.02 as one segment, 1.05 in segments.
+//!
+//! ```text
+//! cargo bench --bench trainer_step [-- PAIRS]
+//! ```
+
+use std::time::{Duration, Instant};
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use epl::models::t5::{T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
+use epl::models::text::TokenPair;
+use epl::testing::run;
+use epl::{Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Pass, Segmented, Weights, WholeModel};
+
+const CLIP: f64 = 1.0;
+const RATE: f64 = 1e-4;
+const WARM_UP: usize = 3;
+
+/// The model as one segment.
+#[derive(Module, Debug)]
+struct Whole {
+    model: T5,
+}
+
+impl WholeModel for Whole {
+    type Batch = T5Batch;
+
+    fn weights(&self, batch: &T5Batch) -> Weights {
+        self.model.weights(batch)
+    }
+
+    fn forward_loss(&self, batch: &T5Batch) -> Loss {
+        forward(&self.model, batch)
+    }
+}
+
+fn forward(model: &T5, batch: &T5Batch) -> Loss {
+    let mut carry = None;
+    for segment in 0..model.segments() {
+        carry = Some(model.forward_segment(segment, carry, batch));
+    }
+    model.loss(carry.expect("a model has segments"), batch)
+}
+
+/// A plain Burn training loop's state.
+struct Plain<'a> {
+    epl: &'a Epl,
+    model: Option<T5>,
+    optimizer: ModuleOptimizer,
+}
+
+impl Plain<'_> {
+    fn step(&mut self, batch: &T5Batch) -> f64 {
+        let samples = (0..batch.rows as u64).collect();
+        self.epl.context().begin(Pass { step: 0, training: true, samples, empty: false });
+        let model = self.model.take().expect("the model is only away during a step");
+        let weights = model.weights(batch);
+        let scaled = |term: epl::Term| term.sum * (term.coefficient / weights.get(term.name).unwrap_or(1.0));
+        let terms = forward(&model, batch).terms.into_iter().map(scaled);
+        let loss = terms.reduce(|a, b| a + b).expect("a loss has a term");
+        let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
+        clip(&model, &mut gradients);
+        let value = loss.into_scalar::<f32>();
+        self.model = Some(self.optimizer.step(RATE, model, gradients));
+        f64::from(value)
+    }
+}
+
+/// Clips by the global norm, as a Burn user would write it.
+fn clip(model: &T5, gradients: &mut GradientsParams) {
+    struct Squares<'a>(&'a GradientsParams, Vec<Tensor<1>>);
+    impl ModuleVisitor for Squares<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.extend(self.0.get::<D>(param.id).map(|gradient| (gradient.clone() * gradient).sum()));
+        }
+    }
+    struct Scale<'a>(&'a mut GradientsParams, f64);
+    impl ModuleVisitor for Scale<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.remove::<D>(param.id) {
+                self.0.register(param.id, gradient * self.1);
+            }
+        }
+    }
+    let mut squares = Squares(gradients, Vec::new());
+    model.visit(&mut squares);
+    let norm = f64::from(Tensor::cat(squares.1, 0).sum().into_scalar::<f32>()).sqrt();
+    if norm > CLIP {
+        model.visit(&mut Scale(gradients, CLIP / norm));
+    }
+}
+
+fn model() -> T5Config {
+    let moe = T5MoeConfig::new(8).with_encoder_sparse_step(2).with_decoder_sparse_step(2);
+    T5Config::new(8000)
+        .with_d_model(256)
+        .with_d_kv(32)
+        .with_d_ff(1024)
+        .with_encoder_layers(4)
+        .with_decoder_layers(4)
+        .with_moe(Some(moe))
+}
+
+fn batch(epl: &Epl) -> T5Batch {
+    let token = |at: usize| 2 + (at * 7919 % 7000) as i64;
+    let sentence = |from: usize| (from..from + 63).map(token).chain([1]).collect::<Vec<_>>();
+    let pairs = (0..16).map(|n| TokenPair { source: sentence(n * 64), target: sentence(n * 64 + 31) }).collect();
+    T5Batcher::new(&model()).batch(pairs, epl.place().device())
+}
+
+/// Alternates the two programs; the ratio of each pair is `ours` ÷ `plain`.
+fn alternate(pairs: usize, mut ours: impl FnMut(), mut plain: impl FnMut()) -> Vec<(Duration, Duration)> {
+    let time = |f: &mut dyn FnMut()| {
+        let start = Instant::now();
+        f();
+        start.elapsed()
+    };
+    (0..WARM_UP + pairs).map(|_| (time(&mut ours), time(&mut plain))).skip(WARM_UP).collect()
+}
+
+fn print(what: &str, times: &[(Duration, Duration)]) {
+    let mut ratios: Vec<f64> = times.iter().map(|(a, b)| a.as_secs_f64() / b.as_secs_f64()).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
+    let median = |of: fn(&(Duration, Duration)) -> Duration| {
+        let mut all: Vec<Duration> = times.iter().map(of).collect();
+        all.sort();
+        all[all.len() / 2].as_secs_f64() * 1e3
+    };
+    println!(
+        "{what}: {:.3} (quartiles {:.3}-{:.3}, {} pairs), {:.0} ms against {:.0} ms",
+        at(0.5),
+        at(0.25),
+        at(0.75),
+        ratios.len(),
+        median(|pair| pair.0),
+        median(|pair| pair.1)
+    );
+}
+
+fn against_plain<M: Segmented<Batch = T5Batch>>(what: &str, pairs: usize, wrap: impl Fn(T5) -> M + Sync) {
+    run((1, 1, 1), |epl| {
+        let optimizer = AdamWConfig::new();
+        let settings = EngineSettings { clip_norm: Some(CLIP), ..Default::default() };
+        let mut engine = Engine::new(epl.build(|place| wrap(model().init(place)))?, &optimizer, settings)?;
+        let plain = epl.build(|place| model().init(place))?.into_inner();
+        let mut plain = Plain { epl: &epl, model: Some(plain), optimizer: optimizer.init() };
+        let batch = batch(&epl);
+        let samples: Vec<u64> = (0..batch.rows as u64).collect();
+        let ours = || {
+            let micro_batch = MicroBatch::new(batch.clone(), samples.clone());
+            engine.step(vec![micro_batch], RATE).map(drop).expect("a step of the engine");
+        };
+        print(what, &alternate(pairs, ours, || drop(plain.step(&batch))));
+        Ok(())
+    });
+}
+
+fn main() {
+    // `cargo bench` passes `--bench`.
+    let pairs = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(30);
+    against_plain("one segment ÷ plain loop", pairs, |model| OneSegment { model: Whole { model } });
+    against_plain("in segments ÷ plain loop", pairs, |model| model);
+}
