@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::{BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
 use burn::tensor::kind::{Autodiff, Basic};
-use burn::tensor::{DType, Element, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Element, Int, Shape, Tensor, TensorData};
 
 /// A tensor on its device, its rank (number of dims) erased; never part of a graph.
 ///
@@ -44,10 +44,10 @@ impl Buffer {
     pub fn into_values<E: Element>(self) -> Vec<E> {
         match self.into_flex() {
             Ok(tensor) => tensor.into_data().iter::<E>().collect(),
-            Err(Self(tensor)) => match tensor.dtype().is_float() {
-                true => Tensor::<1>::from_dispatch(tensor).into_data().iter::<E>().collect(),
-                false => Tensor::<1, burn::tensor::Int>::from_dispatch(tensor).into_data().iter::<E>().collect(),
-            },
+            Err(buffer) if buffer.dtype().is_float() => {
+                Tensor::<1>::from_dispatch(buffer.0).into_data().iter::<E>().collect()
+            }
+            Err(buffer) => Tensor::<1, Int>::from_dispatch(buffer.0).into_data().iter::<E>().collect(),
         }
     }
 
@@ -76,12 +76,12 @@ impl Buffer {
     /// # Errors
     ///
     /// The buffer itself, when it lies on another backend than Flex.
-    pub fn into_flex(self) -> Result<FlexTensor, Self> {
+    pub fn into_flex(self) -> Result<FlexTensor, Box<Self>> {
         match self.0.kind {
-            DispatchTensorKind::Flex(BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor)) => {
-                Ok(tensor)
-            }
-            kind => Err(Self(DispatchTensor { kind, autodiff: self.0.autodiff })),
+            DispatchTensorKind::Flex(
+                BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor),
+            ) => Ok(tensor),
+            kind => Err(Box::new(Self(DispatchTensor { kind, autodiff: self.0.autodiff }))),
         }
     }
 

@@ -31,8 +31,8 @@ use core::ops::Range;
 use burn::tensor::Tensor;
 
 use crate::autodiff::{
-    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial, slice_of_replicated,
-    to_copied,
+    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial,
+    slice_of_replicated, to_copied,
 };
 use crate::error::{Error, unwind};
 use crate::process_group::ProcessGroup;

@@ -1,4 +1,59 @@
 //! Move tensors between ranks.
+//!
+//! A *rank* is one device driven by one thread. Ranks meet in *groups* and run *collectives*: operations in which all
+//! members of a group take part, each with a tensor of its own.
+//!
+//! ```text
+//!        rank 0                              rank 1                      what it is
+//! ┌──────────────────────┐          ┌──────────────────────┐
+//! │ Copied Split Partial │          │ Copied Split Partial │   layouts: which member holds what, as types
+//! │      custom_vjp      │          │      custom_vjp      │   collectives that are part of a graph
+//! ├──────────────────────┤          ├──────────────────────┤
+//! │     ProcessGroup     │          │     ProcessGroup     │   tensors; order; who may call
+//! │  all_reduce ...      │          │  all_reduce ...      │   blocking
+//! │  start_* ─▶ Pending  │          │  start_* ─▶ Pending  │   on a helper thread of the group
+//! ├──────────────────────┤          ├──────────────────────┤
+//! │  Traced (optional)   │          │  Traced (optional)   │   a record of every call
+//! │      Transport       │◀────────▶│      Transport       │   buffers
+//! └──────────────────────┘  local:  └──────────────────────┘
+//!                       threads of one
+//!                       process, in place
+//! ```
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use epl_comm::{ReduceOp, testing::run_ranks};
+//!
+//! let sums = run_ranks(2, |group| {
+//!     let x = Tensor::<1>::full([3], group.rank() as f32, &Device::flex());
+//!     let started = group.start_all_reduce(x.clone(), ReduceOp::Sum).unwrap();
+//!     // ... compute something meanwhile ...
+//!     let all = group.all_gather(x, 0).unwrap();
+//!     assert_eq!(all.dims(), [6]);
+//!     started.wait().unwrap().into_data().iter::<f32>().collect::<Vec<_>>()
+//! });
+//! assert_eq!(sums, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]);
+//! ```
+//!
+//! # What holds
+//!
+//! - **The same bits everywhere.** A sum is taken in the order of the members, on every member and in every run.
+//! - **Calls are compared before memory is touched.** Members that call different things all get an
+//!   [`Error::Mismatch`] with both calls.
+//! - **Nobody waits for ever.** A rank that fails, panics or leaves releases the others with an error that names it;
+//!   what has failed stays failed. Code without `Result` carries an error by [`unwind`] to [`catch`].
+//! - **One order.** Blocking and started collectives of a group run in the order of the calls. One thread uses a
+//!   group.
+//! - **Nothing is freed that a peer reads.** A call owns its buffers until all members have left it.
+//!
+//! # What is not here
+//!
+//! Which rank holds what, and when to communicate: that is the business of the crates above. Timeouts: a rank that
+//! computes for ever keeps its peers waiting.
+//!
+//! # Features
+//!
+//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors. The local transport stages them through host memory.
 #![warn(missing_docs)]
 
 mod rank;

@@ -97,7 +97,8 @@ impl Call {
             && self.dtype == other.dtype
             && match self.operation {
                 Operation::AllToAll => {
-                    self.send[them] == other.rows * other.receive[me] && other.send[me] == self.rows * self.receive[them]
+                    self.send[them] == other.rows * other.receive[me]
+                        && other.send[me] == self.rows * self.receive[them]
                 }
                 Operation::AllGather => {
                     (self.dim, self.rows, &self.receive) == (other.dim, other.rows, &other.receive)
@@ -109,7 +110,8 @@ impl Call {
 
     fn same_shape_but_for_dim(&self, other: &Call) -> bool {
         let dims = self.shape.iter().zip(other.shape.iter()).enumerate();
-        self.shape.num_dims() == other.shape.num_dims() && dims.filter(|(dim, _)| Some(*dim) != self.dim).all(|(_, (a, b))| a == b)
+        self.shape.num_dims() == other.shape.num_dims()
+            && dims.filter(|(dim, _)| Some(*dim) != self.dim).all(|(_, (a, b))| a == b)
     }
 }
 

@@ -26,6 +26,12 @@ pub struct Args {
     /// Files of target sentences to evaluate on
     #[arg(long, num_args = 1.., requires_all = ["valid_source", "source"], value_name = "F")]
     pub valid_target: Vec<PathBuf>,
+    /// Files of source sentences that the best checkpoint translates at the end
+    #[arg(long, num_args = 1.., requires_all = ["test_target", "valid_source"], value_name = "F")]
+    pub test_source: Vec<PathBuf>,
+    /// Files of target sentences that those translations are judged by
+    #[arg(long, num_args = 1.., requires_all = ["test_source", "valid_source"], value_name = "F")]
+    pub test_target: Vec<PathBuf>,
     /// Pieces of the tokenizer that is learned from the training text
     #[arg(long, value_name = "N")]
     pub vocab: Option<usize>,

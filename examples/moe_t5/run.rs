@@ -7,7 +7,7 @@ use epl::comm::{ReduceOp, shard_range};
 use epl::data::{TrainData, ValidData};
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::Pair;
-use epl::trainer::{Best, Trainer, TrainerConfig};
+use epl::trainer::{Best, Trainer, TrainerConfig, Which};
 use epl::{Context, Engine, EngineSettings, Epl, Error, LearningRate, Result};
 
 use crate::task::Task;
@@ -42,12 +42,19 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     if let Some(valid) = &task.valid {
         trainer = trainer
             .with_valid(ValidData::new(valid.clone(), batcher, BATCH)?)
-            .with_evaluation(|engine| score(engine.model(), engine.context(), task));
+            .with_evaluation(|engine| {
+                let score = score(engine.model(), engine.context(), task, &task.judged)?;
+                Ok(vec![(task.score_name().to_string(), score)])
+            });
     }
-    let trained = trainer.fit(&data)?;
+    let mut trained = trainer.fit(&data)?;
+    let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
+    if !task.test.is_empty() {
+        trained.load(Which::Best)?;
+        result = Some(score(trained.engine.model(), trained.engine.context(), task, &task.test)?);
+    }
     show(trained.engine.model(), task, first)?;
-    let score = trained.summary.evaluation.and_then(|evaluation| evaluation.get(task.score_name()));
-    Ok(score.filter(|_| first).map(|score| task.show_score(score)))
+    Ok(result.filter(|_| first).map(|score| task.show_score(score)))
 }
 
 fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<TrainerConfig> {
@@ -60,20 +67,19 @@ fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<Trainer
         .with_keep_best(best))
 }
 
-/// Translates all judged pairs, each replica its share, and scores them together. Collective.
-fn score(model: &T5, context: &Context, task: &Task) -> Result<Vec<(String, f64)>> {
+/// Translates `pairs`, each replica its share, and scores them together. Collective.
+fn score(model: &T5, context: &Context, task: &Task, pairs: &[Pair]) -> Result<f64> {
     let data = context.data();
-    let mine = shard_range(task.judged.len(), data.size(), data.rank());
-    let pairs = &task.judged[mine];
-    let mut translations = Vec::with_capacity(pairs.len());
     // Every replica takes part in the same number of rounds: the first replica has the largest share.
-    let rounds = shard_range(task.judged.len(), data.size(), 0).len().div_ceil(BATCH);
+    let rounds = shard_range(pairs.len(), data.size(), 0).len().div_ceil(BATCH);
+    let pairs = &pairs[shard_range(pairs.len(), data.size(), data.rank())];
+    let mut translations = Vec::with_capacity(pairs.len());
     for round in 0..rounds {
         let range = (round * BATCH).min(pairs.len())..((round + 1) * BATCH).min(pairs.len());
         translations.extend(translate(model, &pairs[range], task)?);
     }
     let sums = data.all_reduce_values(&task.count(&translations, pairs), ReduceOp::Sum)?;
-    Ok(vec![(task.score_name().to_string(), task.score(&sums))])
+    Ok(task.score(&sums))
 }
 
 /// Translates by greedy search. Collective.

@@ -20,7 +20,7 @@ const CORPUS_PIECES: usize = 8000;
 /// Longer sentences are left out of the training.
 const LONGEST: usize = 80;
 /// Target and source tokens of one step on a parallel corpus, padding included.
-const TOKENS_A_STEP: usize = 4096;
+const TOKENS_A_STEP: usize = 2048;
 
 /// A task that a sequence-to-sequence model learns from pairs.
 pub struct Task {
@@ -30,6 +30,8 @@ pub struct Task {
     pub valid: Option<TokenPairs>,
     /// What is translated in an evaluation, as text.
     pub judged: Vec<Pair>,
+    /// What the best checkpoint translates at the end; empty without test files.
+    pub test: Vec<Pair>,
     numbers: bool,
     lengths: Vec<usize>,
 }
@@ -57,7 +59,7 @@ impl Task {
         let train = TokenPairs::all(&split.training, &tokenizer)?;
         let valid = TokenPairs::all(&split.held_out, &tokenizer)?;
         let judged = split.held_out.iter().collect::<Result<_, _>>()?;
-        Ok(Self { tokenizer, train, valid: Some(valid), judged, numbers: true, lengths: Vec::new() })
+        Ok(Self { tokenizer, train, valid: Some(valid), judged, test: Vec::new(), numbers: true, lengths: Vec::new() })
     }
 
     fn corpus(args: &Args, out: &Path) -> Result<Self, Box<dyn Error>> {
@@ -73,8 +75,12 @@ impl Task {
             valid = Some(TokenPairs::all(&corpus, &tokenizer)?);
             judged = corpus.iter().collect::<Result<_, _>>()?;
         }
+        let test = match args.test_source.is_empty() {
+            true => Vec::new(),
+            false => ParallelCorpus::read(&args.test_source, &args.test_target)?.iter().collect::<Result<_, _>>()?,
+        };
         let lengths = (0..train.len()).map(|index| train.lengths(index).longest()).collect();
-        Ok(Self { tokenizer, train, valid, judged, numbers: false, lengths })
+        Ok(Self { tokenizer, train, valid, judged, test, numbers: false, lengths })
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {

@@ -22,7 +22,12 @@ use crate::rank::{shard_range, shard_sizes};
 /// # Panics
 ///
 /// Unwinds with the error of the collective.
-pub fn all_to_all_rows<const D: usize>(x: Tensor<D>, send: &[usize], receive: &[usize], group: &ProcessGroup) -> Tensor<D> {
+pub fn all_to_all_rows<const D: usize>(
+    x: Tensor<D>,
+    send: &[usize],
+    receive: &[usize],
+    group: &ProcessGroup,
+) -> Tensor<D> {
     if group.size() == 1 && send == receive && send == [x.dims()[0]] {
         return x;
     }
@@ -60,7 +65,12 @@ pub(crate) fn reduce_scatter_of_partial<const D: usize>(x: Tensor<D>, dim: usize
 }
 
 /// Split → Replicated: all-gather / own slice.
-pub(crate) fn all_gather_of_split<const D: usize>(x: Tensor<D>, dim: usize, size: usize, group: &ProcessGroup) -> Tensor<D> {
+pub(crate) fn all_gather_of_split<const D: usize>(
+    x: Tensor<D>,
+    dim: usize,
+    size: usize,
+    group: &ProcessGroup,
+) -> Tensor<D> {
     let sizes = shard_sizes(size, group.size());
     let range = shard_range(size, group.size(), group.rank());
     alone(group, x, |x| {
@@ -69,7 +79,12 @@ pub(crate) fn all_gather_of_split<const D: usize>(x: Tensor<D>, dim: usize, size
 }
 
 /// Split → Copied: all-gather / reduce-scatter.
-pub(crate) fn all_gather_of_copied<const D: usize>(x: Tensor<D>, dim: usize, size: usize, group: &ProcessGroup) -> Tensor<D> {
+pub(crate) fn all_gather_of_copied<const D: usize>(
+    x: Tensor<D>,
+    dim: usize,
+    size: usize,
+    group: &ProcessGroup,
+) -> Tensor<D> {
     let sizes = shard_sizes(size, group.size());
     let back = (group.clone(), sizes.clone());
     alone(group, x, |x| {
@@ -86,9 +101,7 @@ pub(crate) fn slice_of_replicated<const D: usize>(x: Tensor<D>, dim: usize, grou
     let sizes = sizes(&x, dim, group);
     let range = shard_range(x.dims()[dim], group.size(), group.rank());
     let back = group.clone();
-    alone(group, x, |x| {
-        collective(x, |x| Ok(x.slice_dim(dim, range)), move |g| back.all_gather_uneven(g, dim, &sizes))
-    })
+    alone(group, x, |x| collective(x, |x| Ok(x.slice_dim(dim, range)), move |g| back.all_gather_uneven(g, dim, &sizes)))
 }
 
 /// Split(from) → Split(to): all-to-all both ways. `extents` are the whole extents of the dims.

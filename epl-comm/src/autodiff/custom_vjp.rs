@@ -82,7 +82,9 @@ fn on_backend<const N: usize>(
         ($backend:ty) => {
             match strategy {
                 GradientCheckpointingStrategy::Disabled => attach::<$backend, NoCheckpointing, N>(inputs, forward),
-                GradientCheckpointingStrategy::Balanced => attach::<$backend, BalancedCheckpointing, N>(inputs, forward),
+                GradientCheckpointingStrategy::Balanced => {
+                    attach::<$backend, BalancedCheckpointing, N>(inputs, forward)
+                }
             }
         };
     }
@@ -95,6 +97,8 @@ fn on_backend<const N: usize>(
         #[cfg(feature = "cuda")]
         DispatchTensorKind::Cube(_) => attach_on!(burn::backend::Cube),
         #[allow(unreachable_patterns, reason = "other backends exist only when a user enables them in Burn")]
-        _ => Err(Error::invalid("a custom operation has no code for this backend; enabled: Flex, and CUDA with feature `cuda`")),
+        _ => Err(Error::invalid(
+            "a custom operation has no code for this backend; enabled: Flex, and CUDA with feature `cuda`",
+        )),
     }
 }

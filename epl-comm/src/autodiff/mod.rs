@@ -12,10 +12,10 @@ mod step;
 mod custom_vjp;
 mod collectives;
 
-pub(crate) use collectives::{
-    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial, slice_of_replicated,
-    to_copied,
-};
 pub use collectives::all_to_all_rows;
+pub(crate) use collectives::{
+    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial,
+    slice_of_replicated, to_copied,
+};
 pub use custom_vjp::custom_vjp;
 pub use inputs::VjpInputs;

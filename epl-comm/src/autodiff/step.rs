@@ -108,7 +108,8 @@ where
 {
     let tensor = match input.autodiff {
         burn::backend::DispatchAutodiffContext::Disabled => {
-            let primitive = <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(input).map_err(refuse)?.float();
+            let primitive =
+                <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(input).map_err(refuse)?.float();
             <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(primitive)
         }
         burn::backend::DispatchAutodiffContext::Enabled(_) => {

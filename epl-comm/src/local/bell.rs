@@ -5,12 +5,13 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Looks before a waiter lets others run: some tens of microseconds, when every rank has a core.
-const SPINS: usize = 1000;
-/// The same when ranks share cores: the peer may need this one.
-const SPINS_SHARED: usize = 20;
-/// Looks with a yield in between before a waiter sleeps.
-const YIELDS: usize = 50;
+/// Looks before a waiter lets others run: a microsecond or two, when every rank has a core. No more, as the system may
+/// have put the peer on this very core all the same.
+const SPINS: usize = 50;
+/// The same when ranks share cores: the peer probably needs this one.
+const SPINS_SHARED: usize = 5;
+/// Looks with a yield in between before a waiter sleeps: some tens of microseconds when nobody else wants the core.
+const YIELDS: usize = 100;
 /// A sleeper looks this often even if no bell rings. Only a guard: rings are not lost.
 const NAP: Duration = Duration::from_millis(100);
 

@@ -93,12 +93,18 @@ impl Board {
     }
 
     /// The board of a group that is split off in call `sequence`; made by whoever comes first.
-    pub(super) fn child(&self, sequence: u64, color: usize, name: &str, members: Vec<Rank>, world: &World) -> Arc<Self> {
+    pub(super) fn child(
+        &self,
+        sequence: u64,
+        color: usize,
+        name: &str,
+        members: Vec<Rank>,
+        world: &World,
+    ) -> Arc<Self> {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         let takers = members.len();
-        let (board, left) = children
-            .entry((sequence, color))
-            .or_insert_with(|| (Arc::new(Self::new(name, members, world)), takers));
+        let (board, left) =
+            children.entry((sequence, color)).or_insert_with(|| (Arc::new(Self::new(name, members, world)), takers));
         let board = board.clone();
         *left -= 1;
         if *left == 0 {
@@ -185,7 +191,9 @@ impl Meeting<'_> {
                 self.world.fail(*rank, || format!("it returned without taking part in {}", self.describe()));
             }
             // Looked at again: what came before the failure counts.
-            if !has_come() && let Some(failure) = self.world.failure() {
+            if !has_come()
+                && let Some(failure) = self.world.failure()
+            {
                 return Err(failure.to_error(self.describe()));
             }
         }

@@ -61,7 +61,9 @@ where
             })
         };
         let threads: Vec<_> = (0..ranks).map(|rank| spawn(Rank(rank))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| {
+            thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+        };
         threads.into_iter().map(|thread| thread.map_or_else(|failed| failed, join)).collect::<Vec<_>>()
     });
     helpers.join();
@@ -88,7 +90,8 @@ impl Launch<'_> {
             let group = ProcessGroup::with_helpers(Arc::new(transport), self.helpers.clone());
             catch(|| f(group)).unwrap_or_else(|error| Err(error.into()))
         };
-        let pool = ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank_name(rank));
+        let pool =
+            ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank_name(rank));
         // Scoped, so that the pool's threads have ended when this returns.
         let result = pool
             .build_scoped(|thread| thread.run(), |pool| pool.install(body))

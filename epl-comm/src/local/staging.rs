@@ -29,7 +29,7 @@ impl Staged {
     pub(super) fn new(buffer: Buffer) -> Result<Self> {
         match buffer.into_flex() {
             Ok(tensor) => Ok(Self::from_flex(tensor, None)),
-            Err(buffer) => Self::through_host(buffer),
+            Err(buffer) => Self::through_host(*buffer),
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_view_is_posted_where_it_lies_and_copied_when_it_must_be_whole() -> Result<()> {
         let x = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::flex());
-        let rows = Staged::new(Buffer::from_tensor(x.clone().slice([1..3])))?;
+        let rows = Staged::new(Buffer::from_tensor(x.clone().slice_dim(0, 1..3)))?;
         let size = rows.home.dtype.size();
         assert_eq!((rows.bytes.len(), rows.range.clone()), (6 * size, 2 * size..6 * size));
         let rows = rows.whole();

@@ -151,9 +151,11 @@ impl LocalTransport {
             true => format!("split(`{name}`)"),
             false => format!("split with another name than `{name}`"),
         };
-        let (first_call, second_call) = if own == first { (call(true), call(false)) } else { (call(false), call(true)) };
+        let (first_call, second_call) =
+            if own == first { (call(true), call(false)) } else { (call(false), call(true)) };
         let (first, second) = (self.board.members[0], self.board.members[other]);
-        let error = Error::Mismatch { group: self.board.name.clone(), sequence, first, first_call, second, second_call };
+        let error =
+            Error::Mismatch { group: self.board.name.clone(), sequence, first, first_call, second, second_call };
         self.world.fail(second, || error.to_string());
         error
     }

@@ -3,8 +3,8 @@
 use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{DType, Shape, Tensor};
 
-use super::prepare::{Exchange, Prepared};
 use super::ProcessGroup;
+use super::prepare::{Exchange, Prepared};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::operation::{Call, Operation, ReduceOp};
@@ -22,7 +22,11 @@ impl ProcessGroup {
     /// # Shapes
     ///
     /// `x` and the result: `[...]`, the same on every member.
-    pub fn all_reduce<const D: usize, K: Numeric + Autodiff>(&self, x: Tensor<D, K>, op: ReduceOp) -> Result<Tensor<D, K>> {
+    pub fn all_reduce<const D: usize, K: Numeric + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        op: ReduceOp,
+    ) -> Result<Tensor<D, K>> {
         self.run(self.prepare_all_reduce(x, op)?)
     }
 
@@ -32,7 +36,11 @@ impl ProcessGroup {
     ///
     /// - `x`: `[..., n, ...]`, the same on every member
     /// - result: `[..., size * n, ...]`
-    pub fn all_gather<const D: usize, K: Numeric + Autodiff>(&self, x: Tensor<D, K>, dim: usize) -> Result<Tensor<D, K>> {
+    pub fn all_gather<const D: usize, K: Numeric + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+    ) -> Result<Tensor<D, K>> {
         let sizes = vec![x.dims().get(dim).copied().unwrap_or_default(); self.size()];
         self.all_gather_uneven(x, dim, &sizes)
     }
@@ -127,7 +135,11 @@ impl ProcessGroup {
     /// # Shapes
     ///
     /// `x` and the result: `[...]`, the same on every member; only the root's values matter.
-    pub fn broadcast<const D: usize, K: Numeric + Autodiff>(&self, x: Tensor<D, K>, root: usize) -> Result<Tensor<D, K>> {
+    pub fn broadcast<const D: usize, K: Numeric + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        root: usize,
+    ) -> Result<Tensor<D, K>> {
         self.run(self.prepare_broadcast(x, root)?)
     }
 

@@ -3,8 +3,8 @@
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Shape, Tensor};
 
-use super::placed::{Output, Placed};
 use super::ProcessGroup;
+use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation, ReduceOp};
@@ -13,7 +13,11 @@ use crate::operation::{Call, Operation, ReduceOp};
 pub(super) enum Prepared<const D: usize, K: Basic> {
     /// Nothing needs to be sent.
     Ready(Tensor<D, K>),
-    Call { call: Call, buffer: Buffer, output: Output<D, K> },
+    Call {
+        call: Call,
+        buffer: Buffer,
+        output: Output<D, K>,
+    },
 }
 
 /// The dims on both sides of an all-to-all.
@@ -46,7 +50,11 @@ impl ProcessGroup {
     }
 
     /// A collective whose result has the shape of its input.
-    fn prepare_whole<const D: usize, K: Basic + Autodiff>(&self, x: Tensor<D, K>, operation: Operation) -> Result<Prepared<D, K>> {
+    fn prepare_whole<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        operation: Operation,
+    ) -> Result<Prepared<D, K>> {
         let (shape, dtype) = (x.dims(), x.dtype());
         let (inner, placed) = Placed::take(x)?;
         let output = Output::new(shape, placed);
@@ -193,7 +201,11 @@ impl ProcessGroup {
             return Err(self.invalid(format!("{what} along dim {dim} of a tensor of {} dims", shape.len())));
         }
         if sizes.len() != self.size() {
-            return Err(self.invalid(format!("{what} with {} sizes in a group of {}; give one a member", sizes.len(), self.size())));
+            return Err(self.invalid(format!(
+                "{what} with {} sizes in a group of {}; give one a member",
+                sizes.len(),
+                self.size()
+            )));
         }
         Ok(())
     }
@@ -201,7 +213,9 @@ impl ProcessGroup {
     fn check_sum(&self, what: &str, extent: usize, sizes: &[usize]) -> Result<()> {
         let sum: usize = sizes.iter().sum();
         if sum != extent {
-            return Err(self.invalid(format!("{what}: sizes {sizes:?} make {sum}, but the tensor's extent is {extent}")));
+            return Err(
+                self.invalid(format!("{what}: sizes {sizes:?} make {sum}, but the tensor's extent is {extent}"))
+            );
         }
         Ok(())
     }

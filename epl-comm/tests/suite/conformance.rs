@@ -73,7 +73,11 @@ impl Exercise<'_> {
                 shape[dim] = 2 * p;
                 let expected = Array::reduce(&self.inputs(2, |_| shape), op).part(dim, 2 * me, 2);
                 let x = || self.input::<K>(2, shape);
-                self.check(|| group.reduce_scatter(x(), dim, op), || group.start_reduce_scatter(x(), dim, op), &expected);
+                self.check(
+                    || group.reduce_scatter(x(), dim, op),
+                    || group.start_reduce_scatter(x(), dim, op),
+                    &expected,
+                );
 
                 let sizes = self.sizes();
                 shape[dim] = sizes.iter().sum();
@@ -121,7 +125,11 @@ impl Exercise<'_> {
                 let sizes = vec![shape[split] / p; p];
                 let expected = Array::exchange(&self.inputs(6, |_| shape), me, split, &sizes, concat);
                 let x = || self.input::<K>(6, shape);
-                self.check(|| group.all_to_all(x(), split, concat), || group.start_all_to_all(x(), split, concat), &expected);
+                self.check(
+                    || group.all_to_all(x(), split, concat),
+                    || group.start_all_to_all(x(), split, concat),
+                    &expected,
+                );
             }
         }
         // Member a sends (a + 2b) % 4 rows to member b.
@@ -246,11 +254,13 @@ fn half_precision_and_small_integers() {
 fn views_are_sent_as_what_they_show() {
     run_ranks(2, |group| {
         let whole = |member: usize| Array::sample(member, &[4, 6]);
-        let view = |member: usize| whole(member).tensor::<2, Float>(DType::F32, &Device::flex()).swap_dims(0, 1).slice([1..5, 1..3]);
+        let view = |member: usize| {
+            whole(member).tensor::<2, Float>(DType::F32, &Device::flex()).swap_dims(0, 1).slice([1..5, 1..3])
+        };
         let (a, b) = (Array::of(view(0)), Array::of(view(1)));
         let sum = group.all_reduce(view(group.rank()), ReduceOp::Sum).unwrap();
         assert_eq!(Array::of(sum), a.zip(&b, |a, b| a + b));
-        let rows = |member: usize| whole(member).tensor::<2, Float>(DType::F32, &Device::flex()).slice([2..4]);
+        let rows = |member: usize| whole(member).tensor::<2, Float>(DType::F32, &Device::flex()).slice_dim(0, 2..4);
         let all = group.all_gather(rows(group.rank()), 0).unwrap();
         assert_eq!(Array::of(all), Array::concat(&[whole(0).part(0, 2, 2), whole(1).part(0, 2, 2)], 0));
     });
@@ -259,7 +269,8 @@ fn views_are_sent_as_what_they_show() {
 #[test]
 fn sums_are_taken_in_the_order_of_the_members_bit_by_bit() {
     for len in [1, 15, 16, 17, 63, 1000, 20_000] {
-        let value = |member: usize, i: usize| ((i * 7 + member * 131) as f32 * 0.37).sin() * 10f32.powi(member as i32 * 3 - 4);
+        let value =
+            |member: usize, i: usize| ((i * 7 + member * 131) as f32 * 0.37).sin() * 10f32.powi(member as i32 * 3 - 4);
         let sums = run_ranks(4, |group| {
             let values: Vec<f32> = (0..len).map(|i| value(group.rank(), i)).collect();
             let x = Tensor::<1>::from_data(burn::tensor::TensorData::new(values, [len]), (&Device::flex(), DType::F32));
@@ -270,7 +281,8 @@ fn sums_are_taken_in_the_order_of_the_members_bit_by_bit() {
             }
             sum.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
         });
-        let expected: Vec<_> = (0..len).map(|i| (1..4).fold(value(0, i), |sum, member| sum + value(member, i)).to_bits()).collect();
+        let expected: Vec<_> =
+            (0..len).map(|i| (1..4).fold(value(0, i), |sum, member| sum + value(member, i)).to_bits()).collect();
         assert!(sums.iter().all(|sum| *sum == expected), "length {len}");
     }
 }
@@ -301,7 +313,8 @@ fn numbers_of_the_host() {
             let counts = group.all_gather_counts(&[me as i64, -1]).unwrap();
             assert_eq!(counts, (0..ranks as i64).map(|member| vec![member, -1]).collect::<Vec<_>>());
             let sent: Vec<_> = (0..2 * ranks).map(|i| (100 * me + i) as i64).collect();
-            let expected: Vec<_> = (0..ranks).flat_map(|from| [0, 1].map(|i| (100 * from + 2 * me + i) as i64)).collect();
+            let expected: Vec<_> =
+                (0..ranks).flat_map(|from| [0, 1].map(|i| (100 * from + 2 * me + i) as i64)).collect();
             assert_eq!(group.all_to_all_counts(&sent).unwrap(), expected);
         });
     }

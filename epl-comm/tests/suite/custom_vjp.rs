@@ -27,7 +27,11 @@ fn check(arrays: &[Array], gradients: &[Array], f: impl Fn(&[Array]) -> f64) {
             moved[which].values[i] -= 2.0 * STEP;
             let difference = (above - f(&moved)) / (2.0 * STEP);
             let error = (difference - gradient.values[i]).abs();
-            assert!(error < 1e-6 * (1.0 + difference.abs()), "input {which}, element {i}: {difference} and {}", gradient.values[i]);
+            assert!(
+                error < 1e-6 * (1.0 + difference.abs()),
+                "input {which}, element {i}: {difference} and {}",
+                gradient.values[i]
+            );
         }
     }
 }
@@ -117,8 +121,11 @@ fn three_inputs() {
         let (a, b, c) = (leaf(1, [3], &device), leaf(2, [3, 2], &device), leaf(3, [1, 3, 2], &device));
         let y = fused(a.clone(), b.clone(), c.clone());
         let grads = (y.clone() * y).sum().backward();
-        let gradients =
-            [Array::of(a.grad(&grads).unwrap()), Array::of(b.grad(&grads).unwrap()), Array::of(c.grad(&grads).unwrap())];
+        let gradients = [
+            Array::of(a.grad(&grads).unwrap()),
+            Array::of(b.grad(&grads).unwrap()),
+            Array::of(c.grad(&grads).unwrap()),
+        ];
         let inner = Device::flex();
         check(&[Array::of(a), Array::of(b), Array::of(c)], &gradients, |x| {
             let d = DType::F64;

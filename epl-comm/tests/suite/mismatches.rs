@@ -47,7 +47,14 @@ fn different_operations() {
     mismatch(2, 1, 0, sum_of_4, max, ["all_reduce(sum) of f32 [4]", "all_reduce(max) of f32 [4]"]);
     mismatch(3, 2, 3, sum_of_4, ProcessGroup::barrier, ["all_reduce(sum) of f32 [4]", "barrier"]);
     let gather: Call = |group| group.all_gather(zeros([4]), 0).map(drop);
-    mismatch(4, 0, 1, gather, sum_of_4, ["all_gather of f32 [4] along dim 0, receiving [4, 4, 4, 4]", "all_reduce(sum) of f32 [4]"]);
+    mismatch(
+        4,
+        0,
+        1,
+        gather,
+        sum_of_4,
+        ["all_gather of f32 [4] along dim 0, receiving [4, 4, 4, 4]", "all_reduce(sum) of f32 [4]"],
+    );
     let root: Call = |group| group.broadcast(zeros([4]), 1).map(drop);
     let other_root: Call = |group| group.broadcast(zeros([4]), 0).map(drop);
     mismatch(2, 1, 0, root, other_root, ["broadcast(root 1) of f32 [4]", "broadcast(root 0) of f32 [4]"]);
@@ -70,10 +77,16 @@ fn different_shapes() {
     mismatch(3, 2, 0, sum_of_4, square, ["all_reduce(sum) of f32 [4]", "all_reduce(sum) of f32 [2, 2]"]);
     let gather: Call = |group| group.all_gather(zeros([2, 3]), 0).map(drop);
     let longer: Call = |group| group.all_gather(zeros([3, 3]), 0).map(drop);
-    let texts = ["all_gather of f32 [2, 3] along dim 0, receiving [6, 6]", "all_gather of f32 [3, 3] along dim 0, receiving [9, 9]"];
+    let texts = [
+        "all_gather of f32 [2, 3] along dim 0, receiving [6, 6]",
+        "all_gather of f32 [3, 3] along dim 0, receiving [9, 9]",
+    ];
     mismatch(2, 1, 0, gather, longer, texts);
     let transposed: Call = |group| group.all_gather(zeros([3, 2]), 0).map(drop);
-    let texts = ["all_gather of f32 [2, 3] along dim 0, receiving [6, 6]", "all_gather of f32 [3, 2] along dim 0, receiving [6, 6]"];
+    let texts = [
+        "all_gather of f32 [2, 3] along dim 0, receiving [6, 6]",
+        "all_gather of f32 [3, 2] along dim 0, receiving [6, 6]",
+    ];
     mismatch(2, 1, 0, gather, transposed, texts);
     let other_dim: Call = |group| group.reduce_scatter(zeros([4, 4]), 1, ReduceOp::Sum).map(drop);
     let scatter: Call = |group| group.reduce_scatter(zeros([4, 4]), 0, ReduceOp::Sum).map(drop);
@@ -139,8 +152,14 @@ fn arguments_that_fit_nothing() {
             invalid(group.all_gather(x(), 2), "along dim 2 of a tensor of 2 dims");
             invalid(group.all_gather_uneven(x(), 0, &[3]), "1 sizes in a group of 2");
             invalid(group.all_gather_uneven(x(), 0, &[3, 4]), "member 1 holds 3 instead of 4");
-            invalid(group.reduce_scatter(x(), 0, ReduceOp::Sum), "an extent of 3 does not divide evenly over 2 members");
-            invalid(group.reduce_scatter_uneven(x(), 0, &[1, 1], ReduceOp::Sum), "make 2, but the tensor's extent is 3");
+            invalid(
+                group.reduce_scatter(x(), 0, ReduceOp::Sum),
+                "an extent of 3 does not divide evenly over 2 members",
+            );
+            invalid(
+                group.reduce_scatter_uneven(x(), 0, &[1, 1], ReduceOp::Sum),
+                "make 2, but the tensor's extent is 3",
+            );
             invalid(group.all_to_all(x(), 0, 1), "use all_to_all_uneven");
             invalid(group.all_to_all(x(), 1, 3), "along dim 3");
             invalid(group.all_to_all_uneven(x(), &[2, 2], &[1, 1]), "make 4, but the tensor's extent is 3");

@@ -51,21 +51,24 @@ fn run(group: &ProcessGroup, index: usize, step: &Step, started: bool) -> (Outco
         (0..p).map(|member| Array::sample(10 * index + group.global(member).0, &shape(member))).collect()
     };
     let tensor = |array: &Array| array.tensor::<2, _>(DType::F64, &Device::flex());
-    let either = |now: &dyn Fn() -> epl_comm::Result<Tensor<2>>, later: &dyn Fn() -> epl_comm::Result<Pending<Tensor<2>>>| {
+    let either = |now: &dyn Fn() -> epl_comm::Result<Tensor<2>>,
+                  later: &dyn Fn() -> epl_comm::Result<Pending<Tensor<2>>>| {
         if started { Outcome::Later(later().unwrap()) } else { Outcome::Now(now().unwrap()) }
     };
     match step {
         Step::AllReduce { len } => {
             let inputs = all(&|_| [1, *len]);
             let x = || tensor(&inputs[me]);
-            let result = either(&|| group.all_reduce(x(), ReduceOp::Sum), &|| group.start_all_reduce(x(), ReduceOp::Sum));
+            let result =
+                either(&|| group.all_reduce(x(), ReduceOp::Sum), &|| group.start_all_reduce(x(), ReduceOp::Sum));
             (result, Array::reduce(&inputs, ReduceOp::Sum))
         }
         Step::AllGather { rows, sizes } => {
             let inputs = all(&|member| [*rows, sizes[member]]);
             let x = || tensor(&inputs[me]);
-            let result =
-                either(&|| group.all_gather_uneven(x(), 1, &sizes[..p]), &|| group.start_all_gather_uneven(x(), 1, &sizes[..p]));
+            let result = either(&|| group.all_gather_uneven(x(), 1, &sizes[..p]), &|| {
+                group.start_all_gather_uneven(x(), 1, &sizes[..p])
+            });
             (result, Array::concat(&inputs, 1))
         }
         Step::ReduceScatter { rows, sizes } => {

@@ -13,7 +13,7 @@ fn full(value: f64, len: usize) -> Tensor<1> {
 }
 
 fn first(x: Tensor<1>) -> f64 {
-    x.slice([0..1]).into_data().iter::<f64>().sum()
+    x.slice_dim(0, 0..1).into_data().iter::<f64>().sum()
 }
 
 #[test]
