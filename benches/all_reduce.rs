@@ -36,7 +36,10 @@ fn main() {
 }
 
 fn beside_copy(pairs: usize) {
-    println!("{:>10} {:>13} {:>10} {:>10} {:>26}", "bytes", "all_reduce us", "GB/s", "copy us", "copy us / all_reduce us");
+    println!(
+        "{:>10} {:>13} {:>10} {:>10} {:>26}",
+        "bytes", "all_reduce us", "GB/s", "copy us", "copy us / all_reduce us"
+    );
     for bytes in SIZES {
         let ranks = run_ranks(RANKS, |group| {
             let mut x = buffer(bytes);
@@ -60,7 +63,12 @@ fn beside_copy(pairs: usize) {
         let ratios = copy.iter().zip(&reduce).map(|(copy, reduce)| copy / reduce).collect();
         let (reduce, copy) = (quartiles(reduce)[1], quartiles(copy)[1]);
         let speed = bytes as f64 / reduce / 1e9;
-        println!("{bytes:>10} {:>13.2} {speed:>10.2} {:>10.2} {:>26}", reduce * 1e6, copy * 1e6, show(quartiles(ratios)));
+        println!(
+            "{bytes:>10} {:>13.2} {speed:>10.2} {:>10.2} {:>26}",
+            reduce * 1e6,
+            copy * 1e6,
+            show(quartiles(ratios))
+        );
     }
 }
 
@@ -102,7 +110,8 @@ fn ours(bytes: usize) -> f64 {
 
 /// The median seconds of Gloo for every size.
 fn gloo(python: &str) -> Vec<f64> {
-    let output = Command::new(python).args([GLOO, "--ranks", &RANKS.to_string()]).output().expect("the interpreter starts");
+    let output =
+        Command::new(python).args([GLOO, "--ranks", &RANKS.to_string()]).output().expect("the interpreter starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let micros = |line: &str| -> Option<f64> { line.split(" us=").nth(1)?.split(' ').next()?.parse().ok() };

@@ -58,7 +58,10 @@ fn crates_import_only_from_crates_below() {
     for (level, name) in CRATES.iter().enumerate() {
         let manifest = fs::read_to_string(root().join(name).join("Cargo.toml")).expect("every crate has a manifest");
         for above in &CRATES[level..] {
-            if manifest.lines().any(|line| line.starts_with(&format!("{above}.")) || line.starts_with(&format!("{above} "))) {
+            if manifest
+                .lines()
+                .any(|line| line.starts_with(&format!("{above}.")) || line.starts_with(&format!("{above} ")))
+            {
                 faults.push(format!("{name} depends on {above}"));
             }
         }
@@ -97,7 +100,9 @@ fn modules_import_only_from_modules_listed_before() {
 #[test]
 fn files_and_functions_stay_within_their_limits() {
     let mut faults = Vec::new();
-    for name in CRATES.iter().map(|name| format!("{name}/src")).chain(["src".into(), "examples".into(), "benches".into()]) {
+    for name in
+        CRATES.iter().map(|name| format!("{name}/src")).chain(["src".into(), "examples".into(), "benches".into()])
+    {
         for path in rust_files(&root().join(name)) {
             let lines = code(&path);
             if lines.len() > MAX_FILE {

@@ -61,7 +61,10 @@ fn experts_without_tokens() {
     for layout in [layout(2, 1, 2, 1), layout(4, 1, 4, 1), layout(1, 2, 1, 1)] {
         let outcome = assert_parity(&moe().many_experts(), layout);
         let tokens = metric(&outcome, "tokens_per_expert");
-        assert!(tokens.iter().all(|layer| layer.contains(&0.0)), "every layer has an expert without tokens: {tokens:?}");
+        assert!(
+            tokens.iter().all(|layer| layer.contains(&0.0)),
+            "every layer has an expert without tokens: {tokens:?}"
+        );
     }
 }
 

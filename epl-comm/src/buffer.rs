@@ -71,6 +71,16 @@ impl Buffer {
         self.0
     }
 
+    /// The same values in a row, if they are on the host. To be called on the rank's own thread: Flex copies a large
+    /// view in parallel, in the pool of the thread that asks.
+    pub(crate) fn contiguous(self) -> Self {
+        match self.into_flex() {
+            Ok(tensor) if tensor.is_contiguous() => Self::from_flex(tensor),
+            Ok(tensor) => Self::from_flex(tensor.to_contiguous()),
+            Err(buffer) => *buffer,
+        }
+    }
+
     /// The host tensor inside, without a copy.
     ///
     /// # Errors

@@ -80,6 +80,8 @@ struct Shared {
 /// How a layer asked for a parameter to be cut: its whole shape, and (axis, dim) pairs.
 #[derive(Clone, Debug)]
 pub(crate) struct Sharding {
+    /// Where in the model it was declared.
+    pub path: String,
     pub shape: Vec<usize>,
     pub cuts: Vec<(Axis, usize)>,
 }
@@ -232,6 +234,11 @@ impl Context {
 
     pub(crate) fn sharding(&self, id: ParamId) -> Option<Sharding> {
         self.state().shardings.get(&id).cloned()
+    }
+
+    /// Forgets all declarations: a plan has read them.
+    pub(crate) fn take_shardings(&self) -> HashMap<ParamId, Sharding> {
+        core::mem::take(&mut self.state().shardings)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

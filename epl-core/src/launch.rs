@@ -42,10 +42,21 @@ impl<M> Built<M> {
         self.model
     }
 
-    /// Changes the model, such as by loading a checkpoint into it.
-    pub fn try_map(self, f: impl FnOnce(M, &Plan) -> Result<M>) -> Result<Self> {
-        let Self { model, plan, place } = self;
-        Ok(Self { model: f(model, &plan)?, plan, place })
+    /// Changes the model, such as by loading a checkpoint into it or freezing a part. Collective.
+    ///
+    /// A checkpoint brings identifiers of its own; the parameters get back those of the plan.
+    ///
+    /// # Errors
+    ///
+    /// When `f` fails, when a parameter is no longer what the plan says, or when ranks froze different parameters.
+    pub fn try_map(self, f: impl FnOnce(M, &Plan) -> Result<M>) -> Result<Self>
+    where
+        M: Segmented,
+    {
+        let Self { model, mut plan, place } = self;
+        let model = plan::draw::adopt(f(model, &plan)?, &plan.records)?;
+        plan.complete(&model, place.context())?;
+        Ok(Self { model, plan, place })
     }
 }
 
@@ -85,19 +96,21 @@ impl Epl {
     pub fn build<M: Segmented>(&self, model: impl FnOnce(&Place) -> M) -> Result<Built<M>> {
         let model = epl_comm::catch(|| model(&self.place))?;
         let context = self.context();
-        let mut survey = plan::survey::survey(&model, context)?;
+        let survey = plan::survey::survey(&model, context)?;
+        survey.check(context, self.config.train.allow_unseeded_layers)?;
         let model = plan::draw::draw(model, &survey.records, context)?;
-        plan::survey::mark_frozen(&model, &mut survey.records);
-        let buckets = plan::pack(&survey.records, self.config.communication.max_splits);
-        let plan = Plan {
+        let mut plan = Plan {
             mesh: context.mesh().clone(),
             coordinate: context.coordinate(),
             device: format!("{:?}", self.place.device()),
             segments: model.segments(),
             records: survey.records,
-            buckets,
+            buckets: Vec::new(),
+            max_splits: self.config.communication.max_splits,
             unseeded_layers: survey.unseeded_layers,
+            batch_norms: survey.batch_norms,
         };
+        plan.complete(&model, context)?;
         Ok(Built { model, plan, place: self.place.clone() })
     }
 }

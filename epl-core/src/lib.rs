@@ -7,7 +7,8 @@
 //!                                                                a parameter
 //! ```
 //!
-//! Data flows from left to right; nothing after [`Plan`] reads the configuration.
+//! Data flows from left to right; nothing after [`Plan`] reads the configuration. Modules are listed in the order in
+//! which they may import from each other.
 #![warn(missing_docs)]
 
 pub mod config;
@@ -16,8 +17,8 @@ pub mod schedule;
 mod error;
 mod context;
 mod place;
-pub mod plan;
 mod segment;
+pub mod plan;
 mod launch;
 pub mod optim;
 pub mod engine;
@@ -34,5 +35,5 @@ pub use launch::{Built, Epl, launch, launch_traced};
 pub use place::Place;
 pub use plan::{Cut, ParamRecord, Plan};
 pub use schedule::LearningRate;
-pub use segment::{Carry, CarryMapper, Loss, OneSegment, Segmented, Term, WholeModel, Weights};
+pub use segment::{Carry, CarryMapper, Loss, OneSegment, Segmented, Term, Weights, WholeModel};
 pub use trainer::{Stop, Trained, Trainer, TrainerConfig};

@@ -97,6 +97,12 @@ impl Place {
         initializer: Initializer,
         (fan_in, fan_out): (usize, usize),
     ) -> Param<Tensor<D>> {
+        if let Some((axis, _)) = cuts.iter().find(|(axis, _)| !matches!(axis, Axis::Tensor | Axis::Expert)) {
+            epl_comm::unwind(epl_comm::Error::invalid(format!(
+                "a parameter of `{}` is to be divided over the {axis} axis; layers divide over tensor or expert",
+                self.path
+            )));
+        }
         let mut ranges = shape.map(|extent| 0..extent);
         for &(axis, dim) in cuts {
             let group = self.context.axis(axis);
@@ -113,7 +119,8 @@ impl Place {
             Tensor::from_data(data, device).set_require_grad(require_grad)
         };
         let id = ParamId::new();
-        self.context.declare_sharding(id, Sharding { shape: shape.to_vec(), cuts: cuts.to_vec() });
+        let sharding = Sharding { path: self.path.clone(), shape: shape.to_vec(), cuts: cuts.to_vec() };
+        self.context.declare_sharding(id, sharding);
         Param::uninitialized(id, draw, self.device.clone(), true, mine.into())
     }
 }

@@ -3,6 +3,8 @@
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 
+use crate::error::{Error, Result};
+
 /// The float tensors that cross the boundary between two segments.
 ///
 /// ```
@@ -85,6 +87,28 @@ impl Weights {
         self
     }
 
+    /// The sums of two batches' weights; an empty one takes the names of the other.
+    ///
+    /// # Errors
+    ///
+    /// When the batches name different terms, or name them in another order.
+    pub(crate) fn plus(mut self, other: Self) -> Result<Self> {
+        let names = |weights: &Self| weights.0.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        if self.0.is_empty() {
+            return Ok(other);
+        }
+        if names(&self) != names(&other) {
+            return Err(Error::invalid(format!(
+                "the model's `weights` names {:?} for one batch and {:?} for another; name the same terms, in the \
+                 same order, for every batch",
+                names(&self),
+                names(&other)
+            )));
+        }
+        self.0.iter_mut().zip(other.0).for_each(|((_, sum), (_, weight))| *sum += weight);
+        Ok(self)
+    }
+
     /// The weight of a term.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, weight)| *weight)
@@ -113,6 +137,19 @@ impl Loss {
     /// No term yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Checks that every term has a weight.
+    pub(crate) fn check(&self, weights: &Weights) -> Result<()> {
+        match self.terms.iter().find(|term| weights.get(term.name).is_none()) {
+            Some(term) => Err(Error::invalid(format!(
+                "the loss has a term `{}`, and the model's `weights` names only {:?}; a term without a weight would \
+                 not be trained",
+                term.name,
+                weights.0.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Adds a term.

@@ -23,10 +23,7 @@ pub fn config(data: usize, tensor: usize, expert: usize) -> Config {
 /// # Panics
 ///
 /// When a rank fails; the message names it.
-pub fn run<T: Send>(
-    (data, tensor, expert): (usize, usize, usize),
-    f: impl Fn(Epl) -> Result<T> + Sync,
-) -> Vec<T> {
+pub fn run<T: Send>((data, tensor, expert): (usize, usize, usize), f: impl Fn(Epl) -> Result<T> + Sync) -> Vec<T> {
     launch(&config(data, tensor, expert), f).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig, GradientsParams, SgdConfig};
-use burn::grad_clipping::GradientClippingConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::{EventKind, Partial, Trace, copied};
 use epl_core::cluster::Axis;
@@ -230,7 +230,11 @@ fn clipping_brings_the_update_down() {
 
 #[test]
 fn initial_values_do_not_depend_on_the_layout() {
-    let drawn = |sizes| run(sizes, |epl| Engine::new(epl.build(Chain::new)?, &SgdConfig::new(), EngineSettings::default())?.parameters());
+    let drawn = |sizes| {
+        run(sizes, |epl| {
+            Engine::new(epl.build(Chain::new)?, &SgdConfig::new(), EngineSettings::default())?.parameters()
+        })
+    };
     let expected = drawn((1, 1, 1)).remove(0);
     for sizes in [(2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 3, 1)] {
         for parameters in drawn(sizes) {

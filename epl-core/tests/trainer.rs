@@ -373,9 +373,10 @@ fn observers_are_told_in_order() {
         "after_evaluation 1",
         "before_step 2",
         "after_step 2",
+        // Saved first: an evaluation that fails loses nothing.
+        "before_save 2",
         "before_evaluation 2",
         "after_evaluation 2",
-        "before_save 2",
         "end 2",
     ];
     assert_eq!(*entries.lock().unwrap(), expected);

@@ -61,12 +61,7 @@ pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
     compare(&computed, &reference, &names)
 }
 
-fn compute(
-    epl: &Epl,
-    built: epl::Built<t5::T5>,
-    model: &T5Config,
-    pairs: &[TokenPair],
-) -> epl::Result<Computed> {
+fn compute(epl: &Epl, built: epl::Built<t5::T5>, model: &T5Config, pairs: &[TokenPair]) -> epl::Result<Computed> {
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
     let data = epl.context().data().clone();
     let rows = shard_range(pairs.len(), data.size(), data.rank());

@@ -35,6 +35,9 @@ pub struct Args {
     /// Pieces of the tokenizer that is learned from the training text
     #[arg(long, value_name = "N")]
     pub vocab: Option<usize>,
+    /// Without train.global_batch_size: as many pairs a step as fit, each padded to the longest, in N tokens
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub tokens: usize,
     /// The model, by name
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -80,6 +83,9 @@ const CORPUS: &str = include_str!("corpus.toml");
 /// What is added to it with validation files: without them there is nothing to evaluate.
 const VALIDATED: &str = "[train]\neval_every = 500\n";
 
+/// The layout. Where the user says nothing of it: two ranks, attention replicated, experts divided over both.
+const MESH: [&str; 3] = ["dist.data_parallel_size", "dist.tensor_parallel_size", "dist.expert_parallel_size"];
+
 impl Args {
     /// Whether a parallel corpus is given.
     pub fn has_corpus(&self) -> bool {
@@ -96,31 +102,46 @@ impl Args {
         if let Some(file) = &self.config {
             layers = layers.file(file)?;
         }
-        layers.environment(std::env::vars())?.command_line(&self.settings)?.command_line(self.flags())?.resolve()
+        let layers = layers.process_environment()?.command_line(&self.settings)?.command_line(self.flags())?;
+        let mut config = layers.resolve()?;
+        if !MESH.iter().any(|key| config.is_given(key)) {
+            config.set("dist.data_parallel_size", 2)?;
+            config.set("dist.expert_parallel_size", 2)?;
+        }
+        Ok(config)
     }
 
     fn flags(&self) -> Vec<String> {
-        let mesh = [self.data, self.ranks, self.tensor, self.expert];
-        let mut flags = Vec::new();
-        let mut set = |key: &str, value: Option<String>| flags.extend(value.map(|value| format!("{key}={value}")));
-        if mesh.iter().any(Option::is_some) {
-            // A layout that is given replaces this program's own altogether.
-            let (tensor, expert) = (self.tensor.unwrap_or(1), self.expert.unwrap_or(1));
-            let data = self.data.or(self.ranks).unwrap_or(expert);
-            set("dist.data_parallel_size", Some(data.to_string()));
-            set("dist.tensor_parallel_size", Some(tensor.to_string()));
-            set("dist.expert_parallel_size", Some(expert.to_string()));
-        }
-        set("train.steps", self.steps.map(|steps| steps.to_string()));
-        set("train.seed", self.seed.map(|seed| seed.to_string()));
-        flags
+        let counts = [
+            (MESH[0], self.data.or(self.ranks)),
+            (MESH[1], self.tensor),
+            (MESH[2], self.expert),
+            ("train.steps", self.steps),
+        ];
+        let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
+        counts.chain(self.seed.map(|seed| format!("train.seed={seed}"))).collect()
     }
 
-    /// The folder of the run.
-    pub fn out(&self) -> std::io::Result<PathBuf> {
+    /// Whether a run that `out` may hold is replaced: only that of the number words, which takes minutes.
+    pub fn replace(&self) -> bool {
+        self.out.is_none() && !self.has_corpus() && !self.resume
+    }
+
+    /// The folder of the run, before anything is written into it.
+    ///
+    /// It refuses a folder that holds another run: its tokenizer belongs to its checkpoints.
+    pub fn out(&self) -> Result<PathBuf, String> {
         let default = if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        std::fs::create_dir_all(&out)?;
+        if out.join("checkpoints").exists() && !(self.resume || self.plan || self.replace()) {
+            let name = out.display();
+            return Err(format!(
+                "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
+            ));
+        }
+        if !self.plan {
+            std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+        }
         Ok(out)
     }
 

@@ -38,7 +38,7 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
     let out = args.out()?;
     let task = Task::prepare(args, &config, &out)?;
     let model = args.model(&task)?;
-    let settings = run::Settings { out, plan_only: args.plan, resume: args.resume, replace: args.out.is_none() };
+    let settings = run::Settings { out, plan_only: args.plan, resume: args.resume, replace: args.replace() };
     let results = epl::launch(&config, |epl| run::rank(&epl, &task, &model, &settings))?;
     // The last line of the run: what the evaluation at the end found.
     if let Some(result) = results.into_iter().flatten().next() {

@@ -36,22 +36,24 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     let optimizer = AdamWConfig::new().with_beta_2(0.98).with_epsilon(1e-9).with_weight_decay(0.01);
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
     let batcher = T5Batcher::new(model);
-    let data = TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config())?)?;
+    let data =
+        TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), epl.context().data().size())?)?;
     let schedule = LearningRate::from_config(&epl.config().schedule)?;
     let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule);
     if let Some(valid) = &task.valid {
-        trainer = trainer
-            .with_valid(ValidData::new(valid.clone(), batcher, BATCH)?)
-            .with_evaluation(|engine| {
-                let score = score(engine.model(), engine.context(), task, &task.judged)?;
-                Ok(vec![(task.score_name().to_string(), score)])
-            });
+        trainer = trainer.with_valid(ValidData::new(valid.clone(), batcher, BATCH)?).with_evaluation(|engine| {
+            let score = score(engine.model(), engine.context(), task, &task.judged)?;
+            Ok(vec![(task.score_name().to_string(), score)])
+        });
     }
     let mut trained = trainer.fit(&data)?;
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
     if !task.test.is_empty() {
         trained.load(Which::Best)?;
         result = Some(score(trained.engine.model(), trained.engine.context(), task, &task.test)?);
+    } else if result.is_none() && task.valid.is_some() {
+        // A finished run that is resumed makes no step, and so no evaluation.
+        result = Some(score(trained.engine.model(), trained.engine.context(), task, &task.judged)?);
     }
     show(trained.engine.model(), task, first)?;
     Ok(result.filter(|_| first).map(|score| task.show_score(score)))

@@ -13,14 +13,12 @@ use epl::models::text::{
 use crate::args::Args;
 
 /// Pieces of the tokenizer where the user says nothing.
-const NUMBER_PIECES: usize = 224;
+const NUMBER_PIECES: usize = 400;
 /// Number words to learn them from: enough to meet every morpheme often.
 const NUMBER_TEXTS: usize = 5000;
 const CORPUS_PIECES: usize = 8000;
 /// Longer sentences are left out of the training.
 const LONGEST: usize = 80;
-/// Target and source tokens of one step on a parallel corpus, padding included.
-const TOKENS_A_STEP: usize = 2048;
 
 /// A task that a sequence-to-sequence model learns from pairs.
 pub struct Task {
@@ -33,7 +31,8 @@ pub struct Task {
     /// What the best checkpoint translates at the end; empty without test files.
     pub test: Vec<Pair>,
     numbers: bool,
-    lengths: Vec<usize>,
+    /// Padded tokens of a step, where no number of samples is given.
+    tokens_a_step: usize,
 }
 
 impl Task {
@@ -59,7 +58,15 @@ impl Task {
         let train = TokenPairs::all(&split.training, &tokenizer)?;
         let valid = TokenPairs::all(&split.held_out, &tokenizer)?;
         let judged = split.held_out.iter().collect::<Result<_, _>>()?;
-        Ok(Self { tokenizer, train, valid: Some(valid), judged, test: Vec::new(), numbers: true, lengths: Vec::new() })
+        Ok(Self {
+            tokenizer,
+            train,
+            valid: Some(valid),
+            judged,
+            test: Vec::new(),
+            numbers: true,
+            tokens_a_step: args.tokens,
+        })
     }
 
     fn corpus(args: &Args, out: &Path) -> Result<Self, Box<dyn Error>> {
@@ -79,8 +86,7 @@ impl Task {
             true => Vec::new(),
             false => ParallelCorpus::read(&args.test_source, &args.test_target)?.iter().collect::<Result<_, _>>()?,
         };
-        let lengths = (0..train.len()).map(|index| train.lengths(index).longest()).collect();
-        Ok(Self { tokenizer, train, valid, judged, test, numbers: false, lengths })
+        Ok(Self { tokenizer, train, valid, judged, test, numbers: false, tokens_a_step: args.tokens })
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -102,15 +108,14 @@ impl Task {
     }
 
     /// Draws the global batch of every step, whatever the layout.
-    pub fn sampler(&self, config: &Config) -> epl::Result<Box<dyn Sampler>> {
-        let seed = config.train.seed;
-        match config.train.global_batch_size {
-            Some(samples) => Ok(Box::new(ShuffledSampler::new(self.train.len(), samples, seed)?)),
-            None => {
-                let sampler = LengthSamplerConfig::new(seed).with_max_tokens(TOKENS_A_STEP);
-                Ok(Box::new(sampler.init(self.lengths.clone())?))
-            }
+    pub fn sampler(&self, config: &Config, replicas: usize) -> epl::Result<Box<dyn Sampler>> {
+        let (train, seed) = (&config.train, config.train.seed);
+        if train.global_batch_size.is_some() || train.micro_batch_size.is_some() {
+            let samples = config.batch(replicas)?.global_batch_size;
+            return Ok(Box::new(ShuffledSampler::new(self.train.len(), samples, seed)?));
         }
+        let lengths = (0..self.train.len()).map(|index| self.train.lengths(index).longest()).collect();
+        Ok(Box::new(LengthSamplerConfig::new(seed).with_max_tokens(self.tokens_a_step).init(lengths)?))
     }
 
     /// Scores this replica's translations: sums that may be added over replicas.
@@ -147,6 +152,8 @@ fn tokenizer(
         return Tokenizer::load(path);
     }
     let tokenizer = learn()?;
-    tokenizer.save(path)?;
+    if !args.plan {
+        tokenizer.save(path)?;
+    }
     Ok(tokenizer)
 }

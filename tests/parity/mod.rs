@@ -4,6 +4,9 @@
 //! Error of a tensor: max|a − b| ÷ max|b|. What a test must show is one line: the layout, what is special about the
 //! data, and the bound.
 
+// Each test binary uses its part of this.
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -50,11 +53,8 @@ const VOCAB: usize = 37;
 
 /// Two encoder and two decoder blocks, every second one with four experts; dropout and jitter are on.
 pub fn moe() -> Case {
-    let moe = T5MoeConfig::new(4)
-        .with_encoder_sparse_step(2)
-        .with_decoder_sparse_step(2)
-        .with_z(0.01)
-        .with_jitter(0.05);
+    let moe =
+        T5MoeConfig::new(4).with_encoder_sparse_step(2).with_decoder_sparse_step(2).with_z(0.01).with_jitter(0.05);
     Case { model: model().with_moe(Some(moe)), pairs: pairs(7), clip_norm: Some(0.5), adam: true }
 }
 

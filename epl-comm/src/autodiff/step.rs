@@ -17,10 +17,13 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, BackendTensor, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, BackendTensor, DispatchAutodiffContext, DispatchKindConversion, DispatchTensor,
+    TensorMetadata,
+};
 use burn::tensor::{DType, Shape};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unwind};
 
 /// The backward function: from the output's gradient to those of the inputs.
 pub(super) type BackwardFn<const N: usize> = Box<dyn FnOnce(DispatchTensor) -> [Option<DispatchTensor>; N] + Send>;
@@ -61,7 +64,7 @@ where
             let gradient = match gradient {
                 Some(gradient) => {
                     let gradient = float::<B>(gradient);
-                    assert_eq!(gradient.shape(), shape, "a gradient has the shape of its input");
+                    check_shape(&gradient.shape(), &shape);
                     gradient
                 }
                 // A leaf may go without; the step of any other node insists on a gradient.
@@ -107,12 +110,12 @@ where
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B, C>>,
 {
     let tensor = match input.autodiff {
-        burn::backend::DispatchAutodiffContext::Disabled => {
+        DispatchAutodiffContext::Disabled => {
             let primitive =
                 <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(input).map_err(refuse)?.float();
-            <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(primitive)
+            <Autodiff<B, C> as AutodiffBackend>::from_inner(primitive)
         }
-        burn::backend::DispatchAutodiffContext::Enabled(_) => {
+        DispatchAutodiffContext::Enabled(_) => {
             <DispatchTensor as DispatchKindConversion<Autodiff<B, C>>>::try_into_backend(input).map_err(refuse)?.float()
         }
     };
@@ -129,9 +132,19 @@ where
 {
     match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor) {
         Ok(tensor) => tensor.float(),
-        Err(message) => crate::error::unwind(Error::invalid(format!(
+        Err(message) => unwind(Error::invalid(format!(
             "a custom operation must give tensors on the backend of its inputs: {message}"
         ))),
+    }
+}
+
+fn check_shape(gradient: &Shape, input: &Shape) {
+    if gradient != input {
+        unwind(Error::invalid(format!(
+            "the backward function of a custom operation gave a gradient of shape {:?} for an input of shape {:?}",
+            gradient.as_slice(),
+            input.as_slice()
+        )));
     }
 }
 

@@ -57,7 +57,8 @@ where
             let (launch, f) = (&launch, &f);
             Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || launch.rank(rank, f)).map_err(|error| {
                 let error = Error::invalid(format!("cannot start a thread: {error}"));
-                launch.leave(rank, Err(error.into()))
+                launch.world.fail(rank, || error.to_string());
+                Err(error.into())
             })
         };
         let threads: Vec<_> = (0..ranks).map(|rank| spawn(Rank(rank))).collect();
@@ -85,6 +86,7 @@ impl Launch<'_> {
         rank: Rank,
         f: &(impl Fn(ProcessGroup) -> Result<T, E> + Sync),
     ) -> Result<T, E> {
+        let _departure = Departure { world: self.world, rank };
         let body = || {
             let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
             let group = ProcessGroup::with_helpers(Arc::new(transport), self.helpers.clone());
@@ -96,16 +98,26 @@ impl Launch<'_> {
         let result = pool
             .build_scoped(|thread| thread.run(), |pool| pool.install(body))
             .unwrap_or_else(|error| Err(Error::invalid(format!("cannot start a pool of threads: {error}")).into()));
-        self.leave(rank, result)
-    }
-
-    /// Tells the others how a rank ended.
-    fn leave<T, E: Display>(&self, rank: Rank, result: Result<T, E>) -> Result<T, E> {
         if let Err(error) = &result {
             self.world.fail(rank, || error.to_string());
         }
-        self.world.end(rank);
         result
+    }
+}
+
+/// Tells the others that a rank has ended, when it is dropped.
+struct Departure<'a> {
+    world: &'a World,
+    rank: Rank,
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
+            self.world.fail(self.rank, || "it panicked while it handled an error".to_string());
+        }
+        self.world.end(self.rank);
     }
 }
 

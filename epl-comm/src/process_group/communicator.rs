@@ -44,7 +44,7 @@ impl Communicator {
     pub(super) fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
         self.enter()?;
         match self.helper.get().filter(|helper| !helper.is_idle()) {
-            Some(helper) => helper.submit(self.number(call), buffer).wait(),
+            Some(helper) => helper.submit(self.number(call), buffer.contiguous()).wait(),
             None => self.transport.run(self.number(call), buffer),
         }
     }
@@ -64,7 +64,7 @@ impl Communicator {
                 self.helper.get_or_init(|| helper)
             }
         };
-        Ok(Pending::running(helper.submit(self.number(call), buffer), finish))
+        Ok(Pending::running(helper.submit(self.number(call), buffer.contiguous()), finish))
     }
 
     /// Divides the group, after all started calls.

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use burn::backend::{Dispatch, DispatchAutodiffContext};
+use burn::backend::{Dispatch, DispatchAutodiffContext, TensorMetadata};
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
@@ -25,7 +25,7 @@ impl Placed {
             DispatchAutodiffContext::Disabled => None,
             DispatchAutodiffContext::Enabled(strategy) => Some(strategy),
         };
-        let is_float = burn::backend::TensorMetadata::dtype(&tensor).is_float();
+        let is_float = tensor.dtype().is_float();
         if strategy.is_some() && is_float && Dispatch::is_tracked(&tensor) {
             return Err(Error::invalid(
                 "a collective of a group is not differentiable, but its tensor is tracked; use the layouts (Copied, \

@@ -224,7 +224,7 @@ impl ProcessGroup {
     pub(super) fn even_sizes(&self, what: &str, extent: usize) -> Result<Vec<usize>> {
         if !extent.is_multiple_of(self.size()) {
             return Err(self.invalid(format!(
-                "{what}: an extent of {extent} does not divide evenly over {} members; use {what}_uneven",
+                "{what}: an extent of {extent} does not divide evenly over {} members; give the sizes ({what}_uneven)",
                 self.size()
             )));
         }

@@ -31,7 +31,11 @@ impl ProcessGroup {
     /// Sends the same number of counts to every member: the first k of `size() * k` to member 0, and so on. Returns
     /// what came from each member, in their order.
     pub fn all_to_all_counts(&self, counts: &[i64]) -> Result<Vec<i64>> {
-        let sizes = self.even_sizes("all_to_all_counts", counts.len())?;
+        if !counts.len().is_multiple_of(self.size()) {
+            let (len, size) = (counts.len(), self.size());
+            return Err(self.invalid(format!("{len} counts do not divide evenly over {size} members; pad them")));
+        }
+        let sizes = vec![counts.len() / self.size(); self.size()];
         let call = Call {
             send: sizes.clone(),
             receive: sizes,

@@ -212,6 +212,14 @@ fn different_checkpointing_is_an_error() {
     assert!(matches!(&error, Error::Invalid { message } if message.contains("gradient checkpointing")), "{error}");
 }
 
+#[test]
+fn a_gradient_of_another_shape_is_an_error() {
+    let x = leaf(1, [3], &devices()[0]);
+    let y = custom_vjp((x,), |(x,)| (x, ()), |(), _| (Some(Tensor::ones([2], (&Device::flex(), DType::F64))),));
+    let error = catch(|| drop(y.sum().backward())).unwrap_err();
+    assert!(error.to_string().contains("a gradient of shape [2] for an input of shape [3]"), "{error}");
+}
+
 /// A saved value that counts how many of it live.
 struct Counted(Arc<AtomicUsize>, Tensor<1>);
 

@@ -256,6 +256,36 @@ fn an_error_that_every_rank_handles_is_no_failure_of_the_run() {
     });
 }
 
+/// An error type that cannot even be made.
+#[derive(Debug)]
+struct Hopeless;
+
+impl fmt::Display for Hopeless {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("hopeless")
+    }
+}
+
+impl From<Error> for Hopeless {
+    fn from(_: Error) -> Self {
+        Self
+    }
+}
+
+#[test]
+fn an_error_that_panics_does_not_hang_either() {
+    within_seconds(20, || {
+        let run = || {
+            local::run(2, |group| match group.rank() {
+                0 => group.barrier().map_err(Hopeless::from),
+                _ => Err(Hopeless),
+            })
+        };
+        let error = epl_comm::catch(run).unwrap_err();
+        assert_eq!(error, Error::Panic { message: "hopeless".into() });
+    });
+}
+
 #[test]
 fn a_world_of_none_is_refused() {
     let (rank, error) = local::run(0, |_| Ok::<_, Error>(())).unwrap_err();

@@ -160,7 +160,7 @@ fn arguments_that_fit_nothing() {
                 group.reduce_scatter_uneven(x(), 0, &[1, 1], ReduceOp::Sum),
                 "make 2, but the tensor's extent is 3",
             );
-            invalid(group.all_to_all(x(), 0, 1), "use all_to_all_uneven");
+            invalid(group.all_to_all(x(), 0, 1), "give the sizes (all_to_all_uneven)");
             invalid(group.all_to_all(x(), 1, 3), "along dim 3");
             invalid(group.all_to_all_uneven(x(), &[2, 2], &[1, 1]), "make 4, but the tensor's extent is 3");
             invalid(group.broadcast(x(), 2), "member 2, but the group has 2");

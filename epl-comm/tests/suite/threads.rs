@@ -69,6 +69,9 @@ fn nothing_is_left_in_a_process_of_its_own() {
                 return Err(Error::invalid("no"));
             }
             drop(group.start_all_reduce(x(), ReduceOp::Sum)?);
+            // Large enough for Flex to copy it in parallel: in the rank's pool, not in one that stays.
+            let large = Tensor::<2>::ones([2048, 1024], &Device::flex()).swap_dims(0, 1);
+            drop(group.start_all_reduce(large, ReduceOp::Sum)?);
             pending.wait().map(drop)
         });
         assert_eq!(result.is_err(), failing);

@@ -37,7 +37,7 @@ pub(crate) fn option_of(name: &str) -> Result<Option<&'static OptionSpec>> {
 }
 
 /// The variables of this process. What is not Unicode is made so, and is then refused if it is ours.
-pub(crate) fn of_process() -> impl Iterator<Item = (String, String)> {
+pub(super) fn of_process() -> impl Iterator<Item = (String, String)> {
     let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }

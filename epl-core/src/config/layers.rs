@@ -94,6 +94,15 @@ impl Layers {
         Ok(self)
     }
 
+    /// The environment variables of this process.
+    ///
+    /// # Errors
+    ///
+    /// See [`environment`](Self::environment).
+    pub fn process_environment(self) -> Result<Self> {
+        self.environment(environment::of_process())
+    }
+
     /// Settings of the form `key=value`.
     ///
     /// # Errors
@@ -183,6 +192,6 @@ impl Config {
             Some(path) => Layers::new().file(path)?,
             None => Layers::new(),
         };
-        layers.environment(environment::of_process())?.command_line(settings)?.resolve()
+        layers.process_environment()?.command_line(settings)?.resolve()
     }
 }

@@ -150,6 +150,9 @@ options! {
         /// Stop and save after this many steps; none: after schedule.steps. The schedule does not
         /// change with it.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Allow layers of Burn that draw from the generator that all ranks share (Dropout,
+        /// GaussianNoise), although their masks then depend on the layout.
+        allow_unseeded_layers: bool = false, Kind::Switch, Implemented;
         /// Evaluate after every so many steps; none: only at the end.
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Save after every so many steps; none: only at the end.

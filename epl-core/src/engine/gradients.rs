@@ -6,14 +6,30 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Shape, Tensor};
 
+use crate::error::{Error, Result};
+use crate::plan::ParamRecord;
+
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
 #[derive(Default)]
 pub(crate) struct GradientStore(HashMap<ParamId, Tensor<1>>);
 
 impl GradientStore {
-    /// Adds the gradients that one backward left for the parameters of `model`.
-    pub fn collect<M: Module>(&mut self, model: &M, gradients: &mut Gradients) {
-        model.visit(&mut Collector { store: self, gradients });
+    /// Adds the gradients that the backward of `segment` left for the parameters of `model`.
+    ///
+    /// # Errors
+    ///
+    /// When the segment used a parameter that is not said to be its own: its gradient could be reduced before it is
+    /// complete.
+    pub fn collect<M: Module>(
+        &mut self,
+        model: &M,
+        records: &[ParamRecord],
+        segment: usize,
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let mut collector = Collector { store: self, gradients, records: records.iter(), segment, error: None };
+        model.visit(&mut collector);
+        collector.error.map_or(Ok(()), Err)
     }
 
     /// Adds a flat gradient.
@@ -59,15 +75,28 @@ impl GradientStore {
 struct Collector<'a> {
     store: &'a mut GradientStore,
     gradients: &'a mut Gradients,
+    records: core::slice::Iter<'a, ParamRecord>,
+    segment: usize,
+    error: Option<Error>,
 }
 
 impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
         let base = param.base();
         if !base.is_require_grad() {
             return;
         }
         if let Some(gradient) = base.grad_remove(self.gradients) {
+            if !record.segments.contains(&self.segment) {
+                self.error.get_or_insert(Error::Parameter {
+                    name: record.name.clone(),
+                    reason: format!(
+                        "is used by segment {}, and the model's `segments_of` names {:?} only",
+                        self.segment, record.segments
+                    ),
+                });
+            }
             let numel = gradient.shape().num_elements();
             self.store.add(param.id, gradient.reshape([numel]));
         }

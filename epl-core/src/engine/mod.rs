@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{Device, Gradients, TensorData};
+use epl_comm::ReduceOp;
 
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
@@ -31,7 +32,7 @@ use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
-use crate::plan::Plan;
+use crate::plan::{Plan, draw};
 use crate::segment::{Loss, Segmented, Term, Weights};
 use gather::Source;
 use gradients::GradientStore;
@@ -106,6 +107,13 @@ impl<M: Segmented> Engine<M> {
     ///
     /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
     pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
+        if let (Some(path), true) = (self.plan.batch_norms.first(), micro_batches.len() > 1) {
+            return Err(Error::invalid(format!(
+                "`{path}` is a BatchNorm: over {} micro-batches its statistics would differ from one batch's; use \
+                 one micro-batch",
+                micro_batches.len()
+            )));
+        }
         let (mut store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
         if !report.grad_norm.is_finite() {
             return Err(Error::invalid(format!(
@@ -125,22 +133,48 @@ impl<M: Segmented> Engine<M> {
         Ok(report)
     }
 
-    /// The loss without gradients, over any number of micro-batches, the same on every rank. Collective.
-    pub fn evaluate(&self, micro_batches: impl IntoIterator<Item = MicroBatch<M::Batch>>) -> Result<EvalReport> {
+    /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks have different numbers of micro-batches, or none, or one of them could not be loaded.
+    pub fn evaluate(
+        &self,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
+    ) -> Result<EvalReport> {
         let model = self.model().valid();
         let mut sums = TermSums::default();
         let mut weights = Weights::new();
-        for micro_batch in micro_batches {
-            let global = weights::global_weights(&model, core::slice::from_ref(&micro_batch), &self.context)?;
-            weights = add(weights, global);
+        let mut micro_batches = micro_batches.into_iter();
+        while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
+            weights =
+                weights.plus(weights::global_weights(&model, core::slice::from_ref(&micro_batch), &self.context)?)?;
             let loss = caught(|| {
                 self.begin(&micro_batch, false);
                 Ok(forward(&model, &micro_batch.batch))
             })?;
-            sums.add(loss, micro_batch.empty);
+            loss.check(&weights)?;
+            sums.add(loss, micro_batch.empty)?;
+        }
+        if weights.0.is_empty() {
+            return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
         let StepReport { loss, terms, weights, .. } = sums.reduce(0.0, &weights, &self.context)?;
         Ok(EvalReport { loss, terms, weights })
+    }
+
+    /// Agrees with all ranks whether there is another micro-batch. Collective.
+    fn next_of_all(&self, mine: Option<MicroBatch<M::Batch>>) -> Result<Option<MicroBatch<M::Batch>>> {
+        let world = self.context.world();
+        let ranks = world.all_reduce_values(&[f64::from(u8::from(mine.is_some()))], ReduceOp::Sum)?[0] as usize;
+        match ranks {
+            0 => Ok(None),
+            ranks if ranks == world.size() => Ok(mine),
+            ranks => Err(Error::invalid(format!(
+                "{ranks} of {} ranks have another batch to evaluate; give every rank the same number, with stand-ins",
+                world.size()
+            ))),
+        }
     }
 
     /// The reduced gradients of a step, whole, by parameter; nothing is updated. Collective.
@@ -186,6 +220,7 @@ impl<M: Segmented> Engine<M> {
     pub fn load_rank(&mut self, folder: &Path, step: u64) -> Result<()> {
         let path = folder.join("model.bpk");
         let model = self.model().clone().try_load_file(&path).map_err(|error| Error::file(&path, error))?;
+        let model = draw::adopt(model, &self.plan.records)?;
         let path = folder.join("optimizer.bpk");
         let optimizer = self.optimizer.clone().load(&path).map_err(|error| Error::file(&path, error))?;
         (self.model, self.optimizer, self.step) = (Some(model), optimizer, step);
@@ -206,7 +241,7 @@ impl<M: Segmented> Engine<M> {
             let last = number + 1 == micro_batches.len();
             let reducer = last.then_some(&mut reducer);
             let loss = self.differentiate(micro_batch, number, &weights, reduce, &mut store, reducer)?;
-            sums.add(loss, micro_batch.empty);
+            sums.add(loss, micro_batch.empty)?;
         }
         reducer.finish(&mut store)?;
         let squared = norm::squared(&self.plan, &store);
@@ -227,6 +262,7 @@ impl<M: Segmented> Engine<M> {
         self.begin(micro_batch, true);
         let before = |segment| context.mark(&format!("forward {number} segment {segment}"));
         let (loss, tape) = Tape::forward(model, &micro_batch.batch, before);
+        loss.check(weights)?;
         let scale = |term: &Term| match micro_batch.empty {
             true => 0.0,
             false => weights::seed(term.coefficient, weights.get(term.name).unwrap_or(0.0), reduce),
@@ -238,15 +274,26 @@ impl<M: Segmented> Engine<M> {
             root,
             |segment| context.mark(&format!("backward {number} segment {segment}")),
             |segment, gradients| {
-                if let Some(mut gradients) = gradients {
-                    store.collect(model, &mut gradients);
-                }
-                if let (Some(reducer), true) = (reducer.as_mut(), outcome.is_ok()) {
-                    outcome = reducer.start_after(segment, store);
+                if outcome.is_ok() {
+                    outcome = self.take_gradients(segment, gradients, store, reducer.as_deref_mut());
                 }
             },
         );
         outcome.map(|()| loss)
+    }
+
+    /// Takes what the backward of a segment left, and starts the buckets that it completes.
+    fn take_gradients(
+        &self,
+        segment: usize,
+        gradients: Option<Gradients>,
+        store: &mut GradientStore,
+        reducer: Option<&mut Reducer<'_>>,
+    ) -> Result<()> {
+        if let Some(mut gradients) = gradients {
+            store.collect(self.model(), &self.plan.records, segment, &mut gradients)?;
+        }
+        reducer.map_or(Ok(()), |reducer| reducer.start_after(segment, store))
     }
 
     fn begin(&self, micro_batch: &MicroBatch<M::Batch>, training: bool) {
@@ -266,13 +313,6 @@ fn forward<M: Segmented>(model: &M, batch: &M::Batch) -> Loss {
         carry = Some(model.forward_segment(index, carry, batch));
     }
     model.loss(carry.expect("a model has at least one segment"), batch)
-}
-
-fn add(total: Weights, other: Weights) -> Weights {
-    if total.0.is_empty() {
-        return other;
-    }
-    Weights(total.0.into_iter().zip(other.0).map(|((name, a), (_, b))| (name, a + b)).collect())
 }
 
 /// Runs `f`; a collective that failed inside forward or backward unwinds, and comes back as its error.

@@ -26,7 +26,12 @@ pub(crate) struct Reducer<'a> {
 
 impl<'a> Reducer<'a> {
     pub fn new(plan: &'a Plan, context: &'a Context, device: &Device) -> Self {
-        Self { plan, context, device: device.clone().without_autodiff(), started: Vec::with_capacity(plan.buckets.len()) }
+        Self {
+            plan,
+            context,
+            device: device.clone().without_autodiff(),
+            started: Vec::with_capacity(plan.buckets.len()),
+        }
     }
 
     /// Starts the buckets whose gradients are final once the backward of `segment` is over.

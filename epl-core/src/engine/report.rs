@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use burn::tensor::Tensor;
 use epl_comm::ReduceOp;
 
-use super::weights;
 use super::settings::GradientsReduce;
+use super::weights;
 use crate::cluster::Axis;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::segment::{Loss, Weights};
 
 /// What one step did; the same on every rank.
@@ -44,14 +44,27 @@ pub(crate) struct TermSums(Vec<(&'static str, f64, f64)>);
 
 impl TermSums {
     /// Adds the terms of one micro-batch, read from the device.
-    pub fn add(&mut self, loss: Loss, empty: bool) {
+    ///
+    /// # Errors
+    ///
+    /// When the model names other terms than for the micro-batch before.
+    pub fn add(&mut self, loss: Loss, empty: bool) -> Result<()> {
         if self.0.is_empty() {
             self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
+        }
+        let (known, given): (Vec<_>, Vec<_>) =
+            (self.0.iter().map(|term| term.0).collect(), loss.terms.iter().map(|term| term.name).collect());
+        if known != given {
+            return Err(Error::invalid(format!(
+                "the loss has the terms {known:?} for one micro-batch and {given:?} for another; return the same \
+                 terms for every batch"
+            )));
         }
         for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
             let value = scalar(term.sum);
             *sum += if empty { 0.0 } else { value };
         }
+        Ok(())
     }
 
     /// Σ coefficient · sum ÷ weight, and the terms one by one.

@@ -54,7 +54,12 @@ impl<C: Carry> Tape<C> {
 
     /// Runs every segment backward, from the last to the first; `after` gets the gradients of each as they become
     /// final. `root` is what is differentiated: the weighted loss.
-    pub fn backward(mut self, root: Tensor<1>, mut before: impl FnMut(usize), mut after: impl FnMut(usize, Option<Gradients>)) {
+    pub fn backward(
+        mut self,
+        root: Tensor<1>,
+        mut before: impl FnMut(usize),
+        mut after: impl FnMut(usize, Option<Gradients>),
+    ) {
         let mut root = Some(root);
         for index in (0..self.entrances.len()).rev() {
             before(index);

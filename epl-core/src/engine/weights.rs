@@ -18,16 +18,16 @@ pub(crate) fn global_weights<M: Segmented>(
     micro_batches: &[MicroBatch<M::Batch>],
     context: &Context,
 ) -> Result<Weights> {
+    if micro_batches.is_empty() {
+        return Err(Error::invalid("a step without a micro-batch; give a replica without samples a stand-in"));
+    }
     let mut total = Weights::new();
     for micro_batch in micro_batches {
-        let weights = model.weights(&micro_batch.batch);
-        if total.0.is_empty() {
-            total.0.extend(weights.0.iter().map(|(name, _)| (*name, 0.0)));
+        let mut weights = model.weights(&micro_batch.batch);
+        if micro_batch.empty {
+            weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
         }
-        for ((name, sum), (other, weight)) in total.0.iter_mut().zip(&weights.0) {
-            assert_eq!(name, other, "a model names its loss terms in the same order for every batch");
-            *sum += if micro_batch.empty { 0.0 } else { *weight };
-        }
+        total = total.plus(weights)?;
     }
     let mut values: Vec<f64> = vec![micro_batches.len() as f64];
     values.extend(total.0.iter().map(|(_, sum)| sum));

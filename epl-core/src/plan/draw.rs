@@ -20,7 +20,7 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier.
 pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Context) -> Result<M> {
-    check_origins(records, context)?;
+    check_equal(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
     context.world().barrier()?;
     let by_name = records.iter().map(|record| (record.name.as_str(), record)).collect();
     let mut drawer = Drawer { context, by_name, path: Vec::new(), error: None };
@@ -32,23 +32,67 @@ pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Conte
     Ok(model)
 }
 
-/// A parameter with values on some ranks only would leave the others waiting for its broadcast.
-fn check_origins(records: &[ParamRecord], context: &Context) -> Result<()> {
-    let mine: Vec<i64> = records.iter().map(|record| i64::from(record.origin == Origin::Broadcast)).collect();
+/// What holds for a parameter on some ranks only would leave the others waiting in its broadcast or reduction.
+/// Collective.
+pub(crate) fn check_equal(
+    records: &[ParamRecord],
+    context: &Context,
+    what: &str,
+    holds: impl Fn(&ParamRecord) -> bool,
+) -> Result<()> {
+    let mine: Vec<i64> = records.iter().map(|record| i64::from(holds(record))).collect();
     let all = context.world().all_gather_counts(&mine)?;
     for (rank, theirs) in all.iter().enumerate() {
         if let Some(index) = (0..records.len()).find(|index| theirs.get(*index) != Some(&mine[*index])) {
             return Err(Error::Parameter {
                 name: records[index].name.clone(),
                 reason: format!(
-                    "has values on some ranks only (rank {} and rank {rank} differ); build the model the same way \
-                     on every rank",
+                    "{what} on some ranks only (rank {} and rank {rank} differ); build the model the same way on \
+                     every rank",
                     context.world().rank()
                 ),
             });
         }
     }
     Ok(())
+}
+
+/// Gives every parameter the identifier of its record.
+pub(crate) fn adopt<M: Module>(model: M, records: &[ParamRecord]) -> Result<M> {
+    let mut adopter = Adopter { records: records.iter(), error: None };
+    let model = model.map(&mut adopter);
+    let missing = adopter.records.next();
+    match (adopter.error, missing) {
+        (Some(error), _) => Err(error),
+        (None, Some(record)) => Err(Error::Parameter {
+            name: record.name.clone(),
+            reason: "is no longer in the model; keep its parameters as they were when the plan was made".to_string(),
+        }),
+        (None, None) => Ok(model),
+    }
+}
+
+struct Adopter<'a> {
+    records: core::slice::Iter<'a, ParamRecord>,
+    error: Option<Error>,
+}
+
+impl ModuleMapper for Adopter<'_> {
+    fn map_float<const D: usize>(&mut self, mut param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(record) = self.records.next() else {
+            self.error.get_or_insert(Error::invalid("the model has more parameters than its plan".to_string()));
+            return param;
+        };
+        let held = param.lazy_shape().to_vec();
+        if held != record.shape() {
+            self.error.get_or_insert(Error::Parameter {
+                name: record.name.clone(),
+                reason: format!("holds {held:?}, and the plan says {:?}", record.shape()),
+            });
+        }
+        param.id = record.id;
+        param
+    }
 }
 
 struct Drawer<'a> {

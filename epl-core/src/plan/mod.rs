@@ -15,7 +15,11 @@ pub(crate) mod survey;
 pub use bucket::{Bucket, pack};
 pub use record::{Cut, Origin, ParamRecord};
 
+use burn::module::Module;
+
 use crate::cluster::{Coordinate, Mesh};
+use crate::context::Context;
+use crate::error::Result;
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -32,11 +36,24 @@ pub struct Plan {
     pub records: Vec<ParamRecord>,
     /// The reductions of a step, in the order in which they start.
     pub buckets: Vec<Bucket>,
+    /// The limit of the number of buckets.
+    pub max_splits: usize,
     /// Layers that draw from the shared generator, so that their masks depend on the layout.
     pub unseeded_layers: Vec<String>,
+    /// Layers whose statistics depend on how the batch is cut.
+    pub batch_norms: Vec<String>,
 }
 
 impl Plan {
+    /// Reads from the drawn model which parameters are frozen, and packs the buckets. Collective: ranks that froze
+    /// different parameters would wait for each other in different reductions.
+    pub(crate) fn complete<M: Module>(&mut self, model: &M, context: &Context) -> Result<()> {
+        survey::mark_frozen(model, &mut self.records);
+        draw::check_equal(&self.records, context, "is frozen", |record| !record.trainable)?;
+        self.buckets = pack(&self.records, self.max_splits);
+        Ok(())
+    }
+
     /// The record of the parameter with this path.
     pub fn record(&self, name: &str) -> Option<&ParamRecord> {
         self.records.iter().find(|record| record.name == name)

@@ -14,6 +14,8 @@ pub struct Cut {
     pub axis: Axis,
     /// The dim that is divided.
     pub dim: usize,
+    /// Over how many ranks.
+    pub parts: usize,
     /// What this rank holds of it.
     pub range: Range<usize>,
 }
@@ -68,6 +70,13 @@ impl ParamRecord {
     /// The number of elements that this rank holds.
     pub fn numel(&self) -> usize {
         self.shape().iter().product()
+    }
+
+    /// The number of elements that the rank with the most holds: the same on every rank.
+    pub fn largest_numel(&self) -> usize {
+        let mut shape = self.global_shape.clone();
+        self.cuts.iter().for_each(|cut| shape[cut.dim] = shape[cut.dim].div_ceil(cut.parts));
+        shape.iter().product()
     }
 
     /// The number of elements of the whole.

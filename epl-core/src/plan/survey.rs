@@ -7,7 +7,7 @@ use burn::tensor::{DType, Tensor};
 use epl_comm::shard_range;
 
 use super::record::{Cut, Origin, ParamRecord, is_counted};
-use crate::context::Context;
+use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
 use crate::segment::Segmented;
@@ -16,6 +16,28 @@ use crate::segment::Segmented;
 pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
     pub unseeded_layers: Vec<String>,
+    pub batch_norms: Vec<String>,
+}
+
+impl Survey {
+    /// Refuses layers whose result would depend on the layout.
+    pub fn check(&self, context: &Context, allow_unseeded: bool) -> Result<()> {
+        let ranks = context.world().size();
+        if let (Some(path), false) = (self.unseeded_layers.first().filter(|_| ranks > 1), allow_unseeded) {
+            return Err(Error::invalid(format!(
+                "`{path}` draws from the generator that all {ranks} ranks share, so that its masks depend on the \
+                 layout; use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"
+            )));
+        }
+        let replicas = context.data().size();
+        match self.batch_norms.first().filter(|_| replicas > 1) {
+            Some(path) => Err(Error::invalid(format!(
+                "`{path}` is a BatchNorm: with {replicas} replicas its statistics would differ from one replica's; \
+                 use SyncBatchNorm, or one replica"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Layers of Burn that draw from the shared generator, or whose statistics depend on the layout.
@@ -33,21 +55,23 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context) -> Result<Surve
         error: None,
     };
     model.visit(&mut surveyor);
-    let Surveyor { mut records, unseeded, batch_norms, error, .. } = surveyor;
+    let Surveyor { mut records, names_by_id, unseeded, batch_norms, error, .. } = surveyor;
     if let Some(error) = error {
         return Err(error);
     }
-    if let Some(path) = batch_norms.first().filter(|_| context.data().size() > 1) {
+    let lost = context.take_shardings().into_iter().filter(|(id, _)| !names_by_id.contains_key(id));
+    let is_cut = |sharding: &Sharding| sharding.cuts.iter().any(|(axis, _)| context.axis(*axis).size() > 1);
+    if let Some((_, sharding)) = lost.into_iter().find(|(_, sharding)| is_cut(sharding)) {
         return Err(Error::invalid(format!(
-            "`{path}` is a BatchNorm: with {} replicas its statistics would differ from one replica's; \
-             use SyncBatchNorm, or one replica",
-            context.data().size()
+            "a divided parameter of shape {:?} was declared at `{}` and is not in the model; load checkpoints after \
+             `build`, by `Built::try_map`",
+            sharding.shape, sharding.path
         )));
     }
     for record in &mut records {
         record.segments = segments_of(model, &record.name)?;
     }
-    Ok(Survey { records, unseeded_layers: unseeded })
+    Ok(Survey { records, unseeded_layers: unseeded, batch_norms })
 }
 
 fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
@@ -81,7 +105,12 @@ impl Surveyor<'_> {
             .filter(|(axis, _)| self.context.axis(*axis).size() > 1)
             .map(|&(axis, dim)| {
                 let group = self.context.axis(axis);
-                Cut { axis, dim, range: shard_range(global_shape[dim], group.size(), group.rank()) }
+                Cut {
+                    axis,
+                    dim,
+                    parts: group.size(),
+                    range: shard_range(global_shape[dim], group.size(), group.rank()),
+                }
             })
             .collect();
         let dtype = match param.is_initialized() {

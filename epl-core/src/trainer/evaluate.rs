@@ -1,12 +1,11 @@
 //! The loss on other data, and the user's own measures.
 
-use std::panic::resume_unwind;
 use std::time::Instant;
 
 use super::observer::Evaluation;
 use crate::cluster::Axis;
 use crate::data::{EvaluationLoader, Share, ValidData};
-use crate::engine::{Engine, EvalReport};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
 
@@ -45,7 +44,7 @@ where
         let share = Share { replica, replicas, micro_batches: 1 };
         // As the model: evaluation has no graph.
         let device = engine.device().clone().without_autodiff();
-        let report = evaluate(engine, EvaluationLoader::start(&data, share, &device)?)?;
+        let report = engine.evaluate(EvaluationLoader::start(&data, share, &device)?)?;
         Ok(vec![("valid_loss".to_string(), report.loss)])
     })
 }
@@ -54,26 +53,4 @@ where
 pub(super) fn replica<M: Segmented>(engine: &Engine<M>) -> (usize, usize) {
     let data = engine.context().axis(Axis::Data);
     (data.rank(), data.size())
-}
-
-/// Evaluates what a loader loads.
-fn evaluate<M>(engine: &Engine<M>, loader: EvaluationLoader<M::Batch>) -> Result<EvalReport>
-where
-    M: Segmented,
-    M::Batch: 'static,
-{
-    let mut failure = None;
-    let batches = loader.map(|batch| match batch {
-        Ok(batch) => batch,
-        Err(error) => {
-            failure = Some(error);
-            // To end the iterator would let the engine go on to a collective that the other ranks have not reached.
-            resume_unwind(Box::new("data"))
-        }
-    });
-    let report = epl_comm::catch(|| engine.evaluate(batches));
-    match failure {
-        Some(error) => Err(error),
-        None => report?,
-    }
 }

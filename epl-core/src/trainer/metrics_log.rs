@@ -27,24 +27,36 @@ use crate::error::{Error, Result};
 pub struct MetricsLog {
     path: PathBuf,
     file: Option<File>,
-    /// The line of the last step. It is written when no evaluation can follow any more.
+    /// The line of the last step. It is written before the next step or a checkpoint.
     pending: Map<String, Value>,
+    /// Where it stands in the file, once written: an evaluation that follows replaces it.
+    written_at: Option<u64>,
 }
 
 impl MetricsLog {
     /// A log in this file. Nothing is touched until the run begins.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), file: None, pending: Map::new() }
+        Self { path: path.into(), file: None, pending: Map::new(), written_at: None }
     }
 
     fn flush(&mut self) -> Result<()> {
-        let Some(file) = self.file.as_mut().filter(|_| !self.pending.is_empty()) else {
+        let unwritten = !self.pending.is_empty() && self.written_at.is_none();
+        let Some(file) = self.file.as_mut().filter(|_| unwritten) else {
             return Ok(());
         };
-        let mut line = Value::Object(std::mem::take(&mut self.pending)).to_string();
-        line.push('\n');
+        let line = format!("{}\n", Value::Object(self.pending.clone()));
+        let error = |error| Error::file(&self.path, error);
+        self.written_at = Some(file.metadata().map_err(error)?.len());
         // One write a line, so that a reader never sees half of one.
-        file.write_all(line.as_bytes()).map_err(|error| Error::file(&self.path, error))
+        file.write_all(line.as_bytes()).map_err(error)
+    }
+
+    /// Takes the last line out of the file, to be written anew.
+    fn unwrite(&mut self) -> Result<()> {
+        match (&self.file, self.written_at.take()) {
+            (Some(file), Some(start)) => file.set_len(start).map_err(|error| Error::file(&self.path, error)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -70,9 +82,10 @@ impl Observer for MetricsLog {
         if begin.done > 0 {
             cut(&self.path, begin.done)?;
         }
-        let mut options = OpenOptions::new();
-        let options = if begin.done > 0 { options.append(true) } else { options.write(true).truncate(true) };
-        self.file = Some(options.create(true).open(&self.path).map_err(error)?);
+        if begin.done == 0 {
+            File::create(&self.path).map_err(error)?;
+        }
+        self.file = Some(OpenOptions::new().append(true).create(true).open(&self.path).map_err(error)?);
         Ok(())
     }
 
@@ -97,6 +110,7 @@ impl Observer for MetricsLog {
         });
         if let Value::Object(line) = line {
             self.pending = line;
+            self.written_at = None;
         }
         Ok(())
     }
@@ -110,6 +124,10 @@ impl Observer for MetricsLog {
                      give it another name"
                 )));
             }
+        }
+        if self.written_at.is_some() {
+            self.unwrite()?;
+            self.flush()?;
         }
         Ok(())
     }

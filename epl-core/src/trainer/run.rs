@@ -88,18 +88,19 @@ impl<M: Segmented> Run<'_, '_, M> {
         named.or(report.weights.first()).map_or(0.0, |(_, weight)| *weight)
     }
 
-    /// Evaluates and saves, if either is due.
+    /// Saves and evaluates, if either is due: saves first, so that an evaluation that fails loses nothing.
     fn after_step(&mut self, last: bool, summary: &mut Summary) -> Result<()> {
         let step = self.saved.step;
-        let mut better = false;
+        let saved = TrainerConfig::due(self.config.save_every, step, last);
+        if saved {
+            self.save(None)?;
+        }
         if !self.evaluators.is_empty() && TrainerConfig::due(self.config.eval_every, step, last) {
             let evaluation = self.evaluate()?;
-            better = self.is_better(&evaluation)?;
+            if self.is_better(&evaluation)? {
+                if saved { self.mark_best(&evaluation)? } else { self.save(Some(&evaluation))? }
+            }
             summary.evaluation = Some(evaluation);
-        }
-        if better || TrainerConfig::due(self.config.save_every, step, last) {
-            let evaluation = summary.evaluation.as_ref().filter(|_| better);
-            self.save(evaluation)?;
         }
         Ok(())
     }
@@ -146,6 +147,16 @@ impl<M: Segmented> Run<'_, '_, M> {
         let best = self.config.keep_best.as_ref().zip(best);
         let world = self.engine.context().world();
         checkpoints.save(world, &self.saved, best, |folder| self.engine.save_rank(folder))
+    }
+
+    /// Marks the checkpoint of this step as the best.
+    fn mark_best(&self, evaluation: &Evaluation) -> Result<()> {
+        match (self.checkpoints, &self.config.keep_best) {
+            (Some(checkpoints), Some(best)) => {
+                checkpoints.mark_best(self.engine.context().world(), &self.saved, best, evaluation)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn observe(&mut self, mut tell: impl FnMut(&mut dyn Observer) -> Result<()>) -> Result<()> {

@@ -68,7 +68,7 @@ impl Batcher<TokenPair, T5Batch> for T5Batcher {
         let inputs: Vec<Vec<i64>> = items.iter().map(|pair| self.shift_right(&pair.target)).collect();
         let (sources, targets): (Vec<_>, Vec<_>) = items
             .into_iter()
-            .map(|pair| (pair.source, pair.target.into_iter().map(|token| token.max(IGNORED)).collect::<Vec<_>>()))
+            .map(|pair| (pair.source, pair.target.into_iter().map(ignored_if_negative).collect::<Vec<_>>()))
             .unzip();
         let (source, source_padding, source_real) = self.source(&sources, device);
         let (decoder_input, _) = padded(&inputs, self.pad, device);
@@ -76,6 +76,11 @@ impl Batcher<TokenPair, T5Batch> for T5Batcher {
         let (targets, _) = padded(&targets, IGNORED, device);
         T5Batch { source, source_padding, decoder_input, targets, source_real, target_real, rows, tokens }
     }
+}
+
+/// All that does not count is marked alike.
+fn ignored_if_negative(token: i64) -> i64 {
+    if token < 0 { IGNORED } else { token }
 }
 
 /// Which tokens of rows filled up to a width are real.

@@ -84,16 +84,35 @@ impl Checkpoints {
         if first {
             saved.write(&folder.partial(step).join("state.json"))?;
             folder.commit(step)?;
-            if let Some((best, evaluation)) = best
-                && let Some(value) = evaluation.get(&best.metric)
-            {
-                folder.mark_best(&BestMark { step, metric: best.metric.clone(), value })?;
+            if let Some((best, evaluation)) = best {
+                self.mark(step, best, evaluation)?;
             }
             folder.prune(step, self.keep_last)?;
         }
         // Nobody goes on, or ends, before the checkpoint is whole.
         world.barrier()?;
         Ok(())
+    }
+
+    /// Marks the checkpoint that was just saved as the best one. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written.
+    pub fn mark_best(&self, world: &ProcessGroup, saved: &Saved, best: &Best, evaluation: &Evaluation) -> Result<()> {
+        if world.rank() == 0 {
+            self.mark(saved.step, best, evaluation)?;
+            self.folder.prune(saved.step, self.keep_last)?;
+        }
+        world.barrier()?;
+        Ok(())
+    }
+
+    fn mark(&self, step: u64, best: &Best, evaluation: &Evaluation) -> Result<()> {
+        match evaluation.get(&best.metric) {
+            Some(value) => self.folder.mark_best(&BestMark { step, metric: best.metric.clone(), value }),
+            None => Ok(()),
+        }
     }
 
     /// Loads a checkpoint: `read` reads this rank's part from the folder it is given. Collective.

@@ -1,0 +1,66 @@
+//! The smallest program: a two-layer Burn model on two ranks.
+//!
+//! `cargo run --release --example smallest`
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::tanh;
+use burn::{module::Module, tensor::Device, tensor::Tensor};
+use epl::data::{ShuffledSampler, TrainData};
+use epl::prelude::*;
+
+#[derive(Module, Debug)]
+struct Net {
+    body: Linear,
+    head: Linear,
+}
+
+struct Batch {
+    inputs: Tensor<2>,
+    targets: Tensor<2>,
+}
+
+impl WholeModel for Net {
+    type Batch = Batch;
+
+    /// What the loss is divided by: the rows of all micro-batches of all ranks.
+    fn weights(&self, batch: &Batch) -> Weights {
+        Weights::new().with("squares", batch.inputs.dims()[0] as f64)
+    }
+
+    /// A sum, not a mean, so that uneven batches come out right.
+    fn forward_loss(&self, batch: &Batch) -> Loss {
+        let outputs = self.head.forward(tanh(self.body.forward(batch.inputs.clone())));
+        Loss::new().with("squares", (outputs - batch.targets.clone()).powi_scalar(2).sum(), 1.0)
+    }
+}
+
+#[derive(Clone)]
+struct Points;
+
+impl Batcher<(f32, f32), Batch> for Points {
+    fn batch(&self, points: Vec<(f32, f32)>, device: &Device) -> Batch {
+        let (inputs, targets): (Vec<f32>, Vec<f32>) = points.into_iter().unzip();
+        let column = |values: Vec<f32>| Tensor::<1>::from_floats(values.as_slice(), device).unsqueeze_dim(1);
+        Batch { inputs: column(inputs), targets: column(targets) }
+    }
+}
+
+fn main() -> epl::Result<()> {
+    let points: Vec<(f32, f32)> = (0..1000).map(|i| i as f32 / 500.0 - 1.0).map(|x| (x, (3.0 * x).sin())).collect();
+    let config = Config::new().with("dist.data_parallel_size", 2)?.with("schedule.rate", 0.01)?;
+    let losses = epl::launch(&config, |epl| {
+        let net = epl.build(|place| OneSegment {
+            model: Net { body: LinearConfig::new(1, 32).init(place), head: LinearConfig::new(32, 1).init(place) },
+        })?;
+        let engine = Engine::new(net, &AdamWConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let sampler = ShuffledSampler::new(points.len(), 50, epl.config().train.seed)?;
+        let data = TrainData::new(InMemDataset::new(points.clone()), Points, sampler)?;
+        let rate = LearningRate::from_config(&epl.config().schedule)?;
+        let trained = Trainer::new(engine, TrainerConfig::new(400).with_log_every(100), rate).fit(&data)?;
+        Ok(trained.summary.last.map(|step| step.report.loss))
+    })?;
+    assert!(losses[0].is_some_and(|loss| loss < 0.01), "the sine was learned: {losses:?}");
+    Ok(())
+}
