@@ -1,5 +1,7 @@
 //! Configurations, right and wrong.
 
+#![allow(clippy::unwrap_used)]
+
 use epl_core::config::{
     Config, ConfigError, Kind, Layers, LossScale, OPTIONS, Origin, PipelineStrategy, RankOrder, ReduceMethod,
     ScheduleKind, Status, variable,

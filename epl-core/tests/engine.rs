@@ -1,5 +1,7 @@
 //! The engine against one tape of Burn's own, on one rank and on several.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use burn::grad_clipping::GradientClippingConfig;

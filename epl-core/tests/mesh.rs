@@ -1,5 +1,7 @@
 //! The mesh against literal examples, and against its own definition.
 
+#![allow(clippy::unwrap_used)]
+
 use epl_core::cluster::{Axis, Cluster, ClusterError, Mesh, MeshRequest, MeshSizes, RankOrder};
 use epl_core::config::Config;
 use proptest::prelude::*;

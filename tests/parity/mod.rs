@@ -180,8 +180,7 @@ pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
     for (step, (got, expected)) in got.reports.iter().zip(&expected.reports).enumerate() {
         for (what, a, b) in [("loss", got.loss, expected.loss), ("norm", got.grad_norm, expected.grad_norm)] {
             let error = (a - b).abs() / b.abs();
-            // A NaN fails as well.
-            if !(error <= bound) {
+            if error.is_nan() || error > bound {
                 faults.push(format!("{what} of step {step}: {a} instead of {b}, error {error:.1e}"));
             }
         }
@@ -197,7 +196,7 @@ pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
     for (what, got, expected) in tensors {
         assert!(!expected.is_empty(), "there are tensors to compare: {what}");
         let (name, error) = largest_error(got, expected);
-        if !(error <= bound) {
+        if error.is_nan() || error > bound {
             faults.push(format!("{what} {name}: error {error:.1e}"));
         }
     }

@@ -1,11 +1,11 @@
 //! One training step: forward and backward segment by segment, reduction, clipping, update.
 //!
-//! - [`micro_batch`], [`settings`], [`report`]: what goes in and what comes out.
-//! - [`weights`]: the global divisors.
-//! - [`tape`]: a micro-batch through the chain of segments and back.
-//! - [`gradients`], [`reduce`]: gradients kept, bucketed and summed while backward goes on.
-//! - [`norm`]: the global norm.
-//! - [`gather`]: whole tensors from the ranks' slices, for tests and parity checks.
+//! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
+//! - `weights`: the global divisors.
+//! - `tape`: a micro-batch through the chain of segments and back.
+//! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
+//! - `norm`: the global norm.
+//! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod gather;
 mod gradients;
@@ -114,7 +114,7 @@ impl<M: Segmented> Engine<M> {
                 micro_batches.len()
             )));
         }
-        let (mut store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
+        let (mut store, report) = caught(|| self.accumulate(&micro_batches))?;
         if !report.grad_norm.is_finite() {
             return Err(Error::invalid(format!(
                 "the norm of the gradients is {} at step {} (loss {}); lower the learning rate or set \
@@ -182,7 +182,7 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let (store, report) = caught(|| self.accumulate(&micro_batches, self.settings.reduce))?;
+        let (store, report) = caught(|| self.accumulate(&micro_batches))?;
         Ok((report, self.gather(&Source::Gradients(&store))?))
     }
 
@@ -228,11 +228,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
-    fn accumulate(
-        &self,
-        micro_batches: &[MicroBatch<M::Batch>],
-        reduce: GradientsReduce,
-    ) -> Result<(GradientStore, StepReport)> {
+    fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
         let weights = weights::global_weights(self.model(), micro_batches, &self.context)?;
         let mut store = GradientStore::default();
         let mut reducer = Reducer::new(&self.plan, &self.context, &self.device);
@@ -240,7 +236,7 @@ impl<M: Segmented> Engine<M> {
         for (number, micro_batch) in micro_batches.iter().enumerate() {
             let last = number + 1 == micro_batches.len();
             let reducer = last.then_some(&mut reducer);
-            let loss = self.differentiate(micro_batch, number, &weights, reduce, &mut store, reducer)?;
+            let loss = self.differentiate(micro_batch, number, &weights, &mut store, reducer)?;
             sums.add(loss, micro_batch.empty)?;
         }
         reducer.finish(&mut store)?;
@@ -254,7 +250,6 @@ impl<M: Segmented> Engine<M> {
         micro_batch: &MicroBatch<M::Batch>,
         number: usize,
         weights: &Weights,
-        reduce: GradientsReduce,
         store: &mut GradientStore,
         mut reducer: Option<&mut Reducer<'_>>,
     ) -> Result<Loss> {
@@ -265,7 +260,7 @@ impl<M: Segmented> Engine<M> {
         loss.check(weights)?;
         let scale = |term: &Term| match micro_batch.empty {
             true => 0.0,
-            false => weights::seed(term.coefficient, weights.get(term.name).unwrap_or(0.0), reduce),
+            false => weights::seed(term.coefficient, weights.get(term.name).unwrap_or(0.0), self.settings.reduce),
         };
         let root = loss.terms.iter().map(|term| term.sum.clone() * scale(term)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;

@@ -1,10 +1,10 @@
 //! Layout plus one record per parameter: resolved, immutable, printable.
 //!
-//! - [`record`]: what is known of one parameter; checkpoints, norms and reductions read nothing else.
-//! - [`bucket`]: which gradients are reduced together, and in which order.
-//! - [`survey`]: reads names, shapes and layers from a lazy model without drawing anything.
-//! - [`draw`]: the initialisation phase.
-//! - [`display`]: the printed plan.
+//! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
+//! - `bucket`: which gradients are reduced together, and in which order.
+//! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
+//! - `draw`: the initialisation phase.
+//! - `display`: the printed plan.
 
 pub mod bucket;
 mod display;

@@ -7,7 +7,7 @@ use epl_core::Context;
 use super::gate::{Capacity, Gate};
 use crate::activation::Activation;
 
-/// Configuration to create a [`Moe`] layer using the [init function](MoeConfig::init).
+/// Configuration to create a [`Moe`](super::Moe) layer using the [init function](MoeConfig::init).
 #[derive(Config, Debug)]
 pub struct MoeConfig {
     /// The width of the tokens.
