@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 ///
 /// impl Carry for Hidden {
 ///     fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
-///         Self { states: mapper.float(self.states), memory: self.memory.map(mapper) }
+///         Self { states: mapper.float(self.states), memory: self.memory.map(|memory| mapper.float(memory)) }
 ///     }
 /// }
 /// ```

@@ -49,6 +49,14 @@ pub struct Outcome {
     pub state: BTreeMap<String, TensorData>,
 }
 
+impl Outcome {
+    /// The first rank's report alone.
+    pub fn of(reports: Vec<StepReport>) -> Self {
+        let none = BTreeMap::new();
+        Self { reports, gradients: none.clone(), parameters: none.clone(), state: none }
+    }
+}
+
 const VOCAB: usize = 37;
 
 /// Two encoder and two decoder blocks, every second one with four experts; dropout and jitter are on.
@@ -131,7 +139,7 @@ fn pairs(count: usize) -> Vec<TokenPair> {
 }
 
 /// This replica's share of the global batch: cut by samples, unevenly where they do not divide.
-fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> Vec<MicroBatch<T5Batch>> {
+pub fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> Vec<MicroBatch<T5Batch>> {
     let (data, batcher) = (epl.context().data(), T5Batcher::new(&case.model));
     let parts = data.size() * accumulation;
     let first = step * case.pairs.len() as u64;
