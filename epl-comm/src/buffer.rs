@@ -34,6 +34,12 @@ impl Buffer {
         flat.reshape(shape)
     }
 
+    /// The tensor again, in a row.
+    pub(crate) fn into_flat<K: Basic>(self) -> Tensor<1, K> {
+        let elements = self.0.shape().num_elements();
+        self.into_tensor([elements])
+    }
+
     /// A flat buffer of values in host memory.
     pub fn from_values<E: Element>(values: Vec<E>) -> Self {
         let len = values.len();

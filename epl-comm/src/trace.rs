@@ -121,6 +121,11 @@ impl Transport for Traced {
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
     }
 
+    fn split_by(&self, name: &str, wish: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Transport>> {
+        let inner = self.inner.split_by(name, wish)?;
+        Ok(Arc::new(Self::new(inner, self.trace.clone())))
+    }
+
     fn abort(&self, cause: &Error) {
         self.inner.abort(cause);
     }

@@ -44,6 +44,17 @@ pub trait Transport: Debug + Send + Sync {
     /// As [`run`](Self::run).
     fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>>;
 
+    /// [`split`](Self::split) by a rule that every member can ask for all others: `wish` gives a member's color and
+    /// key. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    fn split_by(&self, name: &str, wish: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wish(self.member());
+        self.split(name, color, key)
+    }
+
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.
     fn abort(&self, cause: &Error);
 }

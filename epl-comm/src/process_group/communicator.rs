@@ -68,12 +68,15 @@ impl Communicator {
     }
 
     /// Divides the group, after all started calls.
-    pub(super) fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+    pub(super) fn split(
+        &self,
+        divide: impl FnOnce(&dyn Transport) -> Result<Arc<dyn Transport>>,
+    ) -> Result<Arc<dyn Transport>> {
         self.enter()?;
         if let Some(helper) = self.helper.get() {
             helper.drain();
         }
-        self.transport.split(name, color, key)
+        divide(&*self.transport)
     }
 
     fn number(&self, call: Call) -> Call {

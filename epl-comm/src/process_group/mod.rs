@@ -86,7 +86,18 @@ impl ProcessGroup {
     ///
     /// [`Error::Mismatch`] when names differ, [`Error::Peer`] when a rank failed or left.
     pub fn split(&self, name: &str, color: usize, key: usize) -> Result<Self> {
-        let transport = self.communicator.split(name, color, key)?;
+        let transport = self.communicator.split(|transport| transport.split(name, color, key))?;
+        Ok(Self::with_helpers(transport, self.communicator.helpers.clone()))
+    }
+
+    /// [`split`](Self::split) by a rule that every member can ask for all others: `wish` gives the color and the key
+    /// of a member. Collective: every member calls it, with the same rule.
+    ///
+    /// # Errors
+    ///
+    /// As [`split`](Self::split).
+    pub fn split_by(&self, name: &str, wish: impl Fn(usize) -> (usize, usize)) -> Result<Self> {
+        let transport = self.communicator.split(|transport| transport.split_by(name, &wish))?;
         Ok(Self::with_helpers(transport, self.communicator.helpers.clone()))
     }
 

@@ -1,0 +1,59 @@
+//! The result of a collective whose other members bring what this one brings.
+
+use burn::tensor::kind::{Basic, Numeric};
+use burn::tensor::{Float, Int, Tensor};
+
+use crate::buffer::Buffer;
+use crate::operation::{Call, Operation, ReduceOp};
+
+/// This member's result. `size`: how many members there are.
+pub(super) fn result(call: &Call, buffer: Buffer, size: usize, me: usize) -> Buffer {
+    match buffer.dtype().is_float() {
+        true => Buffer::from_tensor::<1, Float>(of(call, buffer.into_flat(), size, me)),
+        false => Buffer::from_tensor::<1, Int>(of(call, buffer.into_flat(), size, me)),
+    }
+}
+
+fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tensor<1, K> {
+    match call.operation {
+        Operation::AllReduce(op) => reduced(x, op, size),
+        Operation::ReduceScatter(op) => {
+            let before: usize = call.send[..me].iter().sum();
+            let part = columns(&x, call.rows, before, call.send[me]);
+            reduced(part.flatten(0, 1), op, size)
+        }
+        Operation::AllGather => {
+            let own = columns(&x, call.rows, 0, call.receive[me]);
+            side_by_side(call, &own)
+        }
+        Operation::AllToAll => {
+            let before: usize = call.send[..me].iter().sum();
+            let own = x.slice([before..before + call.send[me]]);
+            let width = call.send[me] / call.rows.max(1);
+            side_by_side(call, &own.reshape([call.rows, width]))
+        }
+        Operation::Broadcast { .. } | Operation::Barrier => x,
+    }
+}
+
+fn reduced<K: Numeric>(x: Tensor<1, K>, op: ReduceOp, size: usize) -> Tensor<1, K> {
+    match op {
+        ReduceOp::Sum => x * size as i64,
+        ReduceOp::Max => x,
+    }
+}
+
+/// Some columns of a flat row-major matrix.
+fn columns<K: Basic>(x: &Tensor<1, K>, rows: usize, start: usize, width: usize) -> Tensor<2, K> {
+    let all = x.shape().num_elements() / rows.max(1);
+    x.clone().reshape([rows, all]).slice([0..rows, start..start + width])
+}
+
+/// From every member a part as wide as the call says: `own` where that is as wide, zeros elsewhere.
+fn side_by_side<K: Numeric>(call: &Call, own: &Tensor<2, K>) -> Tensor<1, K> {
+    let part = |width: &usize| match *width == own.dims()[1] {
+        true => own.clone(),
+        false => Tensor::zeros([call.rows, *width], (&own.device(), own.dtype())),
+    };
+    Tensor::cat(call.receive.iter().map(part).collect(), 1).flatten(0, 1)
+}
