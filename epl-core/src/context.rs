@@ -23,9 +23,8 @@ pub struct Groups {
 impl Groups {
     /// Splits the world along every axis of the mesh. Collective.
     pub fn new(world: ProcessGroup, mesh: &Mesh) -> Result<Self> {
-        let rank = world.rank();
-        let coordinate = mesh.coordinate(rank);
-        let split = |axis: Axis| world.split(axis.name(), mesh.color(axis, rank), coordinate.along(axis));
+        let wish = |axis: Axis, rank: usize| (mesh.color(axis, rank), mesh.coordinate(rank).along(axis));
+        let split = |axis: Axis| world.split_by(axis.name(), |rank| wish(axis, rank));
         Ok(Self {
             data: split(Axis::Data)?,
             pipeline: split(Axis::Pipeline)?,

@@ -1,6 +1,7 @@
 //! Runs a closure once per rank, and builds models in it.
 
 use burn::tensor::Device;
+use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::Mesh;
@@ -96,8 +97,11 @@ impl Epl {
     pub fn build<M: Segmented>(&self, model: impl FnOnce(&Place) -> M) -> Result<Built<M>> {
         let model = epl_comm::catch(|| model(&self.place))?;
         let context = self.context();
-        let survey = plan::survey::survey(&model, context)?;
+        let mut survey = plan::survey::survey(&model, context)?;
         survey.check(context, self.config.train.allow_unseeded_layers)?;
+        if self.config.communication.sparse_as_dense {
+            survey.records.iter_mut().for_each(|record| record.sparse = false);
+        }
         let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
@@ -107,12 +111,20 @@ impl Epl {
             records: survey.records,
             buckets: Vec::new(),
             max_splits: self.config.communication.max_splits,
+            exceptions: exceptions(&self.config),
             unseeded_layers: survey.unseeded_layers,
             batch_norms: survey.batch_norms,
         };
         plan.complete(&model, context)?;
         Ok(Built { model, plan, place: self.place.clone() })
     }
+}
+
+/// The options by which the layout changes the mathematics.
+fn exceptions(config: &Config) -> Vec<String> {
+    let communication = &config.communication;
+    let fp16 = format!("communication.fp16 = true ({}, scale {})", communication.fp16_dtype, communication.fp16_scale);
+    if communication.fp16 { vec![fp16] } else { Vec::new() }
 }
 
 /// Runs `f` once per rank, each on a thread and in a rayon pool of its own, and returns what each returned.
@@ -123,6 +135,22 @@ impl Epl {
 /// the other ranks are released.
 pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
     launch_traced(config, None, f)
+}
+
+/// Runs `f` as one rank of a world that is only thought of, and returns what that rank would send.
+///
+/// The other ranks are mirrors of it (see [`epl_comm::dry`]): shapes and bytes are right, numbers are not. It needs
+/// the memory of one rank, whatever the size of the world.
+///
+/// # Errors
+///
+/// What is wrong with the configuration, a rank that the mesh does not have, or what `f` returns.
+pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result<T>) -> Result<(T, Traffic)> {
+    config.validate()?;
+    let mesh = Mesh::from_config(config)?;
+    let (world, traffic) = dry::world(mesh.world_size(), rank)?;
+    let value = epl_comm::catch(|| f(Epl::new(config.clone(), mesh, world, None)?))??;
+    Ok((value, traffic))
 }
 
 /// [`launch`], with every collective recorded.

@@ -31,7 +31,7 @@ pub use config::{Config, ConfigError};
 pub use context::{Context, Groups, Pass};
 pub use engine::{Engine, EngineSettings, EvalReport, MicroBatch, StepReport};
 pub use error::{Error, Result};
-pub use launch::{Built, Epl, launch, launch_traced};
+pub use launch::{Built, Epl, launch, launch_dry, launch_traced};
 pub use place::Place;
 pub use plan::{Cut, ParamRecord, Plan};
 pub use schedule::LearningRate;

@@ -93,11 +93,11 @@ choices! {
         /// 16-bit compute; weights are cast while they are used.
         O1 = "O1",
     }
-    /// The 16-bit type of mixed precision (`amp.dtype`).
-    AmpDtype {
-        /// IEEE half precision; it needs a loss scale.
+    /// A 16-bit type: of mixed precision (`amp.dtype`), of gradients on their way (`communication.fp16_dtype`).
+    HalfDtype {
+        /// IEEE half precision, with 11 significant bits; what is small or large needs a scale.
         F16 = "f16",
-        /// bfloat16; it needs none.
+        /// bfloat16, with 8 significant bits and the range of f32.
         Bf16 = "bf16",
     }
     /// How gradients are put together (`communication.gradients_reduce_method`).

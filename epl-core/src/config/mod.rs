@@ -52,7 +52,7 @@ mod table;
 
 pub use batch::Batch;
 pub use choice::{
-    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
     ScheduleKind, ZeroLevel,
 };
 pub use environment::variable;

@@ -1,7 +1,7 @@
 //! The list of all options: key, type, default, values, status, meaning.
 
 use super::choice::{
-    AmpDtype, AmpLevel, CheckpointType, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
     ScheduleKind, ZeroLevel,
 };
 use super::kind::Kind;
@@ -57,7 +57,7 @@ options! {
         /// O1: mixed precision; weights are cast only while they are used.
         level: AmpLevel = AmpLevel::Off, Kind::Choice(AmpLevel::WORDS), NotYet;
         /// The 16-bit type. bf16 needs no loss scale.
-        dtype: AmpDtype = AmpDtype::F16, Kind::Choice(AmpDtype::WORDS), NotYet;
+        dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), NotYet;
         /// "dynamic" (32768 at first, doubled after 2000 good steps, halved and the step skipped on
         /// a non-finite gradient), or a fixed number.
         loss_scale: LossScale = LossScale::Dynamic,
@@ -83,16 +83,19 @@ options! {
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
         /// Collectives that may be in flight together.
-        num_communicators: usize = 2, COUNT, NotYet;
-        /// Send embedding gradients dense.
-        sparse_as_dense: bool = false, Kind::Switch, NotYet;
+        num_communicators: usize = 2, COUNT, Implemented;
+        /// true: gradients of embeddings travel whole. false: as the rows that are not zero, in every step in which
+        /// that is fewer bytes.
+        sparse_as_dense: bool = false, Kind::Switch, Implemented;
         /// At most this many buckets of gradients, never fewer than there are dtypes; 1: one for
         /// each dtype.
         max_splits: usize = 5, COUNT, Implemented;
         /// Send gradients in 16 bits. Changes the result.
-        fp16: bool = false, Kind::Switch, NotYet;
-        /// Factor before the cast to 16 bits.
-        fp16_scale: f64 = 128.0, Kind::NumberAbove(0.0), NotYet;
+        fp16: bool = false, Kind::Switch, Implemented;
+        /// Their type, with `fp16`.
+        fp16_dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), Implemented;
+        /// Factor before the cast to 16 bits, with `fp16`; sums are divided by it again.
+        fp16_scale: f64 = 128.0, Kind::NumberAbove(0.0), Implemented;
         /// true: the reduced gradient is clipped by the global norm, whatever the layout. false:
         /// each replica clips its own gradient by its own norm before they are reduced, as EPL
         /// does; the result depends on the number of replicas.

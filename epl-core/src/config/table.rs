@@ -34,7 +34,7 @@ pub fn option_table() -> String {
 mod tests {
     use super::*;
 
-    /// `EPL_WRITE_OPTIONS=1 cargo test -p epl-core the_option_table` writes the file anew.
+    /// `EPL_WRITE_OPTIONS=1 cargo test --workspace the_option_table` writes the file anew.
     #[test]
     fn the_option_table_in_the_docs_is_the_one_in_the_code() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/OPTIONS.md");
@@ -45,7 +45,7 @@ mod tests {
         assert!(
             written == option_table(),
             "OPTIONS.md is not the table of the code; run: \
-             EPL_WRITE_OPTIONS=1 cargo test -p epl-core the_option_table"
+             EPL_WRITE_OPTIONS=1 cargo test --workspace the_option_table"
         );
     }
 }

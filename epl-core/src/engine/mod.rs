@@ -4,9 +4,11 @@
 //! - `weights`: the global divisors.
 //! - `tape`: a micro-batch through the chain of segments and back.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
+//! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
+mod compress;
 mod gather;
 mod gradients;
 mod micro_batch;
@@ -14,6 +16,7 @@ mod norm;
 mod reduce;
 mod report;
 mod settings;
+mod sparse;
 mod tape;
 mod weights;
 
@@ -24,9 +27,10 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Gradients, TensorData};
 use epl_comm::ReduceOp;
 
+pub use compress::Compression;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
-pub use settings::{EngineSettings, GradientsReduce};
+pub use settings::EngineSettings;
 
 use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
@@ -36,7 +40,7 @@ use crate::plan::{Plan, draw};
 use crate::segment::{Loss, Segmented, Term, Weights};
 use gather::Source;
 use gradients::GradientStore;
-use reduce::Reducer;
+use reduce::{Lanes, Reducer};
 use report::TermSums;
 use tape::Tape;
 
@@ -51,15 +55,16 @@ pub struct Engine<M: Segmented> {
     context: Context,
     device: Device,
     settings: EngineSettings,
+    lanes: Lanes,
     step: u64,
 }
 
 impl<M: Segmented> Engine<M> {
-    /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out.
+    /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
     ///
     /// # Errors
     ///
-    /// When the optimizer would compute something else under this layout.
+    /// When the optimizer would compute something else under this layout, or a rank failed.
     pub fn new<O: OptimizerConfig>(
         built: crate::launch::Built<M>,
         optimizer: &O,
@@ -68,7 +73,8 @@ impl<M: Segmented> Engine<M> {
         let crate::launch::Built { model, plan, place } = built;
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
-        Ok(Self { model: Some(model), optimizer, plan, context, device, settings, step: 0 })
+        let lanes = Lanes::new(&context, settings.num_communicators, settings.compression)?;
+        Ok(Self { model: Some(model), optimizer, plan, context, device, settings, lanes, step: 0 })
     }
 
     /// The model.
@@ -116,9 +122,14 @@ impl<M: Segmented> Engine<M> {
         }
         let (mut store, report) = caught(|| self.accumulate(&micro_batches))?;
         if !report.grad_norm.is_finite() {
+            let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
+                Some(compression) => {
+                    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
+                }
+                None => "lower the learning rate, or warm it up for longer".to_string(),
+            };
             return Err(Error::invalid(format!(
-                "the norm of the gradients is {} at step {} (loss {}); lower the learning rate or set \
-                 `train.clip_norm`",
+                "the norm of the gradients is {} at step {} (loss {}): {remedy}",
                 report.grad_norm, self.step, report.loss
             )));
         }
@@ -144,11 +155,11 @@ impl<M: Segmented> Engine<M> {
     ) -> Result<EvalReport> {
         let model = self.model().valid();
         let mut sums = TermSums::default();
-        let mut weights = Weights::new();
+        let (mut weights, mut count) = (Weights::new(), 0);
         let mut micro_batches = micro_batches.into_iter();
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
-            weights =
-                weights.plus(weights::global_weights(&model, core::slice::from_ref(&micro_batch), &self.context)?)?;
+            weights = weights.plus(weights::weights_of(&model, &micro_batch))?;
+            count += 1;
             let loss = caught(|| {
                 self.begin(&micro_batch, false);
                 Ok(forward(&model, &micro_batch.batch))
@@ -156,9 +167,10 @@ impl<M: Segmented> Engine<M> {
             loss.check(&weights)?;
             sums.add(loss, micro_batch.empty)?;
         }
-        if weights.0.is_empty() {
+        if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
+        let weights = weights::sum_over_replicas(weights, count, &self.context)?;
         let StepReport { loss, terms, weights, .. } = sums.reduce(0.0, &weights, &self.context)?;
         Ok(EvalReport { loss, terms, weights })
     }
@@ -231,7 +243,7 @@ impl<M: Segmented> Engine<M> {
     fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
         let weights = weights::global_weights(self.model(), micro_batches, &self.context)?;
         let mut store = GradientStore::default();
-        let mut reducer = Reducer::new(&self.plan, &self.context, &self.device);
+        let mut reducer = Reducer::new(&self.plan, &self.context, &self.lanes, &self.device);
         let mut sums = TermSums::default();
         for (number, micro_batch) in micro_batches.iter().enumerate() {
             let last = number + 1 == micro_batches.len();

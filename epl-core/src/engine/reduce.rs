@@ -1,37 +1,69 @@
 //! Sums gradients over replicas, bucket by bucket, while backward goes on.
 //!
 //! ```text
-//! backward   [segment 3][segment 2][segment 1][segment 0]
-//! reduction             [bucket 0      ][bucket 1   ][bucket 2]
+//! backward         [segment 3][segment 2][segment 1][segment 0]
+//! communicator 0               [bucket 0        ][bucket 2   ]
+//! communicator 1                         [bucket 1      ][bucket 3]
 //! ```
 //!
-//! A bucket is started as soon as the backward of its first segment is over; the group's helper thread reduces it
-//! while this thread goes on. The order is the plan's on every rank. What has no gradient is sent as zeros.
+//! A bucket is started as soon as the backward of its first segment is over; a helper thread of its communicator
+//! reduces it while this thread goes on. The order, and which communicator takes a bucket, are the plan's on every
+//! rank. What has no gradient is sent as zeros.
 
-use burn::tensor::{Device, Tensor};
-use epl_comm::{Pending, ReduceOp};
+use burn::tensor::{DType, Device, Tensor};
+use epl_comm::{Pending, Pool, ReduceOp};
 
+use super::compress::Compression;
 use super::gradients::GradientStore;
+use super::sparse::{self, Rows, SparseSum};
+use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::Result;
 use crate::plan::{Bucket, Plan, bucket};
+
+/// The communicators over which gradients are reduced, and how.
+pub(crate) struct Lanes {
+    data: Pool,
+    expert_data: Pool,
+    compression: Option<Compression>,
+}
+
+impl Lanes {
+    /// Makes the communicators. Collective.
+    pub fn new(context: &Context, num_communicators: usize, compression: Option<Compression>) -> Result<Self> {
+        let pool = |axis| Pool::new(context.axis(axis), num_communicators);
+        Ok(Self { data: pool(Axis::Data)?, expert_data: pool(Axis::ExpertData)?, compression })
+    }
+
+    fn pool(&self, axis: Axis) -> &Pool {
+        match axis {
+            Axis::ExpertData => &self.expert_data,
+            _ => &self.data,
+        }
+    }
+}
 
 /// The reductions of one step.
 pub(crate) struct Reducer<'a> {
     plan: &'a Plan,
     context: &'a Context,
+    lanes: &'a Lanes,
     device: Device,
-    started: Vec<Option<Pending<Tensor<1>>>>,
+    started: Vec<Started>,
+}
+
+/// A bucket on its way.
+enum Started {
+    /// This rank has no replica: its gradients are the sums.
+    Alone,
+    Whole(Pending<Tensor<1>>),
+    Rows(SparseSum),
 }
 
 impl<'a> Reducer<'a> {
-    pub fn new(plan: &'a Plan, context: &'a Context, device: &Device) -> Self {
-        Self {
-            plan,
-            context,
-            device: device.clone().without_autodiff(),
-            started: Vec::with_capacity(plan.buckets.len()),
-        }
+    pub fn new(plan: &'a Plan, context: &'a Context, lanes: &'a Lanes, device: &Device) -> Self {
+        let device = device.clone().without_autodiff();
+        Self { plan, context, lanes, device, started: Vec::with_capacity(plan.buckets.len()) }
     }
 
     /// Starts the buckets whose gradients are final once the backward of `segment` is over.
@@ -39,14 +71,11 @@ impl<'a> Reducer<'a> {
         for index in bucket::ready(&self.plan.buckets, self.started.len(), segment) {
             let bucket = &self.plan.buckets[index];
             self.fill_missing(bucket, store);
-            let group = self.context.axis(bucket.axis);
-            let pending = if group.size() > 1 {
-                self.context.mark(&format!("start bucket {index}"));
-                Some(group.start_all_reduce(self.flatten(bucket, store), ReduceOp::Sum)?)
-            } else {
-                None
+            let started = match self.lanes.pool(bucket.axis).ranks() {
+                1 => Started::Alone,
+                _ => self.start(index, self.flatten(bucket, store))?,
             };
-            self.started.push(pending);
+            self.started.push(started);
         }
         Ok(())
     }
@@ -54,12 +83,47 @@ impl<'a> Reducer<'a> {
     /// Waits for every bucket; afterwards the store holds the reduced gradients.
     pub fn finish(mut self, store: &mut GradientStore) -> Result<()> {
         assert_eq!(self.started.len(), self.plan.buckets.len(), "segment 0 completes every bucket");
-        for (bucket, pending) in self.plan.buckets.iter().zip(self.started.drain(..)) {
-            if let Some(pending) = pending {
-                unflatten(self.plan, bucket, pending.wait()?, store);
-            }
+        for (bucket, started) in self.plan.buckets.iter().zip(self.started.drain(..)) {
+            let sum = match started {
+                Started::Alone => continue,
+                Started::Whole(pending) => match self.lanes.compression {
+                    Some(compression) => compression.decode(pending.wait()?, bucket.dtype),
+                    None => pending.wait()?,
+                },
+                Started::Rows(rows) => rows.wait()?,
+            };
+            unflatten(self.plan, bucket, sum, store);
         }
         Ok(())
+    }
+
+    fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
+        let bucket = &self.plan.buckets[index];
+        let communicator = self.lanes.pool(bucket.axis).communicator(index);
+        let flat = if bucket.sparse {
+            let record = &self.plan.records[bucket.members[0]];
+            let rows = Rows::of(record, flat);
+            let counts = rows.counts(self.context.axis(bucket.axis))?;
+            let shape = record.shape();
+            if sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
+                self.context.mark(&format!("start rows of bucket {index}"));
+                return Ok(Started::Rows(rows.start(communicator, &counts, self.lanes.compression)?));
+            }
+            rows.into_dense()
+        } else {
+            flat
+        };
+        self.context.mark(&format!("start bucket {index}"));
+        let flat = match self.lanes.compression {
+            Some(compression) => compression.encode(flat),
+            None => flat,
+        };
+        Ok(Started::Whole(communicator.start_all_reduce(flat, ReduceOp::Sum)?))
+    }
+
+    /// The bytes of a gradient's element on its way.
+    fn sent_size(&self, dtype: DType) -> usize {
+        if self.lanes.compression.is_some() { size_of::<u16>() } else { dtype.size() }
     }
 
     fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use burn::tensor::Tensor;
 use epl_comm::ReduceOp;
 
-use super::settings::GradientsReduce;
 use super::weights;
 use crate::cluster::Axis;
+use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::segment::{Loss, Weights};
@@ -72,7 +72,7 @@ impl TermSums {
         let mut loss = 0.0;
         let mut terms = Vec::new();
         for (name, coefficient, sum) in &self.0 {
-            let mean = sum * weights::seed(1.0, weights.get(name).unwrap_or(0.0), GradientsReduce::Mean);
+            let mean = sum * weights::seed(1.0, weights.get(name).unwrap_or(0.0), ReduceMethod::Mean);
             loss += coefficient * mean;
             terms.push(((*name).to_string(), mean));
         }

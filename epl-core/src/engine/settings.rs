@@ -1,33 +1,37 @@
 //! What the engine needs to know beside the plan.
 
+use super::compress::Compression;
 use crate::config::{Config, ReduceMethod};
 
-/// How the gradients of micro-batches and replicas are combined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GradientsReduce {
-    /// The gradient of Σ sum ÷ Σ weight over all micro-batches and replicas.
-    #[default]
-    Mean,
-    /// The gradient of Σ sum, undivided.
-    Sum,
-}
-
 /// Settings of an [`Engine`](super::Engine).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// The limit of the gradients' global norm; none: not clipped.
     pub clip_norm: Option<f64>,
-    /// How gradients are combined.
-    pub reduce: GradientsReduce,
+    /// How the gradients of micro-batches and replicas are combined.
+    pub reduce: ReduceMethod,
+    /// Reductions that may be in flight together.
+    pub num_communicators: usize,
+    /// Gradients in 16 bits on their way; none: in their own type.
+    pub compression: Option<Compression>,
+}
+
+impl Default for EngineSettings {
+    /// What the options say where nothing is given.
+    fn default() -> Self {
+        Self::from_config(&Config::new())
+    }
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm` and `communication.gradients_reduce_method` say.
+    /// What the options `train.clip_norm` and `communication.*` say.
     pub fn from_config(config: &Config) -> Self {
-        let reduce = match config.communication.gradients_reduce_method {
-            ReduceMethod::Mean => GradientsReduce::Mean,
-            ReduceMethod::Sum => GradientsReduce::Sum,
-        };
-        Self { clip_norm: config.train.clip_norm, reduce }
+        let communication = &config.communication;
+        Self {
+            clip_norm: config.train.clip_norm,
+            reduce: communication.gradients_reduce_method,
+            num_communicators: communication.num_communicators,
+            compression: Compression::from_config(communication),
+        }
     }
 }

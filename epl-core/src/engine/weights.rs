@@ -7,12 +7,21 @@
 use epl_comm::ReduceOp;
 
 use super::micro_batch::MicroBatch;
-use super::settings::GradientsReduce;
+use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::segment::{Segmented, Weights};
 
-/// The weights of all micro-batches of all replicas. Collective over the data axis.
+/// The weights of one micro-batch on this rank; a stand-in's are zero.
+pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> Weights {
+    let mut weights = model.weights(&micro_batch.batch);
+    if micro_batch.empty {
+        weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
+    }
+    weights
+}
+
+/// The weights of all micro-batches of a step of all replicas. Collective over the data axis.
 pub(crate) fn global_weights<M: Segmented>(
     model: &M,
     micro_batches: &[MicroBatch<M::Batch>],
@@ -23,13 +32,18 @@ pub(crate) fn global_weights<M: Segmented>(
     }
     let mut total = Weights::new();
     for micro_batch in micro_batches {
-        let mut weights = model.weights(&micro_batch.batch);
-        if micro_batch.empty {
-            weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
-        }
-        total = total.plus(weights)?;
+        total = total.plus(weights_of(model, micro_batch))?;
     }
-    let mut values: Vec<f64> = vec![micro_batches.len() as f64];
+    sum_over_replicas(total, micro_batches.len(), context)
+}
+
+/// The weights of `micro_batches` micro-batches of this rank, summed over all replicas. Collective over the data axis.
+///
+/// # Errors
+///
+/// When the replicas have different numbers of micro-batches.
+pub(crate) fn sum_over_replicas(mut total: Weights, micro_batches: usize, context: &Context) -> Result<Weights> {
+    let mut values: Vec<f64> = vec![micro_batches as f64];
     values.extend(total.0.iter().map(|(_, sum)| sum));
     let data = context.data();
     let sums = if data.size() > 1 { data.all_reduce_values(&values, ReduceOp::Sum)? } else { values.clone() };
@@ -47,10 +61,10 @@ pub(crate) fn global_weights<M: Segmented>(
 }
 
 /// What the gradient of a term's sum is multiplied by.
-pub(crate) fn seed(coefficient: f64, weight: f64, reduce: GradientsReduce) -> f64 {
+pub(crate) fn seed(coefficient: f64, weight: f64, reduce: ReduceMethod) -> f64 {
     match reduce {
-        GradientsReduce::Sum => coefficient,
-        GradientsReduce::Mean if weight == 0.0 => 0.0,
-        GradientsReduce::Mean => coefficient / weight,
+        ReduceMethod::Sum => coefficient,
+        ReduceMethod::Mean if weight == 0.0 => 0.0,
+        ReduceMethod::Mean => coefficient / weight,
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use burn::tensor::DType;
 
-use super::ParamRecord;
+use super::{ParamRecord, fuse};
 use crate::cluster::Axis;
 
 /// Gradients that travel as one flat tensor.
@@ -21,36 +21,33 @@ pub struct Bucket {
     pub axis: Axis,
     /// The element type of all members.
     pub dtype: DType,
+    /// Whether it is one gradient of which only some rows may travel.
+    pub sparse: bool,
     /// It starts after the backward of this segment.
     pub after_segment: usize,
     /// Elements of all members together, on the rank that holds the most: the same on every rank, so that all pack alike.
     pub numel: usize,
 }
 
-/// Packs the gradients of all trainable parameters into at most `max_splits` buckets.
+/// Packs the gradients of all trainable parameters into at most `max_splits` buckets, and one for each that is sparse.
 ///
 /// A bucket never mixes axes or element types, so there are never fewer buckets than pairs of them; `max_splits` = 1
-/// gives one a pair. A bucket is closed when it holds its share of the bytes: total ÷ (`max_splits` − 1). What that
-/// leaves over the limit is merged with a neighbour.
+/// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour.
 pub fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
-    let mut order: Vec<usize> = (0..records.len()).filter(|index| records[*index].trainable).collect();
+    let trained = (0..records.len()).filter(|index| records[*index].trainable);
+    let (alone, mut order): (Vec<usize>, Vec<usize>) = trained.partition(|index| records[*index].sparse);
     // Stable: inside one segment the order of the module.
     order.sort_by_key(|index| Reverse(records[*index].first_segment()));
-    let total: usize = order.iter().map(|index| records[*index].largest_numel() * records[*index].dtype.size()).sum();
-    let share = match max_splits {
-        0 | 1 => usize::MAX,
-        splits => total.div_ceil(splits - 1),
-    };
-    let mut buckets: Vec<Bucket> = Vec::new();
-    let mut open: Vec<Bucket> = Vec::new();
-    for index in order {
-        let mut bucket = take_open(&mut open, &records[index]);
-        bucket.add(index, &records[index]);
-        if bucket.bytes() >= share { buckets.push(bucket) } else { open.push(bucket) }
-    }
-    buckets.extend(open);
+    let key = |record: &ParamRecord| (record.reduced_over(), record.dtype.name());
+    let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
+    let tensors: Vec<_> = order.iter().map(|index| (key(&records[*index]), bytes(&records[*index]))).collect();
+    let members = |bucket: Vec<usize>| bucket.into_iter().map(|place| order[place]).collect();
+    let mut buckets: Vec<Bucket> =
+        fuse(&tensors, max_splits).into_iter().map(|bucket| Bucket::new(members(bucket), records)).collect();
     merge_down_to(max_splits, &mut buckets);
-    buckets.sort_by_key(|bucket| (Reverse(bucket.after_segment), bucket.members[0]));
+    buckets.extend(alone.into_iter().map(|index| Bucket { sparse: true, ..Bucket::new(vec![index], records) }));
+    // What is sparse comes last: before it starts, ranks wait for each other's counts.
+    buckets.sort_by_key(|bucket| (Reverse(bucket.after_segment), bucket.sparse, bucket.members[0]));
     buckets
 }
 
@@ -60,25 +57,18 @@ impl Bucket {
         self.numel * self.dtype.size()
     }
 
-    fn add(&mut self, index: usize, record: &ParamRecord) {
-        self.members.push(index);
-        self.numel += record.largest_numel();
-        self.after_segment = record.first_segment();
+    /// A bucket of at least one record; all are of one axis and element type.
+    fn new(members: Vec<usize>, records: &[ParamRecord]) -> Self {
+        let (axis, dtype) = (records[members[0]].reduced_over(), records[members[0]].dtype);
+        let of = |member: &usize| &records[*member];
+        let after_segment = members.iter().map(of).map(ParamRecord::first_segment).min().unwrap_or(0);
+        let numel = members.iter().map(of).map(ParamRecord::largest_numel).sum();
+        Self { members, axis, dtype, sparse: false, after_segment, numel }
     }
 
     /// Whether the two may travel together.
     fn matches(&self, other: &Self) -> bool {
         (self.axis, self.dtype) == (other.axis, other.dtype)
-    }
-}
-
-/// The bucket that is open for a record's axis and element type, or a new one.
-fn take_open(open: &mut Vec<Bucket>, record: &ParamRecord) -> Bucket {
-    let new =
-        Bucket { members: Vec::new(), axis: record.reduced_over(), dtype: record.dtype, after_segment: 0, numel: 0 };
-    match open.iter().position(|bucket| bucket.matches(&new)) {
-        Some(place) => open.remove(place),
-        None => new,
     }
 }
 
@@ -119,6 +109,7 @@ mod tests {
             trainable: true,
             origin: Origin::Drawn,
             segments: vec![segment],
+            sparse: false,
             counted: true,
         }
     }
@@ -157,6 +148,15 @@ mod tests {
     fn frozen_parameters_are_left_out() {
         let records = [record(0, 10, false), ParamRecord { trainable: false, ..record(1, 10, false) }];
         assert_eq!(members(&pack(&records, 5)), [[0]]);
+    }
+
+    #[test]
+    fn what_is_sparse_is_alone() {
+        let records =
+            [record(0, 10, false), ParamRecord { sparse: true, ..record(0, 10, false) }, record(1, 10, false)];
+        let buckets = pack(&records, 1);
+        assert_eq!(members(&buckets), [vec![2, 0], vec![1]]);
+        assert_eq!(buckets.iter().map(|bucket| bucket.sparse).collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]

@@ -23,13 +23,17 @@ impl Display for Plan {
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(
                 f,
-                "  bucket {index}: {} gradients, {} bytes of {:?} over {}, after segment {}",
+                "  bucket {index}: {} gradients, {} bytes of {:?} over {}{}, after segment {}",
                 bucket.members.len(),
                 bucket.numel * bucket.dtype.size(),
                 bucket.dtype,
                 bucket.axis,
+                if bucket.sparse { " or the rows that are not zero" } else { "" },
                 bucket.after_segment
             )?;
+        }
+        for option in &self.exceptions {
+            writeln!(f, "  {option}: the result depends on the layout")?;
         }
         for layer in &self.unseeded_layers {
             writeln!(f, "  `{layer}` draws from the shared generator: its masks depend on the layout")?;

@@ -57,6 +57,18 @@ pub(crate) fn check_equal(
     Ok(())
 }
 
+/// The parameter with other values; whether it asks for a gradient, and its identifier, stay.
+///
+/// # Shapes
+///
+/// - values: the parameter's, on its device without autodiff
+pub fn with_values<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>) -> Param<Tensor<D>> {
+    param.map(|old| match old.is_autodiff() {
+        true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
+        false => values,
+    })
+}
+
 /// Gives every parameter the identifier of its record.
 pub(crate) fn adopt<M: Module>(model: M, records: &[ParamRecord]) -> Result<M> {
     let mut adopter = Adopter { records: records.iter(), error: None };
@@ -120,10 +132,7 @@ impl Drawer<'_> {
                 values = group.broadcast(values, 0)?;
             }
         }
-        Ok(param.map(|old| match old.is_autodiff() {
-            true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
-            false => values,
-        }))
+        Ok(with_values(param, values))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Layout plus one record per parameter: resolved, immutable, printable.
 //!
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
+//! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `draw`: the initialisation phase.
 //! - `display`: the printed plan.
 
+mod fuse;
 pub mod bucket;
 mod display;
 pub(crate) mod draw;
@@ -13,6 +15,8 @@ pub mod record;
 pub(crate) mod survey;
 
 pub use bucket::{Bucket, pack};
+pub use draw::with_values;
+pub use fuse::fuse;
 pub use record::{Cut, Origin, ParamRecord};
 
 use burn::module::Module;
@@ -38,6 +42,8 @@ pub struct Plan {
     pub buckets: Vec<Bucket>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
+    /// Options that are set and make the result depend on the layout.
+    pub exceptions: Vec<String>,
     /// Layers that draw from the shared generator, so that their masks depend on the layout.
     pub unseeded_layers: Vec<String>,
     /// Layers whose statistics depend on how the batch is cut.

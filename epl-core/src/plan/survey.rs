@@ -42,12 +42,15 @@ impl Survey {
 
 /// Layers of Burn that draw from the shared generator, or whose statistics depend on the layout.
 const UNSEEDED: [&str; 2] = ["Struct:Dropout", "Struct:GaussianNoise"];
+/// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
+const TABLE: &str = "weight";
 
 /// Surveys a model: one record a parameter, in the module's order.
 pub(crate) fn survey<M: Segmented>(model: &M, context: &Context) -> Result<Survey> {
     let mut surveyor = Surveyor {
         context,
         path: Vec::new(),
+        table: None,
         records: Vec::new(),
         names_by_id: HashMap::new(),
         unseeded: Vec::new(),
@@ -87,6 +90,8 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 struct Surveyor<'a> {
     context: &'a Context,
     path: Vec<String>,
+    /// The path's length inside an embedding's table.
+    table: Option<usize>,
     records: Vec<ParamRecord>,
     names_by_id: HashMap<ParamId, String>,
     unseeded: Vec<String>,
@@ -127,6 +132,7 @@ impl Surveyor<'_> {
             trainable: true,
             origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
             segments: Vec::new(),
+            sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };
         record.counted = is_counted(&record.replicated_over(), &self.context.coordinate());
@@ -155,9 +161,13 @@ impl ModuleVisitor for Surveyor<'_> {
             self.batch_norms.push(path);
         }
         self.path.push(name.to_string());
+        if container_type.ends_with("Embedding") && name == TABLE {
+            self.table = Some(self.path.len());
+        }
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.table = None;
         self.path.pop();
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 use epl_core::ParamRecord;
+use epl_core::plan::with_values;
 
 use super::error::{Error, Result, WrongShape};
 use super::folder::Folder;
@@ -106,10 +107,7 @@ impl ModuleMapper for Loader<'_> {
             return param;
         }
         match self.read(&name, &param) {
-            Ok(values) => param.map(|old| match old.is_autodiff() {
-                true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
-                false => values,
-            }),
+            Ok(values) => with_values(param, values),
             Err(error) => {
                 self.error = Some(error);
                 param

@@ -1,0 +1,95 @@
+//! The gradient of an embedding as the rows that are not zero.
+//!
+//! ```text
+//! rank 0   rows [3, 7]      values [2, width] ─┐
+//! rank 1   rows []          values [0, width] ─┼─▶ all ranks: zeros [vocabulary, width], each row added in the
+//! rank 2   rows [7, 1, 0]   values [3, width] ─┘              order of the ranks
+//! ```
+//!
+//! Ranks first tell each other how many rows they have; all then see the same counts, and decide alike whether rows
+//! or the whole gradient are fewer bytes. Repeated rows of one rank were already summed by its backward.
+
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
+use epl_comm::{Pending, ProcessGroup};
+
+use super::compress::Compression;
+use crate::error::Result;
+use crate::plan::ParamRecord;
+
+/// Rows of a gradient `[rows, width]` that are not zero, on this rank.
+pub(crate) struct Rows {
+    gradient: Tensor<2>,
+    numbers: Vec<i64>,
+}
+
+/// The sum over all ranks, on its way.
+pub(crate) struct SparseSum {
+    numbers: Pending<Tensor<1, Int>>,
+    values: Pending<Tensor<2>>,
+    shape: [usize; 2],
+    dtype: DType,
+    compression: Option<Compression>,
+}
+
+impl Rows {
+    /// Finds them in a flat gradient. A row that holds a NaN is not zero.
+    pub fn of(record: &ParamRecord, flat: Tensor<1>) -> Self {
+        let shape = record.shape();
+        let gradient = flat.reshape([shape[0], shape[1]]);
+        let used = gradient.clone().not_equal_elem(0).any_dim(1).into_data();
+        let numbers = used.iter::<bool>().enumerate().filter(|(_, used)| *used).map(|(row, _)| row as i64).collect();
+        Self { gradient, numbers }
+    }
+
+    /// Tells all ranks the number of rows. Returns every rank's, in their order. Collective.
+    pub fn counts(&self, group: &ProcessGroup) -> Result<Vec<usize>> {
+        let all = group.all_gather_counts(&[self.numbers.len() as i64])?;
+        Ok(all.into_iter().map(|counts| counts[0] as usize).collect())
+    }
+
+    /// The flat gradient again.
+    pub fn into_dense(self) -> Tensor<1> {
+        self.gradient.flatten(0, 1)
+    }
+
+    /// Starts the exchange; `counts` is what [`counts`](Self::counts) said. Collective.
+    pub fn start(self, group: &ProcessGroup, counts: &[usize], compression: Option<Compression>) -> Result<SparseSum> {
+        let (shape, dtype, device) = (self.gradient.dims(), self.gradient.dtype(), self.gradient.device());
+        let data = TensorData::new(self.numbers.clone(), [self.numbers.len()]);
+        let numbers = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
+        let values = self.gradient.select(0, numbers.clone());
+        let values = match compression {
+            Some(compression) => compression.encode(values),
+            None => values,
+        };
+        Ok(SparseSum {
+            numbers: group.start_all_gather_uneven(numbers, 0, counts)?,
+            values: group.start_all_gather_uneven(values, 0, counts)?,
+            shape,
+            dtype,
+            compression,
+        })
+    }
+}
+
+impl SparseSum {
+    /// Waits; the flat, whole sum.
+    pub fn wait(self) -> Result<Tensor<1>> {
+        let (numbers, values) = (self.numbers.wait()?, self.values.wait()?);
+        let values = match self.compression {
+            Some(compression) => compression.decode(values, self.dtype),
+            None => values,
+        };
+        let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), self.dtype));
+        Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1))
+    }
+}
+
+/// Whether rows are fewer bytes than the whole gradient, for what a rank receives from the others.
+///
+/// The rows of n ranks go to all of them; a ring all-reduce of b bytes sends 2 b (n − 1) ÷ n to each.
+pub(crate) fn is_smaller(counts: &[usize], rows: usize, row_bytes: usize) -> bool {
+    let ranks = counts.len();
+    let sent = counts.iter().sum::<usize>() * (row_bytes + size_of::<i64>()) * (ranks - 1) / ranks;
+    sent < 2 * rows * row_bytes * (ranks - 1) / ranks
+}
