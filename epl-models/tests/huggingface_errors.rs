@@ -124,6 +124,64 @@ fn a_head_of_its_own_is_seen() {
     assert!(error.contains("1 not in the model: lm_head.weight"), "{error}");
 }
 
+/// Stores the embedding by another name too: its values, or others.
+fn store_copy(folder: &Path, name: &str, differs: bool) {
+    store(folder, |mut tensors| {
+        let shared = tensors.iter().find(|(name, _)| name == "shared.weight").unwrap().1.clone();
+        let zeros: &'static [u8] = &[0; 4 * 96 * 32];
+        let other = TensorView::new(Dtype::F32, vec![96, 32], zeros).unwrap();
+        tensors.push((name.into(), if differs { other } else { shared }));
+        tensors
+    });
+}
+
+#[test]
+fn the_configuration_decides_whether_the_head_is_tied() {
+    for (tie, scale, differs, own) in [
+        ("false", "null", false, true),
+        ("false", "null", true, true),
+        ("true", "null", false, false),
+        ("null", "null", false, false),
+        ("true", "false", false, true),
+        ("true", "true", false, false),
+        ("true", "true", true, true),
+    ] {
+        let folder = copy();
+        set(folder.path(), "tie_word_embeddings", tie);
+        set(folder.path(), "scale_decoder_outputs", scale);
+        store_copy(folder.path(), "lm_head.weight", differs);
+        let config = t5::open(folder.path()).unwrap().1;
+        assert_eq!(config.tied_head, !own, "tied {tie}, scaled {scale}, differs {differs}");
+        assert_eq!(load(folder.path(), None), Ok(()));
+    }
+}
+
+#[test]
+fn a_head_that_contradicts_the_configuration_is_refused() {
+    let folder = copy();
+    set(folder.path(), "tie_word_embeddings", "false");
+    set(folder.path(), "scale_decoder_outputs", "null");
+    let error = fault(folder.path());
+    assert!(error.contains("`tie_word_embeddings` is false, but no `lm_head.weight` is stored"), "{error}");
+    set(folder.path(), "tie_word_embeddings", "true");
+    store_copy(folder.path(), "lm_head.weight", true);
+    let error = fault(folder.path());
+    assert!(error.contains("is true, but `lm_head.weight` differs from `shared.weight`"), "{error}");
+}
+
+#[test]
+fn embeddings_that_differ_are_refused() {
+    for name in ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"] {
+        let folder = copy();
+        store_copy(folder.path(), name, true);
+        let error = fault(folder.path());
+        assert!(
+            error.contains(&format!("`shared.weight` and `{name}` should be one embedding, but differ")),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn parts_with_an_index_are_one_folder() {
     let folder = copy();

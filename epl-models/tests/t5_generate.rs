@@ -3,10 +3,10 @@
 use burn::data::dataloader::batcher::Batcher;
 use burn::module::Module;
 use burn::optim::AdamWConfig;
-use epl_comm::shard_range;
+use epl_comm::{EventKind, Operation, Trace, shard_range};
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
-use epl_core::testing::run;
-use epl_core::{Epl, Result};
+use epl_core::testing::{config, run};
+use epl_core::{Epl, Result, launch_traced};
 use epl_models::TokenPair;
 use epl_models::t5::{T5, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 use epl_modules::moe::Capacity;
@@ -139,6 +139,48 @@ fn a_source_that_cannot_be_read_is_an_error_on_every_rank() {
         let source = if epl.context().data().rank() == 0 { vec![1] } else { vec![23, 1] };
         Ok(model.generate(&[source], LONGEST).err().map(|error| error.to_string()).unwrap_or_default())
     });
-    assert!(errors[0].contains("a peer was given a source"), "{}", errors[0]);
+    assert!(errors[0].contains("rank 1 was given sources that cannot be used"), "{}", errors[0]);
     assert!(errors[1].contains("source 0 has token 23; the tokens are 0 to 22"), "{}", errors[1]);
+}
+
+/// What each rank says to a generation that it asks for in its own way.
+fn refusals(mesh: (usize, usize, usize), ask: impl Fn(&Epl) -> (i64, usize) + Sync) -> Vec<String> {
+    run(mesh, |epl| {
+        let model = epl.build(|at| dense().init(at))?.into_inner();
+        let (token, longest) = ask(&epl);
+        Ok(model.generate(&[vec![token, 1]], longest).expect_err("ranks differ").to_string())
+    })
+}
+
+#[test]
+fn another_number_of_steps_is_an_error_on_every_rank() {
+    for mesh in [(2, 1, 1), (1, 2, 1)] {
+        for error in refusals(mesh, |epl| (5, 7 + 2 * epl.context().world().rank())) {
+            assert!(error.contains("rank 0 generates at most 7 tokens, but rank 1 at most 9"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn tensor_ranks_with_different_sources_are_an_error_on_every_rank() {
+    let errors = refusals((2, 2, 1), |epl| (if epl.context().world().rank() == 3 { 6 } else { 5 }, LONGEST));
+    assert!(errors[2..].iter().all(|error| error.contains("were given different sources")), "{errors:?}");
+    assert!(errors[..2].iter().all(|error| error.contains("rank 2 was given sources")), "{errors:?}");
+}
+
+#[test]
+fn a_stand_in_never_prolongs_generation() {
+    let trace = Trace::new();
+    let launched = launch_traced(&config(2, 1, 1), Some(trace.clone()), |epl| {
+        // Untrained: it would not write the end token at once.
+        let model = epl.build(|at| dense().init(at))?.into_inner();
+        epl.context().mark("generate");
+        Ok(model.generate(&[], LONGEST)?.is_empty())
+    });
+    assert_eq!(launched.expect("nothing is wrong"), [true, true]);
+    let events: Vec<_> = trace.events().into_iter().filter(|event| event.rank.0 == 0).collect();
+    let mark = events.iter().find(|event| event.kind == EventKind::Mark("generate".into())).expect("marked").begin;
+    let asks = |kind: &EventKind| matches!(kind, EventKind::Collective { operation: Operation::AllReduce(_), .. });
+    let asked = events.iter().filter(|event| event.begin > mark && asks(&event.kind)).count();
+    assert_eq!(asked, 1, "the ranks ask once whether any row is unfinished");
 }

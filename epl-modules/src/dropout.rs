@@ -10,6 +10,7 @@ use epl_core::{Context, Place};
 
 use crate::host::{self, HostFloat, Owned, Real, host_float};
 use crate::invalid::refuse;
+use crate::placement::NOTHING;
 use crate::random::{Keep, Noise, Row};
 
 /// Configuration to create a [`Dropout`] layer using the [init function](DropoutConfig::init).
@@ -79,19 +80,26 @@ impl Dropout {
     ///
     /// Unwinds with an error when dim 0 is not the batch of the current pass.
     pub fn forward_split<const D: usize>(&self, input: Tensor<D>, dim: usize, offset: usize) -> Tensor<D> {
-        let Some(mask) = self.mask(input.dims()[0], dim, offset) else { return input };
-        custom_vjp(
-            (input,),
-            |(input,)| {
-                let (output, mask) = mask.apply(input);
-                (output, mask)
-            },
-            |mask, grad| (Some(mask.apply(grad).0),),
-        )
+        match self.mask(input.dims()[0], dim, offset) {
+            Some(mask) => mask.forward(input),
+            None => input,
+        }
     }
 
     /// The mask of the next call, for `rows` samples; `None` when nothing is dropped.
     pub(crate) fn mask(&self, rows: usize, dim: usize, offset: usize) -> Option<Mask> {
+        let (noise, samples) = self.next_call(rows)?;
+        Some(Mask { keep: Keep::new(self.prob), rows: Rows::Samples { noise, samples }, dim, offset })
+    }
+
+    /// A mask of these rows, whatever tensor they lie in: their first number is `offset`. For a layer that moves rows
+    /// between ranks, and with them the names that [`next_call`](Self::next_call) gave them.
+    pub(crate) fn mask_of_rows<const D: usize>(&self, rows: Vec<Row>, offset: usize) -> Mask {
+        Mask { keep: Keep::new(self.prob), rows: Rows::Listed(rows.into()), dim: D - 1, offset }
+    }
+
+    /// The random numbers of the next call, and the samples of its `rows`; `None` when nothing is dropped.
+    pub(crate) fn next_call(&self, rows: usize) -> Option<(Noise, Arc<[u64]>)> {
         if self.prob == 0.0 || !self.context.is_training() {
             return None;
         }
@@ -102,8 +110,7 @@ impl Dropout {
                 samples.len()
             ));
         }
-        let noise = Noise::next_call(&self.context, self.key);
-        Some(Mask { noise, keep: Keep::new(self.prob), samples, dim, offset })
+        Some((Noise::next_call(&self.context, self.key), samples))
     }
 }
 
@@ -113,26 +120,43 @@ impl ModuleDisplay for Dropout {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        content.add("prob", &self.prob).optional()
+        content.add("prob", &self.prob).add("placement", NOTHING).optional()
     }
 }
 
 /// Which elements of one tensor are kept. It is drawn again when it is needed again, not stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Mask {
-    noise: Noise,
     pub keep: Keep,
-    samples: Arc<[u64]>,
+    rows: Rows,
     /// The dim of which the tensor is a slice, and where the slice begins.
     dim: usize,
     offset: usize,
 }
 
+/// How the rows along the last dim are named.
+#[derive(Clone, Debug)]
+enum Rows {
+    /// By the sample of dim 0, then by the coordinates up to the last one.
+    Samples { noise: Noise, samples: Arc<[u64]> },
+    /// One after the other.
+    Listed(Arc<[Row]>),
+}
+
 impl Mask {
+    /// Multiplies a tensor by the mask. Differentiable.
+    pub(crate) fn forward<const D: usize>(self, input: Tensor<D>) -> Tensor<D> {
+        custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))
+    }
+
     /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
     pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
+        let (noise, samples) = match &self.rows {
+            Rows::Samples { noise, samples } => (noise, samples),
+            Rows::Listed(rows) => return rows[row],
+        };
         let inside: usize = shape[1..D.max(2) - 1].iter().product();
-        let mut numbers = self.noise.sample(self.samples[row / inside]);
+        let mut numbers = noise.sample(samples[row / inside]);
         let (mut rest, mut below) = (row % inside, inside);
         for (dim, extent) in shape.iter().enumerate().take(D.max(2) - 1).skip(1) {
             below /= extent;

@@ -8,6 +8,8 @@ use epl_comm::{Partial, Split, shard_range};
 use epl_core::cluster::Axis;
 use epl_core::{Context, Place};
 
+use crate::host;
+use crate::invalid::{check_last_dim, refuse};
 use crate::linear::{Operand, affine};
 use crate::placement::{self, check_enough};
 
@@ -68,7 +70,13 @@ impl SplitEmbedding {
     ///
     /// - ids: `[batch_size, seq_length]`, each below `n_embedding`
     /// - output: `[batch_size, seq_length, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when there is no such id (in host memory; elsewhere this is not checked, as reading the
+    /// ids would wait for the device), or a peer fails.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.check_ids(&ids);
         let group = self.context.tensor();
         if group.size() == 1 {
             return burn::tensor::module::embedding(self.weight.val(), ids);
@@ -83,15 +91,36 @@ impl SplitEmbedding {
         Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
     }
 
+    /// Refuses ids that no rank holds: their vectors would be zeros.
+    fn check_ids(&self, ids: &Tensor<2, Int>) {
+        if !host::is_host(&ids.device().without_autodiff()) {
+            return;
+        }
+        let unknown = |id: &i64| usize::try_from(*id).map_or(true, |id| id >= self.n_embedding);
+        if let Some(id) = ids.clone().into_data().iter::<i64>().find(unknown) {
+            refuse(format!(
+                "an embedding of n_embedding {} was asked for id {id}: ids are at least 0 and below {}; use the \
+                 vocabulary that the ids were made with",
+                self.n_embedding, self.n_embedding
+            ));
+        }
+    }
+
     /// The product with the transposed table: a head tied to the embedding, with split classes.
     ///
     /// # Shapes
     ///
     /// - input: `[..., d_model]`
     /// - output: split along the last dim of `[..., n_embedding]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another, or the input is copied over another axis.
     pub fn logits<const D: usize>(&self, input: impl Into<Operand<D>>) -> Split<D> {
         let group = self.context.tensor();
-        let local = affine(input.into().copied(group).local(), self.weight.val().transpose(), None);
+        let input = input.into().copied(group).local();
+        check_last_dim("head tied to an embedding", ("d_model", self.d_model), input.dims());
+        let local = affine(input, self.weight.val().transpose(), None);
         Split::from_local(local, D - 1, self.n_embedding, group)
     }
 }

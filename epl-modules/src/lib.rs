@@ -13,6 +13,7 @@
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
 //! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
 //! | [`FeedForward`] | hidden features |
+//! | [`Moe`] | hidden features; of the expert axis: experts |
 //! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
 //!
 //! ```
@@ -64,4 +65,5 @@ pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };
 pub use mlp::{FeedForward, FeedForwardConfig};
+pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, TokenMask};
 pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};

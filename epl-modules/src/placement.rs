@@ -7,6 +7,9 @@ use crate::invalid::refuse;
 /// What every rank holds.
 pub(crate) const REPLICATED: &str = "replicated";
 
+/// A layer without parameters.
+pub(crate) const NOTHING: &str = "no parameters";
+
 /// The slice of `size` `noun`s that this rank of the group holds.
 pub(crate) fn split(group: &ProcessGroup, noun: &str, size: usize) -> String {
     let mine = shard_range(size, group.size(), group.rank());

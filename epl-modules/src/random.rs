@@ -28,7 +28,7 @@ use crate::host::Real;
 pub struct Noise(u64);
 
 /// The random numbers of one row of one sample.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Row(u64);
 
 /// The finalizer of SplitMix64: a permutation of 64 bits.
@@ -71,6 +71,16 @@ impl Row {
     #[inline]
     pub fn at(self, coordinate: usize) -> Self {
         Self(mix(self.0 ^ coordinate as u64))
+    }
+
+    /// The row as a number that can be sent to another rank.
+    pub(crate) fn to_number(self) -> i64 {
+        self.0 as i64
+    }
+
+    /// The inverse of [`to_number`](Self::to_number).
+    pub(crate) fn from_number(number: i64) -> Self {
+        Self(number as u64)
     }
 
     /// 32 random bits for an element of the row. The element number must be below 2^32.

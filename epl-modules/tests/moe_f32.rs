@@ -4,10 +4,12 @@ mod moe;
 
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
 use epl_comm::{EventKind, Operation, Trace};
 use epl_core::testing::{self, config};
 use epl_core::{Error, Pass, launch, launch_traced};
-use epl_modules::moe::{Capacity, Gate, MoeConfig, TokenMask};
+use epl_modules::moe::Routed;
+use epl_modules::{Capacity, Gate, MoeConfig, TokenMask};
 use moe::case::{Case, cases};
 use moe::layout::{Layout, build, host, run, run_rank};
 use moe::{assert_close, reference};
@@ -53,6 +55,7 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
         ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
         ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),
         ((1, 1, 1), new(6, 7, 4).with_jitter(1.5), "moe: jitter 1.5"),
+        ((1, 1, 1), new(6, 7, 4).with_dropout(1.0), "moe.experts: dropout probability 1"),
         ((1, 1, 1), new(6, 7, 4).with_capacity(Capacity::Fixed(0)), "moe: a fixed capacity of 0"),
     ] {
         let message = refusal(layout, config);
@@ -83,16 +86,16 @@ fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
             assert_eq!(rank, [Operation::AllToAll; 5], "{}", case.name);
         }
         for rank in collectives(&case, (2, 2, 2), "tensor") {
-            // The experts' partial sums; the gradient of their input.
-            assert_eq!(rank.len(), 2, "{}: {rank:?}", case.name);
+            // The routing; the experts' partial sums; the gradient of their input.
+            assert_eq!(rank.len(), 3, "{}: {rank:?}", case.name);
         }
     }
 }
 
 #[test]
-fn a_replayed_decision_gives_the_same_bits() {
+fn a_replayed_decision_gives_the_same_bits_and_is_counted_once() {
     for case in cases() {
-        let case = Case { config: case.config.clone().with_jitter(0.3), ..case };
+        let case = Case { config: case.config.clone().with_jitter(0.3).with_dropout(0.4), ..case };
         testing::run((2, 1, 2), |epl| {
             let moe = build(&case, &epl)?;
             let pass = Pass { step: 1, training: true, samples: Arc::new([0, 1]), empty: false };
@@ -106,6 +109,8 @@ fn a_replayed_decision_gives_the_same_bits() {
             let again = moe.forward_routed(x.clone(), &moe.router.forward(x), &routing);
             assert_eq!(host(first.hidden), host(again.hidden), "{}", case.name);
             assert_eq!(host(first.z), host(again.z), "{}", case.name);
+            let counted: f64 = epl.context().take_metrics()["moe.tokens_per_expert"].iter().sum();
+            assert_eq!(counted, routing.assignments.len() as f64, "{}", case.name);
             Ok(())
         });
     }
@@ -131,6 +136,41 @@ fn evaluation_has_its_own_capacity_and_counts_nothing() {
         };
         assert_eq!(kept(true), (4, 9.0), "four places; four kept and five dropped are counted");
         assert_eq!(kept(false), (9, 0.0));
+        Ok(())
+    });
+}
+
+#[test]
+fn tensor_ranks_take_one_decision_whatever_the_last_bit() {
+    for gate in [Gate::Switch, Gate::Top2] {
+        let case = Case { config: MoeConfig::new(6, 7, 4).with_gate(gate), ..cases().remove(0) };
+        let decisions = testing::run((1, 2, 1), |epl| {
+            let moe = build(&case, &epl)?;
+            epl.context().begin(Pass { step: 0, training: true, samples: Arc::new([0]), empty: false });
+            // All experts alike but for one bit, which the second rank has at another one.
+            let mut row = [0.25_f32; 4];
+            row[if epl.context().tensor().rank() == 0 { 1 } else { 3 }] = 0.25_f32.next_up();
+            let device = epl.place().device();
+            let routed =
+                Routed { probabilities: Tensor::from_data([row; 5], device), log_sum: Tensor::zeros([5, 1], device) };
+            Ok(moe.decide([1, 5, 6], &routed, &TokenMask::all(1, 5)))
+        });
+        assert_eq!(decisions[0], decisions[1]);
+        assert!(decisions[0].groups[0].first_choices[1] == 5, "{decisions:?}");
+    }
+}
+
+#[test]
+fn a_decision_for_another_batch_is_refused() {
+    let case = cases().remove(0);
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        epl.context().begin(Pass { step: 0, training: true, samples: Arc::new([0, 1]), empty: false });
+        let [short, long] = [5, 6].map(|length| case.tensor(0..2, length, |s, t, e| case.x(s, t, e), epl.place()));
+        let routed = moe.router.forward(short.clone());
+        let routing = moe.decide(short.dims(), &routed, &TokenMask::all(2, 5));
+        let error = epl_comm::catch(|| moe.forward_routed(long, &routed, &routing)).expect_err("6 tokens, not 5");
+        assert!(error.to_string().contains("10 tokens in sequences of 5"), "{error}");
         Ok(())
     });
 }

@@ -102,3 +102,17 @@ fn jitter_does_not_depend_on_the_layout() {
         assert_close(case.name, &run(&case, (1, 2, 1)), &whole, LIMIT);
     }
 }
+
+#[test]
+fn dropout_does_not_depend_on_the_layout() {
+    configure();
+    for case in cases() {
+        let plain = run(&case, (1, 1, 1));
+        let case = Case { config: case.config.clone().with_dropout(0.3), ..case };
+        let whole = run(&case, (1, 1, 1));
+        assert_ne!(plain["hidden"], whole["hidden"], "{}: dropout does something", case.name);
+        for layout in [(2, 1, 2), (4, 1, 2), (1, 2, 1), (2, 2, 2)] {
+            assert_close(&format!("{} under {layout:?}", case.name), &run(&case, layout), &whole, LIMIT);
+        }
+    }
+}

@@ -70,6 +70,78 @@ fn inputs_that_do_not_fit() {
 }
 
 #[test]
+fn a_last_dim_that_is_not_the_layers() {
+    fn x(epl: &Epl) -> Tensor<3> {
+        Tensor::ones([1, 2, 6], epl.place().device())
+    }
+    let parts = ["4", "[1, 2, 6]", "last dim is 6"];
+    refused(1, &parts, |epl| RmsNormConfig::new(4).init(epl.place()).forward(x(epl)));
+    refused(1, &parts, |epl| LayerNormConfig::new(4).init(epl.place()).forward(x(epl)));
+    refused(1, &parts, |epl| ReplicatedLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
+    refused(2, &parts, |epl| SplitLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
+    refused(2, &parts, |epl| SplitEmbeddingConfig::new(9, 4).init(epl.place()).logits(x(epl)));
+    refused(2, &parts, |epl| FeedForwardConfig::new(4, 8).init(epl.place()).forward(x(epl)));
+    refused(1, &parts, |epl| MoeConfig::new(4, 8, 2).init(epl.place()).forward(x(epl), None));
+    refused(2, &parts, |epl| {
+        MultiHeadAttentionConfig::new(4, 2).init(epl.place()).forward(AttentionInput::self_attention(x(epl)))
+    });
+}
+
+#[test]
+fn ids_that_no_rank_holds() {
+    for ranks in [1, 2] {
+        for id in [9, -1, 100] {
+            refused(ranks, &["n_embedding 9", &format!("id {id}"), "below 9"], |epl| {
+                let ids = Tensor::<2, Int>::from_data([[0, 8], [id, 3]], epl.place().device());
+                SplitEmbeddingConfig::new(9, 4).init(epl.place()).forward(ids)
+            });
+        }
+    }
+}
+
+#[test]
+fn tensors_of_another_group() {
+    let parts = ["layer over the tensor axis of 1 ranks", "over the data axis of 2 ranks"];
+    let refused = |what: &str, f: &(dyn Fn(&Epl, &SplitLinear, Tensor<2>) + Sync)| {
+        let found = launch(&testing::config(2, 1, 1), |epl| {
+            let cut = if what == "split" { LinearCut::Row } else { LinearCut::Column };
+            let layer = SplitLinearConfig::new(4, 4).with_cut(cut).init(epl.place());
+            epl_comm::catch(|| f(&epl, &layer, Tensor::ones([2, 4], epl.place().device())))?;
+            Ok(())
+        });
+        let error = found.expect_err("the groups differ").to_string();
+        assert!(parts.iter().all(|part| error.contains(part)) && error.contains(what), "{error}");
+    };
+    refused("split", &|epl, layer, x| drop(layer.forward(epl_comm::sliced(x, 1, epl.context().data()))));
+    refused("copied", &|epl, layer, x| drop(layer.forward(epl_comm::copied(x, epl.context().data()))));
+}
+
+#[test]
+fn a_memory_of_another_batch() {
+    refused(1, &["2 sequences", "keys of 3"], |epl| {
+        let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        let [x, memory] = [2, 3].map(|batch| Tensor::<3>::ones([batch, 5, 4], epl.place().device()));
+        layer.forward(AttentionInput::cross_attention(x, memory))
+    });
+    refused(1, &["1 sequences", "keys of 2", "select"], |epl| {
+        let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        let mut cache = AttentionCache::new();
+        for batch in [2, 1] {
+            let [x, memory] = [(); 2].map(|()| Tensor::<3>::ones([batch, 5, 4], epl.place().device()));
+            layer.forward_cache(AttentionInput::cross_attention(x, memory), &mut cache);
+        }
+    });
+    refused(1, &["1 sequences", "keys of 2", "select"], |epl| {
+        let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        let mut cache = AttentionCache::new();
+        for batch in [2, 1] {
+            let x = Tensor::<3>::ones([batch, 5, 4], epl.place().device());
+            layer.forward_cache(AttentionInput::self_attention(x), &mut cache);
+        }
+    });
+}
+
+#[test]
 fn a_display_says_where_a_layer_is() {
     testing::run((1, 2, 1), |epl| {
         let rank = epl.context().tensor().rank();
@@ -79,6 +151,12 @@ fn a_display_says_where_a_layer_is() {
         assert!(shown.contains(columns) && shown.contains("tensor"), "{shown}");
         let attention = MultiHeadAttentionConfig::new(4, 2).init(epl.place()).to_string();
         assert!(attention.contains("head") && attention.contains("of 2"), "{attention}");
+        let moe = MoeConfig::new(4, 6, 2).init(epl.place());
+        assert!(moe.router.to_string().contains("placement: replicated"), "{}", moe.router);
+        let features = if rank == 0 { "hidden features 0..3 of 6" } else { "hidden features 3..6 of 6" };
+        let shown = moe.experts.to_string();
+        assert!(shown.contains("experts 0..2 of 2") && shown.contains(features), "{shown}");
+        assert!(DropoutConfig::new(0.1).init(epl.place()).to_string().contains("placement: no parameters"));
         assert!(RmsNormConfig::new(4).init(epl.place()).to_string().contains("replicated"));
         Ok(())
     });

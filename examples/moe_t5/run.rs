@@ -74,31 +74,44 @@ fn score(model: &T5, context: &Context, task: &Task, pairs: &[Pair]) -> Result<f
     let data = context.data();
     // Every replica takes part in the same number of rounds: the first replica has the largest share.
     let rounds = shard_range(pairs.len(), data.size(), 0).len().div_ceil(BATCH);
-    let pairs = &pairs[shard_range(pairs.len(), data.size(), data.rank())];
+    let sources = encode(pairs, task)?;
+    let longest = longest(&sources);
+    let mine = shard_range(pairs.len(), data.size(), data.rank());
+    let (sources, pairs) = (&sources[mine.clone()], &pairs[mine]);
     let mut translations = Vec::with_capacity(pairs.len());
     for round in 0..rounds {
         let range = (round * BATCH).min(pairs.len())..((round + 1) * BATCH).min(pairs.len());
-        translations.extend(translate(model, &pairs[range], task)?);
+        translations.extend(translate(model, &sources[range], longest, task)?);
     }
     let sums = data.all_reduce_values(&task.count(&translations, pairs), ReduceOp::Sum)?;
     Ok(task.score(&sums))
 }
 
+/// The sources as tokens.
+fn encode(pairs: &[Pair], task: &Task) -> Result<Vec<Vec<i64>>> {
+    pairs.iter().map(|pair| task.tokenizer().encode(&pair.source).map_err(wrong)).collect()
+}
+
+/// The most tokens of a translation: the same for all sources of a set, however they are divided.
+fn longest(sources: &[Vec<i64>]) -> usize {
+    sources.iter().map(Vec::len).max().unwrap_or(0) * 2 + 10
+}
+
 /// Translates by greedy search. Collective.
-fn translate(model: &T5, pairs: &[Pair], task: &Task) -> Result<Vec<String>> {
-    let wrong = |error: epl::models::text::Error| Error::invalid(error.to_string());
-    let encode = |pair: &Pair| task.tokenizer().encode(&pair.source).map_err(wrong);
-    let sources: Vec<Vec<i64>> = pairs.iter().map(encode).collect::<Result<_>>()?;
-    let longest = sources.iter().map(Vec::len).max().unwrap_or(0) * 2 + 10;
-    let longest = model.context().world().all_reduce_values(&[longest as f64], ReduceOp::Max)?[0] as usize;
-    let translated = model.generate(&sources, longest)?;
+fn translate(model: &T5, sources: &[Vec<i64>], longest: usize, task: &Task) -> Result<Vec<String>> {
+    let translated = model.generate(sources, longest)?;
     translated.iter().map(|tokens| task.tokenizer().decode(tokens).map_err(wrong)).collect()
+}
+
+fn wrong(error: epl::models::text::Error) -> Error {
+    Error::invalid(error.to_string())
 }
 
 /// Prints a few translations. Collective.
 fn show(model: &T5, task: &Task, first: bool) -> Result<()> {
     let pairs = &task.judged[..task.judged.len().min(SHOWN)];
-    let translations = translate(model, pairs, task)?;
+    let sources = encode(pairs, task)?;
+    let translations = translate(model, &sources, longest(&sources), task)?;
     for (pair, translation) in pairs.iter().zip(translations).filter(|_| first) {
         println!("  {}\n    -> {translation}", pair.source);
     }

@@ -74,6 +74,15 @@ pub enum Error {
         shapes: Vec<WrongShape>,
     },
 
+    /// What is stored contradicts itself.
+    #[error("{}: {reason}", path.display())]
+    Contradiction {
+        /// The folder.
+        path: PathBuf,
+        /// What contradicts what.
+        reason: String,
+    },
+
     /// Stored inputs that the model cannot be given.
     #[error("{}: {reason}", path.display())]
     Reference {

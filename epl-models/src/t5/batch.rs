@@ -2,9 +2,10 @@
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use epl_modules::moe::TokenMask;
+use epl_comm::{Error, unwind};
+use epl_modules::TokenMask;
 
-use super::config::T5Config;
+use super::config::{T5Config, is_token};
 use crate::text::TokenPair;
 
 /// The target at positions that do not count.
@@ -33,9 +34,11 @@ pub struct T5Batch {
 
 /// Makes a [`T5Batch`] of token pairs.
 ///
-/// A negative target does not count (Hugging Face writes -100); the decoder reads padding in its place.
+/// A negative target does not count (Hugging Face writes -100); the decoder reads padding in its place. A token that
+/// is not in the vocabulary unwinds with an error: here it is still on the host, where looking costs little.
 #[derive(Clone, Debug)]
 pub struct T5Batcher {
+    vocab: usize,
     pad: i64,
     decoder_start: i64,
 }
@@ -43,7 +46,7 @@ pub struct T5Batcher {
 impl T5Batcher {
     /// For models of this shape.
     pub fn new(config: &T5Config) -> Self {
-        Self { pad: config.pad, decoder_start: config.decoder_start }
+        Self { vocab: config.vocab, pad: config.pad, decoder_start: config.decoder_start }
     }
 
     /// Rows of the source alone, and where they are padded.
@@ -51,6 +54,21 @@ impl T5Batcher {
         let (source, padding) = padded(rows, self.pad, device);
         let real = real(rows, source.dims()[1]);
         (source, padding, real)
+    }
+
+    /// Refuses a token that the model has no vector for.
+    fn check(&self, items: &[TokenPair]) {
+        for (row, pair) in items.iter().enumerate() {
+            let source = pair.source.iter().find(|token| !is_token(**token, self.vocab));
+            let target = pair.target.iter().find(|token| **token >= 0 && !is_token(**token, self.vocab));
+            if let Some((side, token)) = source.map(|t| ("source", t)).or_else(|| target.map(|t| ("target", t))) {
+                unwind(Error::invalid(format!(
+                    "row {row} of a batch has token {token} in its {side}; the tokens of the model are 0 to {}: use the \
+                     tokenizer that it was made for, or a `vocab` of the tokenizer's size",
+                    self.vocab.saturating_sub(1)
+                )));
+            }
+        }
     }
 
     /// What the decoder reads: the start token, then the target without its last token.
@@ -63,6 +81,7 @@ impl T5Batcher {
 
 impl Batcher<TokenPair, T5Batch> for T5Batcher {
     fn batch(&self, items: Vec<TokenPair>, device: &Device) -> T5Batch {
+        self.check(&items);
         let rows = items.len();
         let tokens = items.iter().flat_map(|pair| &pair.target).filter(|token| **token >= 0).count();
         let inputs: Vec<Vec<i64>> = items.iter().map(|pair| self.shift_right(&pair.target)).collect();
@@ -131,5 +150,19 @@ mod tests {
         assert_eq!(batch.target_real, TokenMask::from_lengths(&[3, 2], 3));
         assert_eq!(ints(batch.targets), [6, 7, 1, -100, 1, -100]);
         assert_eq!((batch.rows, batch.tokens), (2, 4));
+    }
+    #[test]
+    fn a_token_outside_the_vocabulary_is_named() {
+        let batcher = T5Batcher::new(&T5Config::new(10));
+        for (source, target, side) in
+            [(vec![10], vec![1], "source"), (vec![-1], vec![1], "source"), (vec![1], vec![-100, 10], "target")]
+        {
+            let token = if side == "source" { source[0] } else { 10 };
+            let pairs = vec![TokenPair { source: vec![9], target: vec![-100] }, TokenPair { source, target }];
+            let error = epl_comm::catch(|| batcher.batch(pairs, &Device::default())).unwrap_err().to_string();
+            let expected =
+                format!("row 1 of a batch has token {token} in its {side}; the tokens of the model are 0 to 9");
+            assert!(error.contains(&expected), "{error}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Bool, Int, Tensor};
 use epl_core::Place;
-use epl_modules::moe::TokenMask;
+use epl_modules::TokenMask;
 use epl_modules::{AttentionCache, AttentionInput};
 
 use super::attention::AttentionPart;

@@ -52,7 +52,8 @@ pub struct T5Config {
     /// Relative positions from this distance on share a bucket.
     #[config(default = 128)]
     pub relative_max_distance: usize,
-    /// Probability with which embeddings, attention weights and the output of every part are dropped.
+    /// Probability with which embeddings, attention weights, hidden features (those of experts too) and the output
+    /// of every part are dropped.
     #[config(default = 0.1)]
     pub dropout: f64,
     /// The feed-forward part.
@@ -172,12 +173,17 @@ impl T5Config {
             }
         }
         for (name, token) in [("pad", self.pad), ("eos", self.eos), ("decoder_start", self.decoder_start)] {
-            if usize::try_from(token).map_or(true, |token| token >= self.vocab) {
+            if !is_token(token, self.vocab) {
                 return invalid(format!("`{name}` is token {token}; the tokens are 0 to {}", self.vocab - 1));
             }
         }
         Ok(())
     }
+}
+
+/// Whether a vocabulary of this size has the token.
+pub(super) fn is_token(token: i64, vocab: usize) -> bool {
+    usize::try_from(token).is_ok_and(|token| token < vocab)
 }
 
 fn is_sparse(block: usize, step: usize) -> bool {

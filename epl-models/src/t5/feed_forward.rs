@@ -106,5 +106,6 @@ fn experts(config: &T5Config, moe: &T5MoeConfig) -> MoeConfig {
         .with_jitter(moe.jitter)
         .with_activation(activation)
         .with_gated(gated)
+        .with_dropout(config.dropout)
         .with_route_padding(moe.route_padding)
 }

@@ -3,15 +3,17 @@
 //! Experts exchange tokens between replicas, so every rank makes the same number of steps: after each one the ranks
 //! agree whether any row anywhere is unfinished. Finished rows are padding meanwhile: experts do not see them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::ReduceOp;
-use epl_core::{Pass, Result};
-use epl_modules::moe::TokenMask;
-use epl_modules::split_argmax;
+use epl_core::{Error, Pass, Result};
+use epl_modules::{TokenMask, split_argmax};
 
 use super::batch::T5Batcher;
-use super::block::{BlockCache, Surroundings, View};
+use super::block::{Block, BlockCache, Surroundings, View};
+use super::config::is_token;
 use super::model::T5;
 
 impl T5 {
@@ -27,30 +29,57 @@ impl T5 {
     ///
     /// # Errors
     ///
-    /// When a source has no token, a token is not in the vocabulary, or a peer fails.
+    /// When a source has no token, a token is not in the vocabulary, ranks of one tensor group have different sources,
+    /// `longest` is not the same on every rank, or a peer fails.
     pub fn generate(&self, sources: &[Vec<i64>], longest: usize) -> Result<Vec<Vec<i64>>> {
-        let fault = self.fault(sources);
-        let (context, world) = (self.context(), self.context().world());
-        if world.all_reduce_values(&[f64::from(u8::from(fault.is_some()))], ReduceOp::Max)?[0] > 0.0 {
-            // All leave together; the rank at fault says why.
-            let elsewhere = || "a peer was given a source that cannot be read".to_string();
-            return Err(epl_core::Error::invalid(fault.unwrap_or_else(elsewhere)));
-        }
+        self.agree(sources, longest)?;
+        let context = self.context();
         context.begin(Pass { step: context.step(), training: false, samples: [].into(), empty: false });
         let model = self.valid();
         let mut generated = epl_comm::catch(|| {
-            // A rank without sources goes along with one that is thrown away.
+            // A rank without sources goes along with one that is finished from the start and thrown away.
             let stand_in = [vec![self.config().eos]];
-            let rows = if sources.is_empty() { &stand_in } else { sources };
-            Generation::new(&model, rows).run(&model, longest)
+            match sources.is_empty() {
+                true => Generation::new(&model, &stand_in, None).run(&model, longest),
+                false => Generation::new(&model, sources, Some(self.config().decoder_start)).run(&model, longest),
+            }
         })??;
         generated.truncate(sources.len());
         Ok(generated)
     }
 
+    /// All ranks go on together, or leave together with an error. Collective.
+    fn agree(&self, sources: &[Vec<i64>], longest: usize) -> Result<()> {
+        let (tensor, world) = (self.context().tensor(), self.context().world());
+        let mut hasher = DefaultHasher::new();
+        sources.hash(&mut hasher);
+        let hashes = tensor.all_gather_counts(&[hasher.finish() as i64])?;
+        let other = hashes.iter().position(|hash| *hash != hashes[0]).map(|member| {
+            let (first, other) = (tensor.global(0), tensor.global(member));
+            format!("{first} and {other} hold parts of one replica, but were given different sources")
+        });
+        let fault = self.fault(sources).or(other);
+        let asked = world.all_gather_counts(&[i64::from(fault.is_some()), longest as i64])?;
+        if let Some(other) = asked.iter().position(|asked| asked[0] != 0) {
+            // The rank at fault says why.
+            let elsewhere = || format!("{} was given sources that cannot be used", world.global(other));
+            return Err(Error::invalid(fault.unwrap_or_else(elsewhere)));
+        }
+        match asked.iter().position(|other| other[1] != asked[0][1]) {
+            None => Ok(()),
+            Some(other) => Err(Error::invalid(format!(
+                "{} generates at most {} tokens, but {} at most {}: give every rank the same `longest`",
+                world.global(0),
+                asked[0][1],
+                world.global(other),
+                asked[other][1]
+            ))),
+        }
+    }
+
     fn fault(&self, sources: &[Vec<i64>]) -> Option<String> {
         let vocab = self.config().vocab;
-        let known = |token: &i64| usize::try_from(*token).is_ok_and(|token| token < vocab);
+        let known = |token: &i64| is_token(*token, vocab);
         let (row, source) = sources.iter().enumerate().find(|(_, row)| row.is_empty() || !row.iter().all(known))?;
         Some(match source.iter().find(|token| !known(token)) {
             Some(token) => format!("source {row} has token {token}; the tokens are 0 to {}", vocab - 1),
@@ -73,20 +102,20 @@ struct Generation {
 }
 
 impl Generation {
-    /// Runs the encoder.
-    fn new(model: &T5, sources: &[Vec<i64>]) -> Self {
+    /// Runs the encoder. The decoder starts with `start`; without one, all rows are finished already.
+    fn new(model: &T5, sources: &[Vec<i64>], start: Option<i64>) -> Self {
         let device = model.device();
         let (source, padding, real) = T5Batcher::new(model.config()).source(sources, &device);
         let length = source.dims()[1];
         let view = View::Source { padding: &padding };
         let around = Surroundings { bias: model.encoder.bias.forward(length, length, 0), real: &real, view };
         let hidden = model.encoder.enter(model.embed(&source));
-        let block = |hidden, block: &super::block::Block| block.forward(hidden, &around, None).0;
+        let block = |hidden, block: &Block| block.forward(hidden, &around, None).0;
         let memory = model.encoder.leave(model.encoder.blocks.iter().fold(hidden, block));
         Self {
             written: vec![Vec::new(); sources.len()],
             rows: (0..sources.len()).collect(),
-            last: vec![Some(model.config().decoder_start); sources.len()],
+            last: vec![start; sources.len()],
             caches: vec![BlockCache::default(); model.decoder.blocks.len()],
             memory,
             padding,

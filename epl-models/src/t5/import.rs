@@ -17,17 +17,17 @@ const SUPPORTED: &str = "t5, switch_transformers";
 impl T5Config {
     /// The shape that a folder's `config.json` and its weights describe.
     ///
-    /// The weights decide whether the head is tied: a stored `lm_head.weight` that differs from the embedding is a
-    /// head of its own, whatever `tie_word_embeddings` says. Newer versions of `transformers` write `true` there for
-    /// every T5 and keep whether the head is scaled in `scale_decoder_outputs`; older ones, and Switch, scale when
-    /// it is not `false`.
+    /// `tie_word_embeddings` decides whether the head is tied. Newer versions of `transformers` write `true` there for
+    /// every T5, store a head only when it is not the embedding, and keep whether the head is scaled in
+    /// `scale_decoder_outputs`; older ones, and Switch, scale when the head is tied.
     ///
     /// The router's losses have the stored coefficients only when `output_router_logits` is set: without it
     /// `transformers` leaves them out of the loss.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this T5 has not.
+    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this T5 has not, or that
+    /// the weights contradict, [`Error::Contradiction`] for copies of the embedding that differ.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
         let json = folder.config();
         match folder.model_type()? {

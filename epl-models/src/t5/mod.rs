@@ -13,7 +13,7 @@
 //! - [`attention`], [`feed_forward`]: the residual parts of a block; [`block`], [`stack`]: what they make;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`generate`]: greedy generation under any layout;
-//! - [`names`], [`import`]: checkpoints of Hugging Face.
+//! - `tying`, [`names`], [`import`]: checkpoints of Hugging Face.
 
 pub mod config;
 pub mod preset;
@@ -25,6 +25,7 @@ pub mod stack;
 pub mod model;
 pub mod segments;
 pub mod generate;
+mod tying;
 pub mod names;
 pub mod import;
 

@@ -1,17 +1,15 @@
 //! Where the parameters of a T5 stand in a folder of Hugging Face.
 
+use super::tying::{self, EMBEDDINGS, HEAD};
 use crate::huggingface::{Folder, Names, Result, Source};
 
-/// The embedding goes by several names; the others are then copies of it.
-const EMBEDDINGS: [&str; 3] = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"];
-const HEAD: &str = "lm_head.weight";
 /// The first T5 checkpoints hold it; no model reads it.
 const UNUSED: &str = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
 
 /// The names of T5, T5 1.1 and Switch Transformers.
 #[derive(Clone, Debug)]
 pub struct T5Names {
-    embedding: String,
+    embedding: &'static str,
     /// What the feed-forward part is called: `DenseReluDense`, or `mlp` in Switch.
     network: &'static str,
     /// Whether the feed-forward part is gated.
@@ -27,19 +25,20 @@ impl T5Names {
     ///
     /// # Errors
     ///
-    /// When its `config.json` says no architecture or no number of experts, or a stored head cannot be read.
+    /// When its `config.json` says no architecture or no number of experts, contradicts the weights about the head,
+    /// or the embedding is stored by several names with different values.
     pub fn new(folder: &Folder) -> Result<Self> {
-        let embedding = EMBEDDINGS.iter().find(|name| folder.shape(name).is_some()).unwrap_or(&EMBEDDINGS[0]);
+        let embedding = tying::embedding(folder)?;
         let (network, experts) = match folder.model_type()? {
             "switch_transformers" => ("mlp", folder.config().count("num_experts")?),
             _ => ("DenseReluDense", 0),
         };
         Ok(Self {
-            embedding: (*embedding).to_string(),
+            embedding,
             network,
             gated: folder.names().any(|name| name.ends_with(".wi_0.weight")),
             experts,
-            own_head: has_own_head(folder, embedding)?,
+            own_head: tying::has_own_head(folder, embedding)?,
         })
     }
 
@@ -100,7 +99,7 @@ impl Names for T5Names {
     fn source(&self, path: &str) -> Option<Source> {
         let (part, rest) = path.split_once('.')?;
         match (part, rest) {
-            ("embedding", "weight") => Some(Source::Same(self.embedding.clone())),
+            ("embedding", "weight") => Some(Source::Same(self.embedding.into())),
             ("head", "weight") => Some(Source::Transposed(HEAD.into())),
             ("encoder" | "decoder", "bias.weight") => {
                 let layer = format!("{part}.block.0.layer.0.SelfAttention");
@@ -123,20 +122,12 @@ impl Names for T5Names {
     }
 }
 
-fn has_own_head(folder: &Folder, embedding: &str) -> Result<bool> {
-    if folder.shape(HEAD).is_none() || folder.shape(embedding).is_none() {
-        return Ok(folder.shape(HEAD).is_some());
-    }
-    Ok(folder.shape(HEAD) != folder.shape(embedding)
-        || folder.read(HEAD)?.as_bytes() != folder.read(embedding)?.as_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn names(network: &'static str, gated: bool, experts: usize) -> T5Names {
-        T5Names { embedding: "shared.weight".into(), network, gated, experts, own_head: false }
+        T5Names { embedding: "shared.weight", network, gated, experts, own_head: false }
     }
 
     #[test]

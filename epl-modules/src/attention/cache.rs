@@ -22,6 +22,11 @@ impl AttentionCache {
         self.keys_values.as_ref().map_or(0, |(keys, _)| keys.dims()[2])
     }
 
+    /// The sequences of which it holds keys, if it holds any.
+    pub(super) fn batch_size(&self) -> Option<usize> {
+        self.keys_values.as_ref().map(|(keys, _)| keys.dims()[0])
+    }
+
     /// Whether it holds nothing yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -142,7 +142,8 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a mask or bias has another shape, or a peer fails.
+    /// Unwinds with an error when the memory is that of another batch, a mask or bias has another shape, or a peer
+    /// fails.
     pub fn forward(&self, input: AttentionInput) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
         let source = input.memory.clone().map_or_else(|| query.clone(), |memory| memory.copied(self.group()));
@@ -163,13 +164,15 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a mask or bias has another shape, or a peer fails.
+    /// Unwinds with an error when the memory is that of another batch, a mask or bias has another shape, or a peer
+    /// fails.
     pub fn forward_cache(&self, input: AttentionInput, cache: &mut AttentionCache) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
         let keys_values = match input.memory.clone() {
             Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()))),
             None => {
                 let (keys, values) = self.keys_values(query.clone());
+                check_batch(keys.dims()[0], cache.batch_size().unwrap_or(keys.dims()[0]));
                 cache.append(keys, values)
             }
         };
@@ -194,7 +197,9 @@ impl MultiHeadAttention {
     fn attend(&self, query: Copied<3>, (keys, values): (Tensor<4>, Tensor<4>), input: AttentionInput) -> Tensor<3> {
         let query = self.heads(self.query.forward(query));
         let [batch_size, heads, queries, _] = query.dims();
-        check_shapes(&input, [batch_size, heads, queries, keys.dims()[2]]);
+        let [memories, _, positions, _] = keys.dims();
+        check_batch(batch_size, memories);
+        check_shapes(&input, [batch_size, heads, queries, positions]);
         let first_head = shard_range(self.n_heads, self.group().size(), self.group().rank()).start;
         let weighing = Weighing {
             scale: self.scale,
@@ -205,6 +210,16 @@ impl MultiHeadAttention {
         let context = attend((query, keys, values), input.bias, weighing);
         let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
         self.output.forward(Split::from_local(context, 2, self.n_heads * self.head_dim, self.group()))
+    }
+}
+
+/// Refuses keys of another batch than the queries'.
+fn check_batch(queries: usize, keys: usize) {
+    if queries != keys {
+        refuse(format!(
+            "attention of {queries} sequences got the keys of {keys}: give each its own memory, and `select` the rows of \
+             a cache whose batch has changed"
+        ));
     }
 }
 

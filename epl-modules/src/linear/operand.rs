@@ -3,6 +3,8 @@
 use burn::tensor::Tensor;
 use epl_comm::{Copied, ProcessGroup, copied};
 
+use crate::invalid::check_group;
+
 /// The input of a layer that is split by columns, by heads or by classes: the same values on all its ranks.
 ///
 /// A plain tensor becomes [`Copied`] inside the layer, at the price of one all-reduce in backward. Several layers
@@ -29,10 +31,17 @@ impl<const D: usize> From<Copied<D>> for Operand<D> {
 
 impl<const D: usize> Operand<D> {
     /// The tensor as the ranks of `group` consume it.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when it is copied over another group.
     pub fn copied(self, group: &ProcessGroup) -> Copied<D> {
         match self {
             Self::Replicated(tensor) => copied(tensor, group),
-            Self::Copied(tensor) => tensor,
+            Self::Copied(tensor) => {
+                check_group("copied", tensor.group(), group);
+                tensor
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
 
+use crate::invalid::check_last_dim;
 use crate::placement::REPLICATED;
 
 /// The default of Burn's `Linear`: uniform with bound `1 / sqrt(d_input)`.
@@ -65,7 +66,12 @@ impl ReplicatedLinear {
     ///
     /// - input: `[..., d_input]`
     /// - output: `[..., d_output]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        check_last_dim("linear layer", ("d_input", self.d_input), input.dims());
         affine(input, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 }
@@ -85,7 +91,7 @@ impl ModuleDisplay for ReplicatedLinear {
     }
 }
 
-/// x W + b along the last dim, as one product of two matrices.
+/// x W + b along the last dim, as one product of two matrices. The layer has looked at the last dim before.
 ///
 /// # Shapes
 ///
@@ -94,7 +100,6 @@ impl ModuleDisplay for ReplicatedLinear {
 pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
     let mut shape = x.dims();
     let [d_input, d_output] = weight.dims();
-    assert_eq!(shape[D - 1], d_input, "the last dim of a linear layer's input is d_input; got {shape:?}");
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
     let y = x.reshape([rows, d_input]).matmul(weight);

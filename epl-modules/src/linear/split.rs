@@ -10,7 +10,7 @@ use epl_core::{Context, Place};
 
 use super::operand::Operand;
 use super::replicated::{affine, default_initializer};
-use crate::invalid::refuse;
+use crate::invalid::{check_group, check_last_dim, refuse};
 use crate::placement::{self, check_enough};
 
 /// Which dim of the weight is cut.
@@ -110,7 +110,8 @@ impl SplitLinear {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the input's layout is not that of the cut, or a peer fails.
+    /// Unwinds with an error when the input's layout is not that of the cut, its last dim is not `d_input`, it is
+    /// laid out over another axis, or a peer fails.
     pub fn forward<I: SplitInput>(&self, input: I) -> I::Output {
         input.feed(self)
     }
@@ -120,7 +121,9 @@ impl SplitLinear {
             refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
         }
         let group = self.context.tensor();
-        let local = affine(input.copied(group).local(), self.weight.val(), self.bias.as_ref().map(Param::val));
+        let input = input.copied(group).local();
+        check_last_dim("linear layer", ("d_input", self.d_input), input.dims());
+        let local = affine(input, self.weight.val(), self.bias.as_ref().map(Param::val));
         Split::from_local(local, D - 1, self.d_output, group)
     }
 
@@ -137,6 +140,7 @@ impl SplitLinear {
                 input.size()
             ));
         }
+        check_group("split", input.group(), self.context.tensor());
         let local = affine(input.local(), self.weight.val(), None);
         let sum = Partial::from_local(local, self.context.tensor()).all_reduce();
         match &self.bias {

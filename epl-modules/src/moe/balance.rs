@@ -14,10 +14,12 @@
 //! summed over groups; a group without real tokens adds nothing. Their weight, the number of groups, belongs to
 //! the model.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
+use epl_comm::custom_vjp;
 
 use super::router::Routed;
 use super::routing::Routing;
+use crate::host::{self, HostFloat, Real, View, host_float};
 
 /// The two losses of one call, summed over groups.
 #[derive(Clone, Debug)]
@@ -28,19 +30,35 @@ pub(super) struct Losses {
 
 impl Losses {
     pub(super) fn new(routed: &Routed, routing: &Routing) -> Self {
-        let [tokens, experts] = routed.probabilities.dims();
-        let device = routed.probabilities.device();
-        let dtype = routed.probabilities.dtype();
-        let constant = |factors: Vec<f64>, width: usize, device: &Device| {
-            Tensor::<2>::from_data(TensorData::new(factors, [tokens, width]), (device, dtype))
-        };
-        let balance = constant(auxiliary_factors(routing, experts), experts, &device);
-        let mean = constant(z_factors(routing), 1, &device);
+        let [_, experts] = routed.probabilities.dims();
         Self {
-            auxiliary: (routed.probabilities.clone() * balance).sum(),
-            z: (routed.log_sum.clone().square() * mean).sum(),
+            auxiliary: weighted_sum(routed.probabilities.clone(), auxiliary_factors(routing, experts)),
+            z: weighted_sum(routed.log_sum.clone().square(), z_factors(routing)),
         }
     }
+}
+
+/// Σ x · factor as one node of the graph; in host memory the order of the additions depends on the sizes alone.
+fn weighted_sum(x: Tensor<2>, factors: Vec<f64>) -> Tensor<1> {
+    custom_vjp(
+        (x,),
+        move |(x,)| {
+            let factors = Tensor::<2>::from_data(TensorData::new(factors, x.dims()), (&x.device(), x.dtype()));
+            let sum = match host_float(&x) {
+                Some(HostFloat::Single) => sum_host::<f32>(x, factors.clone()),
+                Some(HostFloat::Double) => sum_host::<f64>(x, factors.clone()),
+                None => (x * factors.clone()).sum(),
+            };
+            (sum, factors)
+        },
+        |factors, grad| (Some(factors * grad.reshape([1, 1])),),
+    )
+}
+
+fn sum_host<T: Real>(x: Tensor<2>, factors: Tensor<2>) -> Tensor<1> {
+    let device = x.device();
+    let sum = host::dot(View::<T>::new(x).slice(), View::<T>::new(factors).slice());
+    host::tensor(vec![sum], [1], &device)
 }
 
 /// What each probability is multiplied by in the auxiliary loss: `[tokens, E]`.

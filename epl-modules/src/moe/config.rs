@@ -31,6 +31,9 @@ pub struct MoeConfig {
     /// Whether the function's output is multiplied by a second product of the input.
     #[config(default = false)]
     pub gated: bool,
+    /// The probability with which hidden features of an expert are dropped in training.
+    #[config(default = 0.0)]
+    pub dropout: f64,
     /// Whether padding is routed, takes places and counts in the losses, as in Hugging Face's Switch
     /// Transformers. What is dropped then depends on the padded length, hence on the cut of the batch.
     #[config(default = false)]

@@ -13,12 +13,13 @@
 //! Every rank takes part in every exchange, forward and backward, also when it sends or receives no row: the
 //! number and order of the collectives depend on the layout alone.
 
-use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::{ProcessGroup, all_to_all_rows, unwind};
 
 use super::arrangement::Arrangement;
 use super::router::Routed;
 use super::routing::{Assignment, Routing};
+use crate::random::Row;
 
 /// The way of the rows of one routing decision.
 pub(super) struct Dispatch {
@@ -51,6 +52,18 @@ impl Dispatch {
     /// - output: `[assignments of this rank's experts, d_model]`
     pub(super) fn send(&self, rows: Tensor<2>) -> Tensor<2> {
         all_to_all_rows(rows, &self.send, &self.receive, &self.group)
+    }
+
+    /// Sends the name of each row's random numbers where [`send`](Self::send) sends the row.
+    pub(super) fn send_names(&self, names: impl Iterator<Item = Row>, device: &Device) -> Vec<Row> {
+        let numbers: Vec<i64> = names.map(Row::to_number).collect();
+        let shape = [numbers.len()];
+        let device = device.clone().without_autodiff();
+        // All 64 bits, whatever the default of the device.
+        let numbers = Tensor::<1, Int>::from_data(TensorData::new(numbers, shape), (&device, DType::I64));
+        let sent = self.group.all_to_all_uneven(numbers, &self.send, &self.receive);
+        let received = sent.unwrap_or_else(|error| unwind(error));
+        received.into_data().iter::<i64>().map(Row::from_number).collect()
     }
 
     /// Sends each row back to where it came from: the inverse of [`send`](Self::send). Differentiable.

@@ -12,7 +12,7 @@ use super::mask::TokenMask;
 use super::router::{Routed, Router};
 use super::routing::{Routing, Rules, route};
 use crate::invalid::refuse;
-use crate::placement::{self, check_enough};
+use crate::placement::check_enough;
 
 /// A mixture of experts in place of a feed-forward network.
 ///
@@ -25,7 +25,7 @@ use crate::placement::{self, check_enough};
 /// The experts are divided over the expert axis and exchange rows with all-to-all; inside, they are divided over
 /// the tensor axis. The router is whole everywhere.
 ///
-/// Two metrics are summed over each step: `PATH.tokens_per_expert`, which counts what each expert took, and
+/// Two metrics are summed over the decisions of each step: `PATH.tokens_per_expert`, which counts what each expert took, and
 /// `PATH.dropped_tokens`, which counts choices that found their expert full.
 ///
 /// Should be created with [`MoeConfig`].
@@ -118,35 +118,41 @@ impl Moe {
         self.forward_routed(x, &routed, &routing)
     }
 
-    /// Applies a routing decision, made now or earlier: what a recomputed segment replays.
+    /// Applies a routing decision, made now or earlier: what a recomputed segment replays. Nothing is counted again.
     ///
     /// # Shapes
     ///
     /// - x: `[batch, seq, d_model]`
     /// - hidden: `[batch, seq, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the decision is that of another batch, or a peer fails.
     pub fn forward_routed(&self, x: Tensor<3>, routed: &Routed, routing: &Routing) -> MoeOutput {
         let [batch, length, width] = x.dims();
         let config = &self.settings.config;
-        self.count(routing);
+        check_mask(&routing.mask, batch, length);
         let dispatch = Dispatch::new(routing, config.experts, self.context.expert());
+        let mask = self.experts.mask(&x, routing, &dispatch);
         let rows = dispatch.send(rows_of(x.reshape([batch * length, width]), routing));
-        let rows = self.experts.forward(rows, &dispatch.arrangement);
+        let rows = self.experts.forward(rows, &dispatch.arrangement, mask);
         let rows = dispatch.send_back(rows);
         let hidden = combine(rows, weights(routed, routing, config.gate.choices()), routing);
         let Losses { auxiliary, z } = Losses::new(routed, routing);
         MoeOutput { hidden: hidden.reshape([batch, length, width]), auxiliary, z }
     }
 
-    /// Decides where the tokens go. It waits for the device.
+    /// Decides where the tokens go, and counts it in the metrics. It waits for the device.
+    ///
+    /// Collective over the tensor axis, whose ranks take the decision of the first: they compute parts of the same
+    /// tokens.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the mask is that of another batch, or a peer fails.
     pub fn decide(&self, [batch, length, _]: [usize; 3], routed: &Routed, mask: &TokenMask) -> Routing {
         let config = &self.settings.config;
-        if (mask.as_slice().len(), mask.length()) != (batch * length, length) {
-            refuse(format!(
-                "the mask has {} tokens in sequences of {}, but the input has {batch} sequences of {length}",
-                mask.as_slice().len(),
-                mask.length()
-            ));
-        }
+        check_mask(mask, batch, length);
         let all = config.route_padding.then(|| TokenMask::all(batch, length));
         let rules = Rules {
             experts: config.experts,
@@ -154,7 +160,9 @@ impl Moe {
             capacity: config.capacity,
             training: self.context.is_training(),
         };
-        route(&routed.read(), all.as_ref().unwrap_or(mask), &rules)
+        let routing = route(&routed.agree(self.context.tensor()), all.as_ref().unwrap_or(mask), &rules);
+        self.count(&routing);
+        routing
     }
 
     fn count(&self, routing: &Routing) {
@@ -168,17 +176,26 @@ impl Moe {
     }
 }
 
+/// Refuses the mask of another batch.
+fn check_mask(mask: &TokenMask, batch: usize, length: usize) {
+    if (mask.as_slice().len(), mask.length()) != (batch * length, length) {
+        refuse(format!(
+            "the mask has {} tokens in sequences of {}, but the input has {batch} sequences of {length}: make it for \
+             this batch",
+            mask.as_slice().len(),
+            mask.length()
+        ));
+    }
+}
+
 impl ModuleDisplay for Moe {
     fn custom_settings(&self) -> Option<DisplaySettings> {
         DisplaySettings::new().with_new_line_after_attribute(false).optional()
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        let MoeConfig { d_model, d_ff, experts, gate, capacity, activation, gated, .. } = &self.settings.config;
-        let placement = [
-            placement::split(self.context.expert(), "expert", *experts),
-            placement::split(self.context.tensor(), "hidden feature", *d_ff),
-        ];
+        let MoeConfig { d_model, d_ff, experts, gate, capacity, activation, gated, dropout, .. } =
+            &self.settings.config;
         content
             .add("d_model", d_model)
             .add("d_ff", d_ff)
@@ -187,7 +204,8 @@ impl ModuleDisplay for Moe {
             .add_debug_attribute("capacity", capacity)
             .add_debug_attribute("activation", activation)
             .add("gated", gated)
-            .add("placement", placement.join("; ").as_str())
+            .add("dropout", dropout)
+            .add("placement", self.experts.placement().as_str())
             .optional()
     }
 }

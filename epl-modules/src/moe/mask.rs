@@ -2,6 +2,8 @@
 
 use burn::tensor::{Bool, Tensor};
 
+use crate::invalid::refuse;
+
 /// Which tokens of a batch are real and which are padding, on the host, where routing is decided.
 ///
 /// A model that knows its lengths makes it without waiting for the device.
@@ -19,8 +21,16 @@ impl TokenMask {
 
     /// Sequences of these lengths, padded behind to `length` tokens.
     ///
-    /// A sequence that is said to be longer than `length` has `length` tokens.
+    /// # Errors
+    ///
+    /// Unwinds with an error when a sequence is longer than that.
     pub fn from_lengths(lengths: &[usize], length: usize) -> Self {
+        if let Some((sequence, real)) = lengths.iter().enumerate().find(|(_, real)| **real > length) {
+            refuse(format!(
+                "sequence {sequence} has {real} tokens, but the batch is padded to {length}: pad it to at least {real}, \
+                 or cut the sequence"
+            ));
+        }
         let real = lengths.iter().flat_map(|real| (0..length).map(move |token| token < *real)).collect();
         Self { length, real }
     }
@@ -60,7 +70,7 @@ mod tests {
     #[test]
     fn three_ways_to_say_the_same() {
         let expected = [true, true, false, false, false, false, true, true, true];
-        let lengths = TokenMask::from_lengths(&[2, 0, 7], 3);
+        let lengths = TokenMask::from_lengths(&[2, 0, 3], 3);
         assert_eq!(lengths.as_slice(), expected);
         assert_eq!((lengths.groups(), lengths.length()), (3, 3));
         let padding: Vec<Vec<bool>> = expected.chunks(3).map(|row| row.iter().map(|real| !real).collect()).collect();
@@ -68,5 +78,10 @@ mod tests {
         assert_eq!(TokenMask::from_padding(Tensor::from_data(rows, &Device::flex())), lengths);
         assert_eq!(TokenMask::all(2, 3), TokenMask::from_lengths(&[3, 3], 3));
         assert_eq!(TokenMask::all(2, 0).groups(), 0);
+    }
+    #[test]
+    fn a_sequence_longer_than_the_batch_is_refused() {
+        let error = epl_comm::catch(|| TokenMask::from_lengths(&[2, 7], 3)).expect_err("7 tokens do not fit");
+        assert!(error.to_string().contains("sequence 1 has 7 tokens, but the batch is padded to 3"), "{error}");
     }
 }

@@ -1,22 +1,29 @@
 //! The router: a linear map from a token to one number an expert.
 
-use burn::module::{Module, Param};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use epl_comm::{ProcessGroup, unwind};
 use epl_core::{Context, Place};
 
 use super::config::MoeConfig;
-use crate::invalid::refuse;
+use crate::invalid::{check_last_dim, refuse};
+use crate::placement::REPLICATED;
 use crate::random::Noise;
 
 /// Scores every expert for every token, in at least 32 bits.
 ///
 /// The weights are whole on every rank, without bias.
 #[derive(Module, Debug)]
+#[module(custom_display)]
 pub struct Router {
     /// Shape `[d_model, experts]`.
     pub weight: Param<Tensor<2>>,
-    #[module(skip)]
-    jitter: f64,
+    /// The width of the tokens.
+    pub d_model: usize,
+    /// How many experts there are, over all ranks.
+    pub experts: usize,
+    /// While training, the input is multiplied by noise in `[1 - jitter, 1 + jitter)`.
+    pub jitter: f64,
     #[module(skip)]
     key: u64,
     #[module(skip)]
@@ -33,9 +40,13 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// The probabilities on the host, row after row. It waits for the device.
-    pub fn read(&self) -> Vec<f64> {
-        self.probabilities.clone().into_data().iter::<f64>().collect()
+    /// The probabilities of the group's first rank, on the host, row after row. It waits for the device. Collective.
+    ///
+    /// Whole weights give the same numbers on every rank; should they ever differ by one bit, two ranks would send
+    /// one token to different experts and add what does not belong together.
+    pub(super) fn agree(&self, group: &ProcessGroup) -> Vec<f64> {
+        let agreed = group.broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error));
+        agreed.into_data().iter::<f64>().collect()
     }
 }
 
@@ -45,6 +56,8 @@ impl Router {
         let initializer = config.router_initializer.clone().unwrap_or_else(normal);
         Self {
             weight: place.param([config.d_model, config.experts], initializer),
+            d_model: config.d_model,
+            experts: config.experts,
             jitter: config.jitter,
             key: place.layer_key("router"),
             context: place.context().clone(),
@@ -57,7 +70,12 @@ impl Router {
     ///
     /// - x: `[batch, seq, d_model]`
     /// - probabilities: `[batch * seq, experts]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the tokens have another width.
     pub fn forward(&self, x: Tensor<3>) -> Routed {
+        check_last_dim("router", ("d_model", self.d_model), x.dims());
         let [batch, length, width] = x.dims();
         let dtype = router_dtype(x.dtype());
         let x = self.shake(x.cast(dtype));
@@ -83,6 +101,21 @@ impl Router {
         let factors = jitter_factors(noise, &samples, shape, self.jitter);
         let factors = Tensor::from_data(TensorData::new(factors, shape), (&x.device(), x.dtype()));
         x * factors
+    }
+}
+
+impl ModuleDisplay for Router {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("experts", &self.experts)
+            .add("jitter", &self.jitter)
+            .add("placement", REPLICATED)
+            .optional()
     }
 }
 

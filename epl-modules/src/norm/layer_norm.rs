@@ -9,7 +9,8 @@ use epl_core::Place;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
-use crate::invalid::refuse;
+use crate::invalid::{check_last_dim, refuse};
+use crate::placement::REPLICATED;
 use crate::precision::wide;
 
 /// Configuration to create a [`LayerNorm`] layer using the [init function](LayerNormConfig::init).
@@ -52,7 +53,7 @@ impl LayerNormConfig {
     ///
     /// Unwinds with an error when epsilon is not positive.
     pub fn init(&self, place: &Place) -> LayerNorm {
-        if self.epsilon <= 0.0 {
+        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
             refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
         }
         LayerNorm {
@@ -71,7 +72,12 @@ impl LayerNorm {
     ///
     /// - input: `[..., d_model]`
     /// - output: `[..., d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        check_last_dim("layer norm", ("d_model", self.d_model), input.dims());
         let (gamma, epsilon) = (self.gamma.val(), self.epsilon);
         match &self.beta {
             Some(beta) => custom_vjp(
@@ -104,7 +110,7 @@ impl ModuleDisplay for LayerNorm {
             .add("d_model", &self.d_model)
             .add("epsilon", &self.epsilon)
             .add("bias", &self.beta.is_some())
-            .add("placement", "replicated")
+            .add("placement", REPLICATED)
             .optional()
     }
 }

@@ -9,7 +9,8 @@ use epl_core::Place;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
-use crate::invalid::refuse;
+use crate::invalid::{check_last_dim, refuse};
+use crate::placement::REPLICATED;
 use crate::precision::wide;
 
 /// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
@@ -47,7 +48,7 @@ impl RmsNormConfig {
     ///
     /// Unwinds with an error when epsilon is not positive.
     pub fn init(&self, place: &Place) -> RmsNorm {
-        if self.epsilon <= 0.0 {
+        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
             refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
         }
         let gamma = place.param([self.d_model], Initializer::Ones);
@@ -62,7 +63,12 @@ impl RmsNorm {
     ///
     /// - input: `[..., d_model]`
     /// - output: `[..., d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        check_last_dim("RMS norm", ("d_model", self.d_model), input.dims());
         let epsilon = self.epsilon;
         custom_vjp(
             (input, self.gamma.val()),
@@ -89,7 +95,7 @@ impl ModuleDisplay for RmsNorm {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        content.add("d_model", &self.d_model).add("epsilon", &self.epsilon).add("placement", "replicated").optional()
+        content.add("d_model", &self.d_model).add("epsilon", &self.epsilon).add("placement", REPLICATED).optional()
     }
 }
 
