@@ -116,9 +116,13 @@ impl Transport for Traced {
         result
     }
 
-    fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split(name, color, key)?;
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let inner = self.inner.split(sequence, name, color, key)?;
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        self.inner.sleep(operation, sequence, sleep);
     }
 
     fn abort(&self, cause: &Error) {
