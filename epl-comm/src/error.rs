@@ -11,22 +11,37 @@ use crate::rank::Rank;
 pub enum Error {
     /// Two members of a group made different calls where the same was expected. Every member gets this error.
     #[error(
-        "call {sequence} of group `{group}`: {first} called {first_call}, but {second} called {second_call}; \
-         all members of a group must make the same calls in the same order"
+        "call {sequence} of group `{group}`: {first} called {first_call}, but {second} called {second_call}{}; \
+         all members of a group must make the same calls in the same order",
+        odd.map_or(String::new(), |odd| format!(", and most members are at one against {odd}"))
     )]
     Mismatch {
         /// The group.
         group: String,
         /// The number of the call in the group, from 1.
         sequence: u64,
-        /// The first member of the group that is at odds with another.
+        /// A member that is at odds with the second: one of the majority, if there is one.
         first: Rank,
         /// What it called.
         first_call: String,
-        /// The first member that is at odds with `first`.
+        /// A member that is at odds with the first.
         second: Rank,
         /// What that one called.
         second_call: String,
+        /// The second again, if more than half of the members agree against it. None where nobody can say who is
+        /// wrong, as between two.
+        odd: Option<Rank>,
+    },
+    /// Ranks wait for each other in different groups. Every rank gets this error.
+    #[error(
+        "ranks wait for each other in a circle: {}; make the calls of different groups in the same order on all \
+         their ranks, or begin them with start_* and wait for them in one order",
+        describe_circle(circle)
+    )]
+    Deadlock {
+        /// The ranks of the circle, from the lowest on, each with the call it waits in for the next one; the last waits
+        /// for the first.
+        circle: Vec<(Rank, String)>,
     },
     /// Another rank failed, or left, and this one was released from what it was doing.
     #[error("{rank} failed: {cause} (noticed in {operation})")]
@@ -56,6 +71,12 @@ pub enum Error {
         /// The device's own message.
         message: String,
     },
+}
+
+fn describe_circle(circle: &[(Rank, String)]) -> String {
+    let next = circle.iter().cycle().skip(1);
+    let waits = circle.iter().zip(next).map(|((rank, call), (next, _))| format!("{rank} waits for {next} in {call}"));
+    waits.collect::<Vec<_>>().join("; ")
 }
 
 /// A result whose error is [`Error`].
@@ -90,14 +111,16 @@ fn from_payload(payload: Box<dyn Any + Send>) -> Error {
         Ok(error) => return *error,
         Err(payload) => payload,
     };
-    let message = match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => match payload.downcast_ref::<&str>() {
-            Some(message) => (*message).to_string(),
-            None => "with a value that is not a message".to_string(),
-        },
-    };
-    Error::Panic { message }
+    Error::Panic { message: message_of(&*payload) }
+}
+
+/// What is known of what was unwound with.
+pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
+    if let Some(error) = payload.downcast_ref::<Error>() {
+        return error.to_string();
+    }
+    let message = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("with a value that is not a message").to_string()
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ impl<const D: usize> Split<D> {
         let (held, expected) = (local.dims()[dim], shard_range(size, group.size(), group.rank()).len());
         if held != expected {
             unwind(Error::invalid(format!(
-                "member {} of group `{}` holds {held} of {size} along dim {dim}, but its part of {} parts is {expected}",
+                "member {} of group `{}` holds {held} of {size} along dim {dim}, but its part of {} parts is \
+                 {expected}; cut it by shard_range",
                 group.rank(),
                 group.name(),
                 group.size()
@@ -217,6 +218,8 @@ impl<const D: usize> Partial<D> {
 
 fn check_dim<const D: usize>(dim: usize) {
     if dim >= D {
-        unwind(Error::invalid(format!("there is no dim {dim} in a tensor of {D} dims")));
+        unwind(Error::invalid(format!(
+            "there is no dim {dim} in a tensor of {D} dims; dims count from 0, so give one below {D}"
+        )));
     }
 }

@@ -41,9 +41,10 @@
 //! - **Calls are compared before memory is touched.** Members that call different things all get an
 //!   [`Error::Mismatch`] with both calls.
 //! - **Nobody waits for ever.** A rank that fails, panics or leaves releases the others with an error that names it;
-//!   what has failed stays failed. Code without `Result` carries an error by [`unwind`] to [`catch`].
-//! - **One order.** Blocking and started collectives of a group run in the order of the calls. One thread uses a
-//!   group.
+//!   ranks that wait for each other in different groups all get an [`Error::Deadlock`] that names the calls. What has
+//!   failed stays failed. Code without `Result` carries an error by [`unwind`] to [`catch`].
+//! - **One order.** Blocking and started collectives of a group run in the order of the calls. One thread uses all
+//!   groups of a rank.
 //! - **Nothing is freed that a peer reads.** A call owns its buffers until all members have left it.
 //!
 //! # What is not here

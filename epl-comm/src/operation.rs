@@ -31,6 +31,8 @@ pub enum Operation {
     },
     /// Nobody leaves before all have come.
     Barrier,
+    /// The group is divided: every member gets all members' colors and keys.
+    Split,
 }
 
 impl fmt::Display for Operation {
@@ -46,6 +48,7 @@ impl fmt::Display for Operation {
             Self::AllToAll => f.write_str("all_to_all"),
             Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
             Self::Barrier => f.write_str("barrier"),
+            Self::Split => f.write_str("split"),
         }
     }
 }
@@ -71,15 +74,19 @@ pub struct Call {
     pub dtype: DType,
     /// The shape of this member's tensor.
     pub shape: Shape,
-    /// The dim that is put together or divided; members may differ there only as [`send`](Self::send) and
-    /// [`receive`](Self::receive) say. `None` where no dim is.
+    /// The dim that is put together or, in a reduce_scatter, divided; members may differ there only as
+    /// [`send`](Self::send) and [`receive`](Self::receive) say. `None` where no dim is.
     pub dim: Option<usize>,
+    /// The dim that an all_to_all divides; otherwise `None`.
+    pub split_dim: Option<usize>,
     /// Rows of the result of a gather or an all-to-all, of the buffer of a scatter; 1 otherwise.
     pub rows: usize,
     /// How many elements go to each member: in each row (reduce_scatter), in all (all_to_all); otherwise empty.
     pub send: Vec<usize>,
     /// How many elements come from each member into each row (all_gather, all_to_all); otherwise empty.
     pub receive: Vec<usize>,
+    /// The name of the group that a split makes; otherwise empty.
+    pub name: String,
     /// The number of the call in its group, from 1. The transport gives it: see
     /// [`Transport::reserve`](crate::Transport::reserve).
     pub sequence: u64,
@@ -88,7 +95,8 @@ pub struct Call {
 impl Call {
     /// A call in which no dim is divided.
     pub fn new(operation: Operation, dtype: DType, shape: Shape) -> Self {
-        Self { operation, dtype, shape, dim: None, rows: 1, send: Vec::new(), receive: Vec::new(), sequence: 0 }
+        let (send, receive, name) = (Vec::new(), Vec::new(), String::new());
+        Self { operation, dtype, shape, dim: None, split_dim: None, rows: 1, send, receive, name, sequence: 0 }
     }
 
     /// Whether member `me` with this call and member `them` with `other` can go on together.
@@ -97,9 +105,12 @@ impl Call {
             && self.dtype == other.dtype
             && match self.operation {
                 Operation::AllToAll => {
-                    self.send[them] == other.rows * other.receive[me]
+                    (self.dim, self.split_dim) == (other.dim, other.split_dim)
+                        && self.same_shape_but_for_dim(other)
+                        && self.send[them] == other.rows * other.receive[me]
                         && other.send[me] == self.rows * self.receive[them]
                 }
+                Operation::Split => self.name == other.name,
                 Operation::AllGather => {
                     (self.dim, self.rows, &self.receive) == (other.dim, other.rows, &other.receive)
                         && self.same_shape_but_for_dim(other)
@@ -118,12 +129,16 @@ impl Call {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operation)?;
-        if self.operation == Operation::Barrier {
-            return Ok(());
+        match self.operation {
+            Operation::Barrier => return Ok(()),
+            Operation::Split => return write!(f, " into `{}`", self.name),
+            _ => {}
         }
         write!(f, " of {} {:?}", self.dtype.name(), self.shape.as_slice())?;
-        if let Some(dim) = self.dim {
-            write!(f, " along dim {dim}")?;
+        match (self.split_dim, self.dim) {
+            (Some(from), Some(to)) => write!(f, " from dim {from} to dim {to}")?,
+            (None, Some(dim)) => write!(f, " along dim {dim}")?,
+            _ => {}
         }
         if !self.send.is_empty() {
             write!(f, ", sending {:?}", self.send)?;

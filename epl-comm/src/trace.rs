@@ -116,14 +116,23 @@ impl Transport for Traced {
         result
     }
 
-    fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split(name, color, key)?;
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let inner = self.inner.split(sequence, name, color, key)?;
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
     }
 
-    fn split_by(&self, name: &str, wish: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split_by(name, wish)?;
+    fn split_by(
+        &self,
+        sequence: u64,
+        name: &str,
+        wish: &dyn Fn(usize) -> (usize, usize),
+    ) -> Result<Arc<dyn Transport>> {
+        let inner = self.inner.split_by(sequence, name, wish)?;
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        self.inner.sleep(operation, sequence, sleep);
     }
 
     fn abort(&self, cause: &Error) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::operation::Call;
+use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 
 /// One rank's place in one group, over some medium: `local` threads today.
@@ -37,12 +37,12 @@ pub trait Transport: Debug + Send + Sync {
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer>;
 
     /// Divides the group: members with the same `color` form a new one, in the order of `key`, then of their
-    /// position here. Collective.
+    /// position here. Collective; `sequence` is the number taken for it.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>>;
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>>;
 
     /// [`split`](Self::split) by a rule that every member can ask for all others: `wish` gives a member's color and
     /// key. Collective.
@@ -50,9 +50,22 @@ pub trait Transport: Debug + Send + Sync {
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    fn split_by(&self, name: &str, wish: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Transport>> {
+    fn split_by(
+        &self,
+        sequence: u64,
+        name: &str,
+        wish: &dyn Fn(usize) -> (usize, usize),
+    ) -> Result<Arc<dyn Transport>> {
         let (color, key) = wish(self.member());
-        self.split(name, color, key)
+        self.split(sequence, name, color, key)
+    }
+
+    /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
+    ///
+    /// A transport that looks for ranks that wait for each other learns of the wait here.
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        let _ = (operation, sequence);
+        sleep();
     }
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.

@@ -3,10 +3,10 @@
 //! All of them unwind when the collective fails, and do nothing in a group of one. A tensor must be tracked on all
 //! members or on none: backward is a collective too.
 
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::Tensor;
 
 use super::custom_vjp::custom_vjp;
-use crate::error::{Error, Result, unwind};
+use crate::error::{Result, unwind};
 use crate::operation::ReduceOp;
 use crate::process_group::{Exchange, ProcessGroup};
 use crate::rank::{shard_range, shard_sizes};
@@ -129,11 +129,7 @@ fn alone<const D: usize>(group: &ProcessGroup, x: Tensor<D>, f: impl FnOnce(Tens
 }
 
 fn sizes<const D: usize>(x: &Tensor<D>, dim: usize, group: &ProcessGroup) -> Vec<usize> {
-    let shape: Shape = x.shape();
-    if dim >= D {
-        unwind(Error::invalid(format!("dim {dim} of a tensor of {D} dims, shape {:?}", shape.as_slice())));
-    }
-    shard_sizes(shape[dim], group.size())
+    shard_sizes(x.dims()[dim], group.size())
 }
 
 /// A collective forward and one backward.

@@ -31,7 +31,7 @@ use crate::error::{Error, Result, unwind};
 /// # Panics
 ///
 /// Unwinds with an [`Error::Invalid`] when the inputs lie on different backends or their devices differ in gradient
-/// checkpointing.
+/// checkpointing; in the backward pass, when a gradient has another shape or element type than its input.
 pub fn custom_vjp<const N: usize, const O: usize, I, S>(
     inputs: I,
     forward: impl FnOnce(I) -> (Tensor<O>, S),

@@ -64,7 +64,7 @@ where
             let gradient = match gradient {
                 Some(gradient) => {
                     let gradient = float::<B>(gradient);
-                    check_shape(&gradient.shape(), &shape);
+                    check(&gradient, &shape, dtype);
                     gradient
                 }
                 // A leaf may go without; the step of any other node insists on a gradient.
@@ -123,7 +123,9 @@ where
 }
 
 fn refuse(message: String) -> Error {
-    Error::invalid(format!("the inputs of a custom operation lie on different backends: {message}"))
+    Error::invalid(format!(
+        "the inputs of a custom operation lie on different backends: {message}; move them to one device"
+    ))
 }
 
 fn float<B: Backend>(tensor: DispatchTensor) -> FloatTensor<B>
@@ -138,12 +140,21 @@ where
     }
 }
 
-fn check_shape(gradient: &Shape, input: &Shape) {
-    if gradient != input {
+/// A gradient is like its input: the tape would add it to others of another kind only to fail far from here.
+fn check(gradient: &impl TensorMetadata, shape: &Shape, dtype: DType) {
+    const WHO: &str = "the backward function of a custom operation";
+    let (given, given_dtype) = (gradient.shape(), gradient.dtype());
+    if given != *shape {
         unwind(Error::invalid(format!(
-            "the backward function of a custom operation gave a gradient of shape {:?} for an input of shape {:?}",
-            gradient.as_slice(),
-            input.as_slice()
+            "{WHO} gave a gradient of shape {:?} for an input of shape {:?}; sum or reshape it to the input's",
+            given.as_slice(),
+            shape.as_slice()
+        )));
+    }
+    if given_dtype != dtype {
+        let (given, dtype) = (given_dtype.name(), dtype.name());
+        unwind(Error::invalid(format!(
+            "{WHO} gave a gradient of {given} for an input of {dtype}; cast() it to {dtype}"
         )));
     }
 }

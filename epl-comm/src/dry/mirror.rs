@@ -32,7 +32,7 @@ fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tenso
             let width = call.send[me] / call.rows.max(1);
             side_by_side(call, &own.reshape([call.rows, width]))
         }
-        Operation::Broadcast { .. } | Operation::Barrier => x,
+        Operation::Broadcast { .. } | Operation::Barrier | Operation::Split => x,
     }
 }
 

@@ -103,7 +103,7 @@ fn links(call: &Call, size: usize, me: usize) -> Vec<(usize, u64)> {
         // The last one of the ring has nobody left to pass it to.
         Operation::Broadcast { root } if next == root => Vec::new(),
         Operation::Broadcast { .. } => to_next(bytes(call)),
-        Operation::Barrier => Vec::new(),
+        Operation::Barrier | Operation::Split => Vec::new(),
     }
 }
 

@@ -49,14 +49,19 @@ impl Transport for DryTransport {
         Ok(mirror::result(&call, buffer, self.members.len(), self.member))
     }
 
-    fn split(&self, name: &str, _color: usize, _key: usize) -> Result<Arc<dyn Transport>> {
+    fn split(&self, _sequence: u64, name: &str, _color: usize, _key: usize) -> Result<Arc<dyn Transport>> {
         Err(Error::invalid(format!(
             "split(`{name}`) in a dry world: the {} other members are not there to say their colors; use split_by()",
             self.members.len() - 1
         )))
     }
 
-    fn split_by(&self, name: &str, wish: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Transport>> {
+    fn split_by(
+        &self,
+        _sequence: u64,
+        name: &str,
+        wish: &dyn Fn(usize) -> (usize, usize),
+    ) -> Result<Arc<dyn Transport>> {
         let color = wish(self.member).0;
         let mut chosen: Vec<usize> = (0..self.members.len()).filter(|member| wish(*member).0 == color).collect();
         chosen.sort_by_key(|member| (wish(*member).1, *member));

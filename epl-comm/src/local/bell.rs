@@ -33,7 +33,7 @@ impl Bell {
 
     /// To be called after a change that somebody may wait for.
     pub(super) fn ring(&self) {
-        // Pairs with the fence in `wait`: either we see the sleeper, or it sees our change.
+        // Pairs with the fence in `sleep`: either we see the sleeper, or it sees our change.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             // Taken so that a sleeper is either before its last look or inside its wait.
@@ -42,20 +42,25 @@ impl Bell {
         }
     }
 
-    /// Blocks until `is_over`, which only looks: it must not ring.
-    pub(super) fn wait(&self, is_over: impl Fn() -> bool) {
+    /// Looks for a while whether it `is_over`.
+    pub(super) fn look(&self, is_over: impl Fn() -> bool) -> bool {
         for _ in 0..self.spins {
             if is_over() {
-                return;
+                return true;
             }
             core::hint::spin_loop();
         }
         for _ in 0..YIELDS {
             if is_over() {
-                return;
+                return true;
             }
             thread::yield_now();
         }
+        false
+    }
+
+    /// Sleeps until it `is_over`, which only looks: it must not ring.
+    pub(super) fn sleep(&self, is_over: impl Fn() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

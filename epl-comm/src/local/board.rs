@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bell::Bell;
 use super::memory::Memory;
+use super::quarrel::Quarrel;
+use super::roster::Roster;
+use super::waits::Wait;
 use super::world::World;
 use crate::error::{Error, Result};
-use crate::operation::{Call, Operation};
+use crate::operation::Call;
 use crate::rank::Rank;
 
 /// What a member brings to a meeting.
@@ -22,8 +25,7 @@ pub(super) struct Post {
 
 /// One group's meeting place.
 pub(super) struct Board {
-    pub(super) name: String,
-    pub(super) members: Vec<Rank>,
+    pub(super) roster: Arc<Roster>,
     slots: Box<[Slot]>,
     bell: Arc<Bell>,
     /// Boards of groups being split off, by the call and the color, with the members that have not yet taken theirs.
@@ -33,8 +35,6 @@ pub(super) struct Board {
 /// One member's place. Its counters lie on a cache line that only the member writes.
 #[repr(C, align(128))]
 struct Slot {
-    /// The last call this member has taken a number for.
-    reserved: AtomicU64,
     /// The last call this member has put its post up for.
     posted: AtomicU64,
     /// The last call in which this member is done with everybody's memory.
@@ -49,19 +49,10 @@ unsafe impl Sync for Slot {}
 
 impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
-        let slot = |_: &Rank| Slot {
-            reserved: AtomicU64::new(0),
-            posted: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-            post: UnsafeCell::new(None),
-        };
+        let slot = |_: &Rank| Slot { posted: AtomicU64::new(0), left: AtomicU64::new(0), post: UnsafeCell::new(None) };
         let slots = members.iter().map(slot).collect();
-        Self { name: name.to_string(), members, slots, bell: world.bell(), children: Mutex::default() }
-    }
-
-    /// Takes the next number of a call for a member.
-    pub(super) fn reserve(&self, member: usize) -> u64 {
-        self.slots[member].reserved.fetch_add(1, Ordering::Release) + 1
+        let roster = Arc::new(Roster::new(name, members));
+        Self { roster, slots, bell: world.bell(), children: Mutex::default() }
     }
 
     /// The number of the last call that a member has posted.
@@ -116,7 +107,7 @@ impl Board {
 
 impl fmt::Debug for Board {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Board").field("name", &self.name).field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("Board").field("roster", &self.roster).finish_non_exhaustive()
     }
 }
 
@@ -147,25 +138,18 @@ impl Meeting<'_> {
 
     /// Compares all calls. Every member finds the same.
     pub(super) fn check(&self) -> Result<()> {
-        // What all must have in common is compared with the first; what two must agree on, between all pairs.
-        let pairwise = self.post(0).call.operation == Operation::AllToAll;
-        let firsts = if pairwise { self.board.slots.len() } else { 1 };
-        for first in 0..firsts {
-            for second in first + 1..self.board.slots.len() {
-                let (a, b) = (&self.post(first).call, &self.post(second).call);
-                if !a.agrees(first, b, second) {
-                    return Err(Error::Mismatch {
-                        group: self.board.name.clone(),
-                        sequence: self.sequence,
-                        first: self.board.members[first],
-                        first_call: a.to_string(),
-                        second: self.board.members[second],
-                        second_call: b.to_string(),
-                    });
-                }
-            }
-        }
-        Ok(())
+        let quarrel = Quarrel::among(self.board.slots.len(), |member| &self.post(member).call);
+        let Some(Quarrel { first, second, second_is_odd }) = quarrel else { return Ok(()) };
+        let Roster { name, members, .. } = &*self.board.roster;
+        Err(Error::Mismatch {
+            group: name.clone(),
+            sequence: self.sequence,
+            first: members[first],
+            first_call: self.post(first).call.to_string(),
+            second: members[second],
+            second_call: self.post(second).call.to_string(),
+            odd: second_is_odd.then_some(members[second]),
+        })
     }
 
     /// Says that this member is done, waits for all the others, and takes its post back.
@@ -180,15 +164,19 @@ impl Meeting<'_> {
     }
 
     fn wait_for_all(&self, counter: fn(&Slot) -> &AtomicU64) -> Result<()> {
-        for (slot, rank) in self.board.slots.iter().zip(&self.board.members) {
+        let (bell, roster) = (&self.board.bell, &self.board.roster);
+        for (member, (slot, rank)) in self.board.slots.iter().zip(&roster.members).enumerate() {
             let has_come = || counter(slot).load(Ordering::Acquire) >= self.sequence;
-            let cannot_come = || self.world.has_ended(*rank) && slot.reserved.load(Ordering::Acquire) < self.sequence;
+            let cannot_come = || self.world.has_ended(*rank) && !roster.has_reserved(member, self.sequence);
+            let is_over = || has_come() || self.world.failure().is_some() || cannot_come();
             if has_come() {
                 continue;
             }
-            self.board.bell.wait(|| has_come() || self.world.failure().is_some() || cannot_come());
+            if !bell.look(is_over) {
+                self.world.sleep(roster.members[self.member], self.wait(), &mut || bell.sleep(is_over));
+            }
             if self.world.failure().is_none() && !has_come() {
-                self.world.fail(*rank, || format!("it returned without taking part in {}", self.describe()));
+                self.world.fail(*rank, format!("it returned without taking part in {}", self.describe()));
             }
             // Looked at again: what came before the failure counts.
             if !has_come()
@@ -200,11 +188,19 @@ impl Meeting<'_> {
         Ok(())
     }
 
+    fn wait(&self) -> Wait {
+        let (roster, operation) = (self.board.roster.clone(), self.own_call().operation);
+        Wait { roster, operation, sequence: self.sequence }
+    }
+
     fn describe(&self) -> String {
+        describe(&self.board.roster.name, self.own_call())
+    }
+
+    fn own_call(&self) -> &Call {
         // SAFETY: a member's own post is written by nobody else, and not by itself while it waits.
         let own = unsafe { &*self.board.slots[self.member].post.get() };
-        let own = own.as_ref().expect("this member has posted");
-        describe(&self.board.name, &own.call)
+        &own.as_ref().expect("this member has posted").call
     }
 }
 

@@ -35,13 +35,18 @@
 //! | returns an error, panics, unwinds | find the world's failure, which names it |
 //! | returns although a call of others needs it | see that it has ended and has not reserved that call |
 //! | makes another call | all find the mismatch |
+//! | waits in another group for one that waits for it | whoever closes the circle sees it (`waits`) |
 //!
-//! A wait spins a little, then yields, then sleeps on the board's bell; a failure, and a rank's end, ring all bells.
+//! A wait spins a little, then yields, then looks for a circle and sleeps on the board's bell; a failure, and a rank's
+//! end, ring all bells.
 
 mod bell;
+mod roster;
+mod waits;
 mod world;
 mod memory;
 mod number;
+mod quarrel;
 mod board;
 mod staging;
 mod work;

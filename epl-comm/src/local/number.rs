@@ -75,7 +75,10 @@ macro_rules! with_number {
                 type $number = $type;
                 Ok($body)
             })+
-            other => Err($crate::error::Error::invalid(format!("a collective of {}, which is not a plain number", other.name()))),
+            other => Err($crate::error::Error::invalid(format!(
+                "a collective of {}, which is not a plain number; cast() the tensor to a float or an int type",
+                other.name()
+            ))),
         }
     };
 }

@@ -20,7 +20,7 @@ const STACK: usize = 8 << 20;
 /// Runs `f` once for each of `ranks` ranks, each on a thread of its own, and returns what each returned.
 ///
 /// Each rank works inside its own rayon pool of (cores ÷ ranks) threads, at least one, so that the loops of Flex do
-/// not fight over one pool. When this returns, no thread of it is left.
+/// not fight over one pool. When this returns, no thread of it is left, but for those of groups that were returned.
 ///
 /// A rank that returns an error, panics or unwinds releases the others from whatever collective they wait in; so does
 /// one that returns while others wait for it.
@@ -38,14 +38,20 @@ const STACK: usize = 8 << 20;
 ///
 /// # Errors
 ///
-/// When a rank did not succeed: the failure that came first, with the rank that caused it.
+/// When a rank did not succeed, or a collective failed, even if every rank made up for it and returned well: the
+/// failure that came first, with the rank that caused it. Where no single rank did (two calls that do not fit, ranks
+/// that wait for each other), the rank is the lowest of those that the error names.
+///
+/// # Panics
+///
+/// When the conversion into `E` panics; the ranks have been released by then.
 pub fn run<T, E>(ranks: usize, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
 where
     T: Send,
     E: From<Error> + Display + Send,
 {
     if ranks == 0 {
-        return Err((Rank(0), Error::invalid("a world needs at least one rank").into()));
+        return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
     }
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let world = Arc::new(World::new(ranks, cores));
@@ -56,19 +62,21 @@ where
         let spawn = |rank| {
             let (launch, f) = (&launch, &f);
             Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || launch.rank(rank, f)).map_err(|error| {
-                let error = Error::invalid(format!("cannot start a thread: {error}"));
-                launch.world.fail(rank, || error.to_string());
+                let error = Error::invalid(format!(
+                    "cannot start the thread of {rank} of {ranks}: {error}; run fewer ranks, or allow the process more \
+                     threads"
+                ));
+                launch.world.fail(rank, error.to_string());
                 Err(error.into())
             })
         };
         let threads: Vec<_> = (0..ranks).map(|rank| spawn(Rank(rank))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| {
-            thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
-        };
-        threads.into_iter().map(|thread| thread.map_or_else(|failed| failed, join)).collect::<Vec<_>>()
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| thread.join();
+        threads.into_iter().map(|thread| thread.map_or_else(Ok, join)).collect::<Vec<_>>()
     });
     helpers.join();
-    judge(&world, results)
+    let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+    judge(&world, results.into_iter().map(unwrap).collect())
 }
 
 /// What the threads of one launch share.
@@ -89,23 +97,42 @@ impl Launch<'_> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
             let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
-            let group = ProcessGroup::with_helpers(Arc::new(transport), self.helpers.clone());
-            catch(|| f(group)).unwrap_or_else(|error| Err(error.into()))
+            let driver = self.world.driver(rank).clone();
+            let group = ProcessGroup::with_driver(Arc::new(transport), self.helpers.clone(), driver);
+            catch(|| f(group)).unwrap_or_else(|error| {
+                // Before the caller's code is run: whatever it does, the others do not wait for it.
+                self.world.fail(rank, error.to_string());
+                Err(error.into())
+            })
         };
         let pool =
             ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank_name(rank));
         // Scoped, so that the pool's threads have ended when this returns.
         let result = pool
             .build_scoped(|thread| thread.run(), |pool| pool.install(body))
-            .unwrap_or_else(|error| Err(Error::invalid(format!("cannot start a pool of threads: {error}")).into()));
-        if let Err(error) = &result {
-            self.world.fail(rank, || error.to_string());
+            .unwrap_or_else(|error| Err(self.no_pool(rank, &error).into()));
+        if let Err(error) = &result
+            && self.world.failure().is_none()
+        {
+            // The caller's code, which may do anything; so not inside of `fail`.
+            let text = catch(|| error.to_string());
+            let cause = text.unwrap_or_else(|panic| format!("its error has no text, as its Display {panic}"));
+            self.world.fail(rank, cause);
         }
         result
     }
+
+    fn no_pool(&self, rank: Rank, cause: &rayon::ThreadPoolBuildError) -> Error {
+        let message = format!(
+            "cannot start the {} threads of {rank}: {cause}; run fewer ranks, or allow the process more threads",
+            self.threads
+        );
+        self.world.fail(rank, message.clone());
+        Error::invalid(message)
+    }
 }
 
-/// Tells the others that a rank has ended, when it is dropped.
+/// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.
 struct Departure<'a> {
     world: &'a World,
     rank: Rank,
@@ -115,7 +142,7 @@ impl Drop for Departure<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
-            self.world.fail(self.rank, || "it panicked while it handled an error".to_string());
+            self.world.fail(self.rank, "it panicked while it handled an error".to_string());
         }
         self.world.end(self.rank);
     }
@@ -126,7 +153,7 @@ fn rank_name(rank: Rank) -> String {
 }
 
 /// All results, or the one that counts among the failures.
-fn judge<T, E>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Rank, E)> {
+fn judge<T, E: From<Error>>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Rank, E)> {
     let culprit = world.failure().map(|failure| failure.rank);
     let mut values = Vec::with_capacity(results.len());
     let mut failures = Vec::new();
@@ -137,7 +164,12 @@ fn judge<T, E>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Ran
         }
     }
     if failures.is_empty() {
-        return Ok(values);
+        return match world.failure() {
+            None => Ok(values),
+            Some(failure) => {
+                Err((failure.rank, failure.to_error("the run, whose ranks all returned well".into()).into()))
+            }
+        };
     }
     // The culprit may have returned well, too early; then whoever noticed says so.
     let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);

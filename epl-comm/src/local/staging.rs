@@ -38,7 +38,9 @@ impl Staged {
         let dtype = tensor.dtype();
         let start = tensor.layout().start_offset() * dtype.size();
         let range = start..start + tensor.layout().num_elements() * dtype.size();
-        Self { bytes: tensor.data_arc(), range, home: Home { dtype, device } }
+        let bytes = tensor.data_arc();
+        assert!(range.end <= bytes.len(), "a tensor of bytes {range:?} lies in a memory of {} bytes", bytes.len());
+        Self { bytes, range, home: Home { dtype, device } }
     }
 
     fn through_host(buffer: Buffer) -> Result<Self> {
@@ -82,7 +84,10 @@ impl Home {
 
 fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<(TensorData, Device)> {
     let device = tensor.device();
-    let data = tensor.try_into_data().map_err(|error| Error::Staging { message: error.to_string() })?;
+    let bytes = tensor.shape().num_elements() * tensor.dtype().size();
+    let data = tensor
+        .try_into_data()
+        .map_err(|error| Error::Staging { message: format!("{bytes} bytes of {device:?}: {error}") })?;
     Ok((data, device))
 }
 

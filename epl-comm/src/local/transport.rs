@@ -1,7 +1,6 @@
 //! One rank's place in one group of threads.
 
-use core::hash::{Hash, Hasher};
-use std::hash::DefaultHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::{DType, Shape};
@@ -9,10 +8,11 @@ use burn::tensor::{DType, Shape};
 use super::board::{Board, Post, describe};
 use super::memory::{Divided, Memory};
 use super::staging::Staged;
+use super::waits::Wait;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, message_of};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
@@ -33,21 +33,27 @@ impl LocalTransport {
     }
 
     fn rank(&self) -> Rank {
-        self.board.members[self.member]
+        self.board.roster.members[self.member]
     }
 
     fn attempt(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
-        // Also when the lock is poisoned: a meeting was not left then.
-        let Ok(_busy) = self.busy.try_lock() else {
-            return Err(Error::invalid(format!("group `{}` was used by two threads at once", self.board.name)));
-        };
-        let due = self.board.posted(self.member) + 1;
-        if call.sequence != due {
-            let (group, sequence) = (&self.board.name, call.sequence);
-            return Err(Error::invalid(format!("call {sequence} of group `{group}` came where call {due} was due")));
-        }
+        let group = &self.board.roster.name;
+        let busy = self.busy.try_lock();
+        // Looked for while `busy` is held: whoever gave up with a post on the board has seen the failure before.
         if let Some(failure) = self.world.failure() {
-            return Err(failure.to_error(describe(&self.board.name, &call)));
+            return Err(failure.to_error(describe(group, &call)));
+        }
+        // Also when the lock is poisoned: a meeting was not left then.
+        let Ok(_busy) = busy else {
+            let message = "was used by two threads at once; use all groups of a rank from one thread";
+            return Err(Error::invalid(format!("group `{group}` {message}")));
+        };
+        let (sequence, due) = (call.sequence, self.board.posted(self.member) + 1);
+        if sequence != due {
+            return Err(Error::invalid(format!(
+                "call {sequence} of group `{group}` came where call {due} was due; wait for what was started on the \
+                 traced group before the other one is used, and the other way round"
+            )));
         }
         let staged = stage(&call, buffer)?;
         let (memory, mut kept) = match call.operation {
@@ -57,7 +63,7 @@ impl LocalTransport {
             _ => (Memory::Read { owner: staged.bytes, range: staged.range.clone() }, None),
         };
         // SAFETY: `busy` is held; the number is the next one; after an error the world has failed, which was looked
-        // for above, and after a meeting that was not left `busy` is poisoned.
+        // for above, and after a panic `busy` is poisoned.
         let meeting = unsafe { self.board.meet(&self.world, self.member, Post { call, memory }) }?;
         let made = meeting.check().and_then(|()| work(&meeting, self.member, &mut kept));
         let post = meeting.leave();
@@ -74,13 +80,25 @@ impl LocalTransport {
         };
         Ok(staged.home.bring(bytes, staged.range))
     }
+
+    /// Ends the world. All members blame the same rank for a mismatch, or none.
+    fn fail(&self, error: &Error) {
+        match error {
+            Error::Mismatch { odd: Some(odd), .. } => self.world.fail(*odd, error.to_string()),
+            Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
+            _ => self.world.fail(self.rank(), error.to_string()),
+        }
+    }
 }
 
 /// The buffer in host memory, checked against the call that is made with it.
 fn stage(call: &Call, buffer: Buffer) -> Result<Staged> {
     let (dtype, elements) = (buffer.dtype(), buffer.shape().num_elements());
     if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
-        return Err(Error::invalid(format!("{call} was given {elements} elements of {}", dtype.name())));
+        return Err(Error::invalid(format!(
+            "{call} was given {elements} elements of {}; give it a buffer of the call's shape and element type",
+            dtype.name()
+        )));
     }
     let staged = Staged::new(buffer)?;
     Ok(match call.operation {
@@ -91,7 +109,7 @@ fn stage(call: &Call, buffer: Buffer) -> Result<Staged> {
 
 impl Transport for LocalTransport {
     fn name(&self) -> &str {
-        &self.board.name
+        &self.board.roster.name
     }
 
     fn member(&self) -> usize {
@@ -99,70 +117,49 @@ impl Transport for LocalTransport {
     }
 
     fn members(&self) -> &[Rank] {
-        &self.board.members
+        &self.board.roster.members
     }
 
     fn reserve(&self) -> u64 {
-        self.board.reserve(self.member)
+        self.board.roster.reserve(self.member)
     }
 
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
-        let result = self.attempt(call, buffer);
-        if let Err(error) = &result {
-            // All members blame the same rank for a mismatch.
-            let culprit = if let Error::Mismatch { second, .. } = error { *second } else { self.rank() };
-            self.world.fail(culprit, || error.to_string());
+        match catch_unwind(AssertUnwindSafe(|| self.attempt(call, buffer))) {
+            Ok(result) => result.inspect_err(|error| self.fail(error)),
+            Err(payload) => {
+                // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
+                self.world.fail(self.rank(), format!("it panicked in a collective: {}", message_of(&*payload)));
+                resume_unwind(payload)
+            }
         }
-        result
     }
 
-    fn split(&self, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let sequence = self.reserve();
-        let size = self.board.members.len();
-        let wish = vec![color as i64, key as i64, fingerprint(name)];
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let members = &self.board.roster.members;
+        let wish = [color as i64, key as i64];
         let call = Call {
             sequence,
+            name: name.to_string(),
             dim: Some(0),
-            receive: vec![wish.len(); size],
-            ..Call::new(Operation::AllGather, DType::I64, Shape::new([wish.len()]))
+            receive: vec![wish.len(); members.len()],
+            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
         };
-        let wishes = self.run(call, Buffer::from_values(wish.clone()))?.into_values::<i64>();
+        let wishes = self.run(call, Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
         let wishes: Vec<&[i64]> = wishes.chunks(wish.len()).collect();
-        if let Some(other) = (0..size).find(|other| wishes[*other][2] != wishes[0][2]) {
-            return Err(self.different_names(name, wish[2], other, wishes[0][2], sequence));
-        }
-        let mut chosen: Vec<usize> = (0..size).filter(|member| wishes[*member][0] == wish[0]).collect();
-        chosen.sort_by_key(|member| (wishes[*member][1], *member));
+        let mut chosen: Vec<usize> = (0..members.len()).filter(|member| wishes[*member][0] == wish[0]).collect();
+        chosen.sort_by_key(|member| (wishes[*member][1] as usize, *member));
         let member = chosen.iter().position(|member| *member == self.member).expect("a member has its own color");
-        let ranks = chosen.iter().map(|member| self.board.members[*member]).collect();
+        let ranks = chosen.iter().map(|member| members[*member]).collect();
         let board = self.board.child(sequence, color, name, ranks, &self.world);
         Ok(Arc::new(Self::new(self.world.clone(), board, member)))
     }
 
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        self.world.sleep(self.rank(), Wait { roster: self.board.roster.clone(), operation, sequence }, sleep);
+    }
+
     fn abort(&self, cause: &Error) {
-        self.world.fail(self.rank(), || cause.to_string());
+        self.world.fail(self.rank(), cause.to_string());
     }
-}
-
-impl LocalTransport {
-    /// Member `other` gave another name than member 0; a member knows its own name only.
-    fn different_names(&self, name: &str, own: i64, other: usize, first: i64, sequence: u64) -> Error {
-        let call = |is_mine: bool| match is_mine {
-            true => format!("split(`{name}`)"),
-            false => format!("split with another name than `{name}`"),
-        };
-        let (first_call, second_call) =
-            if own == first { (call(true), call(false)) } else { (call(false), call(true)) };
-        let (first, second) = (self.board.members[0], self.board.members[other]);
-        let error =
-            Error::Mismatch { group: self.board.name.clone(), sequence, first, first_call, second, second_call };
-        self.world.fail(second, || error.to_string());
-        error
-    }
-}
-
-fn fingerprint(name: &str) -> i64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish() as i64
 }

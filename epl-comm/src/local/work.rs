@@ -24,10 +24,10 @@ pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<B
     let (rows, send) = (call.rows, &call.send);
     with_number!(call.dtype, N => match call.operation {
         Operation::AllReduce(op) => {
-            all_reduce::<N>(meeting, member, op);
+            all_reduce::<N>(meeting, member, call.shape.num_elements(), op);
             None
         }
-        Operation::AllGather => Some(Arc::new(all_gather::<N>(meeting, rows, &call.receive))),
+        Operation::AllGather | Operation::Split => Some(Arc::new(all_gather::<N>(meeting, rows, &call.receive))),
         Operation::ReduceScatter(op) => Some(Arc::new(reduce_scatter::<N>(meeting, rows, member, send, op))),
         Operation::AllToAll => Some(Arc::new(all_to_all::<N>(meeting, rows, member, &call.receive))),
         Operation::Broadcast { root } if root != member => {
@@ -38,13 +38,14 @@ pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<B
 }
 
 /// Reduces this member's slice of all buffers, and leaves the result in all of them.
-fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, op: ReduceOp) {
+fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: ReduceOp) {
     let mut slices: Vec<&mut [N]> = Vec::with_capacity(meeting.posts().len());
     for post in meeting.posts() {
         let Memory::Write(memory) = &post.memory else { panic!("an all-reduce posts memory to be written") };
-        let range = own_lines::<N>(memory.len::<N>(), meeting.posts().len(), member);
-        // SAFETY: all members agree on the length; slice `member` of every buffer is this member's alone, once in
-        // this loop, until it leaves, and the meeting is not left before this function returns.
+        assert_eq!(memory.len::<N>(), len, "a buffer of an all-reduce covers its memory as a whole");
+        let range = own_lines::<N>(len, meeting.posts().len(), member);
+        // SAFETY: all members have the same length, as their calls agree; slice `member` of every buffer is this
+        // member's alone, once in this loop, until it leaves, and the meeting is not left before this function returns.
         slices.push(unsafe { memory.part::<N>(range) });
     }
     let Some((first, others)) = slices.split_first_mut() else { return };

@@ -1,33 +1,49 @@
-//! What all ranks of one launch share: who has ended, and the first failure.
+//! What all ranks of one launch share: who has ended, who waits for whom, and the first failure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::bell::Bell;
+use super::waits::{Wait, Waits};
 use crate::error::Error;
+use crate::process_group::Driver;
 use crate::rank::Rank;
 
 /// The ranks of one launch.
 #[derive(Debug)]
 pub(super) struct World {
     ended: Box<[AtomicBool]>,
+    drivers: Box<[Driver]>,
+    waits: Waits,
     failure: OnceLock<Failure>,
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Whether ranks outnumber cores.
-    pub(super) crowded: bool,
+    crowded: bool,
 }
 
 /// The first failure. It stays.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Failure {
+    /// Who caused it; of several who share it, the lowest.
     pub(super) rank: Rank,
-    pub(super) cause: String,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+enum Cause {
+    /// The rank's own; others learn that a peer failed.
+    Own(String),
+    /// Nobody's in particular; all get the same error.
+    Shared(Error),
 }
 
 impl Failure {
     /// What a rank gets that was released from `operation`.
     pub(super) fn to_error(&self, operation: String) -> Error {
-        Error::Peer { rank: self.rank, operation, cause: self.cause.clone() }
+        match &self.cause {
+            Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
+            Cause::Shared(error) => error.clone(),
+        }
     }
 }
 
@@ -35,10 +51,17 @@ impl World {
     pub(super) fn new(ranks: usize, cores: usize) -> Self {
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
+            drivers: (0..ranks).map(|_| Driver::default()).collect(),
+            waits: Waits::new(ranks),
             failure: OnceLock::new(),
             bells: Mutex::new(Vec::new()),
             crowded: ranks > cores,
         }
+    }
+
+    /// The thread that uses a rank's groups.
+    pub(super) fn driver(&self, rank: Rank) -> &Driver {
+        &self.drivers[rank.0]
     }
 
     /// A bell that failures and ends ring too.
@@ -50,9 +73,32 @@ impl World {
         bell
     }
 
+    /// Calls `sleep`, in which a thread of `rank` blocks for `wait`. When that is the rank's own thread and closes a
+    /// circle of ranks that wait for each other, the world fails first.
+    pub(super) fn sleep(&self, rank: Rank, wait: Wait, sleep: &mut dyn FnMut()) {
+        if !self.driver(rank).is_here() {
+            // A helper thread: its rank goes on.
+            return sleep();
+        }
+        if let Some(circle) = self.waits.begin(rank, wait) {
+            self.fail_together(circle[0].0, Error::Deadlock { circle });
+        }
+        sleep();
+        self.waits.end(rank);
+    }
+
     /// Records that `rank` failed, unless another did before, and releases everybody.
-    pub(super) fn fail(&self, rank: Rank, cause: impl FnOnce() -> String) {
-        self.failure.get_or_init(|| Failure { rank, cause: cause() });
+    pub(super) fn fail(&self, rank: Rank, cause: String) {
+        self.record(Failure { rank, cause: Cause::Own(cause) });
+    }
+
+    /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
+    pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
+        self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
+    }
+
+    fn record(&self, failure: Failure) {
+        self.failure.get_or_init(|| failure);
         self.ring();
     }
 

@@ -23,6 +23,7 @@ pub(crate) struct Helper {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     outstanding: Arc<AtomicUsize>,
+    transport: Arc<dyn Transport>,
     retired: Helpers,
 }
 
@@ -51,23 +52,26 @@ impl Helper {
         let outstanding = Arc::new(AtomicUsize::new(0));
         let ended = outstanding.clone();
         let name = format!("{} of {}", transport.name(), transport.members()[transport.member()]);
+        let carrier = transport.clone();
         let work = move || {
             for Job { call, buffer, ticket } in queue {
-                let result = catch(|| transport.run(call, buffer)).unwrap_or_else(Err);
+                let result = catch(|| carrier.run(call, buffer)).unwrap_or_else(Err);
                 if let Err(error) = &result {
                     // The caller learns of it at `wait`, which may be late, or never come.
-                    transport.abort(error);
+                    carrier.abort(error);
                 }
                 // Before the ticket is filled: the caller's next call may then run on its own thread.
                 ended.fetch_sub(1, Ordering::Release);
                 ticket.fill(result);
             }
         };
-        let thread = Builder::new()
-            .name(name)
-            .spawn(work)
-            .map_err(|error| Error::invalid(format!("cannot start a helper thread: {error}")))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, retired })
+        let thread = Builder::new().name(name.clone()).spawn(work).map_err(|error| {
+            Error::invalid(format!(
+                "cannot start the helper thread `{name}`: {error}; start collectives on fewer groups, or allow the \
+                 process more threads"
+            ))
+        })?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, transport, retired })
     }
 
     /// Whether no call is queued or running.
@@ -84,7 +88,7 @@ impl Helper {
 
     /// Queues a call.
     pub(crate) fn submit(&self, call: Call, buffer: Buffer) -> Ticket {
-        let ticket = Ticket::default();
+        let ticket = Ticket::new(self.transport.clone(), &call);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");
         if jobs.send(Job { call, buffer, ticket: ticket.clone() }).is_err() {

@@ -5,22 +5,33 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::error::Result;
+use crate::operation::{Call, Operation};
+use crate::transport::Transport;
 
 /// How often the caller looks before it goes to sleep: a few microseconds.
 const LOOKS: usize = 200;
 
 /// A place for one result. The caller holds one clone, the job another.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Ticket(Arc<Place>);
 
-#[derive(Default)]
 struct Place {
+    /// What the caller waits in, and for which call.
+    transport: Arc<dyn Transport>,
+    operation: Operation,
+    sequence: u64,
     result: Mutex<Option<Result<Buffer>>>,
     filled: Condvar,
     is_done: AtomicBool,
 }
 
 impl Ticket {
+    pub(super) fn new(transport: Arc<dyn Transport>, call: &Call) -> Self {
+        let (operation, sequence) = (call.operation, call.sequence);
+        let (result, filled, is_done) = Default::default();
+        Self(Arc::new(Place { transport, operation, sequence, result, filled, is_done }))
+    }
+
     pub(crate) fn fill(&self, result: Result<Buffer>) {
         *self.0.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.0.is_done.store(true, Ordering::Release);
@@ -34,16 +45,24 @@ impl Ticket {
     pub(crate) fn wait(self) -> Result<Buffer> {
         for _ in 0..LOOKS {
             if self.is_done() {
-                break;
+                return self.take();
             }
             core::hint::spin_loop();
         }
+        let place = &*self.0;
+        place.transport.sleep(place.operation, place.sequence, &mut || self.sleep());
+        self.take()
+    }
+
+    fn sleep(&self) {
         let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = result.take() {
-                return result;
-            }
+        while result.is_none() {
             result = self.0.filled.wait(result).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn take(&self) -> Result<Buffer> {
+        let result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.expect("a ticket is waited for once, after it was filled")
     }
 }

@@ -13,7 +13,9 @@ use crate::operation::{Call, Operation, ReduceOp};
 ///
 /// All of them are [`Error::Invalid`](crate::Error::Invalid) when an argument does not fit (nothing is sent then), or
 /// a tensor is tracked, or another thread owns the group; [`Error::Mismatch`](crate::Error::Mismatch) when members
-/// make different calls; [`Error::Peer`](crate::Error::Peer) when another rank failed or left.
+/// make different calls; [`Error::Deadlock`](crate::Error::Deadlock) when ranks wait for each other in several groups;
+/// [`Error::Peer`](crate::Error::Peer) when another rank failed or left. A buffer that cannot be moved between device
+/// and host is an [`Error::Staging`](crate::Error::Staging).
 impl ProcessGroup {
     /// Every member gets the reduction of all members' tensors, the same bits on all.
     ///
@@ -41,8 +43,7 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         dim: usize,
     ) -> Result<Tensor<D, K>> {
-        let sizes = vec![x.dims().get(dim).copied().unwrap_or_default(); self.size()];
-        self.all_gather_uneven(x, dim, &sizes)
+        self.run(self.prepare_even_gather(x, dim)?)
     }
 
     /// [`all_gather`](Self::all_gather) of different extents; `sizes[m]` is member m's.
@@ -72,8 +73,7 @@ impl ProcessGroup {
         dim: usize,
         op: ReduceOp,
     ) -> Result<Tensor<D, K>> {
-        let sizes = self.even_sizes("reduce_scatter", x.dims().get(dim).copied().unwrap_or_default())?;
-        self.reduce_scatter_uneven(x, dim, &sizes, op)
+        self.run(self.prepare_even_scatter(x, dim, op)?)
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) into different extents; `sizes[m]` is member m's.
@@ -105,11 +105,7 @@ impl ProcessGroup {
         split_dim: usize,
         concat_dim: usize,
     ) -> Result<Tensor<D, K>> {
-        let shape = x.dims();
-        let extent = |dim: usize| shape.get(dim).copied().unwrap_or_default();
-        let split = self.even_sizes("all_to_all", extent(split_dim))?;
-        let concat = vec![extent(concat_dim); self.size()];
-        self.exchange(x, Exchange { split: (split_dim, &split), concat: (concat_dim, &concat) })
+        self.run(self.prepare_all_to_all(x, split_dim, concat_dim)?)
     }
 
     /// Sends `send[m]` rows of dim 0 to each member m, in order, and receives `receive[m]` rows from each.

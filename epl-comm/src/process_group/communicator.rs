@@ -1,11 +1,12 @@
-//! What all clones of a group share: the transport, the thread that owns it and its queue of started calls.
+//! What all clones of a group share: the transport, the thread that drives the rank and the queue of started calls.
 
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, ThreadId};
+use std::thread;
 
+use super::driver::Driver;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::operation::Call;
+use crate::operation::{Call, Operation};
 use crate::pending::{Helper, Helpers, Pending};
 use crate::transport::Transport;
 
@@ -13,39 +14,43 @@ use crate::transport::Transport;
 pub(super) struct Communicator {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) helpers: Helpers,
-    owner: OnceLock<ThreadId>,
+    pub(super) driver: Driver,
     helper: OnceLock<Helper>,
 }
 
 impl Communicator {
-    pub(super) fn new(transport: Arc<dyn Transport>, helpers: Helpers) -> Self {
-        Self { transport, helpers, owner: OnceLock::new(), helper: OnceLock::new() }
+    pub(super) fn new(transport: Arc<dyn Transport>, helpers: Helpers, driver: Driver) -> Self {
+        Self { transport, helpers, driver, helper: OnceLock::new() }
     }
 
-    /// Makes the calling thread the owner, if there is none yet.
+    /// Makes the calling thread the driver of the rank, if there is none yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] when another thread is the owner: two threads could not keep the order that peers expect.
-    pub(super) fn enter(&self) -> Result<()> {
-        let here = thread::current().id();
-        if *self.owner.get_or_init(|| here) == here {
+    /// [`Error::Invalid`] when another thread is: two threads could not keep the order that peers expect.
+    fn enter(&self) -> Result<()> {
+        if self.driver.enter() {
             return Ok(());
         }
-        let message = format!(
-            "group `{}` was first used by another thread than `{}`; use a group from one thread, or split() one for each",
-            self.transport.name(),
+        let transport = &self.transport;
+        Err(Error::invalid(format!(
+            "group `{}` of {} was called from thread `{}`, but another thread was the first to use a group of this \
+             rank; use all groups of a rank from one thread",
+            transport.name(),
+            transport.members()[transport.member()],
             thread::current().name().unwrap_or("unnamed")
-        );
-        Err(Error::Invalid { message })
+        )))
     }
 
     /// Runs a call after all started ones.
     pub(super) fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
         self.enter()?;
-        match self.helper.get().filter(|helper| !helper.is_idle()) {
-            Some(helper) => helper.submit(self.number(call), buffer.contiguous()).wait(),
-            None => self.transport.run(self.number(call), buffer),
+        // What may panic comes before the number: peers wait for whoever has taken one.
+        let buffer = buffer.contiguous();
+        let call = self.number(call);
+        match self.busy_helper() {
+            Some(helper) => helper.submit(call, buffer).wait(),
+            None => self.transport.run(call, buffer),
         }
     }
 
@@ -64,19 +69,25 @@ impl Communicator {
                 self.helper.get_or_init(|| helper)
             }
         };
-        Ok(Pending::running(helper.submit(self.number(call), buffer.contiguous()), finish))
+        let buffer = buffer.contiguous();
+        Ok(Pending::running(helper.submit(self.number(call), buffer), finish))
     }
 
     /// Divides the group, after all started calls.
     pub(super) fn split(
         &self,
-        divide: impl FnOnce(&dyn Transport) -> Result<Arc<dyn Transport>>,
+        divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,
     ) -> Result<Arc<dyn Transport>> {
         self.enter()?;
-        if let Some(helper) = self.helper.get() {
-            helper.drain();
+        let sequence = self.transport.reserve();
+        if let Some(helper) = self.busy_helper() {
+            self.transport.sleep(Operation::Split, sequence, &mut || helper.drain());
         }
-        divide(&*self.transport)
+        divide(&*self.transport, sequence)
+    }
+
+    fn busy_helper(&self) -> Option<&Helper> {
+        self.helper.get().filter(|helper| !helper.is_idle())
     }
 
     fn number(&self, call: Call) -> Call {

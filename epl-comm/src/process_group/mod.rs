@@ -2,16 +2,21 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `communicator` | what clones share: transport, owner thread, queue of started calls |
+//! | `driver` | the one thread that uses a rank's groups |
+//! | `communicator` | what clones share: transport, driver, queue of started calls |
 //! | `placed` | a tensor taken apart for a transport, and put together again |
-//! | `prepare` | a collective's arguments checked and turned into a call |
+//! | `check` | whether a collective's arguments fit each other |
+//! | `prepare` | a collective's arguments turned into a call |
 //! | `blocking`, `started` | the collectives, both ways |
 //! | `values` | collectives on numbers in host memory |
 
+pub(crate) use driver::Driver;
 pub(crate) use prepare::Exchange;
 
 mod blocking;
+mod check;
 mod communicator;
+mod driver;
 mod placed;
 mod prepare;
 mod started;
@@ -29,9 +34,9 @@ use communicator::Communicator;
 
 /// Some ranks, seen by one of them, and the collectives among them.
 ///
-/// A cheap clone; clones are one communicator. It is `Send + Sync`, as modules hold it, but one thread uses it: the
-/// first that does. Every member makes the same calls in the same order; calls that do not fit together are an
-/// [`Error::Mismatch`] on every member, before any memory is touched.
+/// A cheap clone; clones are one communicator. It is `Send + Sync`, as modules hold it, but one thread uses it and all
+/// other groups of its rank: the first that uses one. Every member makes the same calls in the same order; calls that
+/// do not fit together are an [`Error::Mismatch`] on every member, before any memory is touched.
 ///
 /// Tensors are of any number of dims, float or int (f32, f64, f16, bf16, i64, i32), on any backend. Collectives here
 /// are not differentiable: a tracked tensor is an [`Error::Invalid`]; see [`Copied`](crate::Copied),
@@ -43,14 +48,14 @@ pub struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// A group over a transport.
+    /// A group over a transport. The groups split off it are used by the same thread as it is.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
-        Self::with_helpers(transport, Helpers::default())
+        Self::with_driver(transport, Helpers::default(), Driver::default())
     }
 
-    /// A group whose helper threads can be joined through `helpers`.
-    pub(crate) fn with_helpers(transport: Arc<dyn Transport>, helpers: Helpers) -> Self {
-        Self { communicator: Arc::new(Communicator::new(transport, helpers)) }
+    /// A group whose helper threads can be joined through `helpers`, of a rank that is driven by `driver`.
+    pub(crate) fn with_driver(transport: Arc<dyn Transport>, helpers: Helpers, driver: Driver) -> Self {
+        Self { communicator: Arc::new(Communicator::new(transport, helpers, driver)) }
     }
 
     /// The name given at [`split`](Self::split); `world` for all ranks.
@@ -84,10 +89,11 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] when names differ, [`Error::Peer`] when a rank failed or left.
+    /// [`Error::Mismatch`] when names differ or members call other things, [`Error::Deadlock`] when ranks wait for each
+    /// other in several groups, [`Error::Peer`] when a rank failed or left.
     pub fn split(&self, name: &str, color: usize, key: usize) -> Result<Self> {
-        let transport = self.communicator.split(|transport| transport.split(name, color, key))?;
-        Ok(Self::with_helpers(transport, self.communicator.helpers.clone()))
+        let transport = self.communicator.split(|transport, call| transport.split(call, name, color, key))?;
+        Ok(self.beside(transport))
     }
 
     /// [`split`](Self::split) by a rule that every member can ask for all others: `wish` gives the color and the key
@@ -97,22 +103,26 @@ impl ProcessGroup {
     ///
     /// As [`split`](Self::split).
     pub fn split_by(&self, name: &str, wish: impl Fn(usize) -> (usize, usize)) -> Result<Self> {
-        let transport = self.communicator.split(|transport| transport.split_by(name, &wish))?;
-        Ok(Self::with_helpers(transport, self.communicator.helpers.clone()))
+        let transport = self.communicator.split(|transport, call| transport.split_by(call, name, &wish))?;
+        Ok(self.beside(transport))
     }
 
     /// The same group, recording its collectives, and those of groups split off it, into `trace`.
     ///
     /// Use this one or the old one, not both in turn while collectives are started.
     pub fn traced(&self, trace: &Trace) -> Self {
-        let transport = Traced::new(self.communicator.transport.clone(), trace.clone());
-        Self::with_helpers(Arc::new(transport), self.communicator.helpers.clone())
+        self.beside(Arc::new(Traced::new(self.communicator.transport.clone(), trace.clone())))
     }
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with an [`Error::Peer`] that
     /// names this rank and `cause`. The launcher does so for a rank that returns an error or panics.
     pub fn abort(&self, cause: &Error) {
         self.transport().abort(cause);
+    }
+
+    /// Another group of this rank.
+    fn beside(&self, transport: Arc<dyn Transport>) -> Self {
+        Self::with_driver(transport, self.communicator.helpers.clone(), self.communicator.driver.clone())
     }
 
     fn transport(&self) -> &dyn Transport {

@@ -1,4 +1,6 @@
-//! Arguments checked and turned into calls, the same way for blocking and started collectives.
+//! Arguments turned into calls, the same way for blocking and started collectives.
+
+use core::ops::Range;
 
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Shape, Tensor};
@@ -6,7 +8,7 @@ use burn::tensor::{Shape, Tensor};
 use super::ProcessGroup;
 use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operation::{Call, Operation, ReduceOp};
 
 /// A collective about to be run.
@@ -43,26 +45,19 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         root: usize,
     ) -> Result<Prepared<D, K>> {
-        if root >= self.size() {
-            return Err(self.invalid(format!("broadcast from member {root}, but the group has {}", self.size())));
-        }
+        self.check_root(root)?;
         self.prepare_whole(x, Operation::Broadcast { root })
     }
 
-    /// A collective whose result has the shape of its input.
-    fn prepare_whole<const D: usize, K: Basic + Autodiff>(
+    /// The same extent on every member.
+    pub(super) fn prepare_even_gather<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
-        operation: Operation,
+        dim: usize,
     ) -> Result<Prepared<D, K>> {
-        let (shape, dtype) = (x.dims(), x.dtype());
-        let (inner, placed) = Placed::take(x)?;
-        let output = Output::new(shape, placed);
-        let buffer = Buffer::from_tensor(inner);
-        if self.size() == 1 {
-            return Ok(Prepared::Ready(output.finish(buffer)));
-        }
-        Ok(Prepared::Call { call: Call::new(operation, dtype, Shape::new(shape)), buffer, output })
+        self.check_dim("all_gather", &x.dims(), dim)?;
+        let sizes = vec![x.dims()[dim]; self.size()];
+        self.prepare_along(x, dim, &sizes, Operation::AllGather)
     }
 
     pub(super) fn prepare_all_gather<const D: usize, K: Basic + Autodiff>(
@@ -71,32 +66,22 @@ impl ProcessGroup {
         dim: usize,
         sizes: &[usize],
     ) -> Result<Prepared<D, K>> {
-        let (shape, dtype) = (x.dims(), x.dtype());
-        self.check_sizes("all_gather", &shape, dim, sizes)?;
-        if shape[dim] != sizes[self.rank()] {
-            return Err(self.invalid(format!(
-                "all_gather along dim {dim} with sizes {sizes:?}: member {} holds {} instead of {}",
-                self.rank(),
-                shape[dim],
-                sizes[self.rank()]
-            )));
-        }
-        let (inner, placed) = Placed::take(x)?;
-        let mut gathered = shape;
-        gathered[dim] = sizes.iter().sum();
-        let output = Output::new(gathered, placed);
-        let buffer = Buffer::from_tensor(inner);
-        if self.size() == 1 {
-            return Ok(Prepared::Ready(output.finish(buffer)));
-        }
-        let columns: usize = shape[dim + 1..].iter().product();
-        let call = Call {
-            dim: Some(dim),
-            rows: shape[..dim].iter().product(),
-            receive: sizes.iter().map(|size| size * columns).collect(),
-            ..Call::new(Operation::AllGather, dtype, Shape::new(shape))
-        };
-        Ok(Prepared::Call { call, buffer, output })
+        self.check_sizes("all_gather", &x.dims(), dim, sizes)?;
+        self.check_held("all_gather", dim, x.dims()[dim], sizes)?;
+        self.prepare_along(x, dim, sizes, Operation::AllGather)
+    }
+
+    /// The same extent for every member.
+    pub(super) fn prepare_even_scatter<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        op: ReduceOp,
+    ) -> Result<Prepared<D, K>> {
+        self.check_dim("reduce_scatter", &x.dims(), dim)?;
+        let instead = ", or give the sizes (reduce_scatter_uneven)";
+        let sizes = self.even_sizes("reduce_scatter", dim, x.dims()[dim], instead)?;
+        self.prepare_along(x, dim, &sizes, Operation::ReduceScatter(op))
     }
 
     pub(super) fn prepare_reduce_scatter<const D: usize, K: Basic + Autodiff>(
@@ -106,25 +91,9 @@ impl ProcessGroup {
         sizes: &[usize],
         op: ReduceOp,
     ) -> Result<Prepared<D, K>> {
-        let (shape, dtype) = (x.dims(), x.dtype());
-        self.check_sizes("reduce_scatter", &shape, dim, sizes)?;
-        self.check_sum("reduce_scatter", shape[dim], sizes)?;
-        let (inner, placed) = Placed::take(x)?;
-        let mut part = shape;
-        part[dim] = sizes[self.rank()];
-        let output = Output::new(part, placed);
-        let buffer = Buffer::from_tensor(inner);
-        if self.size() == 1 {
-            return Ok(Prepared::Ready(output.finish(buffer)));
-        }
-        let columns: usize = shape[dim + 1..].iter().product();
-        let call = Call {
-            dim: Some(dim),
-            rows: shape[..dim].iter().product(),
-            send: sizes.iter().map(|size| size * columns).collect(),
-            ..Call::new(Operation::ReduceScatter(op), dtype, Shape::new(shape))
-        };
-        Ok(Prepared::Call { call, buffer, output })
+        self.check_sizes("reduce_scatter", &x.dims(), dim, sizes)?;
+        self.check_sum("reduce_scatter", x.dims()[dim], sizes)?;
+        self.prepare_along(x, dim, sizes, Operation::ReduceScatter(op))
     }
 
     /// Rows of dim 0.
@@ -134,26 +103,43 @@ impl ProcessGroup {
         send: &[usize],
         receive: &[usize],
     ) -> Result<Prepared<D, K>> {
-        let (shape, dtype) = (x.dims(), x.dtype());
+        let shape = x.dims();
         self.check_sizes("all_to_all", &shape, 0, send)?;
         self.check_sizes("all_to_all", &shape, 0, receive)?;
         self.check_sum("all_to_all", shape[0], send)?;
-        let (inner, placed) = Placed::take(x)?;
-        let mut received = shape;
-        received[0] = receive.iter().sum();
-        let output = Output::new(received, placed);
-        let buffer = Buffer::from_tensor(inner);
         if self.size() == 1 {
             self.check_sum("all_to_all", shape[0], receive)?;
-            return Ok(Prepared::Ready(output.finish(buffer)));
         }
         let columns: usize = shape[1..].iter().product();
         let call = Call {
+            dim: Some(0),
+            split_dim: Some(0),
             send: send.iter().map(|rows| rows * columns).collect(),
             receive: receive.iter().map(|rows| rows * columns).collect(),
-            ..Call::new(Operation::AllToAll, dtype, Shape::new(shape))
+            ..Call::new(Operation::AllToAll, x.dtype(), Shape::new(shape))
         };
-        Ok(Prepared::Call { call, buffer, output })
+        let mut received = shape;
+        received[0] = receive.iter().sum();
+        self.prepared(x, call, received)
+    }
+
+    /// The same extents from and for every member.
+    pub(super) fn prepare_all_to_all<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        split_dim: usize,
+        concat_dim: usize,
+    ) -> Result<Prepared<D, K>> {
+        let shape = x.dims();
+        self.check_dim("all_to_all", &shape, split_dim)?;
+        self.check_dim("all_to_all", &shape, concat_dim)?;
+        let instead = match (split_dim, concat_dim) {
+            (0, 0) => ", or give the rows for each member (all_to_all_uneven)",
+            _ => "",
+        };
+        let split = self.even_sizes("all_to_all", split_dim, shape[split_dim], instead)?;
+        let concat = vec![shape[concat_dim]; self.size()];
+        self.prepare_exchange(x, Exchange { split: (split_dim, &split), concat: (concat_dim, &concat) })
     }
 
     /// From parts of one dim to parts of another.
@@ -162,19 +148,15 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         Exchange { split: (split_dim, split), concat: (concat_dim, concat) }: Exchange<'_>,
     ) -> Result<Prepared<D, K>> {
-        let (shape, dtype, me) = (x.dims(), x.dtype(), self.rank());
+        let (shape, me) = (x.dims(), self.rank());
         self.check_sizes("all_to_all", &shape, split_dim, split)?;
-        self.check_sizes("all_to_all", &shape, concat_dim, concat)?;
         self.check_sum("all_to_all", shape[split_dim], split)?;
-        let (inner, placed) = Placed::take(x)?;
+        self.check_sizes("all_to_all", &shape, concat_dim, concat)?;
+        self.check_held("all_to_all", concat_dim, shape[concat_dim], concat)?;
         let mut exchanged = shape;
         exchanged[split_dim] = split[me];
         exchanged[concat_dim] = if split_dim == concat_dim { split[me] * self.size() } else { concat.iter().sum() };
-        let output = Output::new(exchanged, placed);
-        if self.size() == 1 {
-            return Ok(Prepared::Ready(output.finish(Buffer::from_tensor(inner))));
-        }
-        let piece = |from: usize, to: usize, dims: &mut dyn Iterator<Item = usize>| -> usize {
+        let piece = |from: usize, to: usize, dims: Range<usize>| -> usize {
             dims.map(|dim| match dim {
                 _ if dim == split_dim => split[to],
                 _ if dim == concat_dim => concat[from],
@@ -183,52 +165,68 @@ impl ProcessGroup {
             .product()
         };
         let call = Call {
-            dim: None,
-            rows: piece(me, me, &mut (0..concat_dim)),
-            send: (0..self.size()).map(|to| piece(me, to, &mut (0..D))).collect(),
-            receive: (0..self.size()).map(|from| piece(from, me, &mut (concat_dim..D))).collect(),
-            ..Call::new(Operation::AllToAll, dtype, Shape::new(shape))
+            dim: Some(concat_dim),
+            split_dim: Some(split_dim),
+            rows: piece(me, me, 0..concat_dim),
+            send: (0..self.size()).map(|to| piece(me, to, 0..D)).collect(),
+            receive: (0..self.size()).map(|from| piece(from, me, concat_dim..D)).collect(),
+            ..Call::new(Operation::AllToAll, x.dtype(), Shape::new(shape))
         };
-        Ok(Prepared::Call { call, buffer: Buffer::from_tensor(pieces(inner, split_dim, split)), output })
+        match self.prepared(x, call, exchanged)? {
+            Prepared::Call { call, buffer, output } => {
+                let buffer = Buffer::from_tensor(pieces(buffer.into_tensor::<D, K>(shape), split_dim, split));
+                Ok(Prepared::Call { call, buffer, output })
+            }
+            ready => Ok(ready),
+        }
     }
 
-    pub(super) fn invalid(&self, message: String) -> Error {
-        Error::Invalid { message: format!("group `{}`: {message}", self.name()) }
+    /// A collective whose result has the shape of its input.
+    fn prepare_whole<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        operation: Operation,
+    ) -> Result<Prepared<D, K>> {
+        let shape = x.dims();
+        let call = Call::new(operation, x.dtype(), Shape::new(shape));
+        self.prepared(x, call, shape)
     }
 
-    fn check_sizes(&self, what: &str, shape: &[usize], dim: usize, sizes: &[usize]) -> Result<()> {
-        if dim >= shape.len() {
-            return Err(self.invalid(format!("{what} along dim {dim} of a tensor of {} dims", shape.len())));
-        }
-        if sizes.len() != self.size() {
-            return Err(self.invalid(format!(
-                "{what} with {} sizes in a group of {}; give one a member",
-                sizes.len(),
-                self.size()
-            )));
-        }
-        Ok(())
+    /// A collective that puts `dim` together from parts of these sizes (an all-gather), or divides it into them.
+    fn prepare_along<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        sizes: &[usize],
+        operation: Operation,
+    ) -> Result<Prepared<D, K>> {
+        let shape = x.dims();
+        let columns: usize = shape[dim + 1..].iter().product();
+        let widths = sizes.iter().map(|size| size * columns).collect();
+        let (send, receive, extent) = match operation {
+            Operation::AllGather => (Vec::new(), widths, sizes.iter().sum()),
+            _ => (widths, Vec::new(), sizes[self.rank()]),
+        };
+        let rows = shape[..dim].iter().product();
+        let call = Call { dim: Some(dim), rows, send, receive, ..Call::new(operation, x.dtype(), Shape::new(shape)) };
+        let mut result = shape;
+        result[dim] = extent;
+        self.prepared(x, call, result)
     }
 
-    fn check_sum(&self, what: &str, extent: usize, sizes: &[usize]) -> Result<()> {
-        let sum: usize = sizes.iter().sum();
-        if sum != extent {
-            return Err(
-                self.invalid(format!("{what}: sizes {sizes:?} make {sum}, but the tensor's extent is {extent}"))
-            );
-        }
-        Ok(())
-    }
-
-    /// The part of each member when `extent` is divided evenly.
-    pub(super) fn even_sizes(&self, what: &str, extent: usize) -> Result<Vec<usize>> {
-        if !extent.is_multiple_of(self.size()) {
-            return Err(self.invalid(format!(
-                "{what}: an extent of {extent} does not divide evenly over {} members; give the sizes ({what}_uneven)",
-                self.size()
-            )));
-        }
-        Ok(vec![extent / self.size(); self.size()])
+    /// A call with its tensor taken apart; `result` is the shape of what it gives.
+    fn prepared<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        call: Call,
+        result: [usize; D],
+    ) -> Result<Prepared<D, K>> {
+        let (inner, placed) = Placed::take(x)?;
+        let (buffer, output) = (Buffer::from_tensor(inner), Output::new(result, placed));
+        Ok(match self.size() {
+            1 => Prepared::Ready(output.finish(buffer)),
+            _ => Prepared::Call { call, buffer, output },
+        })
     }
 }
 

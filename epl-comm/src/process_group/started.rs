@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 
 use super::ProcessGroup;
-use super::prepare::{Exchange, Prepared};
+use super::prepare::Prepared;
 use crate::error::Result;
 use crate::operation::ReduceOp;
 use crate::pending::Pending;
@@ -30,8 +30,7 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         dim: usize,
     ) -> Result<Pending<Tensor<D, K>>> {
-        let sizes = vec![x.dims().get(dim).copied().unwrap_or_default(); self.size()];
-        self.start_all_gather_uneven(x, dim, &sizes)
+        self.start(self.prepare_even_gather(x, dim)?)
     }
 
     /// Starts an [`all_gather_uneven`](Self::all_gather_uneven).
@@ -51,8 +50,7 @@ impl ProcessGroup {
         dim: usize,
         op: ReduceOp,
     ) -> Result<Pending<Tensor<D, K>>> {
-        let sizes = self.even_sizes("reduce_scatter", x.dims().get(dim).copied().unwrap_or_default())?;
-        self.start_reduce_scatter_uneven(x, dim, &sizes, op)
+        self.start(self.prepare_even_scatter(x, dim, op)?)
     }
 
     /// Starts a [`reduce_scatter_uneven`](Self::reduce_scatter_uneven).
@@ -73,11 +71,7 @@ impl ProcessGroup {
         split_dim: usize,
         concat_dim: usize,
     ) -> Result<Pending<Tensor<D, K>>> {
-        let shape = x.dims();
-        let extent = |dim: usize| shape.get(dim).copied().unwrap_or_default();
-        let split = self.even_sizes("all_to_all", extent(split_dim))?;
-        let concat = vec![extent(concat_dim); self.size()];
-        self.start(self.prepare_exchange(x, Exchange { split: (split_dim, &split), concat: (concat_dim, &concat) })?)
+        self.start(self.prepare_all_to_all(x, split_dim, concat_dim)?)
     }
 
     /// Starts an [`all_to_all_uneven`](Self::all_to_all_uneven).

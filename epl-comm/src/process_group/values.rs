@@ -33,10 +33,14 @@ impl ProcessGroup {
     pub fn all_to_all_counts(&self, counts: &[i64]) -> Result<Vec<i64>> {
         if !counts.len().is_multiple_of(self.size()) {
             let (len, size) = (counts.len(), self.size());
-            return Err(self.invalid(format!("{len} counts do not divide evenly over {size} members; pad them")));
+            let padded = len.next_multiple_of(size);
+            let message = format!("{len} counts do not divide evenly over {size} members; pad them to {padded}");
+            return Err(self.invalid(message));
         }
         let sizes = vec![counts.len() / self.size(); self.size()];
         let call = Call {
+            dim: Some(0),
+            split_dim: Some(0),
             send: sizes.clone(),
             receive: sizes,
             ..Call::new(Operation::AllToAll, i64::dtype(), Shape::new([counts.len()]))

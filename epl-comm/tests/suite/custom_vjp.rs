@@ -220,6 +220,14 @@ fn a_gradient_of_another_shape_is_an_error() {
     assert!(error.to_string().contains("a gradient of shape [2] for an input of shape [3]"), "{error}");
 }
 
+#[test]
+fn a_gradient_of_another_element_type_is_an_error() {
+    let x = leaf(1, [3], &devices()[0]);
+    let y = custom_vjp((x,), |(x,)| (x, ()), |(), g| (Some(g.cast(DType::F32)),));
+    let error = catch(|| drop(y.sum().backward())).unwrap_err();
+    assert!(error.to_string().ends_with("a gradient of f32 for an input of f64; cast() it to f64"), "{error}");
+}
+
 /// A saved value that counts how many of it live.
 struct Counted(Arc<AtomicUsize>, Tensor<1>);
 

@@ -4,9 +4,13 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burn::tensor::{Device, Tensor};
+use burn::backend::Flex;
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::tensor::{Bytes, DType, Device, Shape, Tensor};
+use epl_comm::testing::run_ranks;
 use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, local, unwind};
 
+use crate::failing::run_failing;
 use crate::watchdog::within_seconds;
 
 /// An application's own error.
@@ -193,33 +197,35 @@ fn while_started_collectives_are_outstanding() {
 #[test]
 fn while_abandoned_collectives_are_outstanding() {
     within_seconds(50, || {
-        // Nobody waits, nobody fails: the abandoned call goes nowhere, and nothing hangs.
+        // Nobody waits for the abandoned call, and nothing hangs; but rank 1 has not taken part in it.
         let result = local::run(2, |group| -> Result<(), Failure> {
             if group.rank() == 0 {
                 drop(group.start_all_reduce(Tensor::<1>::ones([1000], &Device::flex()), ReduceOp::Sum)?);
             }
             Ok(())
         });
-        assert!(result.is_ok());
+        let (rank, error) = result.unwrap_err();
+        assert_eq!(rank, Rank(1), "{error}");
+        Way::Return.check(Rank(1), &error);
     });
 }
 
 #[test]
 fn a_group_that_outlives_its_rank_does_not_hang() {
     within_seconds(50, || {
-        let groups = local::run(2, |group| -> Result<_, Failure> {
-            let unused = group.split("unused", 0, 0)?;
-            let pending = (group.rank() == 0)
-                .then(|| group.start_all_reduce(Tensor::<1>::ones([1000], &Device::flex()), ReduceOp::Sum))
-                .transpose()?;
-            Ok((unused, group, pending))
+        let (mut groups, (rank, _)) = run_failing(2, |group| {
+            let unused = group.split("unused", 0, 0).unwrap();
+            let x = Tensor::<1>::ones([1000], &Device::flex());
+            let pending = (group.rank() == 0).then(|| group.start_all_reduce(x, ReduceOp::Sum).unwrap());
+            (unused, group, pending)
         });
-        let mut groups = groups.unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"));
+        assert_eq!(rank, Rank(1));
         let (unused, group, pending) = groups.swap_remove(0);
         let error = pending.map(|pending| pending.wait().unwrap_err());
         assert!(matches!(error, Some(Error::Peer { rank: Rank(1), .. })), "{error:?}");
-        assert!(matches!(unused.barrier(), Err(Error::Peer { .. })));
-        assert!(matches!(group.barrier(), Err(Error::Invalid { .. })), "it belongs to the rank's thread");
+        for group in [unused, group] {
+            assert!(matches!(group.barrier(), Err(Error::Invalid { .. })), "it belongs to the rank's thread");
+        }
     });
 }
 
@@ -244,15 +250,17 @@ fn in_a_backward_pass() {
 }
 
 #[test]
-fn an_error_that_every_rank_handles_is_no_failure_of_the_run() {
+fn a_failure_that_every_rank_makes_up_for_is_the_failure_of_the_run() {
     within_seconds(50, || {
-        let result = local::run(2, |group| -> Result<bool, Failure> {
+        let (released, failure) = run_failing(2, |group| {
             if group.rank() == 1 {
                 group.abort(&Error::invalid("enough"));
             }
-            Ok(group.barrier().is_err())
+            group.barrier().is_err()
         });
-        assert_eq!(result.ok(), Some(vec![true, true]));
+        assert_eq!(released, [true, true]);
+        let operation = "the run, whose ranks all returned well".into();
+        assert_eq!(failure, (Rank(1), Error::Peer { rank: Rank(1), operation, cause: "enough".into() }));
     });
 }
 
@@ -275,19 +283,146 @@ impl From<Error> for Hopeless {
 #[test]
 fn an_error_that_panics_does_not_hang_either() {
     within_seconds(20, || {
+        let released = Mutex::new(None);
+        let result = local::run(2, |group| match group.rank() {
+            0 => group.barrier().map_err(|error| {
+                *released.lock().unwrap() = Some(error.to_string());
+                Hopeless::from(error)
+            }),
+            _ => Err(Hopeless),
+        });
+        assert!(matches!(result, Err((Rank(1), Hopeless))));
+        let released = released.into_inner().unwrap().unwrap();
+        assert!(released.contains("its error has no text, as its Display panicked: hopeless"), "{released}");
+    });
+}
+
+/// An error that ends the world when it is displayed.
+struct Ending(ProcessGroup);
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.abort(&Error::invalid("displayed"));
+        f.write_str("ending")
+    }
+}
+
+impl From<Error> for Ending {
+    fn from(error: Error) -> Self {
+        panic!("{error}")
+    }
+}
+
+#[test]
+fn an_error_may_use_its_group_when_it_is_displayed() {
+    within_seconds(20, || {
+        let result = local::run(2, |group| match group.rank() {
+            0 => {
+                let error = group.barrier().unwrap_err();
+                assert!(matches!(&error, Error::Peer { rank: Rank(1), cause, .. } if cause == "displayed"), "{error}");
+                Ok(())
+            }
+            _ => Err(Ending(group)),
+        });
+        assert!(matches!(result, Err((Rank(1), _))));
+    });
+}
+
+/// An error whose conversion takes as long as the others run, and then panics.
+struct Late;
+
+static OTHERS_ARE_RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("late")
+    }
+}
+
+impl From<Error> for Late {
+    fn from(error: Error) -> Self {
+        while OTHERS_ARE_RELEASED.load(Ordering::Acquire) < 2 {
+            std::thread::yield_now();
+        }
+        panic!("late: {error}")
+    }
+}
+
+#[test]
+fn the_others_are_released_before_an_error_is_converted() {
+    within_seconds(20, || {
         let run = || {
-            local::run(2, |group| match group.rank() {
-                0 => group.barrier().map_err(Hopeless::from),
-                _ => Err(Hopeless),
+            local::run(3, |group| -> Result<(), Late> {
+                if group.rank() == 1 {
+                    panic!("out of luck");
+                }
+                assert!(matches!(group.barrier(), Err(Error::Peer { rank: Rank(1), .. })));
+                OTHERS_ARE_RELEASED.fetch_add(1, Ordering::Release);
+                Ok(())
             })
         };
-        let error = epl_comm::catch(run).unwrap_err();
-        assert_eq!(error, Error::Panic { message: "hopeless".into() });
+        let Err(error) = epl_comm::catch(run) else { panic!("the conversion panics") };
+        assert_eq!(error, Error::Panic { message: "late: panicked: out of luck".into() });
+    });
+}
+
+/// A tensor whose memory ends in the middle of a number: Burn cannot make it whole.
+fn broken() -> Tensor<1> {
+    let memory = Bytes::from_elems(vec![0_u8; 7]);
+    let tensor = FlexTensor::new(memory, Layout::new(Shape::new([1]), vec![1], 0), DType::F32);
+    Tensor::from_primitive::<Flex>(tensor)
+}
+
+#[test]
+fn a_panic_inside_a_collective_is_no_secret_when_its_caller_catches_it() {
+    within_seconds(20, || {
+        for started in [false, true] {
+            let (errors, (rank, _)) = run_failing(3, |group| {
+                if group.rank() != 1 {
+                    return group.all_reduce(Tensor::<1>::ones([1], &Device::flex()), ReduceOp::Sum).unwrap_err();
+                }
+                if started {
+                    return group.start_all_reduce(broken(), ReduceOp::Sum).unwrap().wait().unwrap_err();
+                }
+                epl_comm::catch(|| group.all_reduce(broken(), ReduceOp::Sum)).unwrap_err()
+            });
+            assert_eq!(rank, Rank(1));
+            assert!(matches!(errors[1], Error::Panic { .. }), "{}", errors[1]);
+            for error in [&errors[0], &errors[2]] {
+                let Error::Peer { rank: Rank(1), cause, .. } = error else { panic!("{error}") };
+                assert!(cause.starts_with("it panicked in a collective: "), "{cause}");
+            }
+        }
+    });
+}
+
+/// Copied before the call has a number: the rank can still make it.
+#[test]
+fn a_panic_before_a_collective_leaves_the_world_alone() {
+    within_seconds(20, || {
+        let sums = run_ranks(2, |group| {
+            let x = || Tensor::<1>::ones([2], &Device::flex());
+            if group.rank() == 1 {
+                let strided = || {
+                    let layout = Layout::new(Shape::new([2]), vec![0], 0);
+                    let tensor = FlexTensor::new(Bytes::from_elems(vec![0_u8; 7]), layout, DType::F32);
+                    Tensor::<1>::from_primitive::<Flex>(tensor)
+                };
+                for _ in 0..2 {
+                    assert!(epl_comm::catch(|| group.all_reduce(strided(), ReduceOp::Sum)).is_err());
+                    assert!(epl_comm::catch(|| group.start_all_reduce(strided(), ReduceOp::Sum)).is_err());
+                }
+            }
+            let started = group.start_all_reduce(x(), ReduceOp::Sum).unwrap();
+            let sum = group.all_reduce(x(), ReduceOp::Sum).unwrap();
+            [started.wait().unwrap(), sum].map(|x| x.into_data().iter::<f32>().collect::<Vec<_>>())
+        });
+        assert_eq!(sums, [[[2.0, 2.0], [2.0, 2.0]], [[2.0, 2.0], [2.0, 2.0]]]);
     });
 }
 
 #[test]
 fn a_world_of_none_is_refused() {
     let (rank, error) = local::run(0, |_| Ok::<_, Error>(())).unwrap_err();
-    assert_eq!((rank, error.to_string()), (Rank(0), "a world needs at least one rank".to_string()));
+    assert_eq!((rank, error.to_string()), (Rank(0), "a world of 0 ranks; run at least 1".to_string()));
 }

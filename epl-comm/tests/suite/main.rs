@@ -1,12 +1,14 @@
 //! The conformance suite: what every transport must do, run over the local one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod failing;
 mod model;
 mod watchdog;
 
 mod conformance;
 mod crowded;
 mod custom_vjp;
+mod deadlocks;
 mod failures;
 mod layouts;
 mod mismatches;
@@ -14,3 +16,4 @@ mod random_programs;
 mod started;
 mod threads;
 mod trace;
+mod views;

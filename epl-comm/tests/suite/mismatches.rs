@@ -4,6 +4,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::testing::run_ranks;
 use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result};
 
+use crate::failing::run_failing;
 use crate::watchdog::within_seconds;
 
 fn zeros<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -21,22 +22,34 @@ fn sum_of_4(group: &ProcessGroup) -> Result<()> {
 fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call, texts: [&str; 2]) {
     let texts = texts.map(str::to_string);
     within_seconds(20, move || {
-        let errors = run_ranks(ranks, |world| {
+        let (errors, (culprit, _)) = run_failing(ranks, |world| {
             let group = world.split("g", 0, 0).unwrap();
             (0..before).for_each(|_| sum_of_4(&group).unwrap());
             let call = if group.rank() == odd { unusual } else { usual };
             let error = call(&group).unwrap_err();
-            assert!(matches!(world.barrier(), Err(Error::Peer { .. })), "the world is over");
+            match (world.barrier(), ranks) {
+                // Nobody's fault in particular: the same error again.
+                (Err(again), 2) => assert_eq!(again, error),
+                (Err(Error::Peer { rank, .. }), _) => assert_eq!(rank, Rank(odd)),
+                (other, _) => panic!("the world is over, not {other:?}"),
+            }
             error
         });
         assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
-        let Error::Mismatch { group, sequence, first, first_call, second, second_call } = &errors[0] else {
+        let Error::Mismatch { group, sequence, first, first_call, second, second_call, odd: blamed } = &errors[0]
+        else {
             panic!("{:?}", errors[0])
         };
         assert_eq!((group.as_str(), *sequence), ("g", before as u64 + 1));
-        // Everybody is compared with member 0.
-        assert_eq!((*first, *second), (Rank(0), Rank(odd.max(1))));
-        let calls = if odd == 0 { [second_call, first_call] } else { [first_call, second_call] };
+        // Of two, nobody can say who is wrong; of more, the odd one comes second.
+        let expected = match ranks {
+            2 => (Rank(0), Rank(1), None),
+            _ => (Rank(usize::from(odd == 0)), Rank(odd), Some(Rank(odd))),
+        };
+        assert_eq!((*first, *second, *blamed), expected);
+        assert_eq!(culprit, blamed.unwrap_or(Rank(0)));
+        assert_eq!(errors[0].to_string().contains("most members are at one against"), ranks > 2);
+        let calls = if *first == Rank(odd) { [second_call, first_call] } else { [first_call, second_call] };
         assert_eq!(calls, [&texts[0], &texts[1]]);
     });
 }
@@ -100,41 +113,88 @@ fn different_shapes() {
 #[test]
 fn rows_that_a_peer_does_not_expect() {
     within_seconds(20, || {
-        let errors = run_ranks(3, |group| {
-            // Rank 1 sends 2 rows to rank 2, which expects 1.
-            let send = if group.rank() == 1 { [1, 1, 2] } else { [1, 1, 1] };
-            group.all_to_all_uneven(zeros([send.iter().sum(), 5]), &send, &[1, 1, 1]).unwrap_err()
-        });
-        let Error::Mismatch { first, second, first_call, second_call, .. } = &errors[0] else { panic!("{errors:?}") };
-        assert_eq!((*first, *second), (Rank(1), Rank(2)));
-        assert_eq!(first_call, "all_to_all of f32 [4, 5], sending [5, 5, 10], receiving [5, 5, 5]");
-        assert_eq!(second_call, "all_to_all of f32 [3, 5], sending [5, 5, 5], receiving [5, 5, 5]");
-        assert!(errors.iter().all(|error| *error == errors[0]));
+        let errors = |sent: [usize; 3]| {
+            let (errors, _) = run_failing(3, |group| {
+                let send = if group.rank() == 1 { sent } else { [1, 1, 1] };
+                group.all_to_all_uneven(zeros([send.iter().sum(), 5]), &send, &[1, 1, 1]).unwrap_err()
+            });
+            assert!(errors.iter().all(|error| *error == errors[0]));
+            errors[0].clone()
+        };
+        // Rank 1 sends 2 rows to rank 2, which expects 1: one of them is wrong.
+        let error = errors([1, 1, 2]);
+        let Error::Mismatch { first, second, first_call, second_call, odd, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((*first, *second, *odd), (Rank(1), Rank(2), None));
+        assert_eq!(first_call, "all_to_all of f32 [4, 5] from dim 0 to dim 0, sending [5, 5, 10], receiving [5, 5, 5]");
+        assert_eq!(second_call, "all_to_all of f32 [3, 5] from dim 0 to dim 0, sending [5, 5, 5], receiving [5, 5, 5]");
+        // It sends both others what they do not expect.
+        let error = errors([2, 1, 2]);
+        let Error::Mismatch { first, second, odd, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((*first, *second, *odd), (Rank(0), Rank(1), Some(Rank(1))));
     });
+}
+
+/// As many elements from and for everybody, but not the same thing.
+#[test]
+fn exchanges_of_the_same_counts() {
+    let usual: Call = |group| group.all_to_all(zeros([2, 2]), 0, 1).map(drop);
+    let other_dims: Call = |group| group.all_to_all(zeros([2, 2]), 1, 0).map(drop);
+    let texts = [
+        "all_to_all of f32 [2, 2] from dim 0 to dim 1, sending [2, 2], receiving [2, 2]",
+        "all_to_all of f32 [2, 2] from dim 1 to dim 0, sending [2, 2], receiving [2, 2]",
+    ];
+    mismatch(2, 1, 0, usual, other_dims, texts);
+    let rows: Call = |group| group.all_to_all_uneven(zeros([3, 6]), &[1; 3], &[1; 3]).map(drop);
+    let shorter: Call = |group| group.all_to_all_uneven(zeros([6, 3]), &[2; 3], &[2; 3]).map(drop);
+    let texts = [
+        "all_to_all of f32 [3, 6] from dim 0 to dim 0, sending [6, 6, 6], receiving [6, 6, 6]",
+        "all_to_all of f32 [6, 3] from dim 0 to dim 0, sending [6, 6, 6], receiving [6, 6, 6]",
+    ];
+    mismatch(3, 0, 1, rows, shorter, texts);
+    let cube: Call = |group| group.all_to_all_uneven(zeros([3, 2, 3]), &[1; 3], &[1; 3]).map(drop);
+    let texts = [texts[0], "all_to_all of f32 [3, 2, 3] from dim 0 to dim 0, sending [6, 6, 6], receiving [6, 6, 6]"];
+    mismatch(3, 2, 0, rows, cube, texts);
+    let doubles: Call = |group| group.all_to_all_uneven(zeros([3, 6]).cast(DType::F64), &[1; 3], &[1; 3]).map(drop);
+    let texts = [texts[0], "all_to_all of f64 [3, 6] from dim 0 to dim 0, sending [6, 6, 6], receiving [6, 6, 6]"];
+    mismatch(3, 1, 0, rows, doubles, texts);
+}
+
+#[test]
+fn a_split_and_a_gather_of_counts() {
+    for counts in [2, 3] {
+        let gather: Call = if counts == 2 {
+            |group| group.all_gather_counts(&[0; 2]).map(drop)
+        } else {
+            |group| group.all_gather_counts(&[0; 3]).map(drop)
+        };
+        let text = format!("all_gather of i64 [{counts}] along dim 0, receiving {:?}", [counts; 3]);
+        mismatch(3, 1, 0, |group| group.split("new", 0, 0).map(drop), gather, ["split into `new`", &text]);
+    }
 }
 
 #[test]
 fn names_of_a_group_to_be() {
     within_seconds(20, || {
-        let errors = run_ranks(2, |group| {
+        let (errors, _) = run_failing(2, |group| {
             let name = if group.rank() == 0 { "data" } else { "tensor" };
             group.split(name, 0, 0).unwrap_err()
         });
-        for error in errors {
-            assert!(matches!(error, Error::Mismatch { first: Rank(0), second: Rank(1), .. }), "{error}");
-        }
+        let Error::Mismatch { first_call, second_call, odd, .. } = &errors[0] else { panic!("{errors:?}") };
+        assert_eq!([first_call, second_call], ["split into `data`", "split into `tensor`"]);
+        assert_eq!((*odd, &errors[1]), (None, &errors[0]));
     });
 }
 
 #[test]
 fn a_mismatch_among_started_calls_comes_out_at_wait_and_ends_the_world() {
     within_seconds(20, || {
-        run_ranks(2, |group| {
+        run_failing(2, |group| {
             let shape = [4 + group.rank()];
             let pending = group.start_all_reduce(zeros(shape), ReduceOp::Sum).unwrap();
             let after = group.start_all_reduce(zeros([4]), ReduceOp::Sum).unwrap();
-            assert!(matches!(pending.wait(), Err(Error::Mismatch { .. })));
-            assert!(matches!(after.wait(), Err(Error::Peer { .. })));
+            let mismatch = pending.wait().unwrap_err();
+            assert!(matches!(mismatch, Error::Mismatch { sequence: 1, .. }));
+            assert_eq!(after.wait().unwrap_err(), mismatch);
         });
     });
 }
@@ -149,25 +209,39 @@ fn arguments_that_fit_nothing() {
                 other => panic!("{other:?}"),
             };
             let x = || zeros([3, 4]);
-            invalid(group.all_gather(x(), 2), "along dim 2 of a tensor of 2 dims");
-            invalid(group.all_gather_uneven(x(), 0, &[3]), "1 sizes in a group of 2");
-            invalid(group.all_gather_uneven(x(), 0, &[3, 4]), "member 1 holds 3 instead of 4");
+            let below_2 = "dim 2 of a tensor of 2 dims; dims count from 0, so give one below 2";
+            invalid(group.all_gather(x(), 2), below_2);
+            invalid(group.reduce_scatter(x(), 2, ReduceOp::Sum), below_2);
+            invalid(group.all_to_all(x(), 2, 0), below_2);
+            invalid(group.all_to_all(x(), 1, 2), below_2);
+            invalid(group.all_gather_uneven(x(), 0, &[3]), "1 sizes in a group of 2 members; give one size for each");
+            invalid(
+                group.all_gather_uneven(x(), 0, &[3, 4]),
+                "member 1 holds 3 instead of 4; give every member the same sizes, with 3 for member 1",
+            );
             invalid(
                 group.reduce_scatter(x(), 0, ReduceOp::Sum),
-                "an extent of 3 does not divide evenly over 2 members",
+                "an extent of 3 along dim 0 does not divide evenly over 2 members; pad it to 4, or give the sizes \
+                 (reduce_scatter_uneven)",
             );
             invalid(
                 group.reduce_scatter_uneven(x(), 0, &[1, 1], ReduceOp::Sum),
-                "make 2, but the tensor's extent is 3",
+                "make 2, but the tensor's extent is 3; give sizes that make 3",
             );
-            invalid(group.all_to_all(x(), 0, 1), "give the sizes (all_to_all_uneven)");
-            invalid(group.all_to_all(x(), 1, 3), "along dim 3");
+            invalid(group.all_to_all(x(), 0, 0), "pad it to 4, or give the rows for each member (all_to_all_uneven)");
             invalid(group.all_to_all_uneven(x(), &[2, 2], &[1, 1]), "make 4, but the tensor's extent is 3");
-            invalid(group.broadcast(x(), 2), "member 2, but the group has 2");
+            invalid(
+                group.broadcast(x(), 2),
+                "member 2, but the group has 2; members count from 0, so give one below 2",
+            );
+            // Rows of dim 0 cannot stand in for parts of another dim.
+            let Err(Error::Invalid { message }) = group.all_to_all(x(), 0, 1) else { panic!("3 rows for 2 members") };
+            assert!(message.ends_with("over 2 members; pad it to 4"), "{message}");
             let tracked = Tensor::<2>::ones([3, 4], &Device::flex().autodiff()).require_grad();
             invalid(group.all_reduce(tracked.clone(), ReduceOp::Sum), "tracked");
             assert!(matches!(group.start_all_reduce(tracked * 2.0, ReduceOp::Sum), Err(Error::Invalid { .. })));
-            assert!(matches!(group.all_to_all_counts(&[1, 2, 3]), Err(Error::Invalid { .. })));
+            let Err(Error::Invalid { message }) = group.all_to_all_counts(&[1, 2, 3]) else { panic!("3 for 2") };
+            assert!(message.ends_with("3 counts do not divide evenly over 2 members; pad them to 4"), "{message}");
         }
         sum_of_4(&group).unwrap();
     });

@@ -22,6 +22,25 @@ fn a_group_belongs_to_the_first_thread_that_uses_it() {
 }
 
 #[test]
+fn all_groups_of_a_rank_belong_to_the_same_thread() {
+    run_ranks(2, |world| {
+        let group = world.split("g", 0, 0).unwrap();
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| group.barrier()).join().unwrap());
+        let Err(Error::Invalid { message }) = elsewhere else { panic!("{elsewhere:?}") };
+        assert!(message.contains("use all groups of a rank from one thread"), "{message}");
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_may_be_driven_by_a_thread_that_it_starts() {
+    run_ranks(2, |world| {
+        let drive = move || world.split("g", 0, 0).unwrap().barrier().unwrap();
+        std::thread::scope(|scope| scope.spawn(drive).join().unwrap());
+    });
+}
+
+#[test]
 fn every_rank_has_a_pool_of_its_own_with_its_share_of_the_cores() {
     let cores = std::thread::available_parallelism().unwrap().get();
     for ranks in [1, 2, 3] {

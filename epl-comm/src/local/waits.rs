@@ -1,0 +1,118 @@
+//! Which rank waits for which others, and whether some of them wait for each other in a circle.
+//!
+//! ```text
+//!            in call 4 of group `a`
+//! rank 0 ─────────────────────────────▶ rank 1
+//!    ▲                                    │
+//!    └────────────────────────────────────┘
+//!            in call 2 of group `b`
+//! ```
+//!
+//! Only a rank's own thread takes numbers of calls, and a call whose number every member has taken comes to its end
+//! by itself: whoever has taken it is in it, or has queued it on a helper thread, which runs the calls in their order.
+//! So a rank whose thread sleeps until call n of a group is over needs exactly those members that have not taken
+//! number n, and they, if they sleep too, take none until they are woken. Whoever reaches itself along such steps
+//! will never wake up. The last of a circle to fall asleep closes it, so one look before a thread sleeps is enough.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::roster::Roster;
+use crate::operation::Operation;
+use crate::rank::Rank;
+
+/// What a rank's thread sleeps for: the end of a call.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) roster: Arc<Roster>,
+    pub(super) operation: Operation,
+    pub(super) sequence: u64,
+}
+
+/// What every rank's thread sleeps for; none when it is awake.
+#[derive(Debug)]
+pub(super) struct Waits(Mutex<Box<[Option<Wait>]>>);
+
+impl Waits {
+    pub(super) fn new(ranks: usize) -> Self {
+        Self(Mutex::new((0..ranks).map(|_| None).collect()))
+    }
+
+    /// Records that the thread of `rank` is about to sleep. When that closes a circle, returns its ranks, from the
+    /// lowest on, each waiting for the next, with the calls they wait in.
+    pub(super) fn begin(&self, rank: Rank, wait: Wait) -> Option<Vec<(Rank, String)>> {
+        let mut waits = self.lock();
+        waits[rank.0] = Some(wait);
+        let mut circle = path(&waits, rank, rank, &mut vec![false; waits.len()])?;
+        circle.reverse();
+        let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
+        circle.rotate_left(lowest);
+        Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.describe()))).collect())
+    }
+
+    /// Records that it is awake again.
+    pub(super) fn end(&self, rank: Rank) {
+        self.lock()[rank.0] = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<[Option<Wait>]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wait {
+    fn describe(&self) -> String {
+        format!("{}, call {} of group `{}`", self.operation, self.sequence, self.roster.name)
+    }
+}
+
+/// The ranks on a way from `from` to `goal`, the last one first, without the goal.
+fn path(waits: &[Option<Wait>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
+    let wait = waits[from.0].as_ref()?;
+    for next in wait.roster.missing(wait.sequence) {
+        if next == goal {
+            return Some(vec![from]);
+        }
+        if !core::mem::replace(&mut seen[next.0], true)
+            && let Some(mut way) = path(waits, next, goal, seen)
+        {
+            way.push(from);
+            return Some(way);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(roster: &Arc<Roster>, sequence: u64) -> Wait {
+        Wait { roster: roster.clone(), operation: Operation::Barrier, sequence }
+    }
+
+    #[test]
+    fn a_circle_is_found_by_the_rank_that_closes_it_and_begins_with_the_lowest() {
+        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let (a, b, c) = (group([2, 0]), group([0, 1]), group([1, 2]));
+        let waits = Waits::new(3);
+        (a.reserve(0), b.reserve(0), c.reserve(0));
+        assert_eq!(waits.begin(Rank(2), wait(&a, 1)), None);
+        assert_eq!(waits.begin(Rank(1), wait(&c, 1)), None, "rank 2 waits for rank 0, which is awake");
+        let circle = waits.begin(Rank(0), wait(&b, 1)).unwrap_or_default();
+        assert_eq!(circle.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(circle[0].1, "barrier, call 1 of group `g`");
+        waits.end(Rank(1));
+        assert_eq!(waits.begin(Rank(0), wait(&b, 1)), None, "rank 1 is awake");
+    }
+
+    #[test]
+    fn whoever_has_taken_the_number_is_not_waited_for() {
+        let group = || Arc::new(Roster::new("g", vec![Rank(0), Rank(1)]));
+        let (a, b) = (group(), group());
+        let waits = Waits::new(2);
+        (a.reserve(0), a.reserve(1), b.reserve(0), b.reserve(1));
+        assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
+        b.reserve(1);
+        assert_eq!(waits.begin(Rank(1), wait(&b, 2)), None, "rank 0 is about to wake up");
+    }
+}

@@ -1,0 +1,82 @@
+//! Whether a collective's arguments fit each other. What does not is refused before anything is sent.
+
+use super::ProcessGroup;
+use crate::error::{Error, Result};
+
+impl ProcessGroup {
+    pub(super) fn invalid(&self, message: String) -> Error {
+        Error::Invalid { message: format!("group `{}`: {message}", self.name()) }
+    }
+
+    /// One size for each member along a dim that exists.
+    pub(super) fn check_sizes(&self, what: &str, shape: &[usize], dim: usize, sizes: &[usize]) -> Result<()> {
+        self.check_dim(what, shape, dim)?;
+        if sizes.len() != self.size() {
+            return Err(self.invalid(format!(
+                "{what} with {} sizes in a group of {} members; give one size for each member",
+                sizes.len(),
+                self.size()
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_dim(&self, what: &str, shape: &[usize], dim: usize) -> Result<()> {
+        if dim >= shape.len() {
+            return Err(self.invalid(format!(
+                "{what} along dim {dim} of a tensor of {} dims; dims count from 0, so give one below {}",
+                shape.len(),
+                shape.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Sizes that divide an extent.
+    pub(super) fn check_sum(&self, what: &str, extent: usize, sizes: &[usize]) -> Result<()> {
+        let sum: usize = sizes.iter().sum();
+        if sum != extent {
+            return Err(self.invalid(format!(
+                "{what}: sizes {sizes:?} make {sum}, but the tensor's extent is {extent}; give sizes that make {extent}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What this member holds of a dim that is put together.
+    pub(super) fn check_held(&self, what: &str, dim: usize, held: usize, sizes: &[usize]) -> Result<()> {
+        let me = self.rank();
+        if held != sizes[me] {
+            return Err(self.invalid(format!(
+                "{what} along dim {dim} with sizes {sizes:?}: member {me} holds {held} instead of {}; give every \
+                 member the same sizes, with {held} for member {me}",
+                sizes[me]
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_root(&self, root: usize) -> Result<()> {
+        if root >= self.size() {
+            return Err(self.invalid(format!(
+                "broadcast from member {root}, but the group has {}; members count from 0, so give one below {}",
+                self.size(),
+                self.size()
+            )));
+        }
+        Ok(())
+    }
+
+    /// The part of each member when an extent is divided evenly; `instead` says what else can be called.
+    pub(super) fn even_sizes(&self, what: &str, dim: usize, extent: usize, instead: &str) -> Result<Vec<usize>> {
+        let size = self.size();
+        if !extent.is_multiple_of(size) {
+            return Err(self.invalid(format!(
+                "{what}: an extent of {extent} along dim {dim} does not divide evenly over {size} members; pad it to \
+                 {}{instead}",
+                extent.next_multiple_of(size)
+            )));
+        }
+        Ok(vec![extent / size; size])
+    }
+}

@@ -1,0 +1,24 @@
+//! The one thread that uses a rank's groups.
+
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ThreadId};
+
+/// The first thread that uses a group of a rank: from then on the only one that uses any group of it.
+///
+/// One thread per rank, not one per group, so that a transport knows: while this thread sleeps, its rank begins no
+/// call anywhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Driver(Arc<OnceLock<ThreadId>>);
+
+impl Driver {
+    /// Makes the calling thread the driver if there is none yet; whether it is the driver now.
+    pub(super) fn enter(&self) -> bool {
+        let here = thread::current().id();
+        *self.0.get_or_init(|| here) == here
+    }
+
+    /// Whether the calling thread is the driver.
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.get() == Some(&thread::current().id())
+    }
+}

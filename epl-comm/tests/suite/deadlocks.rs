@@ -1,0 +1,225 @@
+//! Ranks that wait for each other in different groups, and ranks that only seem to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use burn::tensor::{Device, Tensor};
+use epl_comm::testing::run_ranks;
+use epl_comm::{Error, Pending, ProcessGroup, Rank, ReduceOp, Result};
+
+use crate::failing::run_failing;
+use crate::watchdog::within_seconds;
+
+fn ones() -> Tensor<1> {
+    Tensor::ones([8], &Device::flex())
+}
+
+fn start(group: &ProcessGroup) -> Pending<Tensor<1>> {
+    group.start_all_reduce(ones(), ReduceOp::Sum).unwrap()
+}
+
+/// Runs ranks that end up in a circle of waits; checks that every one of them, and the run, is told of this circle.
+fn circle(ranks: usize, calls: &[(usize, &str)], f: impl Fn(&ProcessGroup) -> Result<()> + Send + Sync + 'static) {
+    let expected: Vec<_> = calls.iter().map(|(rank, call)| (Rank(*rank), call.to_string())).collect();
+    within_seconds(20, move || {
+        let (errors, (rank, error)) = run_failing(ranks, |world| f(&world).unwrap_err());
+        assert_eq!(rank, expected[0].0);
+        for error in errors.iter().chain([&error]) {
+            assert_eq!(*error, Error::Deadlock { circle: expected.clone() });
+        }
+    });
+}
+
+#[test]
+fn in_two_groups_of_the_same_two() {
+    circle(2, &[(0, "all_reduce(sum), call 2 of group `a`"), (1, "barrier, call 1 of group `b`")], |world| {
+        let (a, b) = (world.split("a", 0, 0)?, world.split("b", 0, 0)?);
+        a.barrier()?;
+        if world.rank() == 1 {
+            b.barrier()?;
+        }
+        a.all_reduce(ones(), ReduceOp::Sum)?;
+        b.barrier()
+    });
+}
+
+#[test]
+fn the_error_names_all_and_the_remedy() {
+    let circle = vec![(Rank(0), "barrier, call 2 of group `a`".into()), (Rank(3), "split, call 1 of group `b`".into())];
+    assert_eq!(
+        Error::Deadlock { circle }.to_string(),
+        "ranks wait for each other in a circle: rank 0 waits for rank 3 in barrier, call 2 of group `a`; rank 3 waits \
+         for rank 0 in split, call 1 of group `b`; make the calls of different groups in the same order on all their \
+         ranks, or begin them with start_* and wait for them in one order"
+    );
+}
+
+#[test]
+fn at_wait_of_started_calls_behind_others() {
+    circle(2, &[(0, "all_reduce(sum), call 2 of group `a`"), (1, "barrier, call 2 of group `world`")], |world| {
+        let a = world.split("a", 0, 0)?;
+        let first = start(&a);
+        if world.rank() == 1 {
+            world.barrier()?;
+        }
+        let second = start(&a);
+        second.wait()?;
+        first.wait()?;
+        world.barrier()
+    });
+}
+
+#[test]
+fn in_blocking_calls_and_splits_behind_started_ones() {
+    circle(2, &[(0, "barrier, call 2 of group `a`"), (1, "barrier, call 2 of group `world`")], |world| {
+        let a = world.split("a", 0, 0)?;
+        if world.rank() == 1 {
+            world.barrier()?;
+        }
+        drop(start(&a));
+        a.barrier()?;
+        world.barrier()
+    });
+    circle(2, &[(0, "split, call 2 of group `a`"), (1, "barrier, call 2 of group `world`")], |world| {
+        let a = world.split("a", 0, 0)?;
+        if world.rank() == 1 {
+            world.barrier()?;
+        }
+        drop(start(&a));
+        a.split("c", 0, 0)?;
+        world.barrier()
+    });
+}
+
+#[test]
+fn of_three_with_a_fourth_that_waits_for_one_of_them() {
+    let calls = [(0, "barrier, call 1 of group `01`"), (1, "barrier, call 1 of group `12`")];
+    let calls = [calls[0], calls[1], (2, "barrier, call 1 of group `02`")];
+    circle(4, &calls, |world| {
+        let me = world.rank();
+        // Pairs that overlap; who is not in a pair makes up a group that is not used.
+        let pair = |name: &str, members: [usize; 2]| world.split(name, usize::from(members.contains(&me)), 0);
+        let (a, b, c, d) = (pair("01", [0, 1])?, pair("12", [1, 2])?, pair("02", [0, 2])?, pair("03", [0, 3])?);
+        match me {
+            0 => (a.barrier()?, c.barrier()?, d.barrier()?),
+            1 => (b.barrier()?, a.barrier()?, ()),
+            2 => (c.barrier()?, b.barrier()?, ()),
+            _ => (d.barrier()?, (), ()),
+        };
+        Ok(())
+    });
+}
+
+/// Rank 2 will come, but that helps neither of the others.
+#[test]
+fn a_member_that_still_computes_hides_nothing() {
+    let is_told = AtomicBool::new(false);
+    circle(3, &[(0, "barrier, call 2 of group `world`"), (1, "barrier, call 1 of group `pair`")], move |world| {
+        let pair = world.split("pair", world.rank() / 2, 0)?;
+        match world.rank() {
+            1 => pair.barrier().inspect_err(|_| is_told.store(true, Ordering::Release))?,
+            0 => {}
+            _ => {
+                while !is_told.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+            }
+        }
+        world.barrier()
+    });
+}
+
+/// Long enough for the others to fall asleep; nothing depends on it.
+fn compute() {
+    thread::sleep(Duration::from_millis(5));
+}
+
+#[test]
+fn a_chain_of_waits_is_no_circle() {
+    within_seconds(50, || {
+        run_ranks(3, |world| {
+            let me = world.rank();
+            let a = world.split("a", me / 2, 0).unwrap();
+            let b = world.split("b", usize::from(me > 0), 0).unwrap();
+            for _ in 0..20 {
+                // Rank 0 waits for rank 1, which waits for rank 2, which computes.
+                match me {
+                    0 => a.barrier().unwrap(),
+                    1 => (b.barrier().unwrap(), a.barrier().unwrap()).0,
+                    _ => (compute(), b.barrier().unwrap()).1,
+                }
+                // The other way round.
+                match me {
+                    0 => (compute(), a.barrier().unwrap()).1,
+                    1 => (a.barrier().unwrap(), b.barrier().unwrap()).0,
+                    _ => b.barrier().unwrap(),
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn started_calls_in_opposite_orders_are_no_circle() {
+    within_seconds(50, || {
+        run_ranks(2, |world| {
+            let (a, b) = (world.split("a", 0, 0).unwrap(), world.split("b", 0, 0).unwrap());
+            let (mine, other) = if world.rank() == 0 { (&a, &b) } else { (&b, &a) };
+            for round in 0..20 {
+                let first = start(mine);
+                if round % 3 == world.rank() {
+                    compute();
+                }
+                let second = start(other);
+                // The first needs the peer's second, which is under way, whatever the peer waits for.
+                first.wait().unwrap();
+                second.wait().unwrap();
+            }
+        });
+    });
+}
+
+/// Rank 0's helper thread waits for rank 1 in one group while rank 0 itself is waited for in the other.
+#[test]
+fn a_helper_that_waits_does_not_make_its_rank_wait() {
+    within_seconds(50, || {
+        run_ranks(2, |world| {
+            let (a, b) = (world.split("a", 0, 0).unwrap(), world.split("b", 0, 0).unwrap());
+            for _ in 0..20 {
+                if world.rank() == 0 {
+                    let started = start(&a);
+                    compute();
+                    b.barrier().unwrap();
+                    started.wait().unwrap();
+                } else {
+                    b.barrier().unwrap();
+                    compute();
+                    start(&a).wait().unwrap();
+                }
+            }
+        });
+    });
+}
+
+/// A wait for a rank that has returned is not a circle, but ends all the same.
+#[test]
+fn a_rank_that_has_returned_is_named_by_a_chain_that_ends_in_it() {
+    within_seconds(20, || {
+        let (errors, (rank, _)) = run_failing(3, |world| {
+            let me = world.rank();
+            let a = world.split("a", me / 2, 0).unwrap();
+            let b = world.split("b", usize::from(me > 0), 0).unwrap();
+            match me {
+                0 => start(&a).wait().map(drop),
+                1 => b.barrier(),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(rank, Rank(2));
+        for error in &errors[..2] {
+            let Err(Error::Peer { rank: Rank(2), cause, .. }) = error else { panic!("{error:?}") };
+            assert_eq!(cause, "it returned without taking part in barrier, call 1 of group `b`");
+        }
+    });
+}
