@@ -7,10 +7,29 @@ use burn::tensor::{DType, Shape};
 /// How values of several members become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// Added in the order of the members, so that every member gets the same bits in every run.
+    /// Added in the order of the members, so that every member gets the same bits in every run; 16-bit floats in f32,
+    /// rounded once. Whole numbers wrap around.
     Sum,
+    /// The sum, divided by the number of members before it is rounded. Floats only.
+    Mean,
+    /// Multiplied in the order of the members, as a sum is added.
+    Product,
+    /// The smallest. A NaN wins over numbers.
+    Min,
     /// The largest. A NaN wins over numbers.
     Max,
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+            Self::Product => "product",
+            Self::Min => "min",
+            Self::Max => "max",
+        })
+    }
 }
 
 /// The kinds of collectives.
@@ -37,14 +56,10 @@ pub enum Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |op: &ReduceOp| match op {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Max => "max",
-        };
         match self {
-            Self::AllReduce(op) => write!(f, "all_reduce({})", name(op)),
+            Self::AllReduce(op) => write!(f, "all_reduce({op})"),
             Self::AllGather => f.write_str("all_gather"),
-            Self::ReduceScatter(op) => write!(f, "reduce_scatter({})", name(op)),
+            Self::ReduceScatter(op) => write!(f, "reduce_scatter({op})"),
             Self::AllToAll => f.write_str("all_to_all"),
             Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
             Self::Barrier => f.write_str("barrier"),

@@ -39,7 +39,8 @@ fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tenso
 fn reduced<K: Numeric>(x: Tensor<1, K>, op: ReduceOp, size: usize) -> Tensor<1, K> {
     match op {
         ReduceOp::Sum => x * size as i64,
-        ReduceOp::Max => x,
+        ReduceOp::Product => (1..size).fold(x.clone(), |product, _| product * x.clone()),
+        ReduceOp::Mean | ReduceOp::Min | ReduceOp::Max => x,
     }
 }
 

@@ -10,8 +10,17 @@ use crate::operation::ReduceOp;
 ///
 /// The type has no padding and every bit pattern is a value of it.
 pub(super) unsafe trait Number: Copy + Send + Sync + 'static {
-    fn sum(self, other: Self) -> Self;
-    fn max(self, other: Self) -> Self;
+    /// What is reduced in: f32 for the 16-bit floats, which would lose a bit with every addition.
+    type Wide: Copy + Default;
+
+    fn widen(self) -> Self::Wide;
+    fn narrow(wide: Self::Wide) -> Self;
+    fn sum(a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    fn product(a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    fn min(a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    fn max(a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    /// Only floats have one; a call for a mean of whole numbers is refused before it is made.
+    fn divide(a: Self::Wide, count: usize) -> Self::Wide;
     fn into_bytes(numbers: Vec<Self>) -> Bytes;
 
     fn as_bytes(numbers: &[Self]) -> &[u8] {
@@ -21,18 +30,22 @@ pub(super) unsafe trait Number: Copy + Send + Sync + 'static {
 }
 
 macro_rules! number {
-    ($($type:ty: $sum:expr, $max:expr;)+) => {$(
+    ($($type:ty: $wide:ty, $widen:expr, $narrow:expr, $rule:ident;)+) => {$(
         // SAFETY: a primitive number, or one in a transparent wrapper around an integer.
         unsafe impl Number for $type {
+            type Wide = $wide;
+
             #[inline(always)]
-            fn sum(self, other: Self) -> Self {
-                $sum(self, other)
+            fn widen(self) -> $wide {
+                $widen(self)
             }
 
             #[inline(always)]
-            fn max(self, other: Self) -> Self {
-                $max(self, other)
+            fn narrow(wide: $wide) -> Self {
+                $narrow(wide)
             }
+
+            $rule!($wide);
 
             fn into_bytes(numbers: Vec<Self>) -> Bytes {
                 Bytes::from_elems(numbers)
@@ -41,26 +54,51 @@ macro_rules! number {
     )+};
 }
 
-/// The larger; a NaN wins, wherever it stands.
-macro_rules! float_max {
-    () => {
-        |a: Self, b: Self| if a > b || a.is_nan() { a } else { b }
+/// Of two floats, a NaN is the smallest and the largest, wherever it stands.
+macro_rules! float_rules {
+    ($wide:ty) => {
+        float_rules! { @ $wide; sum: |a, b| a + b; product: |a, b| a * b;
+            min: |a, b| if a < b || a.is_nan() { a } else { b };
+            max: |a, b| if a > b || a.is_nan() { a } else { b }; }
+
+        #[inline(always)]
+        fn divide(a: $wide, count: usize) -> $wide {
+            a / count as $wide
+        }
+    };
+    (@ $wide:ty; $($name:ident: |$a:ident, $b:ident| $result:expr;)+) => {$(
+        #[inline(always)]
+        fn $name($a: $wide, $b: $wide) -> $wide {
+            $result
+        }
+    )+};
+}
+
+/// Whole numbers wrap around, as those of a backend do.
+macro_rules! whole_rules {
+    ($wide:ty) => {
+        float_rules! { @ $wide; sum: |a, b| a.wrapping_add(b); product: |a, b| a.wrapping_mul(b);
+        min: |a, b| Ord::min(a, b); max: |a, b| Ord::max(a, b); }
+
+        fn divide(a: $wide, _count: usize) -> $wide {
+            a
+        }
     };
 }
 
 number! {
-    f64: |a: Self, b: Self| a + b, float_max!();
-    f32: |a: Self, b: Self| a + b, float_max!();
-    f16: |a: Self, b: Self| a + b, float_max!();
-    bf16: |a: Self, b: Self| a + b, float_max!();
-    i64: Self::wrapping_add, Ord::max;
-    i32: Self::wrapping_add, Ord::max;
-    i16: Self::wrapping_add, Ord::max;
-    i8: Self::wrapping_add, Ord::max;
-    u64: Self::wrapping_add, Ord::max;
-    u32: Self::wrapping_add, Ord::max;
-    u16: Self::wrapping_add, Ord::max;
-    u8: Self::wrapping_add, Ord::max;
+    f64: f64, core::convert::identity, core::convert::identity, float_rules;
+    f32: f32, core::convert::identity, core::convert::identity, float_rules;
+    f16: f32, f16::to_f32, f16::from_f32, float_rules;
+    bf16: f32, bf16::to_f32, bf16::from_f32, float_rules;
+    i64: i64, core::convert::identity, core::convert::identity, whole_rules;
+    i32: i32, core::convert::identity, core::convert::identity, whole_rules;
+    i16: i16, core::convert::identity, core::convert::identity, whole_rules;
+    i8: i8, core::convert::identity, core::convert::identity, whole_rules;
+    u64: u64, core::convert::identity, core::convert::identity, whole_rules;
+    u32: u32, core::convert::identity, core::convert::identity, whole_rules;
+    u16: u16, core::convert::identity, core::convert::identity, whole_rules;
+    u8: u8, core::convert::identity, core::convert::identity, whole_rules;
 }
 
 /// Runs `$body` with `$number` standing for the type of a `DType`; evaluates to a `Result`.
@@ -84,11 +122,40 @@ macro_rules! with_number {
 }
 pub(super) use with_number;
 
-/// `to[i] = op(to[i], from[i])`.
-pub(super) fn accumulate<N: Number>(to: &mut [N], from: &[N], op: ReduceOp) {
+/// Numbers that are widened at a time: a stack's worth.
+const BLOCK: usize = 256;
+
+/// Reduces `others`, in their order, into `to`; rounded once, at the end.
+pub(super) fn reduce<'a, N: Number>(
+    to: &mut [N],
+    others: impl ExactSizeIterator<Item = &'a [N]> + Clone,
+    op: ReduceOp,
+) {
+    let members = others.len() + 1;
     match op {
-        ReduceOp::Sum => to.iter_mut().zip(from).for_each(|(to, from)| *to = to.sum(*from)),
-        ReduceOp::Max => to.iter_mut().zip(from).for_each(|(to, from)| *to = to.max(*from)),
+        ReduceOp::Sum => blocks(to, others, N::sum, |wide| wide),
+        ReduceOp::Mean => blocks(to, others, N::sum, |wide| N::divide(wide, members)),
+        ReduceOp::Product => blocks(to, others, N::product, |wide| wide),
+        ReduceOp::Min => blocks(to, others, N::min, |wide| wide),
+        ReduceOp::Max => blocks(to, others, N::max, |wide| wide),
+    }
+}
+
+fn blocks<'a, N: Number>(
+    to: &mut [N],
+    others: impl Iterator<Item = &'a [N]> + Clone,
+    combine: impl Fn(N::Wide, N::Wide) -> N::Wide,
+    finish: impl Fn(N::Wide) -> N::Wide,
+) {
+    let mut wide = [N::Wide::default(); BLOCK];
+    for (number, block) in to.chunks_mut(BLOCK).enumerate() {
+        let wide = &mut wide[..block.len()];
+        wide.iter_mut().zip(&*block).for_each(|(wide, own)| *wide = own.widen());
+        for other in others.clone() {
+            let other = &other[number * BLOCK..][..wide.len()];
+            wide.iter_mut().zip(other).for_each(|(wide, other)| *wide = combine(*wide, other.widen()));
+        }
+        block.iter_mut().zip(&*wide).for_each(|(own, wide)| *own = N::narrow(finish(*wide)));
     }
 }
 
@@ -96,13 +163,39 @@ pub(super) fn accumulate<N: Number>(to: &mut [N], from: &[N], op: ReduceOp) {
 mod tests {
     use super::*;
 
+    fn reduced<N: Number>(parts: &[&[N]], op: ReduceOp) -> Vec<N> {
+        let mut all = parts[0].to_vec();
+        reduce(&mut all, parts[1..].iter().copied(), op);
+        all
+    }
+
     #[test]
-    fn the_largest_of_numbers_and_a_nan_is_the_nan() {
-        for (a, b) in [(1.0, f64::NAN), (f64::NAN, 1.0)] {
-            assert!(Number::max(a, b).is_nan());
-            assert!(Number::max(a as f32, b as f32).is_nan());
+    fn the_smallest_and_the_largest_of_numbers_and_a_nan_are_the_nan() {
+        for op in [ReduceOp::Min, ReduceOp::Max] {
+            for parts in [[[1.0], [f64::NAN]], [[f64::NAN], [1.0]]] {
+                assert!(reduced(&parts.each_ref().map(<[f64; 1]>::as_slice), op)[0].is_nan());
+            }
         }
-        assert_eq!(Number::max(-1.0_f32, -2.0), -1.0);
-        assert_eq!(Number::max(-1_i64, -2), -1);
+        assert_eq!(reduced::<f32>(&[&[-1.0], &[-2.0]], ReduceOp::Max), [-1.0]);
+        assert_eq!(reduced::<i64>(&[&[-1], &[-2]], ReduceOp::Min), [-2]);
+    }
+
+    /// 2048 + 1 is 2048 in f16: adding one after the other would stay there.
+    #[test]
+    fn sixteen_bits_are_summed_in_more() {
+        let (large, one) = ([f16::from_f32(2048.0)], [f16::from_f32(1.0)]);
+        assert_eq!(reduced::<f16>(&[&large, &one, &one], ReduceOp::Sum), [f16::from_f32(2050.0)]);
+        let (large, one) = ([bf16::from_f32(256.0)], [bf16::from_f32(1.0)]);
+        assert_eq!(reduced::<bf16>(&[&large, &one, &one], ReduceOp::Sum), [bf16::from_f32(258.0)]);
+        let most = [f16::MAX; 1];
+        assert_eq!(reduced::<f16>(&[&most, &most], ReduceOp::Mean), [f16::MAX]);
+    }
+
+    #[test]
+    fn every_block_is_reduced() {
+        let part = |factor: i64| (0..3 * BLOCK as i64 + 7).map(|index| index * factor).collect::<Vec<_>>();
+        let (a, b, c) = (part(1), part(2), part(3));
+        assert_eq!(reduced::<i64>(&[&a, &b, &c], ReduceOp::Sum), part(6));
+        assert_eq!(reduced::<i64>(&[&a, &b], ReduceOp::Product)[600], 600 * 1200);
     }
 }

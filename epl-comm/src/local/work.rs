@@ -7,7 +7,7 @@ use burn::tensor::Bytes;
 
 use super::board::{Meeting, Post};
 use super::memory::Memory;
-use super::number::{Number, accumulate, with_number};
+use super::number::{Number, reduce, with_number};
 use crate::error::Result;
 use crate::operation::{Operation, ReduceOp};
 use crate::rank::shard_range;
@@ -53,9 +53,7 @@ fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: R
     for start in (0..first.len()).step_by(chunk) {
         let range = start..(start + chunk).min(first.len());
         let sum = &mut first[range.clone()];
-        for other in others.iter() {
-            accumulate(sum, &other[range.clone()], op);
-        }
+        reduce(sum, others.iter().map(|other| &other[range.clone()]), op);
         for other in others.iter_mut() {
             other[range.clone()].copy_from_slice(sum);
         }
@@ -94,9 +92,7 @@ fn reduce_scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, 
             let range = start..(start + chunk).min(part.end);
             let done = reduced.len();
             reduced.extend_from_slice(&buffers[0][range.clone()]);
-            for buffer in &buffers[1..] {
-                accumulate(&mut reduced[done..], &buffer[range.clone()], op);
-            }
+            reduce(&mut reduced[done..], buffers[1..].iter().map(|buffer| &buffer[range.clone()]), op);
         }
     }
     N::into_bytes(reduced)

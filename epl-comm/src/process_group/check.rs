@@ -1,7 +1,10 @@
 //! Whether a collective's arguments fit each other. What does not is refused before anything is sent.
 
+use burn::tensor::DType;
+
 use super::ProcessGroup;
 use crate::error::{Error, Result};
+use crate::operation::ReduceOp;
 
 impl ProcessGroup {
     pub(super) fn invalid(&self, message: String) -> Error {
@@ -28,6 +31,15 @@ impl ProcessGroup {
                 shape.len(),
                 shape.len()
             )));
+        }
+        Ok(())
+    }
+
+    /// A reduction that the element type has.
+    pub(super) fn check_op(&self, dtype: DType, op: ReduceOp) -> Result<()> {
+        if op == ReduceOp::Mean && !dtype.is_float() {
+            let name = dtype.name();
+            return Err(self.invalid(format!("the mean of {name}, which is not a float type; take the sum, or cast()")));
         }
         Ok(())
     }

@@ -37,6 +37,7 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         op: ReduceOp,
     ) -> Result<Prepared<D, K>> {
+        self.check_op(x.dtype(), op)?;
         self.prepare_whole(x, Operation::AllReduce(op))
     }
 
@@ -93,6 +94,7 @@ impl ProcessGroup {
     ) -> Result<Prepared<D, K>> {
         self.check_sizes("reduce_scatter", &x.dims(), dim, sizes)?;
         self.check_sum("reduce_scatter", x.dims()[dim], sizes)?;
+        self.check_op(x.dtype(), op)?;
         self.prepare_along(x, dim, sizes, Operation::ReduceScatter(op))
     }
 

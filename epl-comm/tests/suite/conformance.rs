@@ -1,4 +1,4 @@
-//! Every operation × element type × blocking or started × world and sub-groups × 1 to 4 ranks.
+//! Every operation × element type × blocking or started × world and sub-groups × 1 to 8 ranks.
 
 use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{DType, Device, Float, GradientCheckpointingStrategy, Int, Tensor};
@@ -7,7 +7,7 @@ use epl_comm::{Pending, ProcessGroup, ReduceOp, Result, Trace};
 
 use crate::model::Array;
 
-const OPS: [ReduceOp; 2] = [ReduceOp::Sum, ReduceOp::Max];
+const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Mean];
 
 /// One way of running everything on one group.
 struct Exercise<'a> {
@@ -48,7 +48,7 @@ impl Exercise<'_> {
         let result = result.unwrap();
         assert_eq!(result.dtype(), self.dtype);
         assert_eq!(result.device(), self.device);
-        assert_eq!(&Array::of(result), expected);
+        assert_eq!(Array::of(result), expected.rounded(self.dtype));
     }
 
     fn all<K: Numeric + Autodiff + 'static>(&self) {
@@ -61,7 +61,9 @@ impl Exercise<'_> {
 
     fn reductions<K: Numeric + Autodiff + 'static>(&self) {
         let (group, p, me) = (self.group, self.group.size(), self.group.rank());
-        for op in OPS {
+        // Whole numbers have no mean.
+        let ops = OPS.into_iter().filter(|op| *op != ReduceOp::Mean || self.dtype.is_float());
+        for op in ops {
             for shape in [[2, 3, 4], [1, 1, 1], [0, 3, 1], [7, 5, 11]] {
                 let expected = Array::reduce(&self.inputs(1, |_| shape), op);
                 let x = self.input::<K>(1, shape);
@@ -167,7 +169,7 @@ impl Exercise<'_> {
 
 fn exercise(group: &ProcessGroup) {
     for started in [false, true] {
-        for dtype in [DType::F32, DType::F64, DType::I64, DType::I32] {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32] {
             let exercise = Exercise { group, dtype, started, device: Device::flex() };
             if dtype.is_float() { exercise.all::<Float>() } else { exercise.all::<Int>() }
         }
@@ -192,6 +194,21 @@ fn world_of_three() {
 #[test]
 fn world_of_four() {
     run_ranks(4, |group| exercise(&group));
+}
+
+#[test]
+fn world_of_eight() {
+    run_ranks(8, |group| exercise(&group));
+}
+
+#[test]
+fn whole_numbers_have_no_mean() {
+    run_ranks(2, |group| {
+        let x = Tensor::<1, Int>::zeros([2], (&Device::flex(), DType::I64));
+        let error = group.all_reduce(x.clone(), ReduceOp::Mean).unwrap_err().to_string();
+        assert!(error.contains("the mean of i64"), "{error}");
+        assert!(group.reduce_scatter(x, 0, ReduceOp::Mean).is_err());
+    });
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod conformance;
 mod crowded;
 mod custom_vjp;
 mod deadlocks;
+mod dry;
 mod failures;
 mod layouts;
 mod mismatches;

@@ -24,6 +24,12 @@ impl Array {
         Self { shape: shape.to_vec(), values }
     }
 
+    /// As an element type keeps it.
+    pub fn rounded(&self, dtype: DType) -> Self {
+        let data = TensorData::new(self.values.clone(), self.shape.clone()).convert_dtype(dtype);
+        Self { shape: self.shape.clone(), values: data.iter::<f64>().collect() }
+    }
+
     pub fn tensor<const D: usize, K: Basic>(&self, dtype: DType, device: &Device) -> Tensor<D, K> {
         let data = TensorData::new(self.values.clone(), self.shape.clone()).convert_dtype(dtype);
         Tensor::from_data(data, (device, dtype))
@@ -87,12 +93,15 @@ impl Array {
         for part in &parts[1..] {
             for (a, b) in all.values.iter_mut().zip(&part.values) {
                 *a = match op {
-                    ReduceOp::Sum => *a + b,
+                    ReduceOp::Sum | ReduceOp::Mean => *a + b,
+                    ReduceOp::Product => *a * b,
+                    ReduceOp::Min => a.min(*b),
                     ReduceOp::Max => a.max(*b),
                 };
             }
         }
-        all
+        let count = parts.len() as f64;
+        if op == ReduceOp::Mean { all.map(|sum| sum / count) } else { all }
     }
 
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
