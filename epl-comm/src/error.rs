@@ -13,7 +13,7 @@ pub enum Error {
     #[error(
         "call {sequence} of group `{group}`: {first} called {first_call}, but {second} called {second_call}{}; \
          all members of a group must make the same calls in the same order",
-        odd.map_or(String::new(), |odd| format!(", and most members are at one against {odd}"))
+        if *second_is_odd { ", against most others" } else { "" }
     )]
     Mismatch {
         /// The group.
@@ -28,9 +28,9 @@ pub enum Error {
         second: Rank,
         /// What that one called.
         second_call: String,
-        /// The second again, if more than half of the members agree against it. None where nobody can say who is
-        /// wrong, as between two.
-        odd: Option<Rank>,
+        /// Whether the second is to blame, as more than half of the members are at one, and it is not among them.
+        /// Otherwise, as between two, nobody can say who is wrong.
+        second_is_odd: bool,
     },
     /// Ranks wait for each other in different groups. Every rank gets this error.
     #[error(

@@ -148,7 +148,7 @@ impl Meeting<'_> {
             first_call: self.post(first).call.to_string(),
             second: members[second],
             second_call: self.post(second).call.to_string(),
-            odd: second_is_odd.then_some(members[second]),
+            second_is_odd,
         })
     }
 

@@ -84,7 +84,7 @@ impl LocalTransport {
     /// Ends the world. All members blame the same rank for a mismatch, or none.
     fn fail(&self, error: &Error) {
         match error {
-            Error::Mismatch { odd: Some(odd), .. } => self.world.fail(*odd, error.to_string()),
+            Error::Mismatch { second_is_odd: true, second, .. } => self.world.fail(*second, error.to_string()),
             Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
             _ => self.world.fail(self.rank(), error.to_string()),
         }

@@ -95,7 +95,9 @@ mod tests {
         let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
         let (a, b, c) = (group([2, 0]), group([0, 1]), group([1, 2]));
         let waits = Waits::new(3);
-        (a.reserve(0), b.reserve(0), c.reserve(0));
+        for roster in [&a, &b, &c] {
+            roster.reserve(0);
+        }
         assert_eq!(waits.begin(Rank(2), wait(&a, 1)), None);
         assert_eq!(waits.begin(Rank(1), wait(&c, 1)), None, "rank 2 waits for rank 0, which is awake");
         let circle = waits.begin(Rank(0), wait(&b, 1)).unwrap_or_default();
@@ -110,7 +112,9 @@ mod tests {
         let group = || Arc::new(Roster::new("g", vec![Rank(0), Rank(1)]));
         let (a, b) = (group(), group());
         let waits = Waits::new(2);
-        (a.reserve(0), a.reserve(1), b.reserve(0), b.reserve(1));
+        for (roster, member) in [(&a, 0), (&a, 1), (&b, 0), (&b, 1)] {
+            roster.reserve(member);
+        }
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
         b.reserve(1);
         assert_eq!(waits.begin(Rank(1), wait(&b, 2)), None, "rank 0 is about to wake up");

@@ -101,13 +101,8 @@ fn of_three_with_a_fourth_that_waits_for_one_of_them() {
         // Pairs that overlap; who is not in a pair makes up a group that is not used.
         let pair = |name: &str, members: [usize; 2]| world.split(name, usize::from(members.contains(&me)), 0);
         let (a, b, c, d) = (pair("01", [0, 1])?, pair("12", [1, 2])?, pair("02", [0, 2])?, pair("03", [0, 3])?);
-        match me {
-            0 => (a.barrier()?, c.barrier()?, d.barrier()?),
-            1 => (b.barrier()?, a.barrier()?, ()),
-            2 => (c.barrier()?, b.barrier()?, ()),
-            _ => (d.barrier()?, (), ()),
-        };
-        Ok(())
+        let order = [vec![&a, &c, &d], vec![&b, &a], vec![&c, &b], vec![&d]];
+        order[me].iter().try_for_each(|group| group.barrier())
     });
 }
 
@@ -144,17 +139,16 @@ fn a_chain_of_waits_is_no_circle() {
             let b = world.split("b", usize::from(me > 0), 0).unwrap();
             for _ in 0..20 {
                 // Rank 0 waits for rank 1, which waits for rank 2, which computes.
-                match me {
-                    0 => a.barrier().unwrap(),
-                    1 => (b.barrier().unwrap(), a.barrier().unwrap()).0,
-                    _ => (compute(), b.barrier().unwrap()).1,
+                if me == 2 {
+                    compute();
                 }
+                let order = [vec![&a], vec![&b, &a], vec![&b]];
+                order[me].iter().for_each(|group| group.barrier().unwrap());
                 // The other way round.
-                match me {
-                    0 => (compute(), a.barrier().unwrap()).1,
-                    1 => (a.barrier().unwrap(), b.barrier().unwrap()).0,
-                    _ => b.barrier().unwrap(),
+                if me == 0 {
+                    compute();
                 }
+                order[me].iter().rev().for_each(|group| group.barrier().unwrap());
             }
         });
     });

@@ -36,19 +36,19 @@ fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call,
             error
         });
         assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
-        let Error::Mismatch { group, sequence, first, first_call, second, second_call, odd: blamed } = &errors[0]
+        let Error::Mismatch { group, sequence, first, first_call, second, second_call, second_is_odd } = &errors[0]
         else {
             panic!("{:?}", errors[0])
         };
         assert_eq!((group.as_str(), *sequence), ("g", before as u64 + 1));
         // Of two, nobody can say who is wrong; of more, the odd one comes second.
         let expected = match ranks {
-            2 => (Rank(0), Rank(1), None),
-            _ => (Rank(usize::from(odd == 0)), Rank(odd), Some(Rank(odd))),
+            2 => (Rank(0), Rank(1), false),
+            _ => (Rank(usize::from(odd == 0)), Rank(odd), true),
         };
-        assert_eq!((*first, *second, *blamed), expected);
-        assert_eq!(culprit, blamed.unwrap_or(Rank(0)));
-        assert_eq!(errors[0].to_string().contains("most members are at one against"), ranks > 2);
+        assert_eq!((*first, *second, *second_is_odd), expected);
+        assert_eq!(culprit, Rank(if ranks == 2 { 0 } else { odd }));
+        assert_eq!(errors[0].to_string().contains(", against most others"), ranks > 2);
         let calls = if *first == Rank(odd) { [second_call, first_call] } else { [first_call, second_call] };
         assert_eq!(calls, [&texts[0], &texts[1]]);
     });
@@ -123,14 +123,16 @@ fn rows_that_a_peer_does_not_expect() {
         };
         // Rank 1 sends 2 rows to rank 2, which expects 1: one of them is wrong.
         let error = errors([1, 1, 2]);
-        let Error::Mismatch { first, second, first_call, second_call, odd, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((*first, *second, *odd), (Rank(1), Rank(2), None));
+        let Error::Mismatch { first, second, first_call, second_call, second_is_odd, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((*first, *second, *second_is_odd), (Rank(1), Rank(2), false));
         assert_eq!(first_call, "all_to_all of f32 [4, 5] from dim 0 to dim 0, sending [5, 5, 10], receiving [5, 5, 5]");
         assert_eq!(second_call, "all_to_all of f32 [3, 5] from dim 0 to dim 0, sending [5, 5, 5], receiving [5, 5, 5]");
         // It sends both others what they do not expect.
         let error = errors([2, 1, 2]);
-        let Error::Mismatch { first, second, odd, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((*first, *second, *odd), (Rank(0), Rank(1), Some(Rank(1))));
+        let Error::Mismatch { first, second, second_is_odd, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((*first, *second, *second_is_odd), (Rank(0), Rank(1), true));
     });
 }
 
@@ -179,9 +181,9 @@ fn names_of_a_group_to_be() {
             let name = if group.rank() == 0 { "data" } else { "tensor" };
             group.split(name, 0, 0).unwrap_err()
         });
-        let Error::Mismatch { first_call, second_call, odd, .. } = &errors[0] else { panic!("{errors:?}") };
+        let Error::Mismatch { first_call, second_call, second_is_odd, .. } = &errors[0] else { panic!("{errors:?}") };
         assert_eq!([first_call, second_call], ["split into `data`", "split into `tensor`"]);
-        assert_eq!((*odd, &errors[1]), (None, &errors[0]));
+        assert_eq!((*second_is_odd, &errors[1]), (false, &errors[0]));
     });
 }
 
