@@ -5,6 +5,7 @@
 //! - `tape`: a micro-batch through the chain of segments and back.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `norm`: the global norm.
+//! - `replicas`: whether replicas hold the same bits.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod gather;
@@ -12,6 +13,7 @@ mod gradients;
 mod micro_batch;
 mod norm;
 mod reduce;
+mod replicas;
 mod report;
 mod settings;
 mod tape;
