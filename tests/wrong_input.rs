@@ -2,7 +2,9 @@
 //!
 //! The examples are run as a user runs them; `cargo test` has built them.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -57,7 +59,10 @@ fn on_corpus(name: &str, arguments: &[&str]) -> Output {
     let folder = folder(name);
     let [source, target] = corpus(&folder);
     let mut command = example("moe_t5");
-    command.arg("--source").arg(source).arg("--target").arg(target).args(["--vocab", "300", "--steps", "2"]);
+    command.arg("--source").arg(source).arg("--target").arg(target).args(["--steps", "2"]);
+    if !arguments.contains(&"--vocab") {
+        command.args(["--vocab", "300"]);
+    }
     command.arg("--out").arg(folder.join("out")).args(arguments);
     run(&mut command)
 }
@@ -72,26 +77,39 @@ macro_rules! wrong_arguments {
 }
 
 wrong_arguments! {
-    unknown_option: ["--set", "schedule.warmup=3"] => 1, ["schedule.warmup", "schedule.warmup_steps"];
-    unknown_section: ["--set", "trian.seed=3"] => 1, ["trian", "train"];
-    wrong_type: ["--set", "train.global_batch_size=many"] => 1, ["train.global_batch_size", "many"];
-    out_of_range: ["--set", "train.clip_norm=-1"] => 1, ["train.clip_norm", "-1"];
-    not_a_setting: ["--set", "train.seed"] => 1, ["train.seed"];
-    not_yet: ["--set", "zero.level=v1"] => 1, ["zero.level", "not"];
-    warm_up_longer_than_schedule:
-        ["--set", "schedule.steps=10", "--set", "schedule.warmup_steps=20"] => 1, ["10", "20"];
+    unknown_option: ["--set", "schedule.warmup=3"] => 1,
+        ["unknown option schedule.warmup (command line)", "the nearest is schedule.warmup_steps"];
+    unknown_section: ["--set", "trian.seed=3"] => 1, ["unknown option trian.seed", "the nearest is train.seed"];
+    wrong_type: ["--set", "train.global_batch_size=many"] => 1,
+        ["train.global_batch_size = \"many\"", "allowed: \"none\" or an integer ≥ 1"];
+    out_of_range: ["--set", "train.clip_norm=-1"] => 1,
+        ["train.clip_norm = \"-1\"", "allowed: \"none\" or a number > 0"];
+    not_a_setting: ["--set", "train.seed"] => 1, ["`train.seed` (command line) is no setting", "write key=value"];
+    not_yet: ["--set", "zero.level=v1"] => 1,
+        ["zero.level = \"v1\" (command line): not yet", "implemented so far is zero.level = \"\""];
+    warm_up_longer_than_schedule: ["--set", "schedule.steps=10", "--set", "schedule.warmup_steps=20"] => 1,
+        ["schedule.warmup_steps = 20 exceeds schedule.steps = 10"];
     batch_sizes_disagree:
         ["--set", "train.global_batch_size=10", "--set", "train.micro_batch_size=4",
-         "--set", "pipeline.num_micro_batch=3"] => 1, ["10", "4", "3"];
-    no_steps: ["--set", "train.steps=0"] => 1, ["train.steps", "0"];
-    unknown_model: ["--model", "moe_t6"] => 1, ["moe_t6", "moe_t5_small"];
-    expert_does_not_divide_data: ["--data", "3", "--expert", "2"] => 1, ["3", "2"];
-    experts_do_not_divide: ["--expert", "3"] => 1, ["4", "3"];
-    heads_do_not_divide: ["--tensor", "3"] => 1, ["8", "3"];
-    vocabulary_too_small: ["--vocab", "2"] => 2, ["--vocab"];
-    two_ways_to_say_replicas: ["--data", "2", "--ranks", "2"] => 2, ["--ranks"];
-    missing_configuration: ["--config", "no/such/file.toml"] => 1, ["no/such/file.toml"];
-    resume_from_nothing: ["--resume"] => 1, ["tokenizer.json"];
+         "--set", "pipeline.num_micro_batch=3"] => 1,
+        ["micro_batch_size 4 × pipeline.num_micro_batch 3 × 2 replicas = 24", "but train.global_batch_size = 10",
+         "set train.global_batch_size = 24"];
+    no_steps: ["--set", "train.steps=0"] => 1, ["train.steps = \"0\"", "allowed: \"none\" or an integer ≥ 1"];
+    unknown_model: ["--model", "moe_t6"] => 1, ["there is no model `moe_t6`", "moe_t5_small"];
+    expert_does_not_divide_data: ["--data", "3", "--expert", "2"] => 1,
+        ["expert 2 does not divide data 3", "use expert 1, or data 4"];
+    experts_do_not_divide: ["--expert", "3"] => 1,
+        ["4 experts cannot be divided evenly over 3 expert ranks", "choose an expert axis that divides 4"];
+    heads_do_not_divide: ["--tensor", "3"] => 1,
+        ["8 heads do not divide over 3 ranks of the tensor axis", "use a tensor size that divides 8"];
+    vocabulary_too_small: ["--vocab", "2"] => 1, ["a vocabulary of 2 is too small", "256 bytes need 259"];
+    two_ways_to_say_replicas: ["--data", "2", "--ranks", "2"] => 2,
+        ["'--data <D>' cannot be used with '--ranks <N>'"];
+    missing_configuration: ["--config", "no/such/file.toml"] => 1,
+        ["cannot read the configuration file no/such/file.toml"];
+    resume_from_nothing: ["--resume"] => 1, ["holds no checkpoint to go on from", "leave --resume out"];
+    checks_of_replicas_never: ["--check-replicas", "0"] => 1,
+        ["a check of the replicas every 0 steps", "leave the number out"];
 }
 
 #[test]
@@ -100,22 +118,22 @@ fn wrong_file() {
     let file = folder.join("run.toml");
     fs::write(&file, "[train]\nseed = 1\nsede = 2\n").expect("a file can be written");
     let output = run(example("moe_t5").arg("--plan").arg("--config").arg(&file));
-    assert_error(&output, 1, &["train.sede", "train.seed", "run.toml"]);
+    assert_error(&output, 1, &["unknown option train.sede", "run.toml, line 3", "the nearest is train.seed"]);
     fs::write(&file, "[train\nseed = 1\n").expect("a file can be written");
     let output = run(example("moe_t5").arg("--plan").arg("--config").arg(&file));
-    assert_error(&output, 1, &["run.toml"]);
+    assert_error(&output, 1, &["run.toml, line 1: not valid TOML"]);
 }
 
 #[test]
 fn wrong_environment() {
     let output = run(example("moe_t5").arg("--plan").env("EPL_TRAIN_SEDE", "3"));
-    assert_error(&output, 1, &["EPL_TRAIN_SEDE", "EPL_TRAIN_SEED"]);
+    assert_error(&output, 1, &["unknown option EPL_TRAIN_SEDE", "the nearest is EPL_TRAIN_SEED"]);
 }
 
 #[test]
 fn source_without_target() {
     let output = run(example("moe_t5").args(["--source", "a.en"]));
-    assert_error(&output, 2, &["--target"]);
+    assert_error(&output, 2, &["required arguments were not provided", "--target <F>..."]);
 }
 
 /// `moe_t5` on files of one's own.
@@ -132,16 +150,16 @@ fn wrong_corpora() {
         fs::write(folder.join(name), bytes).expect("a file can be written");
         folder.join(name)
     };
-    assert_error(&on_files(&[&folder.join("no.en")], &[&target]), 1, &["no.en"]);
+    assert_error(&on_files(&[&folder.join("no.en")], &[&target]), 1, &["cannot open", "no.en: No such file"]);
     let short = file("short.de", b"ein hund rennt\n");
-    assert_error(&on_files(&[&source], &[&short]), 1, &["short.de", "4", "1"]);
-    assert_error(&on_files(&[&source, &source], &[&target]), 1, &["2", "1"]);
+    assert_error(&on_files(&[&source], &[&short]), 1, &["a.en has 4 lines but", "short.de has 1;"]);
+    assert_error(&on_files(&[&source, &source], &[&target]), 1, &["2 source file(s) but 1 target file(s)"]);
     let bytes = file("bytes.de", b"ein\n\xff\xfe\nhund\nkatze\n");
-    assert_error(&on_files(&[&source], &[&bytes]), 1, &["bytes.de", "line 2"]);
+    assert_error(&on_files(&[&source], &[&bytes]), 1, &["bytes.de line 2: not UTF-8", "iconv"]);
     let broken = file("broken.de.gz", b"\x1f\x8b\x08\x00not a gzip file");
-    assert_error(&on_files(&[&source], &[&broken]), 1, &["broken.de.gz"]);
+    assert_error(&on_files(&[&source], &[&broken]), 1, &["broken.de.gz is not a whole gzip file"]);
     let empty = file("empty", b"");
-    assert_error(&on_files(&[&empty], &[&empty]), 1, &["empty"]);
+    assert_error(&on_files(&[&empty], &[&empty]), 1, &["the corpus is empty: no line in"]);
 }
 
 /// A run of two steps whose checkpoint the tests below copy and damage.
@@ -190,61 +208,97 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_sound_checkpoint_resumes() {
-    let output = resumed("sound", &["--resume"], |_| {});
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+fn a_sound_checkpoint_resumes_and_tells_what_has_changed() {
+    let output = resumed("sound", &["--resume", "--set", "train.clip_norm=0.25"], |_| {});
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("changed since the checkpoint: `train.clip_norm` 1.0, now 0.25"), "{said}");
+    assert!(said.contains("changed since the checkpoint: `train.steps` 2, now 3"), "{said}");
+    assert_eq!(said.matches("changed since").count(), 2, "{said}");
+}
+
+/// Every file below a folder, with its length and a hash of its bytes.
+fn content(folder: &Path) -> BTreeMap<PathBuf, (usize, u64)> {
+    let summary = |path: PathBuf| {
+        let bytes = fs::read(&path).expect("a file can be read");
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        (path, (bytes.len(), hasher.finish()))
+    };
+    files(folder).into_iter().map(summary).collect()
 }
 
 #[test]
 fn a_folder_with_a_run_is_not_overwritten() {
-    assert_error(&resumed("not_overwritten", &[], |_| {}), 1, &["resume"]);
+    let mut before = BTreeMap::new();
+    let output = resumed("not_overwritten", &[], |out| before = content(out));
+    assert_error(&output, 1, &["out holds a run; go on with it by `--out", "--resume`, or choose another folder"]);
+    let after = content(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong_input/not_overwritten/out"));
+    assert!(before.len() > 8, "{before:?}");
+    assert_eq!(before, after);
 }
 
-#[test]
-fn a_checkpoint_of_another_layout_is_refused() {
-    let output = resumed("another_layout", &["--resume", "--data", "1"], |_| {});
-    assert_error(&output, 1, &["data 2", "data 1"]);
+macro_rules! refused_resumes {
+    ($($name:ident: $arguments:expr, $damage:expr => $words:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_error(&resumed(stringify!($name), &$arguments, $damage), 1, &$words);
+        }
+    )*};
 }
 
-#[test]
-fn a_checkpoint_of_another_seed_is_refused() {
-    assert_error(&resumed("another_seed", &["--resume", "--seed", "9"], |_| {}), 1, &["0", "9"]);
+refused_resumes! {
+    another_layout: ["--resume", "--data", "1"], |_| {} =>
+        ["saved by 2 ranks = data 2", "and this run has 1 ranks = data 1", "resume with the layout that saved it"];
+    another_seed: ["--resume", "--seed", "9"], |_| {} =>
+        ["a run with seed 0, and this run has seed 9", "resume with the same seed"];
+    another_model: ["--resume", "--model", "moe_t5_numbers"], |_| {} =>
+        ["saved with another model: ", "`d_model` 256, now 128", "resume with what it was saved with"];
+    another_tokenizer: ["--resume"], swap_tokenizer =>
+        ["and with another tokenizer: \"", "bytes with checksum", "resume with what it was saved with"];
+    other_batches: ["--resume", "--set", "train.global_batch_size=2"], |_| {} =>
+        ["4 samples (16 tokens) by length", "and this run draws 4 samples shuffled", "the same batches"];
+    cut_file: ["--resume"], cut_largest =>
+        ["the file is damaged: ", "were saved; resume from another checkpoint"];
+    flipped_bit: ["--resume"], flip_largest =>
+        ["the file is damaged: ", "were saved; resume from another checkpoint"];
+    damaged_tokenizer: ["--resume"], damage_tokenizer => ["tokenizer.json is not a usable tokenizer file"];
+    missing_tokenizer: ["--resume"], remove_tokenizer => ["cannot open", "tokenizer.json: No such file"];
 }
 
-#[test]
-fn a_checkpoint_of_another_model_is_refused() {
-    let output = resumed("another_model", &["--resume", "--model", "moe_t5_numbers"], |_| {});
-    assert_error(&output, 1, &["model"]);
+fn cut_largest(out: &Path) {
+    change_largest(out, |bytes| bytes.truncate(bytes.len() / 2));
 }
 
-#[test]
-fn a_cut_checkpoint_is_refused() {
-    let output = resumed("cut", &["--resume"], |out| {
-        let largest = files(&out.join("checkpoints")).remove(0);
-        let bytes = fs::read(&largest).expect("a file can be read");
-        fs::write(&largest, &bytes[..bytes.len() / 2]).expect("a file can be written");
-    });
-    assert_error(&output, 1, &["checkpoints"]);
-}
-
-#[test]
-fn a_checkpoint_with_a_flipped_bit_is_refused() {
-    let output = resumed("flipped", &["--resume"], |out| {
-        let largest = files(&out.join("checkpoints")).remove(0);
-        let mut bytes = fs::read(&largest).expect("a file can be read");
+fn flip_largest(out: &Path) {
+    change_largest(out, |bytes| {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 4;
-        fs::write(&largest, bytes).expect("a file can be written");
     });
-    assert_error(&output, 1, &["checkpoints"]);
 }
 
-#[test]
-fn a_damaged_tokenizer_is_refused() {
-    let output = resumed("tokenizer", &["--resume"], |out| {
-        fs::write(out.join("tokenizer.json"), "{").expect("a file can be written");
-    });
-    assert_error(&output, 1, &["tokenizer.json"]);
+/// Changes the largest file of the checkpoint.
+fn change_largest(out: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let largest = files(&out.join("checkpoints")).remove(0);
+    let mut bytes = fs::read(&largest).expect("a file can be read");
+    change(&mut bytes);
+    fs::write(&largest, bytes).expect("a file can be written");
+}
+
+fn damage_tokenizer(out: &Path) {
+    fs::write(out.join("tokenizer.json"), "{").expect("a file can be written");
+}
+
+fn remove_tokenizer(out: &Path) {
+    fs::remove_file(out.join("tokenizer.json")).expect("a file can be removed");
+}
+
+/// Puts a tokenizer with other pieces in the place of the run's own.
+fn swap_tokenizer(out: &Path) {
+    // It is learned and saved, and then there is no such model.
+    on_corpus("tokenizer_of_another_run", &["--vocab", "290", "--model", "none"]);
+    let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong_input/tokenizer_of_another_run/out/tokenizer.json");
+    fs::copy(other, out.join("tokenizer.json")).expect("a file can be copied");
 }
 
 #[test]
@@ -261,6 +315,6 @@ fn folders_of_hugging_face() {
     fs::write(&weights, &bytes[..bytes.len() - 100]).expect("a file can be written");
     let output = check(&folder);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("model.safetensors"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("model.safetensors is damaged or of another format"), "{output:?}");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
 }

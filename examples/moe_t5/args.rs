@@ -65,7 +65,10 @@ pub struct Args {
     /// An option of the configuration, such as schedule.rate=0.001
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// The folder of the run: checkpoints, metrics.jsonl, loss.svg
+    /// Check every N steps that all replicas hold the same parameters, to the bit
+    #[arg(long, value_name = "N")]
+    pub check_replicas: Option<u64>,
+    /// The folder of the run: checkpoints, metrics.jsonl, loss.svg, tokenizer.json
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Go on from the latest checkpoint in --out
@@ -129,18 +132,24 @@ impl Args {
 
     /// The folder of the run, before anything is written into it.
     ///
-    /// It refuses a folder that holds another run: its tokenizer belongs to its checkpoints.
+    /// It refuses a folder that holds another run, since its tokenizer belongs to its checkpoints; and one that holds
+    /// none to go on with.
     pub fn out(&self) -> Result<PathBuf, String> {
         let default = if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        if out.join("checkpoints").exists() && !(self.resume || self.plan || self.replace()) {
-            let name = out.display();
+        let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
+        if self.resume && !holds_run {
+            return Err(format!(
+                "{name} holds no checkpoint to go on from; give the folder of an earlier run, or leave --resume out"
+            ));
+        }
+        if holds_run && !(self.resume || self.plan || self.replace()) {
             return Err(format!(
                 "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
             ));
         }
         if !self.plan {
-            std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+            std::fs::create_dir_all(&out).map_err(|error| format!("{name}: {error}"))?;
         }
         Ok(out)
     }

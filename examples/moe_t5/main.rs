@@ -38,7 +38,13 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
     let out = args.out()?;
     let task = Task::prepare(args, &config, &out)?;
     let model = args.model(&task)?;
-    let settings = run::Settings { out, plan_only: args.plan, resume: args.resume, replace: args.replace() };
+    let settings = run::Settings {
+        out,
+        plan_only: args.plan,
+        resume: args.resume,
+        replace: args.replace(),
+        check_replicas: args.check_replicas,
+    };
     let results = epl::launch(&config, |epl| run::rank(&epl, &task, &model, &settings))?;
     // The last line of the run: what the evaluation at the end found.
     if let Some(result) = results.into_iter().flatten().next() {

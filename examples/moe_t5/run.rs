@@ -24,6 +24,8 @@ pub struct Settings {
     pub resume: bool,
     /// Whether an earlier run in `out` may be replaced.
     pub replace: bool,
+    /// Every how many steps replicas are compared.
+    pub check_replicas: Option<u64>,
 }
 
 /// Trains on one rank. The first rank returns the last line of the run.
@@ -39,7 +41,12 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     let data =
         TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), epl.context().data().size())?)?;
     let schedule = LearningRate::from_config(&epl.config().schedule)?;
-    let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule);
+    // A checkpoint keeps all that it depends on; a resume with something else is refused.
+    let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule)
+        .with_run_config(epl.config())?
+        .with_optimizer(&optimizer)?
+        .with_invariant("model", model)?
+        .with_invariant("tokenizer", &task.fingerprint()?)?;
     if let Some(valid) = &task.valid {
         trainer = trainer.with_valid(ValidData::new(valid.clone(), batcher, BATCH)?).with_evaluation(|engine| {
             let score = score(engine.model(), engine.context(), task, &task.judged)?;
@@ -66,6 +73,7 @@ fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<Trainer
         .with_out(Some(settings.out.clone()))
         .with_resume(settings.resume)
         .with_replace(settings.replace)
+        .with_check_replicas_every(settings.check_replicas)
         .with_keep_best(best))
 }
 

@@ -1,13 +1,15 @@
 //! What is learned: a tokenizer, datasets, and how an evaluation is scored.
 
 use std::error::Error;
+use std::fs;
 use std::path::Path;
 
 use burn::data::dataset::Dataset;
 use epl::config::Config;
 use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
 use epl::models::text::{
-    BleuCounts, BpeConfig, ExactMatch, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs, Tokenizer,
+    BleuCounts, BpeConfig, Error as TextError, ExactMatch, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs,
+    Tokenizer,
 };
 
 use crate::args::Args;
@@ -93,6 +95,12 @@ impl Task {
         &self.tokenizer
     }
 
+    /// What tells the tokenizer from others: a checkpoint means nothing with another one.
+    pub fn fingerprint(&self) -> epl::Result<String> {
+        let text = self.tokenizer.to_json().map_err(|error| epl::Error::invalid(error.to_string()))?;
+        Ok(epl::trainer::fingerprint(text.as_bytes()))
+    }
+
     pub fn default_model(&self) -> &'static str {
         if self.numbers { "moe_t5_numbers" } else { "moe_t5_corpus" }
     }
@@ -153,7 +161,10 @@ fn tokenizer(
     }
     let tokenizer = learn()?;
     if !args.plan {
-        tokenizer.save(path)?;
+        // Under another name first: a run that dies here leaves no half of a tokenizer.
+        let partial = out.join("tokenizer.partial");
+        tokenizer.save(&partial)?;
+        fs::rename(partial, &path).map_err(|cause| TextError::Write { path, cause })?;
     }
     Ok(tokenizer)
 }

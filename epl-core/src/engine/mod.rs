@@ -6,6 +6,7 @@
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
+//! - `replicas`: whether replicas hold the same bits.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod compress;
@@ -14,6 +15,7 @@ mod gradients;
 mod micro_batch;
 mod norm;
 mod reduce;
+mod replicas;
 mod report;
 mod settings;
 mod sparse;

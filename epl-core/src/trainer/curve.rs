@@ -11,7 +11,7 @@ use super::json_lines;
 use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
 use crate::error::{Error, Result};
 
-/// More points than this are drawn as means of neighbours.
+/// A line never has more points than this, and so takes the same memory however long the run is.
 const POINTS: usize = 800;
 
 /// Draws the loss on the training data and, where it was evaluated, on the validation data, over the steps.
@@ -21,14 +21,58 @@ const POINTS: usize = 800;
 pub struct Curve {
     path: PathBuf,
     history: Option<PathBuf>,
-    train: Vec<(f64, f64)>,
-    valid: Vec<(f64, f64)>,
+    train: Line,
+    valid: Line,
+}
+
+/// Values over steps: every point is the mean of `each` values, and the last one of those that are still too few.
+#[derive(Debug)]
+struct Line {
+    points: Vec<(f64, f64)>,
+    each: usize,
+    /// The values since the last point: their sums, and how many.
+    open: (f64, f64, usize),
+}
+
+impl Line {
+    fn new() -> Self {
+        Self { points: Vec::with_capacity(POINTS), each: 1, open: (0.0, 0.0, 0) }
+    }
+
+    /// Adds a value. What is not finite is left out.
+    fn push(&mut self, step: f64, value: f64) {
+        if !value.is_finite() {
+            return;
+        }
+        let (steps, values, count) = self.open;
+        self.open = (steps + step, values + value, count + 1);
+        if self.open.2 == self.each {
+            self.points.extend(self.last());
+            self.open = (0.0, 0.0, 0);
+        }
+        if self.points.len() == POINTS {
+            let mean = |pair: &[(f64, f64)]| ((pair[0].0 + pair[1].0) / 2.0, (pair[0].1 + pair[1].1) / 2.0);
+            (0..POINTS / 2).for_each(|index| self.points[index] = mean(&self.points[2 * index..2 * index + 2]));
+            self.points.truncate(POINTS / 2);
+            self.each *= 2;
+        }
+    }
+
+    /// The mean of the values since the last point.
+    fn last(&self) -> Option<(f64, f64)> {
+        let (steps, values, count) = self.open;
+        (count > 0).then(|| (steps / count as f64, values / count as f64))
+    }
+
+    fn drawn(&self) -> Vec<(f64, f64)> {
+        self.points.iter().copied().chain(self.last()).collect()
+    }
 }
 
 impl Curve {
     /// A curve in this SVG file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), history: None, train: Vec::new(), valid: Vec::new() }
+        Self { path: path.into(), history: None, train: Line::new(), valid: Line::new() }
     }
 
     /// The `metrics.jsonl` from which a resumed run reads the steps that were done before.
@@ -42,14 +86,14 @@ impl Curve {
         for line in json_lines::read(history)? {
             let number = |key| line.get(key).and_then(Value::as_f64);
             let Some(step) = number("step").filter(|step| *step <= done as f64) else { continue };
-            self.train.extend(number("loss").map(|loss| (step, loss)));
-            self.valid.extend(number("valid_loss").map(|loss| (step, loss)));
+            number("loss").into_iter().for_each(|loss| self.train.push(step, loss));
+            number("valid_loss").into_iter().for_each(|loss| self.valid.push(step, loss));
         }
         Ok(())
     }
 
     fn draw(&self) -> Result<()> {
-        let (train, valid) = (thinned(&self.train, POINTS), thinned(&self.valid, POINTS));
+        let (train, valid) = (self.train.drawn(), self.valid.drawn());
         let Some((steps, losses)) = extent(train.iter().chain(&valid)) else {
             return Ok(());
         };
@@ -61,17 +105,6 @@ impl Curve {
 }
 
 type Extent = (Range<f64>, Range<f64>);
-
-/// Means of neighbours, so that at most `points` are left. What is not finite is left out.
-fn thinned(values: &[(f64, f64)], points: usize) -> Vec<(f64, f64)> {
-    let finite: Vec<(f64, f64)> = values.iter().copied().filter(|(_, loss)| loss.is_finite()).collect();
-    let mean = |chunk: &[(f64, f64)]| {
-        let count = chunk.len() as f64;
-        let sum = chunk.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
-        (sum.0 / count, sum.1 / count)
-    };
-    finite.chunks(finite.len().div_ceil(points).max(1)).map(mean).collect()
-}
 
 /// The ranges to draw: those of the points, never empty, with some air above and below.
 fn extent<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Option<Extent> {
@@ -120,8 +153,7 @@ fn plot(
 
 impl Observer for Curve {
     fn begin(&mut self, begin: &Begin) -> Result<()> {
-        self.train.clear();
-        self.valid.clear();
+        (self.train, self.valid) = (Line::new(), Line::new());
         match self.history.clone() {
             Some(history) if begin.done > 0 => self.read(&history, begin.done),
             _ => Ok(()),
@@ -129,12 +161,13 @@ impl Observer for Curve {
     }
 
     fn after_step(&mut self, record: &StepRecord) -> Result<()> {
-        self.train.push((record.step as f64, record.report.loss));
+        self.train.push(record.step as f64, record.report.loss);
         Ok(())
     }
 
     fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        self.valid.extend(evaluation.get("valid_loss").map(|loss| (evaluation.step as f64, loss)));
+        let loss = evaluation.get("valid_loss");
+        loss.into_iter().for_each(|loss| self.valid.push(evaluation.step as f64, loss));
         self.draw()
     }
 
@@ -147,14 +180,14 @@ impl Observer for Curve {
 mod tests {
     use super::*;
     use crate::trainer::metrics_log::MetricsLog;
-    use crate::trainer::observer::tests::{evaluation, record};
+    use crate::trainer::observer::tests::{begin, evaluation, record};
 
     #[test]
     fn a_run_is_drawn_with_both_losses() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("loss.svg");
         let mut curve = Curve::new(&path);
-        curve.begin(&Begin { steps: 3000, done: 0 }).unwrap();
+        curve.begin(&begin(3000, 0)).unwrap();
         (1..=3000).for_each(|step| curve.after_step(&record(step)).unwrap());
         curve.after_evaluation(&evaluation(1500)).unwrap();
         curve.after_evaluation(&evaluation(3000)).unwrap();
@@ -170,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let metrics = folder.path().join("metrics.jsonl");
         let mut log = MetricsLog::new(&metrics);
-        log.begin(&Begin { steps: 5, done: 0 }).unwrap();
+        log.begin(&begin(5, 0)).unwrap();
         for step in 1..=5 {
             log.before_step(step).unwrap();
             log.after_step(&record(step)).unwrap();
@@ -178,16 +211,25 @@ mod tests {
         }
         drop(log);
         let mut curve = Curve::new(folder.path().join("loss.svg")).with_history(&metrics);
-        curve.begin(&Begin { steps: 9, done: 4 }).unwrap();
-        assert_eq!(curve.train, (1..=4).map(|step| (step as f64, record(step).report.loss)).collect::<Vec<_>>());
-        assert_eq!(curve.valid.len(), 4);
+        curve.begin(&begin(9, 4)).unwrap();
+        assert_eq!(curve.train.points, (1..=4).map(|step| (step as f64, record(step).report.loss)).collect::<Vec<_>>());
+        assert_eq!(curve.valid.points.len(), 4);
     }
 
     #[test]
-    fn means_of_neighbours_and_no_infinities() {
-        let values: Vec<(f64, f64)> = (0..10).map(|i| (i as f64, i as f64)).collect();
-        assert_eq!(thinned(&values, 5), [(0.5, 0.5), (2.5, 2.5), (4.5, 4.5), (6.5, 6.5), (8.5, 8.5)]);
-        assert_eq!(thinned(&[(1.0, f64::NAN), (2.0, 3.0)], 5), [(2.0, 3.0)]);
+    fn a_long_line_is_one_of_means_and_takes_no_more_memory() {
+        let mut line = Line::new();
+        let capacity = line.points.capacity();
+        (1..=5 * POINTS).for_each(|step| line.push(step as f64, step as f64));
+        line.push(0.0, f64::NAN);
+        assert_eq!((line.each, line.points.len(), line.points.capacity()), (8, POINTS * 5 / 8, capacity));
+        assert_eq!(line.drawn()[..2], [(4.5, 4.5), (12.5, 12.5)]);
+        line.push(4001.0, 3.0);
+        assert_eq!(line.drawn()[500..], [(4001.0, 3.0)], "the last values are drawn at once");
+    }
+
+    #[test]
+    fn a_picture_has_room_for_its_lines() {
         assert!(extent([].iter()).is_none());
         let (steps, losses) = extent([(4.0, 2.0)].iter()).unwrap();
         assert!(steps.end > steps.start && losses.start < 2.0 && losses.end > 2.0);

@@ -18,7 +18,12 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Renames, and syncs the folder that holds the name.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| Error::file(to, error))?;
-    match to.parent() {
+    sync_parent(to)
+}
+
+/// Makes the name of a file or folder durable.
+pub(super) fn sync_parent(path: &Path) -> Result<()> {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent),
         _ => sync_folder(Path::new(".")),
     }

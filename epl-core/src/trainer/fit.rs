@@ -1,7 +1,9 @@
 //! The trainer, which opens a run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::checkpoint::{Checkpoints, Saved, Which};
@@ -16,6 +18,7 @@ use super::stop::Stop;
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::optim::OptimizerConfig;
 use crate::schedule::LearningRate;
 use crate::segment::Segmented;
 
@@ -46,6 +49,7 @@ pub struct Trainer<'a, M: Segmented> {
     evaluators: Vec<Evaluator<'a, M>>,
     observers: Vec<Box<dyn Observer + 'a>>,
     stop: Stop,
+    invariants: BTreeMap<String, Value>,
     run_config: Value,
     quiet: bool,
 }
@@ -70,6 +74,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             evaluators: Vec::new(),
             observers: Vec::new(),
             stop: Stop::new(),
+            invariants: BTreeMap::new(),
             run_config: Value::Null,
             quiet: false,
         }
@@ -109,11 +114,36 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         self
     }
 
-    /// The configuration of the run, for the reader of its checkpoints.
-    #[must_use]
-    pub fn with_run_config(mut self, config: Value) -> Self {
-        self.run_config = config;
-        self
+    /// The resolved configuration of the run, kept in its checkpoints. A run that resumes with another one shows
+    /// what has changed: see [`Begin::changes`](super::Begin::changes).
+    ///
+    /// # Errors
+    ///
+    /// When it is nothing that JSON can hold.
+    pub fn with_run_config(mut self, config: &impl Serialize) -> Result<Self> {
+        self.run_config = json("configuration of the run", config)?;
+        Ok(self)
+    }
+
+    /// What else a checkpoint depends on, such as the model or the tokenizer: a resume with another one is refused.
+    ///
+    /// # Errors
+    ///
+    /// When it is nothing that JSON can hold.
+    pub fn with_invariant(mut self, name: &str, value: &impl Serialize) -> Result<Self> {
+        self.invariants.insert(name.to_string(), json(name, value)?);
+        Ok(self)
+    }
+
+    /// The optimizer that the engine was made with: a resume with another one, or with other settings of it, is
+    /// refused. The learning rate is none of these: it is the schedule's, and may change.
+    ///
+    /// # Errors
+    ///
+    /// When its settings are nothing that JSON can hold, such as infinity.
+    pub fn with_optimizer<O: OptimizerConfig + Serialize>(self, optimizer: &O) -> Result<Self> {
+        // Two invariants, so that another optimizer is not told by the settings of both.
+        self.with_invariant("optimizer", &O::NAME)?.with_invariant("optimizer's settings", optimizer)
     }
 
     /// Shows no progress.
@@ -128,7 +158,8 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     /// # Errors
     ///
     /// Before the first step: when the settings contradict themselves, the engine has already made steps, `out`
-    /// holds another run, or the checkpoint to resume from is missing, damaged or of another layout, seed or data.
+    /// holds another run, or the checkpoint to resume from is missing, damaged or of another layout, seed, data or
+    /// invariant.
     /// Later: when data, a step, an evaluation or a file fails.
     pub fn fit<I: 'static>(mut self, data: &TrainData<I, M::Batch>) -> Result<Trained<M>>
     where
@@ -146,6 +177,9 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             Some(out) => self.open(&out, &now)?,
             None => (now.clone(), None),
         };
+        let changes = saved.changes(&now);
+        // From here on it is how this run is set up that is saved.
+        let saved = Saved { step: saved.step, position: saved.position, ..now.clone() };
         let best = match (&checkpoints, &self.config.keep_best) {
             // A new run with a folder of its own has no best yet.
             (Some(checkpoints), Some(best)) if saved.step > 0 => checkpoints.best_value(best)?,
@@ -162,6 +196,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             stop: &self.stop,
             checkpoints: checkpoints.as_ref().filter(|_| self.config.save),
             saved,
+            changes,
             best,
         };
         let summary = run.all(data)?;
@@ -173,10 +208,14 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         let context = self.engine.context();
         // The first line tells the sizes of all axes; the others draw them.
         let layout = context.mesh().to_string().lines().next().unwrap_or_default().to_string();
-        Saved { config: self.run_config.clone(), ..Saved::new(context.seed(), sampler.order(), layout) }
+        Saved {
+            invariants: self.invariants.clone(),
+            config: self.run_config.clone(),
+            ..Saved::new(context.seed(), sampler.order(), layout)
+        }
     }
 
-    /// Opens the folder of the run: where the run stands, and its checkpoints. Collective.
+    /// Opens the folder of the run: what was saved last, and its checkpoints. Collective.
     fn open(&mut self, out: &Path, now: &Saved) -> Result<(Saved, Option<Checkpoints>)> {
         let checkpoints = Checkpoints::new(out, self.config.keep_last);
         let world = self.engine.context().world().clone();
@@ -184,7 +223,6 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             let engine = &mut self.engine;
             let saved =
                 checkpoints.load(Which::Latest, &world, now, |folder, saved| engine.load_rank(folder, saved.step))?;
-            let saved = Saved { step: saved.step, position: saved.position, ..now.clone() };
             return Ok((saved, Some(checkpoints)));
         }
         if world.rank() == 0 {
@@ -224,6 +262,13 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         }
         observers
     }
+}
+
+/// A value as its JSON text says it: there the f32 0.98 is 0.98.
+fn json(what: &str, value: &impl Serialize) -> Result<Value> {
+    let text = serde_json::to_string(value);
+    let value = text.and_then(|text| serde_json::from_str(&text));
+    value.map_err(|error| Error::invalid(format!("the {what} cannot be kept in a checkpoint: {error}")))
 }
 
 impl<M: Segmented> Trained<M> {

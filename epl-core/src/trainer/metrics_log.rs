@@ -133,7 +133,9 @@ impl Observer for MetricsLog {
     }
 
     fn before_save(&mut self, _step: u64) -> Result<()> {
-        self.flush()
+        self.flush()?;
+        // After a power failure the log must not end before the checkpoint.
+        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(|error| Error::file(&self.path, error))
     }
 
     fn end(&mut self, _summary: &Summary) -> Result<()> {
@@ -151,11 +153,11 @@ impl Drop for MetricsLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::observer::tests::{evaluation, record};
+    use crate::trainer::observer::tests::{begin, evaluation, record};
 
     fn run(path: &Path, done: u64, to: u64) {
         let mut log = MetricsLog::new(path);
-        log.begin(&Begin { steps: to, done }).unwrap();
+        log.begin(&begin(to, done)).unwrap();
         for step in done + 1..=to {
             log.before_step(step).unwrap();
             log.after_step(&record(step)).unwrap();
@@ -204,7 +206,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         std::fs::write(&path, "step,loss\n1,2.0\n").unwrap();
-        let message = MetricsLog::new(&path).begin(&Begin { steps: 9, done: 4 }).unwrap_err().to_string();
+        let message = MetricsLog::new(&path).begin(&begin(9, 4)).unwrap_err().to_string();
         assert!(message.contains("line 1 is not a JSON object"), "{message}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "step,loss\n1,2.0\n");
     }
@@ -213,7 +215,7 @@ mod tests {
     fn a_value_cannot_take_the_name_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = MetricsLog::new(folder.path().join("metrics.jsonl"));
-        log.begin(&Begin { steps: 1, done: 0 }).unwrap();
+        log.begin(&begin(1, 0)).unwrap();
         log.after_step(&record(1)).unwrap();
         let clash = Evaluation { values: vec![("loss".into(), 1.0)], ..evaluation(1) };
         assert!(log.after_evaluation(&clash).unwrap_err().to_string().contains("`loss`"));

@@ -29,7 +29,7 @@ mod evaluate;
 mod run;
 pub mod fit;
 
-pub use checkpoint::{Checkpoints, Saved, Which};
+pub use checkpoint::{Checkpoints, Saved, Which, fingerprint};
 pub use curve::Curve;
 pub use fit::{Trained, Trainer};
 pub use metrics_log::MetricsLog;

@@ -12,6 +12,8 @@ pub struct Begin {
     pub steps: u64,
     /// How many steps were done before: 0, or that of the checkpoint it resumes from.
     pub done: u64,
+    /// What its configuration says otherwise than that of the checkpoint: "`train.steps` 800, now 1000".
+    pub changes: Vec<String>,
 }
 
 /// What one step did. All but the times is the same on every rank.
@@ -119,6 +121,11 @@ pub trait Observer {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    /// The begin of a run whose configuration has not changed.
+    pub(crate) fn begin(steps: u64, done: u64) -> Begin {
+        Begin { steps, done, changes: Vec::new() }
+    }
 
     /// A step whose loss falls with its number.
     pub(crate) fn record(step: u64) -> StepRecord {

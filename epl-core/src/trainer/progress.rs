@@ -40,7 +40,7 @@ impl Progress {
     }
 
     fn with(view: View) -> Self {
-        Self { view, begun: Instant::now(), begin: Begin { steps: 0, done: 0 }, speed: 0.0 }
+        Self { view, begun: Instant::now(), begin: Begin { steps: 0, done: 0, changes: Vec::new() }, speed: 0.0 }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
@@ -82,6 +82,7 @@ impl Observer for Progress {
             let style = style.expect("the template is well-formed");
             *bar = group.add(ProgressBar::new(begin.steps).with_style(style).with_position(begin.done));
         }
+        begin.changes.iter().for_each(|change| self.print(&format!("changed since the checkpoint: {change}")));
         Ok(())
     }
 
@@ -134,7 +135,7 @@ impl Observer for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::observer::tests::{evaluation, record};
+    use crate::trainer::observer::tests::{begin, evaluation, record};
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -155,14 +156,16 @@ mod tests {
     fn without_a_terminal_every_nth_step_is_a_line() {
         let output = Output::default();
         let mut progress = Progress::lines(4, output.clone());
-        progress.begin(&Begin { steps: 9, done: 0 }).unwrap();
+        let changes = vec!["`train.steps` 5, now 9".to_string()];
+        progress.begin(&Begin { changes, ..begin(9, 0) }).unwrap();
         (1..=9).for_each(|step| progress.after_step(&record(step)).unwrap());
         progress.after_evaluation(&evaluation(9)).unwrap();
         let summary = Summary { steps: 9, position: 0, stopped: false, last: None, evaluation: None };
         progress.end(&summary).unwrap();
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let steps: Vec<&str> = text.lines().map(|line| line.split(" · ").next().unwrap()).collect();
-        assert_eq!(steps[..5], ["step 1/9", "step 4/9", "step 8/9", "step 9/9", "step 9"]);
+        assert_eq!(steps[0], "changed since the checkpoint: `train.steps` 5, now 9");
+        assert_eq!(steps[1..6], ["step 1/9", "step 4/9", "step 8/9", "step 9/9", "step 9"]);
         assert!(
             text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"),
             "{text}"

@@ -24,6 +24,8 @@ pub(super) struct Run<'r, 'a, M: Segmented> {
     pub checkpoints: Option<&'r Checkpoints>,
     /// Step and position move; the rest is how the run is set up.
     pub saved: Saved,
+    /// What its configuration says otherwise than that of the checkpoint it resumes from.
+    pub changes: Vec<String>,
     /// The best value so far of the metric by which a checkpoint is kept. Used on the first rank of the world.
     pub best: Option<f64>,
 }
@@ -35,7 +37,7 @@ impl<M: Segmented> Run<'_, '_, M> {
         M::Batch: 'static,
     {
         let (steps, done) = (self.config.steps, self.saved.step);
-        let begin = Begin { steps, done };
+        let begin = Begin { steps, done, changes: std::mem::take(&mut self.changes) };
         self.observe(|observer| observer.begin(&begin))?;
         let mut summary =
             Summary { steps: done, position: self.saved.position, stopped: false, last: None, evaluation: None };
@@ -88,9 +90,13 @@ impl<M: Segmented> Run<'_, '_, M> {
         named.or(report.weights.first()).map_or(0.0, |(_, weight)| *weight)
     }
 
-    /// Saves and evaluates, if either is due: saves first, so that an evaluation that fails loses nothing.
+    /// Checks, saves and evaluates, if it is due: checks first, so that replicas that have drifted apart are not
+    /// saved; evaluates last, so that an evaluation that fails loses nothing.
     fn after_step(&mut self, last: bool, summary: &mut Summary) -> Result<()> {
         let step = self.saved.step;
+        if self.config.check_replicas_every.is_some_and(|every| step.is_multiple_of(every)) {
+            self.engine.check_replicas()?;
+        }
         let saved = TrainerConfig::due(self.config.save_every, step, last);
         if saved {
             self.save(None)?;

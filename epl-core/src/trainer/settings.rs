@@ -60,6 +60,8 @@ pub struct TrainerConfig {
     /// How many of the last checkpoints are kept.
     #[config(default = 2)]
     pub keep_last: usize,
+    /// A check that all replicas hold the same parameters, to the bit, every this many steps; none: never.
+    pub check_replicas_every: Option<u64>,
     /// Which checkpoint is kept beside the last ones. An evaluation that finds a better one saves it at once.
     pub keep_best: Option<Best>,
     /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`. None: nothing is written.
@@ -105,9 +107,13 @@ impl TrainerConfig {
                 self.steps, self.micro_batches, self.keep_last
             ));
         }
-        for (what, every) in [("evaluation", self.eval_every), ("a checkpoint", self.save_every)] {
+        for (what, every, without) in [
+            ("evaluation", self.eval_every, "one at the end only"),
+            ("a checkpoint", self.save_every, "one at the end only"),
+            ("a check of the replicas", self.check_replicas_every, "none"),
+        ] {
             if every == Some(0) {
-                return refuse(format!("{what} every 0 steps; leave the number out for one at the end only"));
+                return refuse(format!("{what} every 0 steps; leave the number out for {without}"));
             }
         }
         if let (Some(every), false) = (self.eval_every, evaluates) {
@@ -152,6 +158,7 @@ mod tests {
         assert!(refused(TrainerConfig::new(0), false).contains("0 steps"));
         assert!(refused(config.clone().with_keep_last(0), false).contains("last 0 checkpoints"));
         assert!(refused(config.clone().with_eval_every(Some(0)), true).contains("evaluation every 0"));
+        assert!(refused(config.clone().with_check_replicas_every(Some(0)), false).contains("replicas every 0"));
         assert!(refused(config.clone().with_eval_every(Some(5)), false).contains("every 5 steps"));
         assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::trainer::durable::{rename, replace, sync_folder};
+use crate::trainer::durable::{rename, replace, sync_folder, sync_parent};
 
 /// The checkpoints of a run on disk.
 #[derive(Clone, Debug)]
@@ -65,7 +65,9 @@ impl Folder {
             }
         }
         let partial = self.partial(step);
-        fs::create_dir_all(&partial).map_err(|error| Error::file(&partial, error))
+        fs::create_dir_all(&partial).map_err(|error| Error::file(&partial, error))?;
+        // Before the first checkpoint there was no folder of checkpoints either.
+        sync_parent(&self.0)
     }
 
     /// Gives a finished checkpoint its name, then marks it as the latest.

@@ -3,21 +3,24 @@
 //! ```text
 //! OUT/checkpoints/latest              "step-200"; written last
 //!                 best.json           {"step": 100, "metric": "valid_loss", "value": 1.25}
-//!                 step-200/state.json step, samples drawn, order of the samples, layout, configuration
+//!                 step-200/state.json step, samples drawn, what must not change, configuration
 //!                          rank-0/    what the engine writes, and files.json: their sizes and checksums
 //!                          rank-1/
 //!                 .step-200.partial/  a checkpoint in the making; one that a crash left is removed by the next save
 //! ```
 //!
-//! - `state`: where the run stood, `state.json`.
+//! - `differences`: where two configurations disagree.
+//! - `state`: where the run stood and how it was set up, `state.json`.
 //! - `seal`: whether the files are whole, `files.json`.
 //! - `folder`: the names, the marks, and which checkpoints stay.
 //! - `store`: the collective work of all ranks.
 
+mod differences;
 mod folder;
 mod seal;
 mod state;
 mod store;
 
+pub use seal::fingerprint;
 pub use state::Saved;
 pub use store::{Checkpoints, Which};

@@ -49,14 +49,26 @@ pub(super) fn verify(folder: &Path) -> Result<()> {
             return Err(Error::file(
                 &path,
                 format!(
-                    "the file is damaged: {} bytes with checksum {:08x}, and {} bytes with checksum {:08x} were \
-                     saved; resume from another checkpoint",
-                    found.bytes, found.crc32, entry.bytes, entry.crc32
+                    "the file is damaged: {}, and {} were saved; resume from another checkpoint",
+                    shown(found.bytes, found.crc32),
+                    shown(entry.bytes, entry.crc32)
                 ),
             ));
         }
     }
     Ok(())
+}
+
+/// What tells some bytes from others in a checkpoint, such as a tokenizer that is too large to be kept in it: see
+/// [`Trainer::with_invariant`](crate::Trainer::with_invariant).
+pub fn fingerprint(bytes: &[u8]) -> String {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    shown(bytes.len() as u64, crc.sum())
+}
+
+fn shown(bytes: u64, crc32: u32) -> String {
+    format!("{bytes} bytes with checksum {crc32:08x}")
 }
 
 fn measure(name: String, path: &Path, mut file: File) -> Result<Entry> {
@@ -76,6 +88,12 @@ fn measure(name: String, path: &Path, mut file: File) -> Result<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_bytes_have_another_fingerprint() {
+        assert_eq!(fingerprint(b"123456789"), "9 bytes with checksum cbf43926");
+        assert_ne!(fingerprint(b"123456789"), fingerprint(b"123456798"));
+    }
 
     #[test]
     fn a_changed_a_shortened_and_a_missing_file_are_found() {

@@ -1,11 +1,13 @@
 //! `state.json`: what a resumed run must know, and what it must agree with.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::differences::{Difference, differences};
 use crate::error::{Error, Result};
 use crate::trainer::durable::replace;
 
@@ -27,21 +29,25 @@ pub struct Saved {
     pub order: String,
     /// The ranks that wrote it, in words.
     pub layout: String,
-    /// The configuration of the run, for the reader.
+    /// What else must not change, by name: see [`Trainer::with_invariant`](crate::Trainer::with_invariant).
+    #[serde(default)]
+    pub invariants: BTreeMap<String, Value>,
+    /// The configuration of the run. It may change.
     pub config: Value,
 }
 
 impl Saved {
     /// The state of a run before its first step.
     pub fn new(seed: u64, order: String, layout: String) -> Self {
-        Self { format: FORMAT, step: 0, position: 0, seed, order, layout, config: Value::Null }
+        let (invariants, config) = (BTreeMap::new(), Value::Null);
+        Self { format: FORMAT, step: 0, position: 0, seed, order, layout, invariants, config }
     }
 
     /// Refuses to go on as `now`, which is set up in another way.
     ///
     /// # Errors
     ///
-    /// When layout, seed or order of the samples differ: an error with both.
+    /// When layout, seed, order of the samples or an invariant differ: an error with both.
     pub fn check(&self, now: &Saved) -> Result<()> {
         if self.layout != now.layout {
             return Err(Error::invalid(format!(
@@ -56,6 +62,8 @@ impl Saved {
                 self.step, self.seed, now.seed
             )));
         }
+        // Before the order: another tokenizer makes samples of other lengths.
+        self.check_invariants(now)?;
         if self.order != now.order {
             return Err(Error::invalid(format!(
                 "the checkpoint of step {} was saved by a run that draws {}, and this run draws {}; resume with the \
@@ -64,6 +72,38 @@ impl Saved {
             )));
         }
         Ok(())
+    }
+
+    /// Names all that differ: a tokenizer of another size makes another model, too.
+    fn check_invariants(&self, now: &Saved) -> Result<()> {
+        let mut faults = Vec::new();
+        for (name, saved) in &self.invariants {
+            let Some(now) = now.invariants.get(name) else {
+                faults.push(format!("a certain {name}, of which this run says nothing"));
+                continue;
+            };
+            let differences = differences(saved, now);
+            if !differences.is_empty() {
+                faults.push(format!("another {name}: {}", listed(&differences)));
+            }
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the checkpoint of step {} was saved with {}; resume with what it was saved with",
+            self.step,
+            faults.join("; and with ")
+        )))
+    }
+
+    /// What the configuration of this run, `now`, says otherwise: one sentence a value.
+    pub fn changes(&self, now: &Saved) -> Vec<String> {
+        // A run that kept no configuration cannot tell.
+        if self.config.is_null() || now.config.is_null() {
+            return Vec::new();
+        }
+        differences(&self.config, &now.config).iter().map(ToString::to_string).collect()
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
@@ -82,5 +122,65 @@ impl Saved {
             }
             _ => serde_json::from_value(value).map_err(damaged),
         }
+    }
+}
+
+/// Differences beyond these are counted, not shown.
+const SHOWN: usize = 4;
+
+fn listed(differences: &[Difference]) -> String {
+    let mut shown: Vec<String> = differences.iter().take(SHOWN).map(ToString::to_string).collect();
+    if differences.len() > SHOWN {
+        shown.push(format!("and {} more", differences.len() - SHOWN));
+    }
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn saved(invariants: Value) -> Saved {
+        let Value::Object(invariants) = invariants else { panic!("not an object") };
+        let state = Saved::new(1, "in order".into(), "1 rank".into());
+        Saved { step: 7, invariants: invariants.into_iter().collect(), ..state }
+    }
+
+    #[test]
+    fn all_that_differs_is_named_with_both_values() {
+        let before = saved(json!({"model": {"width": 8, "depth": 2}, "optimizer": "AdamW", "tokenizer": "abc"}));
+        before.check(&before).unwrap();
+        let now = saved(json!({"model": {"width": 9, "depth": 2}, "optimizer": "AdamW", "tokenizer": "abd"}));
+        let message = before.check(&now).unwrap_err().to_string();
+        assert!(message.contains("step 7 was saved with another model: `width` 8, now 9;"), "{message}");
+        assert!(message.contains("and with another tokenizer: \"abc\", now \"abd\";"), "{message}");
+        assert!(!message.contains("optimizer"), "{message}");
+    }
+
+    #[test]
+    fn what_this_run_does_not_say_is_an_error_and_what_the_checkpoint_does_not_say_is_none() {
+        let (less, more) = (saved(json!({})), saved(json!({"tokenizer": "abc"})));
+        let message = more.check(&less).unwrap_err().to_string();
+        assert!(message.contains("a certain tokenizer, of which this run says nothing"), "{message}");
+        less.check(&more).unwrap();
+    }
+
+    #[test]
+    fn many_differences_are_counted() {
+        let before = saved(json!({"model": {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1}}));
+        let now = saved(json!({"model": {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2, "f": 2}}));
+        let message = before.check(&now).unwrap_err().to_string();
+        assert!(message.contains("`d` 1, now 2, and 2 more;"), "{message}");
+    }
+
+    #[test]
+    fn a_state_of_an_earlier_version_has_no_invariants() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let earlier =
+            r#"{"format": 1, "step": 2, "position": 8, "seed": 0, "order": "o", "layout": "l", "config": null}"#;
+        fs::write(&path, earlier).unwrap();
+        assert!(Saved::read(&path).unwrap().invariants.is_empty());
     }
 }

@@ -1,0 +1,73 @@
+//! Whether replicas hold the same bits.
+//!
+//! Parameters that are replicated beside divided ones (norms, routers, biases after a row split) stay equal because
+//! equal gradients update equal values in the same way. Nothing would fail if they did not: each rank would go on
+//! with a model of its own. So it can be checked: one checksum a parameter is gathered over every axis along which
+//! copies of it exist.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+use epl_comm::ProcessGroup;
+
+use super::Engine;
+use crate::cluster::Axis;
+use crate::error::{Error, Result};
+use crate::place::stable_hash;
+use crate::plan::ParamRecord;
+use crate::segment::Segmented;
+
+impl<M: Segmented> Engine<M> {
+    /// Checks that every parameter has the same bits on all ranks that hold a copy of it. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When one does not: its name, and the ranks that differ.
+    pub fn check_replicas(&self) -> Result<()> {
+        let checksums = checksums(self.model());
+        for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
+            let records = self.plan.records.iter().zip(&checksums);
+            let copied = records.filter(|(record, _)| record.replicated_over().contains(&axis));
+            compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
+        }
+        Ok(())
+    }
+}
+
+/// One checksum of the bits of every parameter, in the module's order.
+fn checksums<M: Module>(model: &M) -> Vec<i64> {
+    struct Checksums(Vec<i64>);
+    impl ModuleVisitor for Checksums {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let data = param.base().inner().into_data();
+            self.0.push(stable_hash(&data.as_bytes()).cast_signed());
+        }
+    }
+    let mut checksums = Checksums(Vec::new());
+    model.visit(&mut checksums);
+    checksums.0
+}
+
+/// Compares the checksums of the members of a group. Collective.
+fn compare(records: &[(&ParamRecord, &i64)], group: &ProcessGroup, step: u64) -> Result<()> {
+    if group.size() == 1 || records.is_empty() {
+        return Ok(());
+    }
+    let mine: Vec<i64> = records.iter().map(|(_, checksum)| **checksum).collect();
+    let all = group.all_gather_counts(&mine)?;
+    for (index, (record, _)) in records.iter().enumerate() {
+        let differ = (1..group.size()).filter(|member| all[*member][index] != all[0][index]);
+        let differ: Vec<String> = differ.map(|member| group.global(member).to_string()).collect();
+        if !differ.is_empty() {
+            return Err(Error::Parameter {
+                name: record.name.clone(),
+                reason: format!(
+                    "its copies are not equal after step {step}: {} differs from {}; change parameters, rates and \
+                     optimizers in the same way on every rank, and resume from a checkpoint before it",
+                    differ.join(", "),
+                    group.global(0)
+                ),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! The engine: equal to one tape of Burn's own, on one rank and on several, and what it refuses.
+#![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
+
+mod chain;
+mod changed;
+mod clipping;
+mod first_values;
+mod not_finite;
+mod one_rank;
+mod order;
+mod refusals;
+mod replicas;
+mod sum;

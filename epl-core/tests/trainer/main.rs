@@ -1,0 +1,11 @@
+//! Whole runs of the trainer.
+#![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
+
+mod best;
+mod evaluating;
+mod failing;
+mod net;
+mod observers;
+mod replicas;
+mod resuming;
+mod writing;

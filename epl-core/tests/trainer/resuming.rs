@@ -1,0 +1,217 @@
+//! A run that goes on is the run that never stopped; one that is set up in another way is refused.
+
+use std::fs;
+use std::path::Path;
+
+use burn::optim::SgdConfig;
+use epl_core::config::Config;
+use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
+use epl_core::testing::{largest_error, run};
+use epl_core::trainer::{Begin, Observer};
+use epl_core::{OneSegment, Result, Trainer, TrainerConfig, launch, testing};
+use tempfile::tempdir;
+
+use crate::net::{
+    Net, Points, SAMPLES, Sizes, config, data, data_from, fit, lines, message, optimizer, trainer, valid, values,
+};
+
+/// 20 steps at once, and 7 steps, a stop, and 13 more, give the same bits.
+fn resumed_equals_whole(sizes: Sizes, sampler: impl Fn() -> Box<dyn Fn() -> TrainData<[f64; 3], Points> + Sync>) {
+    let train = |config: TrainerConfig| {
+        let data = sampler();
+        let all =
+            run(sizes, |epl| trainer(&epl, config.clone())?.with_valid(valid()).fit(&data())?.engine.parameters());
+        all.into_iter().next().unwrap()
+    };
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    let expected = train(config(whole.path(), 20));
+    train(config(parts.path(), 7));
+    let got = train(config(parts.path(), 20).with_resume(true));
+    assert_eq!(largest_error(&got, &expected).1, 0.0);
+    for key in ["step", "loss", "grad_norm", "lr", "samples"] {
+        assert_eq!(values(&lines(parts.path()), key), values(&lines(whole.path()), key), "{key}");
+    }
+}
+
+#[test]
+fn a_resumed_run_gives_the_same_bits_on_one_rank() {
+    resumed_equals_whole((1, 1, 1), || Box::new(data));
+}
+
+#[test]
+fn a_resumed_run_gives_the_same_bits_on_data_2() {
+    resumed_equals_whole((2, 1, 1), || Box::new(data));
+}
+
+#[test]
+fn a_resumed_run_gives_the_same_bits_in_batches_by_length() {
+    resumed_equals_whole((2, 1, 1), || {
+        Box::new(|| {
+            let lengths = (0..SAMPLES).map(|index| 1 + index % 6).collect();
+            data_from(LengthSamplerConfig::new(9).with_max_tokens(14).init(lengths).unwrap())
+        })
+    });
+}
+
+#[test]
+fn a_run_that_died_after_its_checkpoint_resumes_from_it() {
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    fit((1, 1, 1), config(whole.path(), 12));
+    fit((1, 1, 1), config(parts.path(), 10));
+    // As if it had died in step 11, while it wrote its line: the last whole checkpoint is that of step 6.
+    fs::remove_dir_all(parts.path().join("checkpoints/step-10")).unwrap();
+    fs::write(parts.path().join("checkpoints/latest"), "step-6\n").unwrap();
+    fs::create_dir(parts.path().join("checkpoints/.step-12.partial")).unwrap();
+    let metrics = parts.path().join("metrics.jsonl");
+    fs::write(&metrics, fs::read_to_string(&metrics).unwrap() + "{\"step\":11,\"lo").unwrap();
+    fit((1, 1, 1), config(parts.path(), 12).with_resume(true));
+    assert_eq!(values(&lines(parts.path()), "loss"), values(&lines(whole.path()), "loss"));
+    let left = fs::read_dir(parts.path().join("checkpoints")).unwrap();
+    assert!(left.into_iter().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('.')));
+}
+
+#[test]
+fn a_run_that_is_done_has_nothing_to_resume() {
+    let folder = tempdir().unwrap();
+    let before = fit((1, 1, 1), config(folder.path(), 6));
+    let after = fit((1, 1, 1), config(folder.path(), 6).with_resume(true));
+    assert_eq!(largest_error(&after, &before).1, 0.0);
+    assert_eq!(lines(folder.path()).len(), 6);
+}
+
+#[test]
+fn another_layout_seed_or_order_is_refused_with_both() {
+    let folder = tempdir().unwrap();
+    fit((1, 1, 1), config(folder.path(), 2));
+    let resume = |sizes: Sizes, seed: u64, batch_seed: u64| {
+        let mut mesh = testing::config(sizes.0, sizes.1, sizes.2);
+        mesh.train.seed = seed;
+        let sampler = || ShuffledSampler::new(SAMPLES, 5, batch_seed).unwrap();
+        message(launch(&mesh, |epl| {
+            let config = config(folder.path(), 9).with_resume(true);
+            trainer(&epl, config)?.with_valid(valid()).fit(&data_from(sampler())).map(|_| ())
+        }))
+    };
+    let layout = resume((2, 1, 1), 42, 9);
+    assert!(layout.contains("1 ranks = data 1") && layout.contains("2 ranks = data 2"), "{layout}");
+    let seed = resume((1, 1, 1), 43, 9);
+    assert!(seed.contains("seed 42") && seed.contains("seed 43"), "{seed}");
+    let order = resume((1, 1, 1), 42, 10);
+    assert!(order.contains("23 samples shuffled with seed 9") && order.contains("seed 10"), "{order}");
+}
+
+#[test]
+fn a_checkpoint_that_is_missing_or_damaged_is_named() {
+    let folder = tempdir().unwrap();
+    let checkpoints = folder.path().join("checkpoints");
+    let resume = || {
+        message(launch(&testing::config(1, 1, 1), |epl| {
+            trainer(&epl, config(folder.path(), 9).with_resume(true))?.with_valid(valid()).fit(&data()).map(|_| ())
+        }))
+    };
+    assert!(resume().contains("no checkpoint"), "{}", resume());
+    fit((1, 1, 1), config(folder.path(), 6));
+
+    let model = checkpoints.join("step-6/rank-0/model.bpk");
+    let good = fs::read(&model).unwrap();
+    fs::write(&model, &good[..good.len() / 2]).unwrap();
+    assert!(resume().contains("model.bpk") && resume().contains("damaged"), "{}", resume());
+    fs::remove_file(&model).unwrap();
+    assert!(resume().contains("model.bpk"), "{}", resume());
+    fs::write(&model, good).unwrap();
+
+    let state = checkpoints.join("step-6/state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    fs::write(&state, text.replace("\"format\": 1", "\"format\": 7")).unwrap();
+    assert!(resume().contains("format 7"), "{}", resume());
+    fs::write(&state, &text[..40]).unwrap();
+    assert!(resume().contains("state.json"), "{}", resume());
+    fs::write(&state, text).unwrap();
+
+    fs::write(checkpoints.join("latest"), "step-5").unwrap();
+    assert!(resume().contains("step-5") && resume().contains("the folder has step-6"), "{}", resume());
+}
+
+#[test]
+fn an_earlier_run_is_not_overwritten_unasked() {
+    let folder = tempdir().unwrap();
+    fit((1, 1, 1), config(folder.path(), 6));
+    let again = |config: TrainerConfig| {
+        launch(&testing::config(1, 1, 1), |epl| {
+            trainer(&epl, config.clone())?.with_valid(valid()).fit(&data()).map(|_| ())
+        })
+    };
+    let refused = message(again(config(folder.path(), 3)));
+    assert!(refused.contains("saved after step 6"), "{refused}");
+    again(config(folder.path(), 3).with_replace(true)).unwrap();
+    assert_eq!(lines(folder.path()).len(), 3);
+    assert!(!folder.path().join("checkpoints/step-6").exists());
+}
+
+/// Resumes the run in `out` with a trainer that says more.
+fn resume_with<'a>(
+    out: &Path,
+    steps: u64,
+    say: impl Fn(Trainer<'a, OneSegment<Net>>) -> Result<Trainer<'a, OneSegment<Net>>> + Sync,
+) -> Result<()> {
+    launch(&testing::config(1, 1, 1), |epl| {
+        let config = config(out, steps).with_resume(out.join("checkpoints").exists());
+        say(trainer(&epl, config)?.with_valid(valid()))?.fit(&data()).map(|_| ())
+    })
+    .map(|_| ())
+}
+
+#[test]
+fn another_optimizer_or_other_settings_of_it_are_refused_with_both() {
+    let folder = tempdir().unwrap();
+    resume_with(folder.path(), 2, |trainer| trainer.with_optimizer(&optimizer())).unwrap();
+    let other = message(resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&SgdConfig::new())));
+    assert!(other.contains("step 2 was saved with another optimizer: \"AdamW\", now \"SGD\";"), "{other}");
+    let set = message(resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&optimizer().with_beta_2(0.98))));
+    assert!(set.contains("another optimizer's settings: `beta_2` 0.999, now 0.98; resume with"), "{set}");
+    let nothing = message(resume_with(folder.path(), 4, Ok));
+    assert!(nothing.contains("a certain optimizer, of which this run says nothing"), "{nothing}");
+    resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&optimizer())).unwrap();
+    assert_eq!(lines(folder.path()).len(), 4);
+}
+
+#[test]
+fn settings_that_no_file_can_hold_are_refused() {
+    let folder = tempdir().unwrap();
+    let keys = std::collections::BTreeMap::from([((1, 2), 3)]);
+    let text = message(resume_with(folder.path(), 2, |trainer| trainer.with_invariant("table", &keys)));
+    assert!(text.contains("the table cannot be kept in a checkpoint"), "{text}");
+}
+
+/// Remembers what a run was told of its configuration.
+struct Changes<'a>(&'a std::sync::Mutex<Vec<String>>);
+
+impl Observer for Changes<'_> {
+    fn begin(&mut self, begin: &Begin) -> Result<()> {
+        self.0.lock().unwrap().extend(begin.changes.clone());
+        Ok(())
+    }
+}
+
+#[test]
+fn the_configuration_is_saved_and_what_changes_is_told() {
+    let folder = tempdir().unwrap();
+    let changes = std::sync::Mutex::new(Vec::new());
+    let with = |steps: u64, config: &Config| {
+        resume_with(folder.path(), steps, |trainer| {
+            Ok(trainer.with_run_config(config)?.with_observer(Changes(&changes)))
+        })
+        .unwrap();
+    };
+    let first = Config::new().with("train.clip_norm", 1.0).unwrap().with("schedule.rate", 0.05).unwrap();
+    with(2, &first);
+    let state = fs::read_to_string(folder.path().join("checkpoints/step-2/state.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(state["config"]["train"]["clip_norm"], 1.0);
+    let saved: Config = serde_json::from_value(state["config"].clone()).unwrap();
+    assert_eq!(saved, first, "read back, it is the same configuration");
+    with(3, &first);
+    assert!(changes.lock().unwrap().is_empty(), "{changes:?}");
+    with(4, &first.with("train.clip_norm", 0.5).unwrap().with("train.save_every", 3).unwrap());
+    assert_eq!(*changes.lock().unwrap(), ["`train.clip_norm` 1.0, now 0.5", "`train.save_every` \"none\", now 3"]);
+}
