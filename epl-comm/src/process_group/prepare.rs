@@ -82,7 +82,7 @@ impl ProcessGroup {
         self.check_dim("reduce_scatter", &x.dims(), dim)?;
         let instead = ", or give the sizes (reduce_scatter_uneven)";
         let sizes = self.even_sizes("reduce_scatter", dim, x.dims()[dim], instead)?;
-        self.prepare_along(x, dim, &sizes, Operation::ReduceScatter(op))
+        self.prepare_reduce_scatter(x, dim, &sizes, op)
     }
 
     pub(super) fn prepare_reduce_scatter<const D: usize, K: Basic + Autodiff>(

@@ -24,8 +24,14 @@ impl Array {
         Self { shape: shape.to_vec(), values }
     }
 
-    /// As an element type keeps it.
+    /// As an element type keeps it; whole numbers wrap around.
     pub fn rounded(&self, dtype: DType) -> Self {
+        match dtype {
+            DType::I8 => return self.map(|value| f64::from(value as i64 as i8)),
+            DType::I16 => return self.map(|value| f64::from(value as i64 as i16)),
+            DType::I32 => return self.map(|value| f64::from(value as i64 as i32)),
+            _ => {}
+        }
         let data = TensorData::new(self.values.clone(), self.shape.clone()).convert_dtype(dtype);
         Self { shape: self.shape.clone(), values: data.iter::<f64>().collect() }
     }

@@ -1,9 +1,9 @@
-//! `GradientsReduce::Sum`: the gradient of the sum of all terms, undivided.
+//! `ReduceMethod::Sum`: the gradient of the sum of all terms, undivided.
 
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::Device;
 use epl_core::config::Config;
-use epl_core::engine::GradientsReduce;
+use epl_core::config::ReduceMethod;
 use epl_core::testing::{relative_error, run};
 use epl_core::{Engine, EngineSettings, Epl, Result, Segmented};
 
@@ -12,13 +12,13 @@ use crate::chain::{Chain, micro_batches, rows};
 #[test]
 fn the_option_becomes_the_setting() {
     let config = Config::new().with("communication.gradients_reduce_method", "sum").unwrap();
-    assert_eq!(EngineSettings::from_config(&config).reduce, GradientsReduce::Sum);
-    assert_eq!(EngineSettings::from_config(&Config::new()).reduce, GradientsReduce::Mean);
+    assert_eq!(EngineSettings::from_config(&config).reduce, ReduceMethod::Sum);
+    assert_eq!(EngineSettings::from_config(&Config::new()).reduce, ReduceMethod::Mean);
 }
 
 /// The errors of loss, norm and two gradients against the definition, on all 13 samples at once.
 fn errors(epl: &Epl, count: usize) -> Result<[f64; 4]> {
-    let settings = EngineSettings { reduce: GradientsReduce::Sum, ..Default::default() };
+    let settings = EngineSettings { reduce: ReduceMethod::Sum, ..Default::default() };
     let engine = Engine::new(epl.build(Chain::new)?, &SgdConfig::new(), settings)?;
     let (report, gradients) = engine.gradients(micro_batches(epl, count))?;
     let (model, batch) = (engine.model(), rows(0..13, &Device::flex().autodiff()));
