@@ -315,6 +315,9 @@ fn folders_of_hugging_face() {
     fs::write(&weights, &bytes[..bytes.len() - 100]).expect("a file can be written");
     let output = check(&folder);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("model.safetensors is damaged or of another format"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("model.safetensors is damaged or of another format"),
+        "{output:?}"
+    );
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
 }
