@@ -30,7 +30,7 @@ fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tenso
             let before: usize = call.send[..me].iter().sum();
             let own = x.slice([before..before + call.send[me]]);
             let width = call.send[me] / call.rows.max(1);
-            side_by_side(call, &own.reshape([call.rows, width]))
+            side_by_side(call, &matrix(own, call.rows, width))
         }
         Operation::Broadcast { .. } | Operation::Barrier | Operation::Split => x,
     }
@@ -47,7 +47,15 @@ fn reduced<K: Numeric>(x: Tensor<1, K>, op: ReduceOp, size: usize) -> Tensor<1, 
 /// Some columns of a flat row-major matrix.
 fn columns<K: Basic>(x: &Tensor<1, K>, rows: usize, start: usize, width: usize) -> Tensor<2, K> {
     let all = x.shape().num_elements() / rows.max(1);
-    x.clone().reshape([rows, all]).slice([0..rows, start..start + width])
+    matrix(x.clone(), rows, all).slice([0..rows, start..start + width])
+}
+
+fn matrix<K: Basic>(x: Tensor<1, K>, rows: usize, columns: usize) -> Tensor<2, K> {
+    match rows * columns {
+        // In a reshape, 0 stands for the old extent.
+        0 => Tensor::empty([rows, columns], (&x.device(), x.dtype())),
+        _ => x.reshape([rows, columns]),
+    }
 }
 
 /// From every member a part as wide as the call says: `own` where that is as wide, zeros elsewhere.

@@ -24,20 +24,32 @@ pub(crate) struct Helper {
     thread: Option<JoinHandle<()>>,
     outstanding: Arc<AtomicUsize>,
     transport: Arc<dyn Transport>,
-    retired: Helpers,
+    helpers: Helpers,
 }
 
-/// Threads of dropped groups, to be joined by whoever launched the ranks.
+/// All helpers of a world, to be ended by whoever launched the ranks.
 ///
 /// A group cannot join its helper when it is dropped: the helper may wait for a peer that waits for this very thread,
 /// and that is resolved only after the rank has been left.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Helpers(Arc<Mutex<Vec<JoinHandle<()>>>>);
+pub(crate) struct Helpers(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    /// Threads of dropped groups.
+    retired: Mutex<Vec<JoinHandle<()>>>,
+    /// Calls that are queued or running, of all groups.
+    outstanding: AtomicUsize,
+}
 
 impl Helpers {
-    /// Joins the helpers of all groups that have been dropped.
+    /// Waits until no call is left, also of groups that outlive their ranks, whose calls fail now; then joins the
+    /// helpers of all groups that have been dropped. To be called when all ranks have ended.
     pub(crate) fn join(&self) {
-        let threads = core::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        while self.0.outstanding.load(Ordering::Acquire) > 0 {
+            thread::sleep(Duration::from_micros(20));
+        }
+        let threads = core::mem::take(&mut *self.0.retired.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A helper catches what its jobs unwind with; nothing is left to report.
             let _ = thread.join();
@@ -47,10 +59,10 @@ impl Helpers {
 
 impl Helper {
     /// Starts a thread that runs calls over `transport`.
-    pub(crate) fn spawn(transport: Arc<dyn Transport>, retired: Helpers) -> Result<Self> {
+    pub(crate) fn spawn(transport: Arc<dyn Transport>, helpers: Helpers) -> Result<Self> {
         let (jobs, queue) = channel::<Job>();
         let outstanding = Arc::new(AtomicUsize::new(0));
-        let ended = outstanding.clone();
+        let (ended, all) = (outstanding.clone(), helpers.clone());
         let name = format!("{} of {}", transport.name(), transport.members()[transport.member()]);
         let carrier = transport.clone();
         let work = move || {
@@ -62,6 +74,7 @@ impl Helper {
                 }
                 // Before the ticket is filled: the caller's next call may then run on its own thread.
                 ended.fetch_sub(1, Ordering::Release);
+                all.0.outstanding.fetch_sub(1, Ordering::Release);
                 ticket.fill(result);
             }
         };
@@ -71,7 +84,7 @@ impl Helper {
                  process more threads"
             ))
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, transport, retired })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, transport, helpers })
     }
 
     /// Whether no call is queued or running.
@@ -90,6 +103,7 @@ impl Helper {
     pub(crate) fn submit(&self, call: Call, buffer: Buffer) -> Ticket {
         let ticket = Ticket::new(self.transport.clone(), &call);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
+        self.helpers.0.outstanding.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");
         if jobs.send(Job { call, buffer, ticket: ticket.clone() }).is_err() {
             unreachable!("a helper ends only after its queue was closed");
@@ -102,7 +116,7 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            self.retired.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            self.helpers.0.retired.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
     }
 }

@@ -140,20 +140,21 @@ fn in_a_barrier_a_split_and_an_exchange_of_counts() {
     });
 }
 
-/// Ranks 0 and 1 wait for each other in one group and never hear of rank 3's group, which fails.
+/// Rank 0 waits for rank 1 in a group that never hears of rank 3, which fails.
 #[test]
 fn in_another_group_than_those_who_wait() {
     within_seconds(50, || {
         for way in WAYS {
             let noticed = AtomicUsize::new(0);
             let result = local::run(4, |world| -> Result<(), Failure> {
-                let group = world.split("half", world.rank() / 2, 0)?;
+                let half = world.split("half", world.rank() / 2, 0)?;
+                let middle = world.split("middle", usize::from(matches!(world.rank(), 1 | 2)), 0)?;
                 match world.rank() {
                     3 => return way.go(),
                     // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 3.
-                    0 => sum(&group).map(drop),
-                    1 => world.barrier(),
-                    _ => group.barrier(),
+                    0 => sum(&half).map(drop),
+                    1 => middle.barrier(),
+                    _ => half.barrier(),
                 }
                 .inspect_err(|error| {
                     assert!(matches!(error, Error::Peer { rank: Rank(3), .. }), "{error}");

@@ -128,7 +128,7 @@ impl<M: Segmented> Engine<M> {
                 Some(compression) => {
                     format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
                 }
-                None => "lower the learning rate, or warm it up for longer".to_string(),
+                None => "look for such a number in the batch, or lower the learning rate".to_string(),
             };
             return Err(Error::invalid(format!(
                 "the norm of the gradients is {} at step {} (loss {}): {remedy}",
