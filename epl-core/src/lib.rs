@@ -15,6 +15,7 @@ pub mod config;
 pub mod cluster;
 pub mod schedule;
 mod error;
+mod json;
 mod context;
 mod place;
 mod segment;

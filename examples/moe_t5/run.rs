@@ -44,7 +44,6 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     // A checkpoint keeps all that it depends on; a resume with something else is refused.
     let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule)
         .with_run_config(epl.config())?
-        .with_optimizer(&optimizer)?
         .with_invariant("model", model)?
         .with_invariant("tokenizer", &task.fingerprint()?)?;
     if let Some(valid) = &task.valid {

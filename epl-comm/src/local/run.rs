@@ -20,7 +20,8 @@ const STACK: usize = 8 << 20;
 /// Runs `f` once for each of `ranks` ranks, each on a thread of its own, and returns what each returned.
 ///
 /// Each rank works inside its own rayon pool of (cores ÷ ranks) threads, at least one, so that the loops of Flex do
-/// not fight over one pool. When this returns, no thread of it is left, but for those of groups that were returned.
+/// not fight over one pool. When this returns, no thread of it is left, but for the idle helper threads of groups that
+/// outlive it.
 ///
 /// A rank that returns an error, panics or unwinds releases the others from whatever collective they wait in; so does
 /// one that returns while others wait for it.

@@ -28,6 +28,7 @@ use std::path::Path;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Gradients, TensorData};
 use epl_comm::ReduceOp;
+use serde_json::Value;
 
 pub use compress::Compression;
 pub use micro_batch::MicroBatch;
@@ -36,6 +37,7 @@ pub use settings::EngineSettings;
 
 use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
+use crate::json::json;
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::{Plan, draw};
@@ -53,6 +55,8 @@ pub struct Engine<M: Segmented> {
     /// Taken only while the optimizer updates it.
     model: Option<M>,
     optimizer: ModuleOptimizer,
+    /// Its name and what it was made with.
+    optimizer_settings: (&'static str, Value),
     plan: Plan,
     context: Context,
     device: Device,
@@ -73,10 +77,11 @@ impl<M: Segmented> Engine<M> {
         settings: EngineSettings,
     ) -> Result<Self> {
         let crate::launch::Built { model, plan, place } = built;
+        let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&context, settings.num_communicators, settings.compression)?;
-        Ok(Self { model: Some(model), optimizer, plan, context, device, settings, lanes, step: 0 })
+        Ok(Self { model: Some(model), optimizer, optimizer_settings, plan, context, device, settings, lanes, step: 0 })
     }
 
     /// The model.
@@ -92,6 +97,11 @@ impl<M: Segmented> Engine<M> {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The optimizer's name and settings.
+    pub fn optimizer(&self) -> (&'static str, &Value) {
+        (self.optimizer_settings.0, &self.optimizer_settings.1)
     }
 
     /// The rank's context.

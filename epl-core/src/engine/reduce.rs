@@ -52,7 +52,8 @@ pub(crate) struct Reducer<'a> {
     started: Vec<Started>,
 }
 
-/// A bucket on its way.
+/// A bucket on its way. There are a few in a step: no box is worth its while.
+#[expect(clippy::large_enum_variant)]
 enum Started {
     /// This rank has no replica: its gradients are the sums.
     Alone,
@@ -107,7 +108,8 @@ impl<'a> Reducer<'a> {
             let shape = record.shape();
             if sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
                 self.context.mark(&format!("start rows of bucket {index}"));
-                return Ok(Started::Rows(rows.start(communicator, &counts, self.lanes.compression)?));
+                let sum = rows.start(communicator, &counts, self.lanes.compression)?;
+                return Ok(Started::Rows(sum));
             }
             rows.into_dense()
         } else {

@@ -9,11 +9,13 @@ use burn::optim::{
     RmsPropConfig, SgdConfig,
 };
 
+use serde::Serialize;
+
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
-/// A configuration of an optimizer that the engine can drive.
-pub trait OptimizerConfig {
+/// A configuration of an optimizer that the engine can drive; what it serializes to is kept in checkpoints.
+pub trait OptimizerConfig: Serialize {
     /// The optimizer's name in messages.
     const NAME: &'static str;
     /// Whether each element is updated from its own gradient and state alone.

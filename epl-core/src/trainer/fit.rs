@@ -18,7 +18,7 @@ use super::stop::Stop;
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::optim::OptimizerConfig;
+use crate::json::json;
 use crate::schedule::LearningRate;
 use crate::segment::Segmented;
 
@@ -66,7 +66,13 @@ pub struct Trained<M: Segmented> {
 
 impl<'a, M: Segmented> Trainer<'a, M> {
     /// A trainer of an engine that has made no step yet.
+    ///
+    /// Its checkpoints keep the optimizer and its settings: a resume with others is refused. The learning rate is none
+    /// of these: it is the schedule's, and may change.
     pub fn new(engine: Engine<M>, config: TrainerConfig, schedule: LearningRate) -> Self {
+        let (name, settings) = engine.optimizer();
+        // Two invariants, so that another optimizer is not told by the settings of both.
+        let invariants = [("optimizer", name.into()), ("optimizer's settings", settings.clone())];
         Self {
             engine,
             config,
@@ -74,7 +80,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             evaluators: Vec::new(),
             observers: Vec::new(),
             stop: Stop::new(),
-            invariants: BTreeMap::new(),
+            invariants: invariants.map(|(name, value)| (name.to_string(), value)).into(),
             run_config: Value::Null,
             quiet: false,
         }
@@ -133,17 +139,6 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     pub fn with_invariant(mut self, name: &str, value: &impl Serialize) -> Result<Self> {
         self.invariants.insert(name.to_string(), json(name, value)?);
         Ok(self)
-    }
-
-    /// The optimizer that the engine was made with: a resume with another one, or with other settings of it, is
-    /// refused. The learning rate is none of these: it is the schedule's, and may change.
-    ///
-    /// # Errors
-    ///
-    /// When its settings are nothing that JSON can hold, such as infinity.
-    pub fn with_optimizer<O: OptimizerConfig + Serialize>(self, optimizer: &O) -> Result<Self> {
-        // Two invariants, so that another optimizer is not told by the settings of both.
-        self.with_invariant("optimizer", &O::NAME)?.with_invariant("optimizer's settings", optimizer)
     }
 
     /// Shows no progress.
@@ -262,13 +257,6 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         }
         observers
     }
-}
-
-/// A value as its JSON text says it: there the f32 0.98 is 0.98.
-fn json(what: &str, value: &impl Serialize) -> Result<Value> {
-    let text = serde_json::to_string(value);
-    let value = text.and_then(|text| serde_json::from_str(&text));
-    value.map_err(|error| Error::invalid(format!("the {what} cannot be kept in a checkpoint: {error}")))
 }
 
 impl<M: Segmented> Trained<M> {

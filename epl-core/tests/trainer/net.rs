@@ -11,6 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
+use epl_core::optim::OptimizerConfig;
 use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;
 use epl_core::{
@@ -105,8 +106,16 @@ pub fn optimizer() -> AdamWConfig {
 }
 
 pub fn trainer<'a>(epl: &Epl, config: TrainerConfig) -> Result<Trainer<'a, OneSegment<Net>>> {
+    trainer_with(epl, config, &optimizer())
+}
+
+pub fn trainer_with<'a, O: OptimizerConfig>(
+    epl: &Epl,
+    config: TrainerConfig,
+    optimizer: &O,
+) -> Result<Trainer<'a, OneSegment<Net>>> {
     let settings = EngineSettings { clip_norm: Some(1.0), ..Default::default() };
-    let engine = Engine::new(epl.build(Net::new)?, &optimizer(), settings)?;
+    let engine = Engine::new(epl.build(Net::new)?, optimizer, settings)?;
     let schedule = LearningRate::new(0.05, Decay::Linear { steps: 40 }).with_warmup(3);
     Ok(Trainer::new(engine, config, schedule).quiet())
 }

@@ -6,13 +6,15 @@ use std::path::Path;
 use burn::optim::SgdConfig;
 use epl_core::config::Config;
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
+use epl_core::optim::OptimizerConfig;
 use epl_core::testing::{largest_error, run};
 use epl_core::trainer::{Begin, Observer};
 use epl_core::{OneSegment, Result, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
 use crate::net::{
-    Net, Points, SAMPLES, Sizes, config, data, data_from, fit, lines, message, optimizer, trainer, valid, values,
+    Net, Points, SAMPLES, Sizes, config, data, data_from, fit, lines, message, optimizer, trainer, trainer_with, valid,
+    values,
 };
 
 /// 20 steps at once, and 7 steps, a stop, and 13 more, give the same bits.
@@ -163,16 +165,29 @@ fn resume_with<'a>(
 
 #[test]
 fn another_optimizer_or_other_settings_of_it_are_refused_with_both() {
+    fn run<O: OptimizerConfig + Sync>(out: &Path, steps: u64, optimizer: &O) -> Result<()> {
+        launch(&testing::config(1, 1, 1), |epl| {
+            let config = config(out, steps).with_resume(out.join("checkpoints").exists());
+            trainer_with(&epl, config, optimizer)?.with_valid(valid()).fit(&data()).map(|_| ())
+        })
+        .map(|_| ())
+    }
     let folder = tempdir().unwrap();
-    resume_with(folder.path(), 2, |trainer| trainer.with_optimizer(&optimizer())).unwrap();
-    let other = message(resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&SgdConfig::new())));
+    run(folder.path(), 2, &optimizer()).unwrap();
+    let other = message(run(folder.path(), 4, &SgdConfig::new()));
     assert!(other.contains("step 2 was saved with another optimizer: \"AdamW\", now \"SGD\";"), "{other}");
-    let set = message(resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&optimizer().with_beta_2(0.98))));
+    let set = message(run(folder.path(), 4, &optimizer().with_beta_2(0.98)));
     assert!(set.contains("another optimizer's settings: `beta_2` 0.999, now 0.98; resume with"), "{set}");
-    let nothing = message(resume_with(folder.path(), 4, Ok));
-    assert!(nothing.contains("a certain optimizer, of which this run says nothing"), "{nothing}");
-    resume_with(folder.path(), 4, |trainer| trainer.with_optimizer(&optimizer())).unwrap();
+    run(folder.path(), 4, &optimizer()).unwrap();
     assert_eq!(lines(folder.path()).len(), 4);
+}
+
+#[test]
+fn an_invariant_that_a_resume_says_nothing_of_is_refused() {
+    let folder = tempdir().unwrap();
+    resume_with(folder.path(), 2, |trainer| trainer.with_invariant("model", &"small")).unwrap();
+    let nothing = message(resume_with(folder.path(), 4, Ok));
+    assert!(nothing.contains("a certain model, of which this run says nothing"), "{nothing}");
 }
 
 #[test]
