@@ -109,6 +109,57 @@ fn rows_are_as_good_as_the_whole() {
     }
 }
 
+/// Two micro-batches a rank: the rows of both travel, once.
+#[test]
+fn rows_are_those_of_all_micro_batches() {
+    let step = |config: &Config| {
+        let gradients = epl_core::launch(config, |epl| {
+            let rank = epl.context().data().rank() as i64;
+            let batch = |words: Vec<i64>| MicroBatch::new(Words(words), [rank as u64]);
+            Ok(build(&epl)?.gradients(vec![batch(vec![rank, 9]), batch(vec![9, 20 + rank, 30])])?.1)
+        });
+        gradients.unwrap()
+    };
+    assert_eq!(step(&config(2, 1, 1)), step(&dense(2)));
+    let used = &step(&config(2, 1, 1))[0]["model.words.weight"];
+    let rows: Vec<f64> = used.iter::<f64>().collect();
+    let used: Vec<usize> = (0..VOCABULARY).filter(|row| rows[row * WIDTH] != 0.0).collect();
+    assert_eq!(used, [0, 1, 9, 20, 21, 30]);
+}
+
+/// A NaN on one rank must reach all of them: its row is not taken for zeros.
+#[test]
+fn a_row_that_is_no_number_travels() {
+    let nans = epl_core::launch(&config(2, 1, 1), |epl| {
+        let built = epl.build(|place| OneSegment {
+            model: Tagger {
+                words: EmbeddingConfig::new(VOCABULARY, WIDTH).init(place),
+                head: LinearConfig::new(WIDTH, 1).init(place),
+            },
+        })?;
+        let rank = epl.context().data().rank();
+        let built = built.try_map(|mut net, _| {
+            // A table that differs between the ranks: on rank 1 the word 5 is no number.
+            let poison = |table: Tensor<2>| {
+                let row = table.clone().slice([5..6, 0..WIDTH]) * f32::NAN;
+                let table = table.inner().slice_assign([5..6, 0..WIDTH], row.inner());
+                Tensor::from_inner(table).require_grad()
+            };
+            if rank == 1 {
+                net.model.words.weight = net.model.words.weight.clone().map(poison);
+            }
+            Ok(net)
+        })?;
+        let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let (_, gradients) = engine.gradients(vec![MicroBatch::new(Words(vec![5, 6]), [rank as u64])])?;
+        Ok(gradients["model.words.weight"].iter::<f64>().map(f64::is_nan).collect::<Vec<bool>>())
+    });
+    for nans in nans.unwrap() {
+        // Each word has an error of its own.
+        assert!(nans[5 * WIDTH] && !nans[6 * WIDTH] && !nans[7 * WIDTH]);
+    }
+}
+
 #[test]
 fn the_number_of_communicators_changes_nothing() {
     let words = [vec![3, 3, 7, 3], vec![7, 7], vec![39, 0, 3]];

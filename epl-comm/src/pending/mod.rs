@@ -44,6 +44,8 @@ impl<T> Pending<T> {
 
     /// Blocks until the collective has ended.
     ///
+    /// To be called on the rank's own thread: ranks that wait for each other in a circle are found among those only.
+    ///
     /// # Errors
     ///
     /// What the collective failed with; by then the world has been ended.

@@ -103,6 +103,9 @@ impl ProcessGroup {
     ///
     /// As [`split`](Self::split).
     pub fn split_by(&self, name: &str, wish: impl Fn(usize) -> (usize, usize)) -> Result<Self> {
+        // Before the call takes its number: the rule may panic.
+        let wishes: Vec<(usize, usize)> = (0..self.size()).map(wish).collect();
+        let wish = |member: usize| wishes[member];
         let transport = self.communicator.split(|transport, call| transport.split_by(call, name, &wish))?;
         Ok(self.beside(transport))
     }

@@ -82,13 +82,13 @@ options! {
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
-        /// Collectives that may be in flight together.
+        /// Reductions of gradients that may be in flight together, over each axis that has any.
         num_communicators: usize = 2, COUNT, Implemented;
         /// true: gradients of embeddings travel whole. false: as the rows that are not zero, in every step in which
         /// that is fewer bytes.
         sparse_as_dense: bool = false, Kind::Switch, Implemented;
-        /// At most this many buckets of gradients, never fewer than there are dtypes; 1: one for
-        /// each dtype.
+        /// At most this many buckets of gradients, never fewer than there are pairs of dtype and axis (1: one for each
+        /// pair); beside them one for each embedding, unless `sparse_as_dense`.
         max_splits: usize = 5, COUNT, Implemented;
         /// Send gradients in 16 bits. Changes the result.
         fp16: bool = false, Kind::Switch, Implemented;

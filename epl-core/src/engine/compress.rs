@@ -30,11 +30,19 @@ impl Compression {
             HalfDtype::F16 => FloatDType::F16,
             HalfDtype::Bf16 => FloatDType::BF16,
         };
-        (gradient * self.scale).cast(dtype)
+        (widened(gradient) * self.scale).cast(dtype)
     }
 
     /// The gradient, in its own type, that was received.
     pub(crate) fn decode<const D: usize>(self, received: Tensor<D>, dtype: DType) -> Tensor<D> {
-        received.cast(dtype) / self.scale
+        (widened(received) / self.scale).cast(dtype)
+    }
+}
+
+/// A 16-bit tensor in f32, in which it may be scaled and summed; others as they are.
+pub(crate) fn widened<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    match tensor.dtype() {
+        DType::F16 | DType::BF16 => tensor.cast(FloatDType::F32),
+        _ => tensor,
     }
 }

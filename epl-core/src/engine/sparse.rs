@@ -12,7 +12,7 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::{Pending, ProcessGroup};
 
-use super::compress::Compression;
+use super::compress::{Compression, widened};
 use crate::error::Result;
 use crate::plan::ParamRecord;
 
@@ -80,8 +80,10 @@ impl SparseSum {
             Some(compression) => compression.decode(values, self.dtype),
             None => values,
         };
-        let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), self.dtype));
-        Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1))
+        // As a whole gradient is summed: 16-bit types in f32, rounded once.
+        let values = widened(values);
+        let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), values.dtype()));
+        Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1).cast(self.dtype))
     }
 }
 

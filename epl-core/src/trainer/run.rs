@@ -94,10 +94,10 @@ impl<M: Segmented> Run<'_, '_, M> {
     /// saved; evaluates last, so that an evaluation that fails loses nothing.
     fn after_step(&mut self, last: bool, summary: &mut Summary) -> Result<()> {
         let step = self.saved.step;
-        if self.config.check_replicas_every.is_some_and(|every| step.is_multiple_of(every)) {
+        let saved = TrainerConfig::due(self.config.save_every, step, last);
+        if self.config.check_replicas_every.is_some_and(|every| saved || step.is_multiple_of(every)) {
             self.engine.check_replicas()?;
         }
-        let saved = TrainerConfig::due(self.config.save_every, step, last);
         if saved {
             self.save(None)?;
         }

@@ -26,13 +26,14 @@ impl Best {
         Self { metric: metric.to_string(), larger: true }
     }
 
-    /// Whether `value` is better than the best so far. Not a number never is.
+    /// Whether `value` is better than the best so far. What is not finite never is.
     pub fn improves(&self, value: f64, best: Option<f64>) -> bool {
-        match best {
-            None => !value.is_nan(),
-            Some(best) if self.larger => value > best,
-            Some(best) => value < best,
-        }
+        value.is_finite()
+            && match best {
+                None => true,
+                Some(best) if self.larger => value > best,
+                Some(best) => value < best,
+            }
     }
 }
 
@@ -149,6 +150,9 @@ mod tests {
         assert!(loss.improves(2.0, None) && loss.improves(1.0, Some(2.0)) && !loss.improves(2.0, Some(2.0)));
         assert!(!loss.improves(f64::NAN, None) && !loss.improves(f64::NAN, Some(1.0)));
         assert!(Best::largest("bleu").improves(3.0, Some(2.0)));
+        for best in [None, Some(1.0)] {
+            assert!(!loss.improves(f64::NEG_INFINITY, best) && !Best::largest("bleu").improves(f64::INFINITY, best));
+        }
     }
 
     #[test]
