@@ -174,3 +174,22 @@ fn a_decision_for_another_batch_is_refused() {
         Ok(())
     });
 }
+
+#[test]
+fn dropout_inside_the_experts_differs_by_sample_and_token_in_training_alone() {
+    let case = Case { config: MoeConfig::new(6, 7, 4).with_dropout(0.5), ..cases().remove(0) };
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        let alike = Tensor::ones([2, 4, 6], epl.place().device());
+        let rows = |training| {
+            epl.context().begin(Pass { step: 0, training, samples: Arc::new([0, 1]), empty: false });
+            let values: Vec<f64> = host(moe.forward(alike.clone(), None).hidden).iter::<f64>().collect();
+            values.chunks(6).map(<[f64]>::to_vec).collect::<Vec<_>>()
+        };
+        let trained = rows(true);
+        assert_ne!(trained[0], trained[1], "two tokens");
+        assert_ne!(trained[0], trained[4], "two samples");
+        assert!(rows(false).windows(2).all(|rows| rows[0] == rows[1]));
+        Ok(())
+    });
+}
