@@ -24,8 +24,7 @@ impl Compression {
         config.fp16.then_some(Self { dtype: config.fp16_dtype, scale: config.fp16_scale })
     }
 
-    /// What is sent for a gradient.
-    pub(crate) fn encode<const D: usize>(self, gradient: Tensor<D>) -> Tensor<D> {
+    fn encode<const D: usize>(self, gradient: Tensor<D>) -> Tensor<D> {
         let dtype = match self.dtype {
             HalfDtype::F16 => FloatDType::F16,
             HalfDtype::Bf16 => FloatDType::BF16,
@@ -33,9 +32,24 @@ impl Compression {
         (widened(gradient) * self.scale).cast(dtype)
     }
 
-    /// The gradient, in its own type, that was received.
-    pub(crate) fn decode<const D: usize>(self, received: Tensor<D>, dtype: DType) -> Tensor<D> {
+    fn decode<const D: usize>(self, received: Tensor<D>, dtype: DType) -> Tensor<D> {
         (widened(received) / self.scale).cast(dtype)
+    }
+}
+
+/// What is sent for a gradient.
+pub(crate) fn encode<const D: usize>(compression: Option<Compression>, gradient: Tensor<D>) -> Tensor<D> {
+    match compression {
+        Some(compression) => compression.encode(gradient),
+        None => gradient,
+    }
+}
+
+/// The gradient, in its own type, that was received.
+pub(crate) fn decode<const D: usize>(compression: Option<Compression>, received: Tensor<D>, dtype: DType) -> Tensor<D> {
+    match compression {
+        Some(compression) => compression.decode(received, dtype),
+        None => received,
     }
 }
 

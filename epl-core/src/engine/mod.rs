@@ -80,7 +80,7 @@ impl<M: Segmented> Engine<M> {
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
-        let lanes = Lanes::new(&context, settings.num_communicators, settings.compression)?;
+        let lanes = Lanes::new(&plan, &context, &settings)?;
         Ok(Self { model: Some(model), optimizer, optimizer_settings, plan, context, device, settings, lanes, step: 0 })
     }
 

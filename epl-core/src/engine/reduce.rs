@@ -10,11 +10,14 @@
 //! reduces it while this thread goes on. The order, and which communicator takes a bucket, are the plan's on every
 //! rank. What has no gradient is sent as zeros.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::{Pending, Pool, ReduceOp};
 
-use super::compress::Compression;
+use super::compress::{Compression, decode, encode};
 use super::gradients::GradientStore;
+use super::settings::EngineSettings;
 use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::Axis;
 use crate::context::Context;
@@ -23,23 +26,22 @@ use crate::plan::{Bucket, Plan, bucket};
 
 /// The communicators over which gradients are reduced, and how.
 pub(crate) struct Lanes {
-    data: Pool,
-    expert_data: Pool,
+    /// For the axes over which there are buckets.
+    pools: BTreeMap<Axis, Pool>,
     compression: Option<Compression>,
 }
 
 impl Lanes {
     /// Makes the communicators. Collective.
-    pub fn new(context: &Context, num_communicators: usize, compression: Option<Compression>) -> Result<Self> {
-        let pool = |axis| Pool::new(context.axis(axis), num_communicators);
-        Ok(Self { data: pool(Axis::Data)?, expert_data: pool(Axis::ExpertData)?, compression })
+    pub fn new(plan: &Plan, context: &Context, settings: &EngineSettings) -> Result<Self> {
+        let axes: BTreeSet<Axis> = plan.buckets.iter().map(|bucket| bucket.axis).collect();
+        let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
+        let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
+        Ok(Self { pools, compression: settings.compression })
     }
 
     fn pool(&self, axis: Axis) -> &Pool {
-        match axis {
-            Axis::ExpertData => &self.expert_data,
-            _ => &self.data,
-        }
+        &self.pools[&axis]
     }
 }
 
@@ -87,10 +89,7 @@ impl<'a> Reducer<'a> {
         for (bucket, started) in self.plan.buckets.iter().zip(self.started.drain(..)) {
             let sum = match started {
                 Started::Alone => continue,
-                Started::Whole(pending) => match self.lanes.compression {
-                    Some(compression) => compression.decode(pending.wait()?, bucket.dtype),
-                    None => pending.wait()?,
-                },
+                Started::Whole(pending) => decode(self.lanes.compression, pending.wait()?, bucket.dtype),
                 Started::Rows(rows) => rows.wait()?,
             };
             unflatten(self.plan, bucket, sum, store);
@@ -100,27 +99,28 @@ impl<'a> Reducer<'a> {
 
     fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
         let bucket = &self.plan.buckets[index];
-        let communicator = self.lanes.pool(bucket.axis).communicator(index);
-        let flat = if bucket.sparse {
-            let record = &self.plan.records[bucket.members[0]];
-            let rows = Rows::of(record, flat);
-            let counts = rows.counts(self.context.axis(bucket.axis))?;
-            let shape = record.shape();
-            if sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
-                self.context.mark(&format!("start rows of bucket {index}"));
-                let sum = rows.start(communicator, &counts, self.lanes.compression)?;
-                return Ok(Started::Rows(sum));
-            }
-            rows.into_dense()
-        } else {
-            flat
-        };
+        if bucket.sparse
+            && let Some(rows) = self.start_rows(index, flat.clone())?
+        {
+            return Ok(Started::Rows(rows));
+        }
         self.context.mark(&format!("start bucket {index}"));
-        let flat = match self.lanes.compression {
-            Some(compression) => compression.encode(flat),
-            None => flat,
-        };
-        Ok(Started::Whole(communicator.start_all_reduce(flat, ReduceOp::Sum)?))
+        let communicator = self.lanes.pool(bucket.axis).communicator(index);
+        Ok(Started::Whole(communicator.start_all_reduce(encode(self.lanes.compression, flat), ReduceOp::Sum)?))
+    }
+
+    /// The rows that are not zero, where they are fewer bytes than the whole; none otherwise.
+    fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<SparseSum>> {
+        let bucket = &self.plan.buckets[index];
+        let record = &self.plan.records[bucket.members[0]];
+        let (rows, shape) = (Rows::of(record, flat), record.shape());
+        let counts = rows.counts(self.context.axis(bucket.axis))?;
+        if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
+            return Ok(None);
+        }
+        self.context.mark(&format!("start rows of bucket {index}"));
+        let communicator = self.lanes.pool(bucket.axis).communicator(index);
+        rows.start(communicator, &counts, self.lanes.compression).map(Some)
     }
 
     /// The bytes of a gradient's element on its way.

@@ -12,7 +12,7 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::{Pending, ProcessGroup};
 
-use super::compress::{Compression, widened};
+use super::compress::{Compression, decode, encode, widened};
 use crate::error::Result;
 use crate::plan::ParamRecord;
 
@@ -47,21 +47,12 @@ impl Rows {
         Ok(all.into_iter().map(|counts| counts[0] as usize).collect())
     }
 
-    /// The flat gradient again.
-    pub fn into_dense(self) -> Tensor<1> {
-        self.gradient.flatten(0, 1)
-    }
-
     /// Starts the exchange; `counts` is what [`counts`](Self::counts) said. Collective.
     pub fn start(self, group: &ProcessGroup, counts: &[usize], compression: Option<Compression>) -> Result<SparseSum> {
         let (shape, dtype, device) = (self.gradient.dims(), self.gradient.dtype(), self.gradient.device());
         let data = TensorData::new(self.numbers.clone(), [self.numbers.len()]);
         let numbers = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
-        let values = self.gradient.select(0, numbers.clone());
-        let values = match compression {
-            Some(compression) => compression.encode(values),
-            None => values,
-        };
+        let values = encode(compression, self.gradient.select(0, numbers.clone()));
         Ok(SparseSum {
             numbers: group.start_all_gather_uneven(numbers, 0, counts)?,
             values: group.start_all_gather_uneven(values, 0, counts)?,
@@ -76,12 +67,8 @@ impl SparseSum {
     /// Waits; the flat, whole sum.
     pub fn wait(self) -> Result<Tensor<1>> {
         let (numbers, values) = (self.numbers.wait()?, self.values.wait()?);
-        let values = match self.compression {
-            Some(compression) => compression.decode(values, self.dtype),
-            None => values,
-        };
         // As a whole gradient is summed: 16-bit types in f32, rounded once.
-        let values = widened(values);
+        let values = widened(decode(self.compression, values, self.dtype));
         let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), values.dtype()));
         Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1).cast(self.dtype))
     }
