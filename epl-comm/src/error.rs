@@ -1,6 +1,7 @@
 //! What can go wrong between ranks, and how it travels where there is no `Result`.
 
 use core::any::Any;
+use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::rank::Rank;
@@ -43,6 +44,40 @@ pub enum Error {
         /// for the first.
         circle: Vec<(Rank, String)>,
     },
+    /// Some ranks did not come to a call within the time limit. Every rank gets this error.
+    #[error(
+        "{call} has waited {:.1} s for {}; a rank that does not come computes, hangs or was stopped: see what it did \
+         last, and set a longer time limit if it only takes that long",
+        waited.as_secs_f64(),
+        describe_missing(missing)
+    )]
+    Timeout {
+        /// The call, with its group.
+        call: String,
+        /// How long the rank that lost patience had waited in it.
+        waited: Duration,
+        /// The ranks that everybody waits for, with what each did last. Ranks that have not come because they wait
+        /// for these are not among them.
+        missing: Vec<(Rank, String)>,
+    },
+    /// Two ranks made the calls in which both take part in different orders. Every rank gets this error.
+    #[error(
+        "{first} made {first_call} where {second} made {second_call}, as their {}th call in which both take part; all \
+         ranks must make the calls of all their groups in one order",
+        count
+    )]
+    Order {
+        /// The rank that came first.
+        first: Rank,
+        /// What it called.
+        first_call: String,
+        /// The other one.
+        second: Rank,
+        /// What that one called.
+        second_call: String,
+        /// How many calls of both had been in one order, and this one.
+        count: u64,
+    },
     /// Another rank failed, or left, and this one was released from what it was doing.
     #[error("{rank} failed: {cause} (noticed in {operation})")]
     Peer {
@@ -71,6 +106,10 @@ pub enum Error {
         /// The device's own message.
         message: String,
     },
+}
+
+fn describe_missing(missing: &[(Rank, String)]) -> String {
+    missing.iter().map(|(rank, last)| format!("{rank}, {last}")).collect::<Vec<_>>().join("; ")
 }
 
 fn describe_circle(circle: &[(Rank, String)]) -> String {

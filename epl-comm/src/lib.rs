@@ -60,6 +60,7 @@
 mod rank;
 mod error;
 mod operation;
+mod log;
 mod buffer;
 mod transport;
 mod trace;
@@ -67,15 +68,17 @@ mod pending;
 mod process_group;
 mod pool;
 mod autodiff;
+pub mod differentiable;
 mod layout;
 pub mod local;
 pub mod dry;
 pub mod testing;
 
-pub use autodiff::{VjpInputs, all_to_all_rows, custom_vjp};
+pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
 pub use layout::{Copied, Partial, Split, copied, sliced};
+pub use log::{Log, LogEntry};
 pub use operation::{Call, Operation, ReduceOp};
 pub use pending::Pending;
 pub use pool::Pool;

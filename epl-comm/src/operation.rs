@@ -37,10 +37,27 @@ impl fmt::Display for ReduceOp {
 pub enum Operation {
     /// Every member gets the reduction of all members' tensors.
     AllReduce(ReduceOp),
+    /// One member gets the reduction of all members' tensors; the others get their own back.
+    Reduce {
+        /// The reduction.
+        op: ReduceOp,
+        /// The member that gets it.
+        root: usize,
+    },
     /// Every member gets all members' tensors, concatenated in the order of the members.
     AllGather,
+    /// One member gets all members' tensors, concatenated; the others get their own back.
+    Gather {
+        /// The member that gets them.
+        root: usize,
+    },
     /// Every member gets its part of the reduction of all members' tensors.
     ReduceScatter(ReduceOp),
+    /// Every member gets its part of the tensor of one of them.
+    Scatter {
+        /// The member whose tensor it is.
+        root: usize,
+    },
     /// Every member gets one part from every member, concatenated in the order of the members.
     AllToAll,
     /// Every member gets the tensor of one of them.
@@ -48,22 +65,52 @@ pub enum Operation {
         /// The member whose tensor it is.
         root: usize,
     },
+    /// One end of a link gives its tensor to the other end, which calls [`Receive`](Self::Receive).
+    Send,
+    /// One end of a link gets the tensor that the other end gives.
+    Receive,
     /// Nobody leaves before all have come.
     Barrier,
     /// The group is divided: every member gets all members' colors and keys.
     Split,
 }
 
+impl Operation {
+    /// The method that calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "all_reduce",
+            Self::Reduce { .. } => "reduce",
+            Self::AllGather => "all_gather",
+            Self::Gather { .. } => "gather",
+            Self::ReduceScatter(_) => "reduce_scatter",
+            Self::Scatter { .. } => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Barrier => "barrier",
+            Self::Split => "split",
+        }
+    }
+
+    /// What it reduces by, if it reduces.
+    pub fn reduction(self) -> Option<ReduceOp> {
+        match self {
+            Self::AllReduce(op) | Self::ReduceScatter(op) | Self::Reduce { op, .. } => Some(op),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
         match self {
-            Self::AllReduce(op) => write!(f, "all_reduce({op})"),
-            Self::AllGather => f.write_str("all_gather"),
-            Self::ReduceScatter(op) => write!(f, "reduce_scatter({op})"),
-            Self::AllToAll => f.write_str("all_to_all"),
-            Self::Broadcast { root } => write!(f, "broadcast(root {root})"),
-            Self::Barrier => f.write_str("barrier"),
-            Self::Split => f.write_str("split"),
+            Self::AllReduce(op) | Self::ReduceScatter(op) => write!(f, "{name}({op})"),
+            Self::Reduce { op, root } => write!(f, "{name}({op}, root {root})"),
+            Self::Gather { root } | Self::Scatter { root } | Self::Broadcast { root } => write!(f, "{name}(root {root})"),
+            _ => f.write_str(name),
         }
     }
 }
@@ -75,9 +122,9 @@ impl fmt::Display for Operation {
 ///
 /// ```text
 ///                   send [2, 1]           receive [2, 1]
-/// all_gather                              each row of the result: member 0's 2 elements, member 1's 1
-/// reduce_scatter    each row of the
-///                   buffer: 2 | 1
+/// all_gather, gather                      each row of the result: member 0's 2 elements, member 1's 1
+/// reduce_scatter,   each row of the
+/// scatter           buffer: 2 | 1
 /// all_to_all        2 elements to 0,      from each member `rows` times that many elements, put side by side
 ///                   then 1 to 1
 /// ```
@@ -89,16 +136,17 @@ pub struct Call {
     pub dtype: DType,
     /// The shape of this member's tensor.
     pub shape: Shape,
-    /// The dim that is put together or, in a reduce_scatter, divided; members may differ there only as
+    /// The dim that is put together or, in a reduce_scatter or a scatter, divided; members may differ there only as
     /// [`send`](Self::send) and [`receive`](Self::receive) say. `None` where no dim is.
     pub dim: Option<usize>,
     /// The dim that an all_to_all divides; otherwise `None`.
     pub split_dim: Option<usize>,
     /// Rows of the result of a gather or an all-to-all, of the buffer of a scatter; 1 otherwise.
     pub rows: usize,
-    /// How many elements go to each member: in each row (reduce_scatter), in all (all_to_all); otherwise empty.
+    /// How many elements go to each member: in each row (reduce_scatter, scatter), in all (all_to_all); otherwise
+    /// empty.
     pub send: Vec<usize>,
-    /// How many elements come from each member into each row (all_gather, all_to_all); otherwise empty.
+    /// How many elements come from each member into each row (all_gather, gather, all_to_all); otherwise empty.
     pub receive: Vec<usize>,
     /// The name of the group that a split makes; otherwise empty.
     pub name: String,
@@ -116,8 +164,12 @@ impl Call {
 
     /// Whether member `me` with this call and member `them` with `other` can go on together.
     pub fn agrees(&self, me: usize, other: &Call, them: usize) -> bool {
-        self.operation == other.operation
-            && self.dtype == other.dtype
+        let fits = match (self.operation, other.operation) {
+            (Operation::Send, theirs) => theirs == Operation::Receive,
+            (Operation::Receive, theirs) => theirs == Operation::Send,
+            (ours, theirs) => ours == theirs,
+        };
+        fits && self.dtype == other.dtype
             && match self.operation {
                 Operation::AllToAll => {
                     (self.dim, self.split_dim) == (other.dim, other.split_dim)
@@ -126,7 +178,7 @@ impl Call {
                         && other.send[me] == self.rows * self.receive[them]
                 }
                 Operation::Split => self.name == other.name,
-                Operation::AllGather => {
+                Operation::AllGather | Operation::Gather { .. } => {
                     (self.dim, self.rows, &self.receive) == (other.dim, other.rows, &other.receive)
                         && self.same_shape_but_for_dim(other)
                 }

@@ -98,8 +98,8 @@ impl Transport for Traced {
         self.inner.members()
     }
 
-    fn reserve(&self) -> u64 {
-        self.inner.reserve()
+    fn reserve(&self, operation: Operation) -> u64 {
+        self.inner.reserve(operation)
     }
 
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
@@ -121,14 +121,13 @@ impl Transport for Traced {
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
     }
 
-    fn split_by(
-        &self,
-        sequence: u64,
-        name: &str,
-        wish: &dyn Fn(usize) -> (usize, usize),
-    ) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split_by(sequence, name, wish)?;
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let inner = self.inner.split_by(sequence, name, wishes)?;
         Ok(Arc::new(Self::new(inner, self.trace.clone())))
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        Ok(Arc::new(Self::new(self.inner.link(from, to)?, self.trace.clone())))
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {

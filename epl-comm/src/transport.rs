@@ -26,7 +26,7 @@ pub trait Transport: Debug + Send + Sync {
     fn members(&self) -> &[Rank];
 
     /// Takes the next number of a call in this group. Whoever takes a number runs a call with it: peers wait for it.
-    fn reserve(&self) -> u64;
+    fn reserve(&self, operation: Operation) -> u64;
 
     /// Runs one collective and returns this member's result, possibly flat.
     ///
@@ -44,21 +44,24 @@ pub trait Transport: Debug + Send + Sync {
     /// As [`run`](Self::run).
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>>;
 
-    /// [`split`](Self::split) by a rule that every member can ask for all others: `wish` gives a member's color and
-    /// key. Collective.
+    /// [`split`](Self::split) where every member knows all members' colors and keys, which are `wishes`. Collective.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    fn split_by(
-        &self,
-        sequence: u64,
-        name: &str,
-        wish: &dyn Fn(usize) -> (usize, usize),
-    ) -> Result<Arc<dyn Transport>> {
-        let (color, key) = wish(self.member());
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
         self.split(sequence, name, color, key)
     }
+
+    /// The way from one member to another, of which this rank is one end: a group of two, in which member 0 sends and
+    /// member 1 receives. Not collective: each end asks for it when it first needs it. Both ends' calls over a link
+    /// are numbered apart from the group's.
+    ///
+    /// # Errors
+    ///
+    /// When the medium cannot make one.
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>>;
 
     /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
     ///
@@ -70,4 +73,18 @@ pub trait Transport: Debug + Send + Sync {
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.
     fn abort(&self, cause: &Error);
+}
+
+/// The members that form a group with member `me`, in the order of the new group, and its position there; `wishes` are
+/// all members' colors and keys.
+pub(crate) fn of_one_color(wishes: &[(usize, usize)], me: usize) -> (Vec<usize>, usize) {
+    let mut chosen: Vec<usize> = (0..wishes.len()).filter(|member| wishes[*member].0 == wishes[me].0).collect();
+    chosen.sort_by_key(|member| (wishes[*member].1, *member));
+    let position = chosen.iter().position(|member| *member == me).expect("a member has its own color");
+    (chosen, position)
+}
+
+/// The name of the link from one member of a group to another.
+pub(crate) fn link_name(group: &str, from: usize, to: usize) -> String {
+    format!("{group}, {from} to {to}")
 }

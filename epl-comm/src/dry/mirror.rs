@@ -1,28 +1,44 @@
 //! The result of a collective whose other members bring what this one brings.
 
 use burn::tensor::kind::{Basic, Numeric};
-use burn::tensor::{Float, Int, Tensor};
+use burn::tensor::{Bool, Float, Int, Tensor};
 
 use crate::buffer::Buffer;
 use crate::operation::{Call, Operation, ReduceOp};
 
 /// This member's result. `size`: how many members there are.
 pub(super) fn result(call: &Call, buffer: Buffer, size: usize, me: usize) -> Buffer {
-    match buffer.dtype().is_float() {
-        true => Buffer::from_tensor::<1, Float>(of(call, buffer.into_flat(), size, me)),
-        false => Buffer::from_tensor::<1, Int>(of(call, buffer.into_flat(), size, me)),
+    if !gets_result(call.operation, me) {
+        return buffer;
+    }
+    let part = match buffer.dtype() {
+        dtype if dtype.is_float() => Buffer::from_tensor::<1, Float>(moved(call, buffer.into_flat(), me)),
+        dtype if dtype.is_bool() => Buffer::from_tensor::<1, Bool>(moved(call, buffer.into_flat(), me)),
+        _ => Buffer::from_tensor::<1, Int>(moved(call, buffer.into_flat(), me)),
+    };
+    match call.operation.reduction() {
+        None => part,
+        Some(op) if part.dtype().is_float() => Buffer::from_tensor::<1, Float>(reduced(part.into_flat(), op, size)),
+        Some(op) => Buffer::from_tensor::<1, Int>(reduced(part.into_flat(), op, size)),
     }
 }
 
-fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tensor<1, K> {
+/// Whether a member gets something else than its own tensor back.
+fn gets_result(operation: Operation, me: usize) -> bool {
+    match operation {
+        Operation::Reduce { root, .. } | Operation::Gather { root } => root == me,
+        _ => true,
+    }
+}
+
+/// What this member gets if nothing is reduced.
+fn moved<K: Basic>(call: &Call, x: Tensor<1, K>, me: usize) -> Tensor<1, K> {
     match call.operation {
-        Operation::AllReduce(op) => reduced(x, op, size),
-        Operation::ReduceScatter(op) => {
+        Operation::ReduceScatter(_) | Operation::Scatter { .. } => {
             let before: usize = call.send[..me].iter().sum();
-            let part = columns(&x, call.rows, before, call.send[me]);
-            reduced(part.flatten(0, 1), op, size)
+            columns(&x, call.rows, before, call.send[me]).flatten(0, 1)
         }
-        Operation::AllGather => {
+        Operation::AllGather | Operation::Gather { .. } => {
             let own = columns(&x, call.rows, 0, call.receive[me]);
             side_by_side(call, &own)
         }
@@ -32,7 +48,7 @@ fn of<K: Numeric>(call: &Call, x: Tensor<1, K>, size: usize, me: usize) -> Tenso
             let width = call.send[me] / call.rows.max(1);
             side_by_side(call, &matrix(own, call.rows, width))
         }
-        Operation::Broadcast { .. } | Operation::Barrier | Operation::Split => x,
+        _ => x,
     }
 }
 
@@ -59,7 +75,7 @@ fn matrix<K: Basic>(x: Tensor<1, K>, rows: usize, columns: usize) -> Tensor<2, K
 }
 
 /// From every member a part as wide as the call says: `own` where that is as wide, zeros elsewhere.
-fn side_by_side<K: Numeric>(call: &Call, own: &Tensor<2, K>) -> Tensor<1, K> {
+fn side_by_side<K: Basic>(call: &Call, own: &Tensor<2, K>) -> Tensor<1, K> {
     let part = |width: &usize| match *width == own.dims()[1] {
         true => own.clone(),
         false => Tensor::zeros([call.rows, *width], (&own.device(), own.dtype())),

@@ -83,12 +83,16 @@ fn bytes(call: &Call) -> u64 {
 /// To which members, and how many bytes, member `me` of `size` sends in a call.
 ///
 /// Reductions and gathers go around a ring, as NCCL's do for large tensors: of n parts, a member passes n − 1 to the
-/// next one; a reduction that all need goes around twice. What has one root goes along the ring from it or to it.
-/// An all-to-all goes straight.
+/// next one; a reduction that all need goes around twice. A broadcast goes along the ring from its root, a reduction
+/// for one along the ring to it. All else goes straight.
 fn links(call: &Call, size: usize, me: usize) -> Vec<(usize, u64)> {
     let (next, n) = ((me + 1) % size, size as u64);
     let element = call.dtype.size() as u64;
-    let to_next = |bytes: u64| if bytes == 0 { Vec::new() } else { vec![(next, bytes)] };
+    let to = |member: usize, bytes: u64| if bytes == 0 { Vec::new() } else { vec![(member, bytes)] };
+    let to_next = |bytes: u64| to(next, bytes);
+    let others = |parts: &mut dyn Iterator<Item = u64>| {
+        parts.enumerate().filter(|(to, bytes)| *to != me && *bytes > 0).collect::<Vec<_>>()
+    };
     let of = |widths: &[usize]| (call.rows * widths.iter().sum::<usize>()) as u64 * element;
     match call.operation {
         Operation::AllReduce(_) => to_next(2 * bytes(call) * (n - 1) / n),
@@ -96,14 +100,19 @@ fn links(call: &Call, size: usize, me: usize) -> Vec<(usize, u64)> {
         Operation::AllGather => to_next(of(&call.receive) - of(&call.receive[next..=next])),
         // All partial sums but the one that ends here.
         Operation::ReduceScatter(_) => to_next(of(&call.send) - of(&call.send[me..=me])),
-        Operation::AllToAll => {
-            let parts = call.send.iter().map(|elements| *elements as u64 * element).enumerate();
-            parts.filter(|(to, bytes)| *to != me && *bytes > 0).collect()
-        }
+        Operation::AllToAll => others(&mut call.send.iter().map(|elements| *elements as u64 * element)),
+        Operation::Reduce { root, .. } if me == root => Vec::new(),
+        Operation::Reduce { .. } => to_next(bytes(call)),
+        Operation::Gather { root } if me == root => Vec::new(),
+        Operation::Gather { root } => to(root, bytes(call)),
+        Operation::Scatter { root } if me != root => Vec::new(),
+        Operation::Scatter { .. } => others(&mut call.send.iter().map(|width| (call.rows * width) as u64 * element)),
+        // Of a link, member 0 sends.
+        Operation::Send => to_next(bytes(call)),
         // The last one of the ring has nobody left to pass it to.
         Operation::Broadcast { root } if next == root => Vec::new(),
         Operation::Broadcast { .. } => to_next(bytes(call)),
-        Operation::Barrier | Operation::Split => Vec::new(),
+        Operation::Receive | Operation::Barrier | Operation::Split => Vec::new(),
     }
 }
 

@@ -7,9 +7,9 @@ use super::mirror;
 use super::traffic::Traffic;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::operation::Call;
+use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::Transport;
+use crate::transport::{Transport, link_name, of_one_color};
 
 /// A member of a group that has no other members.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Transport for DryTransport {
         &self.members
     }
 
-    fn reserve(&self) -> u64 {
+    fn reserve(&self, _operation: Operation) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -56,18 +56,15 @@ impl Transport for DryTransport {
         )))
     }
 
-    fn split_by(
-        &self,
-        _sequence: u64,
-        name: &str,
-        wish: &dyn Fn(usize) -> (usize, usize),
-    ) -> Result<Arc<dyn Transport>> {
-        let color = wish(self.member).0;
-        let mut chosen: Vec<usize> = (0..self.members.len()).filter(|member| wish(*member).0 == color).collect();
-        chosen.sort_by_key(|member| (wish(*member).1, *member));
-        let member = chosen.iter().position(|member| *member == self.member).expect("a member has its own color");
+    fn split_by(&self, _sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (chosen, member) = of_one_color(wishes, self.member);
         let members = chosen.into_iter().map(|member| self.members[member]).collect();
         Ok(Arc::new(Self::new(name, members, member, self.traffic.clone())))
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        let (name, ends) = (link_name(&self.name, from, to), vec![self.members[from], self.members[to]]);
+        Ok(Arc::new(Self::new(&name, ends, usize::from(self.member == to), self.traffic.clone())))
     }
 
     /// Nobody waits.

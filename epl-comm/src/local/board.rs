@@ -5,16 +5,17 @@ use core::fmt;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::bell::Bell;
 use super::memory::Memory;
 use super::quarrel::Quarrel;
-use super::roster::Roster;
-use super::waits::Wait;
+use super::roster::{CallId, Roster};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::operation::Call;
 use crate::rank::Rank;
+use crate::transport::link_name;
 
 /// What a member brings to a meeting.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Board {
     bell: Arc<Bell>,
     /// Boards of groups being split off, by the call and the color, with the members that have not yet taken theirs.
     children: Mutex<HashMap<(u64, usize), (Arc<Board>, usize)>>,
+    /// Boards of links, by their members.
+    links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
 }
 
 /// One member's place. Its counters lie on a cache line that only the member writes.
@@ -52,7 +55,7 @@ impl Board {
         let slot = |_: &Rank| Slot { posted: AtomicU64::new(0), left: AtomicU64::new(0), post: UnsafeCell::new(None) };
         let slots = members.iter().map(slot).collect();
         let roster = Arc::new(Roster::new(name, members));
-        Self { roster, slots, bell: world.bell(), children: Mutex::default() }
+        Self { roster, slots, bell: world.bell(), children: Mutex::default(), links: Mutex::default() }
     }
 
     /// The number of the last call that a member has posted.
@@ -102,6 +105,14 @@ impl Board {
             children.remove(&(sequence, color));
         }
         board
+    }
+
+    /// The board of the link from one member to another; made by the end that asks first.
+    pub(super) fn link(&self, from: usize, to: usize, world: &World) -> Arc<Self> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let Roster { name, members, .. } = &*self.roster;
+        let board = || Self::new(&link_name(name, from, to), vec![members[from], members[to]], world);
+        links.entry((from, to)).or_insert_with(|| Arc::new(board())).clone()
     }
 }
 
@@ -173,7 +184,12 @@ impl Meeting<'_> {
                 continue;
             }
             if !bell.look(is_over) {
-                self.world.sleep(roster.members[self.member], self.wait(), &mut || bell.sleep(is_over));
+                let begun = Instant::now();
+                let is_over = || is_over() || self.world.is_overdue(begun);
+                self.world.sleep(roster.members[self.member], self.id(), &mut || bell.sleep(is_over));
+                if self.world.failure().is_none() && !has_come() && !cannot_come() {
+                    self.world.fail_overdue(self.describe(), begun.elapsed(), self.missing(counter));
+                }
             }
             if self.world.failure().is_none() && !has_come() {
                 self.world.fail(*rank, format!("it returned without taking part in {}", self.describe()));
@@ -188,9 +204,17 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    fn wait(&self) -> Wait {
+    /// The ranks that have not come, with whether each has at least taken the number of the call.
+    fn missing(&self, counter: fn(&Slot) -> &AtomicU64) -> Vec<(Rank, bool)> {
+        let roster = &self.board.roster;
+        let slots = self.board.slots.iter().zip(&roster.members).enumerate();
+        let missing = slots.filter(|(_, (slot, _))| counter(slot).load(Ordering::Acquire) < self.sequence);
+        missing.map(|(member, (_, rank))| (*rank, roster.has_reserved(member, self.sequence))).collect()
+    }
+
+    fn id(&self) -> CallId {
         let (roster, operation) = (self.board.roster.clone(), self.own_call().operation);
-        Wait { roster, operation, sequence: self.sequence }
+        CallId { roster, operation, sequence: self.sequence }
     }
 
     fn describe(&self) -> String {

@@ -80,4 +80,13 @@ impl Memory {
         assert!(before.is_empty() && after.is_empty(), "memory of a tensor is aligned for its numbers");
         numbers
     }
+
+    /// The memory itself, to be kept: the very same where the buffer is all of it, otherwise a copy. Whoever writes it
+    /// later, while others hold it, makes a copy first.
+    pub(super) fn shared<N: Number>(&self) -> Arc<Bytes> {
+        match self {
+            Self::Read { owner, range } if *range == (0..owner.len()) => owner.clone(),
+            _ => Arc::new(N::into_bytes(self.numbers::<N>().to_vec())),
+        }
+    }
 }

@@ -43,6 +43,7 @@
 mod bell;
 mod roster;
 mod waits;
+mod order;
 mod world;
 mod memory;
 mod number;
@@ -53,4 +54,4 @@ mod work;
 mod transport;
 mod run;
 
-pub use run::run;
+pub use run::{Launcher, run};

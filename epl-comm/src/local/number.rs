@@ -1,5 +1,8 @@
 //! The element types, and arithmetic on slices of them.
 
+use core::convert::identity;
+use core::iter;
+
 use burn::tensor::{Bytes, bf16, f16};
 
 use crate::operation::ReduceOp;
@@ -54,19 +57,9 @@ macro_rules! number {
     )+};
 }
 
-/// Of two floats, a NaN is the smallest and the largest, wherever it stands.
-macro_rules! float_rules {
-    ($wide:ty) => {
-        float_rules! { @ $wide; sum: |a, b| a + b; product: |a, b| a * b;
-            min: |a, b| if a < b || a.is_nan() { a } else { b };
-            max: |a, b| if a > b || a.is_nan() { a } else { b }; }
-
-        #[inline(always)]
-        fn divide(a: $wide, count: usize) -> $wide {
-            a / count as $wide
-        }
-    };
-    (@ $wide:ty; $($name:ident: |$a:ident, $b:ident| $result:expr;)+) => {$(
+/// Functions of two numbers.
+macro_rules! rules {
+    ($wide:ty; $($name:ident: |$a:ident, $b:ident| $result:expr;)+) => {$(
         #[inline(always)]
         fn $name($a: $wide, $b: $wide) -> $wide {
             $result
@@ -74,10 +67,24 @@ macro_rules! float_rules {
     )+};
 }
 
+/// Of two floats, a NaN is the smallest and the largest, wherever it stands.
+macro_rules! float_rules {
+    ($wide:ty) => {
+        rules! { $wide; sum: |a, b| a + b; product: |a, b| a * b;
+        min: |a, b| if a < b || a.is_nan() { a } else { b };
+        max: |a, b| if a > b || a.is_nan() { a } else { b }; }
+
+        #[inline(always)]
+        fn divide(a: $wide, count: usize) -> $wide {
+            a / count as $wide
+        }
+    };
+}
+
 /// Whole numbers wrap around, as those of a backend do.
 macro_rules! whole_rules {
     ($wide:ty) => {
-        float_rules! { @ $wide; sum: |a, b| a.wrapping_add(b); product: |a, b| a.wrapping_mul(b);
+        rules! { $wide; sum: |a, b| a.wrapping_add(b); product: |a, b| a.wrapping_mul(b);
         min: |a, b| Ord::min(a, b); max: |a, b| Ord::max(a, b); }
 
         fn divide(a: $wide, _count: usize) -> $wide {
@@ -87,29 +94,31 @@ macro_rules! whole_rules {
 }
 
 number! {
-    f64: f64, core::convert::identity, core::convert::identity, float_rules;
-    f32: f32, core::convert::identity, core::convert::identity, float_rules;
+    f64: f64, identity, identity, float_rules;
+    f32: f32, identity, identity, float_rules;
     f16: f32, f16::to_f32, f16::from_f32, float_rules;
     bf16: f32, bf16::to_f32, bf16::from_f32, float_rules;
-    i64: i64, core::convert::identity, core::convert::identity, whole_rules;
-    i32: i32, core::convert::identity, core::convert::identity, whole_rules;
-    i16: i16, core::convert::identity, core::convert::identity, whole_rules;
-    i8: i8, core::convert::identity, core::convert::identity, whole_rules;
-    u64: u64, core::convert::identity, core::convert::identity, whole_rules;
-    u32: u32, core::convert::identity, core::convert::identity, whole_rules;
-    u16: u16, core::convert::identity, core::convert::identity, whole_rules;
-    u8: u8, core::convert::identity, core::convert::identity, whole_rules;
+    i64: i64, identity, identity, whole_rules;
+    i32: i32, identity, identity, whole_rules;
+    i16: i16, identity, identity, whole_rules;
+    i8: i8, identity, identity, whole_rules;
+    u64: u64, identity, identity, whole_rules;
+    u32: u32, identity, identity, whole_rules;
+    u16: u16, identity, identity, whole_rules;
+    u8: u8, identity, identity, whole_rules;
 }
 
 /// Runs `$body` with `$number` standing for the type of a `DType`; evaluates to a `Result`.
 macro_rules! with_number {
     ($dtype:expr, $number:ident => $body:expr) => {
-        with_number!(@ $dtype, $number => $body; F64 f64, F32 f32, F16 burn::tensor::f16, BF16 burn::tensor::bf16,
-            I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8)
+        with_number!(@ $dtype, $number => $body; F64 = f64, F32 = f32, F16 = burn::tensor::f16,
+            BF16 = burn::tensor::bf16, I64 = i64, I32 = i32, I16 = i16, I8 = i8, U64 = u64, U32 = u32, U16 = u16,
+            U8 = u8, Bool(burn::tensor::BoolStore::Native | burn::tensor::BoolStore::U8) = u8,
+            Bool(burn::tensor::BoolStore::U32) = u32)
     };
-    (@ $dtype:expr, $number:ident => $body:expr; $($name:ident $type:ty),+) => {
+    (@ $dtype:expr, $number:ident => $body:expr; $($name:ident $(($store:pat))? = $type:ty),+) => {
         match $dtype {
-            $(burn::tensor::DType::$name => {
+            $(burn::tensor::DType::$name $(($store))? => {
                 type $number = $type;
                 Ok($body)
             })+
@@ -125,35 +134,44 @@ pub(super) use with_number;
 /// Numbers that are widened at a time: a stack's worth.
 const BLOCK: usize = 256;
 
-/// Reduces `others`, in their order, into `to`; rounded once, at the end.
+/// Reduces numbers into `to`, which lie between those of the members `before` and `after`; in the order of the
+/// members, rounded once, at the end.
 pub(super) fn reduce<'a, N: Number>(
     to: &mut [N],
-    others: impl ExactSizeIterator<Item = &'a [N]> + Clone,
+    before: impl ExactSizeIterator<Item = &'a [N]> + Clone,
+    after: impl ExactSizeIterator<Item = &'a [N]> + Clone,
     op: ReduceOp,
 ) {
-    let members = others.len() + 1;
+    let members = before.len() + 1 + after.len();
     match op {
-        ReduceOp::Sum => blocks(to, others, N::sum, |wide| wide),
-        ReduceOp::Mean => blocks(to, others, N::sum, |wide| N::divide(wide, members)),
-        ReduceOp::Product => blocks(to, others, N::product, |wide| wide),
-        ReduceOp::Min => blocks(to, others, N::min, |wide| wide),
-        ReduceOp::Max => blocks(to, others, N::max, |wide| wide),
+        ReduceOp::Sum => blocks(to, before, after, N::sum, |wide| wide),
+        ReduceOp::Mean => blocks(to, before, after, N::sum, |wide| N::divide(wide, members)),
+        ReduceOp::Product => blocks(to, before, after, N::product, |wide| wide),
+        ReduceOp::Min => blocks(to, before, after, N::min, |wide| wide),
+        ReduceOp::Max => blocks(to, before, after, N::max, |wide| wide),
     }
 }
 
 fn blocks<'a, N: Number>(
     to: &mut [N],
-    others: impl Iterator<Item = &'a [N]> + Clone,
+    before: impl Iterator<Item = &'a [N]> + Clone,
+    after: impl Iterator<Item = &'a [N]> + Clone,
     combine: impl Fn(N::Wide, N::Wide) -> N::Wide,
     finish: impl Fn(N::Wide) -> N::Wide,
 ) {
     let mut wide = [N::Wide::default(); BLOCK];
     for (number, block) in to.chunks_mut(BLOCK).enumerate() {
         let wide = &mut wide[..block.len()];
-        wide.iter_mut().zip(&*block).for_each(|(wide, own)| *wide = own.widen());
-        for other in others.clone() {
-            let other = &other[number * BLOCK..][..wide.len()];
-            wide.iter_mut().zip(other).for_each(|(wide, other)| *wide = combine(*wide, other.widen()));
+        let place = number * BLOCK..number * BLOCK + block.len();
+        let mut parts = before
+            .clone()
+            .map(|numbers| &numbers[place.clone()])
+            .chain(iter::once(&*block))
+            .chain(after.clone().map(|numbers| &numbers[place.clone()]));
+        let first = parts.next().into_iter().flatten();
+        wide.iter_mut().zip(first).for_each(|(wide, number)| *wide = number.widen());
+        for part in parts {
+            wide.iter_mut().zip(part).for_each(|(wide, number)| *wide = combine(*wide, number.widen()));
         }
         block.iter_mut().zip(&*wide).for_each(|(own, wide)| *own = N::narrow(finish(*wide)));
     }
@@ -164,9 +182,15 @@ mod tests {
     use super::*;
 
     fn reduced<N: Number>(parts: &[&[N]], op: ReduceOp) -> Vec<N> {
-        let mut all = parts[0].to_vec();
-        reduce(&mut all, parts[1..].iter().copied(), op);
-        all
+        let results = (0..parts.len()).map(|own| {
+            let mut all = parts[own].to_vec();
+            reduce(&mut all, parts[..own].iter().copied(), parts[own + 1..].iter().copied(), op);
+            all
+        });
+        let results: Vec<Vec<N>> = results.collect();
+        let bits = |numbers: &[N]| N::as_bytes(numbers).to_vec();
+        assert!(results.iter().all(|result| bits(result) == bits(&results[0])), "whoever keeps the result");
+        results[0].clone()
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Who is in a group, and which calls each member has taken a number for: what others than the members look at too.
 
+use core::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::operation::Operation;
 use crate::rank::Rank;
 
 /// The members of one group.
@@ -37,5 +40,31 @@ impl Roster {
     pub(super) fn missing(&self, sequence: u64) -> impl Iterator<Item = Rank> {
         let members = self.members.iter().enumerate();
         members.filter(move |(member, _)| !self.has_reserved(*member, sequence)).map(|(_, rank)| *rank)
+    }
+}
+
+/// One call of a group, whoever makes it.
+#[derive(Clone, Debug)]
+pub(super) struct CallId {
+    pub(super) roster: Arc<Roster>,
+    pub(super) operation: Operation,
+    pub(super) sequence: u64,
+}
+
+impl CallId {
+    /// The ranks that have not taken its number.
+    pub(super) fn missing(&self) -> impl Iterator<Item = Rank> {
+        self.roster.missing(self.sequence)
+    }
+
+    /// Whether it is the same call of the same group.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.roster, &other.roster) && self.sequence == other.sequence
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, call {} of group `{}`", self.operation, self.sequence, self.roster.name)
     }
 }

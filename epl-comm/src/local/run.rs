@@ -1,15 +1,16 @@
 //! Starting ranks as threads, and ending them together.
 
 use core::fmt::Display;
+use core::time::Duration;
 use std::sync::Arc;
-use std::thread::{self, Builder};
+use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::ThreadPoolBuilder;
 
 use super::board::Board;
 use super::transport::LocalTransport;
-use super::world::World;
-use crate::error::{Error, catch};
+use super::world::{Watch, World};
+use crate::error::{Error, Result, catch};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -17,78 +18,169 @@ use crate::rank::Rank;
 /// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
 const STACK: usize = 8 << 20;
 
-/// Runs `f` once for each of `ranks` ranks, each on a thread of its own, and returns what each returned.
-///
-/// Each rank works inside its own rayon pool of (cores ÷ ranks) threads, at least one, so that the loops of Flex do
-/// not fight over one pool. When this returns, no thread of it is left, but for the idle helper threads of groups that
-/// outlive it.
-///
-/// A rank that returns an error, panics or unwinds releases the others from whatever collective they wait in; so does
-/// one that returns while others wait for it.
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-/// use epl_comm::{Error, ReduceOp, local};
-///
-/// let sums = local::run(2, |group| {
-///     let x = Tensor::<1>::full([1], group.rank() as f32 + 1.0, &Device::flex());
-///     Ok::<_, Error>(group.all_reduce(x, ReduceOp::Sum)?.into_scalar::<f32>())
-/// });
-/// assert_eq!(sums.ok(), Some(vec![3.0, 3.0]));
-/// ```
+/// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
+const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
 ///
 /// # Errors
 ///
-/// When a rank did not succeed, or a collective failed, even if every rank made up for it and returned well: the
-/// failure that came first, with the rank that caused it. Where no single rank did (two calls that do not fit, ranks
-/// that wait for each other), the rank is the lowest of those that the error names.
+/// See [`Launcher::run`].
 ///
 /// # Panics
 ///
-/// When the conversion into `E` panics; the ranks have been released by then.
+/// See [`Launcher::run`].
 pub fn run<T, E>(ranks: usize, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
 where
     T: Send,
     E: From<Error> + Display + Send,
 {
-    if ranks == 0 {
-        return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
+    Launcher::new(ranks).run(f)
+}
+
+/// Starts ranks as threads, and watches them.
+///
+/// ```
+/// use std::time::Duration;
+/// use epl_comm::{Error, local};
+///
+/// let ended = local::Launcher::new(2).time_limit(Duration::from_millis(200)).run(|group| {
+///     if group.rank() == 1 {
+///         std::thread::sleep(Duration::from_millis(500));
+///     }
+///     group.barrier()
+/// });
+/// let Err((rank, error @ Error::Timeout { .. })) = ended else { panic!("{ended:?}") };
+/// assert_eq!(rank.0, 1);
+/// assert!(error.to_string().contains("for rank 1, which has made no call"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    ranks: usize,
+    watch: Watch,
+}
+
+impl Launcher {
+    /// So many ranks, a time limit of half an hour, the order of calls not compared.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, watch: Watch { time_limit: Some(TIME_LIMIT), ..Watch::default() } }
     }
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let world = Arc::new(World::new(ranks, cores));
-    let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
-    let helpers = Helpers::default();
-    let launch = Launch { world: &world, board: &board, helpers: &helpers, threads: (cores / ranks).max(1) };
-    let results = thread::scope(|scope| {
-        let spawn = |rank| {
-            let (launch, f) = (&launch, &f);
-            Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || launch.rank(rank, f)).map_err(|error| {
-                let error = Error::invalid(format!(
-                    "cannot start the thread of {rank} of {ranks}: {error}; run fewer ranks, or allow the process more \
-                     threads"
-                ));
-                launch.world.fail(rank, error.to_string());
-                Err(error.into())
-            })
-        };
-        let threads: Vec<_> = (0..ranks).map(|rank| spawn(Rank(rank))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<T, E>>| thread.join();
-        threads.into_iter().map(|thread| thread.map_or_else(Ok, join)).collect::<Vec<_>>()
-    });
-    helpers.join();
-    let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
-    judge(&world, results.into_iter().map(unwrap).collect())
+
+    /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
+    /// ranks that all the others wait for. It is looked at ten times a second.
+    ///
+    /// A thread cannot be stopped from outside. So the other ranks end, but [`run`](Self::run) returns only when the
+    /// rank that did not come has returned, too; until then, [`on_failure`](Self::on_failure) is the way to hear of it.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.watch.time_limit = Some(limit);
+        self
+    }
+
+    /// A rank waits as long as it takes.
+    pub fn no_time_limit(mut self) -> Self {
+        self.watch.time_limit = None;
+        self
+    }
+
+    /// Compares in which order every two ranks make the calls in which both take part, over all their groups: another
+    /// one is an [`Error::Order`]. Without this, calls that are started in different orders on different groups may
+    /// come to a good end here, but hang elsewhere. Sends and receives are not compared.
+    pub fn check_order(mut self) -> Self {
+        self.watch.check_order = true;
+        self
+    }
+
+    /// Calls `report` with the first failure, its rank and its cause, at once, on the thread that finds it: before the
+    /// ranks have ended, which they may never do. It may end the process.
+    pub fn on_failure(mut self, report: impl Fn(Rank, &str) + Send + Sync + 'static) -> Self {
+        self.watch.on_failure = Some(Arc::new(report));
+        self
+    }
+
+    /// Runs `f` once for each rank, each on a thread of its own, and returns what each returned.
+    ///
+    /// Each rank works inside its own rayon pool of (cores ÷ ranks) threads, at least one, so that the loops of Flex
+    /// do not fight over one pool. When this returns, no thread of it is left, but for the idle helper threads of
+    /// groups that outlive it.
+    ///
+    /// A rank that returns an error, panics or unwinds releases the others from whatever collective they wait in; so
+    /// does one that returns while others wait for it.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use epl_comm::{Error, ReduceOp, local};
+    ///
+    /// let sums = local::run(2, |group| {
+    ///     let x = Tensor::<1>::full([1], group.rank() as f32 + 1.0, &Device::flex());
+    ///     Ok::<_, Error>(group.all_reduce(x, ReduceOp::Sum)?.into_scalar::<f32>())
+    /// });
+    /// assert_eq!(sums.ok(), Some(vec![3.0, 3.0]));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When a rank did not succeed, or a collective failed, even if every rank made up for it and returned well: the
+    /// failure that came first, with the rank that caused it. Where no single rank did (two calls that do not fit,
+    /// ranks that wait for each other), the rank is the lowest of those that the error names.
+    ///
+    /// # Panics
+    ///
+    /// When the conversion into `E` panics; the ranks have been released by then.
+    pub fn run<T, E>(self, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
+    where
+        T: Send,
+        E: From<Error> + Display + Send,
+    {
+        let Self { ranks, watch } = self;
+        if ranks == 0 {
+            return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
+        }
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let helpers = Helpers::default();
+        let world = Arc::new(World::new(ranks, cores, watch, &helpers));
+        let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
+        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1) };
+        let results = thread::scope(|scope| {
+            let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
+            let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
+            threads.into_iter().map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join)).collect::<Vec<_>>()
+        });
+        helpers.join();
+        let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+        judge(&world, results.into_iter().map(unwrap).collect())
+    }
 }
 
 /// What the threads of one launch share.
 struct Launch<'a> {
     world: &'a Arc<World>,
     board: &'a Arc<Board>,
-    helpers: &'a Helpers,
     threads: usize,
 }
 
 impl Launch<'_> {
+    /// Starts the thread of one rank.
+    fn spawn<'scope, T, E>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        rank: Rank,
+        ranks: usize,
+        f: &'scope (impl Fn(ProcessGroup) -> Result<T, E> + Sync),
+    ) -> Result<ScopedJoinHandle<'scope, Result<T, E>>>
+    where
+        T: Send + 'scope,
+        E: From<Error> + Display + Send + 'scope,
+    {
+        Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || self.rank(rank, f)).map_err(|error| {
+            let error = Error::invalid(format!(
+                "cannot start the thread of {rank} of {ranks}: {error}; run fewer ranks, or allow the process more \
+                 threads"
+            ));
+            self.world.fail(rank, error.to_string());
+            error
+        })
+    }
+
     /// The life of one rank.
     fn rank<T: Send, E: From<Error> + Display + Send>(
         &self,
@@ -98,8 +190,7 @@ impl Launch<'_> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
             let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
-            let driver = self.world.driver(rank).clone();
-            let group = ProcessGroup::with_driver(Arc::new(transport), self.helpers.clone(), driver);
+            let group = ProcessGroup::with_seat(Arc::new(transport), self.world.seat(rank).clone());
             catch(|| f(group)).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
                 self.world.fail(rank, error.to_string());

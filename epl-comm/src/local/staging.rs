@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bytes, DType, Device, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -44,9 +44,10 @@ impl Staged {
     }
 
     fn through_host(buffer: Buffer) -> Result<Self> {
-        let (data, device) = match buffer.dtype().is_float() {
-            true => read(Tensor::<1>::from_dispatch(buffer.into_dispatch()))?,
-            false => read(Tensor::<1, Int>::from_dispatch(buffer.into_dispatch()))?,
+        let (data, device) = match buffer.dtype() {
+            dtype if dtype.is_float() => read(Tensor::<1>::from_dispatch(buffer.into_dispatch()))?,
+            dtype if dtype.is_bool() => read(Tensor::<1, Bool>::from_dispatch(buffer.into_dispatch()))?,
+            _ => read(Tensor::<1, Int>::from_dispatch(buffer.into_dispatch()))?,
         };
         Ok(Self::from_flex(FlexTensor::from_data(data), Some(device)))
     }
@@ -73,9 +74,10 @@ impl Home {
             None => Buffer::from_flex(tensor),
             Some(device) => {
                 let data = tensor.into_data();
-                match dtype.is_float() {
-                    true => Buffer::from_tensor(Tensor::<1>::from_data(data, (&device, dtype))),
-                    false => Buffer::from_tensor(Tensor::<1, Int>::from_data(data, (&device, dtype))),
+                match dtype {
+                    _ if dtype.is_float() => Buffer::from_tensor(Tensor::<1>::from_data(data, (&device, dtype))),
+                    _ if dtype.is_bool() => Buffer::from_tensor(Tensor::<1, Bool>::from_data(data, (&device, dtype))),
+                    _ => Buffer::from_tensor(Tensor::<1, Int>::from_data(data, (&device, dtype))),
                 }
             }
         }

@@ -7,15 +7,15 @@ use burn::tensor::{DType, Shape};
 
 use super::board::{Board, Post, describe};
 use super::memory::{Divided, Memory};
+use super::roster::CallId;
 use super::staging::Staged;
-use super::waits::Wait;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::Transport;
+use crate::transport::{Transport, of_one_color};
 
 /// A member of a [`Board`].
 #[derive(Debug)]
@@ -34,6 +34,10 @@ impl LocalTransport {
 
     fn rank(&self) -> Rank {
         self.board.roster.members[self.member]
+    }
+
+    fn id(&self, operation: Operation, sequence: u64) -> CallId {
+        CallId { roster: self.board.roster.clone(), operation, sequence }
     }
 
     fn attempt(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
@@ -55,11 +59,10 @@ impl LocalTransport {
                  traced group before the other one is used, and the other way round"
             )));
         }
-        let staged = stage(&call, buffer)?;
+        let staged = stage(&call, buffer, self.member)?;
         let (memory, mut kept) = match call.operation {
-            Operation::AllReduce(_) => (Memory::Write(Divided::new(staged.bytes)), None),
-            Operation::Broadcast { root } if root != self.member => (Memory::Hidden, Some(staged.bytes)),
-            Operation::Barrier => (Memory::Hidden, Some(staged.bytes)),
+            operation if writes(operation, self.member) => (Memory::Write(Divided::new(staged.bytes)), None),
+            operation if hides(operation, self.member) => (Memory::Hidden, Some(staged.bytes)),
             _ => (Memory::Read { owner: staged.bytes, range: staged.range.clone() }, None),
         };
         // SAFETY: `busy` is held; the number is the next one; after an error the world has failed, which was looked
@@ -92,7 +95,7 @@ impl LocalTransport {
 }
 
 /// The buffer in host memory, checked against the call that is made with it.
-fn stage(call: &Call, buffer: Buffer) -> Result<Staged> {
+fn stage(call: &Call, buffer: Buffer, member: usize) -> Result<Staged> {
     let (dtype, elements) = (buffer.dtype(), buffer.shape().num_elements());
     if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
         return Err(Error::invalid(format!(
@@ -100,11 +103,29 @@ fn stage(call: &Call, buffer: Buffer) -> Result<Staged> {
             dtype.name()
         )));
     }
+    if dtype.is_bool() && call.operation.reduction().is_some() {
+        return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
+    }
     let staged = Staged::new(buffer)?;
-    Ok(match call.operation {
-        Operation::AllReduce(_) => staged.whole(),
-        _ => staged,
-    })
+    Ok(if writes(call.operation, member) { staged.whole() } else { staged })
+}
+
+/// Whether the members write a member's buffer, each its own part.
+fn writes(operation: Operation, member: usize) -> bool {
+    match operation {
+        Operation::AllReduce(_) => true,
+        Operation::Reduce { root, .. } => root == member,
+        _ => false,
+    }
+}
+
+/// Whether nobody looks at a member's buffer.
+fn hides(operation: Operation, member: usize) -> bool {
+    match operation {
+        Operation::Broadcast { root } | Operation::Scatter { root } => root != member,
+        Operation::Receive | Operation::Barrier => true,
+        _ => false,
+    }
 }
 
 impl Transport for LocalTransport {
@@ -120,8 +141,10 @@ impl Transport for LocalTransport {
         &self.board.roster.members
     }
 
-    fn reserve(&self) -> u64 {
-        self.board.roster.reserve(self.member)
+    fn reserve(&self, operation: Operation) -> u64 {
+        let sequence = self.board.roster.reserve(self.member);
+        self.world.issue(self.rank(), operation, || self.id(operation, sequence));
+        sequence
     }
 
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
@@ -146,17 +169,20 @@ impl Transport for LocalTransport {
             ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
         };
         let wishes = self.run(call, Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<&[i64]> = wishes.chunks(wish.len()).collect();
-        let mut chosen: Vec<usize> = (0..members.len()).filter(|member| wishes[*member][0] == wish[0]).collect();
-        chosen.sort_by_key(|member| (wishes[*member][1] as usize, *member));
-        let member = chosen.iter().position(|member| *member == self.member).expect("a member has its own color");
+        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+        let (chosen, member) = of_one_color(&wishes, self.member);
         let ranks = chosen.iter().map(|member| members[*member]).collect();
         let board = self.board.child(sequence, color, name, ranks, &self.world);
         Ok(Arc::new(Self::new(self.world.clone(), board, member)))
     }
 
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        let board = self.board.link(from, to, &self.world);
+        Ok(Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to))))
+    }
+
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        self.world.sleep(self.rank(), Wait { roster: self.board.roster.clone(), operation, sequence }, sleep);
+        self.world.sleep(self.rank(), self.id(operation, sequence), sleep);
     }
 
     fn abort(&self, cause: &Error) {

@@ -14,23 +14,14 @@
 //! number n, and they, if they sleep too, take none until they are woken. Whoever reaches itself along such steps
 //! will never wake up. The last of a circle to fall asleep closes it, so one look before a thread sleeps is enough.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::roster::Roster;
-use crate::operation::Operation;
+use super::roster::CallId;
 use crate::rank::Rank;
-
-/// What a rank's thread sleeps for: the end of a call.
-#[derive(Debug)]
-pub(super) struct Wait {
-    pub(super) roster: Arc<Roster>,
-    pub(super) operation: Operation,
-    pub(super) sequence: u64,
-}
 
 /// What every rank's thread sleeps for; none when it is awake.
 #[derive(Debug)]
-pub(super) struct Waits(Mutex<Box<[Option<Wait>]>>);
+pub(super) struct Waits(Mutex<Box<[Option<CallId>]>>);
 
 impl Waits {
     pub(super) fn new(ranks: usize) -> Self {
@@ -39,14 +30,34 @@ impl Waits {
 
     /// Records that the thread of `rank` is about to sleep. When that closes a circle, returns its ranks, from the
     /// lowest on, each waiting for the next, with the calls they wait in.
-    pub(super) fn begin(&self, rank: Rank, wait: Wait) -> Option<Vec<(Rank, String)>> {
+    pub(super) fn begin(&self, rank: Rank, call: CallId) -> Option<Vec<(Rank, String)>> {
         let mut waits = self.lock();
-        waits[rank.0] = Some(wait);
+        waits[rank.0] = Some(call);
         let mut circle = path(&waits, rank, rank, &mut vec![false; waits.len()])?;
         circle.reverse();
         let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
         circle.rotate_left(lowest);
-        Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.describe()))).collect())
+        Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.to_string()))).collect())
+    }
+
+    /// The ranks that everybody waits for who waits for these: those on the way who are not themselves waiting for
+    /// somebody.
+    pub(super) fn sources(&self, ranks: Vec<Rank>) -> Vec<Rank> {
+        let waits = self.lock();
+        let mut seen = vec![false; waits.len()];
+        let (mut open, mut sources) = (ranks, Vec::new());
+        while let Some(rank) = open.pop() {
+            if core::mem::replace(&mut seen[rank.0], true) {
+                continue;
+            }
+            let missing: Vec<Rank> = waits[rank.0].iter().flat_map(CallId::missing).collect();
+            if missing.is_empty() {
+                sources.push(rank);
+            }
+            open.extend(missing);
+        }
+        sources.sort();
+        sources
     }
 
     /// Records that it is awake again.
@@ -54,21 +65,14 @@ impl Waits {
         self.lock()[rank.0] = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Box<[Option<Wait>]>> {
+    fn lock(&self) -> MutexGuard<'_, Box<[Option<CallId>]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wait {
-    fn describe(&self) -> String {
-        format!("{}, call {} of group `{}`", self.operation, self.sequence, self.roster.name)
-    }
-}
-
 /// The ranks on a way from `from` to `goal`, the last one first, without the goal.
-fn path(waits: &[Option<Wait>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
-    let wait = waits[from.0].as_ref()?;
-    for next in wait.roster.missing(wait.sequence) {
+fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
+    for next in waits[from.0].as_ref()?.missing() {
         if next == goal {
             return Some(vec![from]);
         }
@@ -84,10 +88,14 @@ fn path(waits: &[Option<Wait>], from: Rank, goal: Rank, seen: &mut [bool]) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
 
-    fn wait(roster: &Arc<Roster>, sequence: u64) -> Wait {
-        Wait { roster: roster.clone(), operation: Operation::Barrier, sequence }
+    use super::super::roster::Roster;
+    use super::*;
+    use crate::operation::Operation;
+
+    fn wait(roster: &Arc<Roster>, sequence: u64) -> CallId {
+        CallId { roster: roster.clone(), operation: Operation::Barrier, sequence }
     }
 
     #[test]
@@ -105,6 +113,19 @@ mod tests {
         assert_eq!(circle[0].1, "barrier, call 1 of group `g`");
         waits.end(Rank(1));
         assert_eq!(waits.begin(Rank(0), wait(&b, 1)), None, "rank 1 is awake");
+    }
+
+    #[test]
+    fn the_source_of_a_chain_of_waits_is_who_is_awake() {
+        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let (a, b) = (group([0, 1]), group([1, 2]));
+        let waits = Waits::new(3);
+        (a.reserve(0), b.reserve(0));
+        assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
+        assert_eq!(waits.sources(vec![Rank(1)]), [Rank(1)]);
+        assert_eq!(waits.begin(Rank(1), wait(&b, 1)), None);
+        assert_eq!(waits.sources(vec![Rank(1)]), [Rank(2)]);
+        assert_eq!(waits.sources(vec![Rank(2), Rank(1)]), [Rank(2)]);
     }
 
     #[test]

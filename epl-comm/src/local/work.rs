@@ -1,5 +1,6 @@
 //! What one member does in a meeting.
 
+use core::iter;
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use crate::rank::shard_range;
 
 /// Bytes that are reduced at a time: a chunk of every member's buffer fits into a core's own cache.
 const CHUNK: usize = 16 << 10;
+/// The member of a link that sends.
+const SENDER: usize = 0;
 /// Slices begin on cache lines of their own.
 const LINE: usize = 64;
 
@@ -27,13 +30,20 @@ pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<B
             all_reduce::<N>(meeting, member, call.shape.num_elements(), op);
             None
         }
-        Operation::AllGather | Operation::Split => Some(Arc::new(all_gather::<N>(meeting, rows, &call.receive))),
+        Operation::Reduce { op, root } => {
+            reduce_for_root::<N>(meeting, member, root, call.shape.num_elements(), op);
+            None
+        }
+        Operation::Gather { root } if root != member => None,
+        Operation::AllGather | Operation::Gather { .. } | Operation::Split => Some(Arc::new(all_gather::<N>(meeting, rows, &call.receive))),
         Operation::ReduceScatter(op) => Some(Arc::new(reduce_scatter::<N>(meeting, rows, member, send, op))),
+        Operation::Scatter { root } => Some(Arc::new(scatter::<N>(meeting, rows, member, root, send))),
         Operation::AllToAll => Some(Arc::new(all_to_all::<N>(meeting, rows, member, &call.receive))),
         Operation::Broadcast { root } if root != member => {
             Some(broadcast::<N>(meeting.post(root).memory.numbers(), kept.take()))
         }
-        Operation::Broadcast { .. } | Operation::Barrier => None,
+        Operation::Receive => Some(meeting.post(SENDER).memory.shared::<N>()),
+        Operation::Send | Operation::Broadcast { .. } | Operation::Barrier => None,
     })
 }
 
@@ -53,11 +63,24 @@ fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: R
     for start in (0..first.len()).step_by(chunk) {
         let range = start..(start + chunk).min(first.len());
         let sum = &mut first[range.clone()];
-        reduce(sum, others.iter().map(|other| &other[range.clone()]), op);
+        reduce(sum, iter::empty(), others.iter().map(|other| &other[range.clone()]), op);
         for other in others.iter_mut() {
             other[range.clone()].copy_from_slice(sum);
         }
     }
+}
+
+/// Reduces this member's slice of all buffers into the root's.
+fn reduce_for_root<N: Number>(meeting: &Meeting<'_>, member: usize, root: usize, len: usize, op: ReduceOp) {
+    let Memory::Write(memory) = &meeting.post(root).memory else { panic!("a root posts memory to be written") };
+    assert_eq!(memory.len::<N>(), len, "a buffer that is written covers its memory as a whole");
+    let members = meeting.posts().len();
+    let range = own_lines::<N>(len, members, member);
+    // SAFETY: the root's memory is as long on every member, as their calls agree; slice `member` of it is this
+    // member's alone until it leaves, and the meeting is not left before this function returns.
+    let sum = unsafe { memory.part::<N>(range.clone()) };
+    let part = |member: usize| &meeting.post(member).memory.numbers::<N>()[range.clone()];
+    reduce(sum, (0..root).map(part), (root + 1..members).map(part), op);
 }
 
 /// The slice of `len` numbers that is a member's, in whole cache lines.
@@ -92,10 +115,21 @@ fn reduce_scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, 
             let range = start..(start + chunk).min(part.end);
             let done = reduced.len();
             reduced.extend_from_slice(&buffers[0][range.clone()]);
-            reduce(&mut reduced[done..], buffers[1..].iter().map(|buffer| &buffer[range.clone()]), op);
+            let others = buffers[1..].iter().map(|buffer| &buffer[range.clone()]);
+            reduce(&mut reduced[done..], iter::empty(), others, op);
         }
     }
     N::into_bytes(reduced)
+}
+
+/// Row by row, this member's part of the root's row.
+fn scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, root: usize, send: &[usize]) -> Bytes {
+    let buffer: &[N] = meeting.post(root).memory.numbers();
+    let width: usize = send.iter().sum();
+    let before: usize = send[..member].iter().sum();
+    let mut part = Vec::with_capacity(rows * send[member]);
+    (0..rows).for_each(|row| part.extend_from_slice(&buffer[row * width + before..][..send[member]]));
+    N::into_bytes(part)
 }
 
 /// From every buffer the piece for this member; the pieces are put side by side, row by row.

@@ -1,20 +1,40 @@
 //! What all ranks of one launch share: who has ended, who waits for whom, and the first failure.
 
+use core::fmt;
+use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use super::bell::Bell;
-use super::waits::{Wait, Waits};
-use crate::error::Error;
-use crate::process_group::Driver;
+use super::order::Order;
+use super::roster::CallId;
+use super::waits::Waits;
+use crate::error::{Error, catch};
+use crate::operation::Operation;
+use crate::pending::Helpers;
+use crate::process_group::Seat;
 use crate::rank::Rank;
+
+/// How the ranks of a launch are watched.
+#[derive(Clone, Default)]
+pub(super) struct Watch {
+    /// How long a rank waits in a call.
+    pub(super) time_limit: Option<Duration>,
+    /// Whether the order of calls is compared.
+    pub(super) check_order: bool,
+    /// Told of the first failure: who, and why.
+    pub(super) on_failure: Option<Arc<dyn Fn(Rank, &str) + Send + Sync>>,
+}
 
 /// The ranks of one launch.
 #[derive(Debug)]
 pub(super) struct World {
     ended: Box<[AtomicBool]>,
-    drivers: Box<[Driver]>,
+    seats: Box<[Seat]>,
     waits: Waits,
+    watch: Watch,
+    order: Order,
     failure: OnceLock<Failure>,
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Whether ranks outnumber cores.
@@ -37,6 +57,22 @@ enum Cause {
     Shared(Error),
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(cause) => f.write_str(cause),
+            Self::Shared(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time_limit, check_order, .. } = self;
+        f.debug_struct("Watch").field("time_limit", time_limit).field("check_order", check_order).finish_non_exhaustive()
+    }
+}
+
 impl Failure {
     /// What a rank gets that was released from `operation`.
     pub(super) fn to_error(&self, operation: String) -> Error {
@@ -48,20 +84,38 @@ impl Failure {
 }
 
 impl World {
-    pub(super) fn new(ranks: usize, cores: usize) -> Self {
+    pub(super) fn new(ranks: usize, cores: usize, watch: Watch, helpers: &Helpers) -> Self {
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
-            drivers: (0..ranks).map(|_| Driver::default()).collect(),
+            seats: (0..ranks).map(|_| Seat::new(helpers.clone())).collect(),
             waits: Waits::new(ranks),
+            watch,
+            order: Order::default(),
             failure: OnceLock::new(),
             bells: Mutex::new(Vec::new()),
             crowded: ranks > cores,
         }
     }
 
-    /// The thread that uses a rank's groups.
-    pub(super) fn driver(&self, rank: Rank) -> &Driver {
-        &self.drivers[rank.0]
+    /// What the groups of a rank share.
+    pub(super) fn seat(&self, rank: Rank) -> &Seat {
+        &self.seats[rank.0]
+    }
+
+    /// Records that `rank` has taken the number of a call. When another one was due, the world fails.
+    pub(super) fn issue(&self, rank: Rank, operation: Operation, call: impl FnOnce() -> CallId) {
+        // The two ways of a pair of ranks are independent of each other.
+        let is_collective = !matches!(operation, Operation::Send | Operation::Receive);
+        if self.watch.check_order
+            && is_collective
+            && let Err(error) = self.order.issue(rank, &call())
+        {
+            let lowest = match error {
+                Error::Order { first, second, .. } => first.min(second),
+                _ => rank,
+            };
+            self.fail_together(lowest, error);
+        }
     }
 
     /// A bell that failures and ends ring too.
@@ -73,18 +127,45 @@ impl World {
         bell
     }
 
-    /// Calls `sleep`, in which a thread of `rank` blocks for `wait`. When that is the rank's own thread and closes a
+    /// Calls `sleep`, in which a thread of `rank` blocks until `call` is over. When that is the rank's own thread and closes a
     /// circle of ranks that wait for each other, the world fails first.
-    pub(super) fn sleep(&self, rank: Rank, wait: Wait, sleep: &mut dyn FnMut()) {
-        if !self.driver(rank).is_here() {
+    pub(super) fn sleep(&self, rank: Rank, call: CallId, sleep: &mut dyn FnMut()) {
+        if !self.seat(rank).driver.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        if let Some(circle) = self.waits.begin(rank, wait) {
+        if let Some(circle) = self.waits.begin(rank, call) {
             self.fail_together(circle[0].0, Error::Deadlock { circle });
         }
         sleep();
         self.waits.end(rank);
+    }
+
+    /// Whether somebody who has waited since then has waited too long.
+    pub(super) fn is_overdue(&self, begun: Instant) -> bool {
+        self.watch.time_limit.is_some_and(|limit| begun.elapsed() >= limit)
+    }
+
+    /// Ends the world because some ranks, each with whether it has taken the number of the call, have not come to it
+    /// in time. Blames those that all the others wait for.
+    pub(super) fn fail_overdue(&self, call: String, waited: Duration, missing: Vec<(Rank, bool)>) {
+        let (stuck, away): (Vec<_>, Vec<_>) = missing.into_iter().partition(|(_, has_taken)| *has_taken);
+        let ranks = |pairs: Vec<(Rank, bool)>| pairs.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>();
+        let mut sources = ranks(stuck);
+        sources.extend(self.waits.sources(ranks(away)));
+        sources.sort();
+        sources.dedup();
+        let missing: Vec<_> = sources.into_iter().map(|rank| (rank, self.last_call(rank))).collect();
+        if let Some((lowest, _)) = missing.first() {
+            self.fail_together(*lowest, Error::Timeout { call, waited, missing });
+        }
+    }
+
+    fn last_call(&self, rank: Rank) -> String {
+        match self.seat(rank).log.last() {
+            Some(entry) => format!("whose last call was {entry}"),
+            None => "which has made no call".to_string(),
+        }
     }
 
     /// Records that `rank` failed, unless another did before, and releases everybody.
@@ -98,8 +179,14 @@ impl World {
     }
 
     fn record(&self, failure: Failure) {
-        self.failure.get_or_init(|| failure);
+        let is_first = self.failure.set(failure).is_ok();
         self.ring();
+        if is_first
+            && let (Some(report), Some(failure)) = (&self.watch.on_failure, self.failure())
+        {
+            // The caller's code: what it does with a failure must not become another one.
+            let _ = catch(|| report(failure.rank, &failure.cause.to_string()));
+        }
     }
 
     /// The first failure, if there was one.

@@ -9,12 +9,14 @@ use std::time::Duration;
 use super::ticket::Ticket;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, catch};
+use crate::log::{Log, LogMark};
 use crate::operation::Call;
 use crate::transport::Transport;
 
 struct Job {
     call: Call,
     buffer: Buffer,
+    mark: LogMark,
     ticket: Ticket,
 }
 
@@ -59,15 +61,17 @@ impl Helpers {
 
 impl Helper {
     /// Starts a thread that runs calls over `transport`.
-    pub(crate) fn spawn(transport: Arc<dyn Transport>, helpers: Helpers) -> Result<Self> {
+    pub(crate) fn spawn(transport: Arc<dyn Transport>, helpers: Helpers, log: Log) -> Result<Self> {
         let (jobs, queue) = channel::<Job>();
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (ended, all) = (outstanding.clone(), helpers.clone());
         let name = format!("{} of {}", transport.name(), transport.members()[transport.member()]);
         let carrier = transport.clone();
         let work = move || {
-            for Job { call, buffer, ticket } in queue {
+            for Job { call, buffer, mark, ticket } in queue {
+                log.begin(mark);
                 let result = catch(|| carrier.run(call, buffer)).unwrap_or_else(Err);
+                log.end(mark);
                 if let Err(error) = &result {
                     // The caller learns of it at `wait`, which may be late, or never come.
                     carrier.abort(error);
@@ -100,12 +104,12 @@ impl Helper {
     }
 
     /// Queues a call.
-    pub(crate) fn submit(&self, call: Call, buffer: Buffer) -> Ticket {
+    pub(crate) fn submit(&self, call: Call, buffer: Buffer, mark: LogMark) -> Ticket {
         let ticket = Ticket::new(self.transport.clone(), &call);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.helpers.0.outstanding.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");
-        if jobs.send(Job { call, buffer, ticket: ticket.clone() }).is_err() {
+        if jobs.send(Job { call, buffer, mark, ticket: ticket.clone() }).is_err() {
             unreachable!("a helper ends only after its queue was closed");
         }
         ticket

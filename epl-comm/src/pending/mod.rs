@@ -33,13 +33,21 @@ enum State<T> {
 }
 
 impl<T> Pending<T> {
-    /// One that has ended already.
-    pub(crate) fn ready(value: T) -> Self {
-        Self(State::Ready(value))
-    }
-
     pub(crate) fn running(ticket: Ticket, finish: impl FnOnce(Buffer) -> T + Send + 'static) -> Self {
         Self(State::Running { ticket, finish: Box::new(finish) })
+    }
+
+    /// The same collective with another result, made of its own by `f` when it is waited for.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Pending<U>
+    where
+        T: 'static,
+    {
+        Pending(match self.0 {
+            State::Ready(value) => State::Ready(f(value)),
+            State::Running { ticket, finish } => {
+                State::Running { ticket, finish: Box::new(move |buffer| f(finish(buffer))) }
+            }
+        })
     }
 
     /// Blocks until the collective has ended.
@@ -62,6 +70,13 @@ impl<T> Pending<T> {
             State::Ready(_) => true,
             State::Running { ticket, .. } => ticket.is_done(),
         }
+    }
+}
+
+/// One that has ended already.
+impl<T> From<T> for Pending<T> {
+    fn from(value: T) -> Self {
+        Self(State::Ready(value))
     }
 }
 

@@ -4,7 +4,7 @@ use burn::tensor::DType;
 
 use super::ProcessGroup;
 use crate::error::{Error, Result};
-use crate::operation::ReduceOp;
+use crate::operation::{Operation, ReduceOp};
 
 impl ProcessGroup {
     pub(super) fn invalid(&self, message: String) -> Error {
@@ -36,8 +36,8 @@ impl ProcessGroup {
     }
 
     /// A reduction that the element type has.
-    pub(super) fn check_op(&self, dtype: DType, op: ReduceOp) -> Result<()> {
-        if op == ReduceOp::Mean && !dtype.is_float() {
+    pub(super) fn check_op(&self, dtype: DType, operation: Operation) -> Result<()> {
+        if operation.reduction() == Some(ReduceOp::Mean) && !dtype.is_float() {
             let name = dtype.name();
             return Err(self.invalid(format!("the mean of {name}, which is not a float type; take the sum, or cast()")));
         }
@@ -68,13 +68,23 @@ impl ProcessGroup {
         Ok(())
     }
 
-    pub(super) fn check_root(&self, root: usize) -> Result<()> {
-        if root >= self.size() {
+    /// The one member that a collective names.
+    pub(super) fn check_member(&self, what: &str, member: usize) -> Result<()> {
+        if member >= self.size() {
             return Err(self.invalid(format!(
-                "broadcast from member {root}, but the group has {}; members count from 0, so give one below {}",
+                "{what} with member {member}, but the group has {}; members count from 0, so give one below {}",
                 self.size(),
                 self.size()
             )));
+        }
+        Ok(())
+    }
+
+    /// The other end of a link.
+    pub(super) fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
+        self.check_member(what, peer)?;
+        if peer == self.rank() {
+            return Err(self.invalid(format!("{what} with member {peer}, which is the caller; give another one")));
         }
         Ok(())
     }

@@ -1,26 +1,32 @@
-//! What all clones of a group share: the transport, the thread that drives the rank and the queue of started calls.
+//! What all clones of a group share: the transport, the rank's seat, the queue of started calls, the links.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::driver::Driver;
+use super::seat::Seat;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::log::LogMark;
 use crate::operation::{Call, Operation};
-use crate::pending::{Helper, Helpers, Pending};
+use crate::pending::{Helper, Pending};
 use crate::transport::Transport;
 
 /// One transport, used by one thread, in one total order of calls.
 pub(super) struct Communicator {
     pub(super) transport: Arc<dyn Transport>,
-    pub(super) helpers: Helpers,
-    pub(super) driver: Driver,
+    pub(super) seat: Seat,
+    /// The group's name, for the log.
+    name: Arc<str>,
     helper: OnceLock<Helper>,
+    /// The links of which this member is an end, by their members: made when they are first needed.
+    links: Mutex<HashMap<(usize, usize), Arc<Communicator>>>,
 }
 
 impl Communicator {
-    pub(super) fn new(transport: Arc<dyn Transport>, helpers: Helpers, driver: Driver) -> Self {
-        Self { transport, helpers, driver, helper: OnceLock::new() }
+    pub(super) fn new(transport: Arc<dyn Transport>, seat: Seat) -> Self {
+        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Mutex::default());
+        Self { transport, seat, name, helper, links }
     }
 
     /// Makes the calling thread the driver of the rank, if there is none yet.
@@ -29,7 +35,7 @@ impl Communicator {
     ///
     /// [`Error::Invalid`] when another thread is: two threads could not keep the order that peers expect.
     fn enter(&self) -> Result<()> {
-        if self.driver.enter() {
+        if self.seat.driver.enter() {
             return Ok(());
         }
         let transport = &self.transport;
@@ -47,10 +53,15 @@ impl Communicator {
         self.enter()?;
         // What may panic comes before the number: peers wait for whoever has taken one.
         let buffer = buffer.contiguous();
-        let call = self.number(call);
-        match self.busy_helper() {
-            Some(helper) => helper.submit(call, buffer).wait(),
-            None => self.transport.run(call, buffer),
+        let helper = self.busy_helper();
+        let (call, mark) = self.issue(call, helper.is_none());
+        match helper {
+            Some(helper) => helper.submit(call, buffer, mark).wait(),
+            None => {
+                let result = self.transport.run(call, buffer);
+                self.seat.log.end(mark);
+                result
+            }
         }
     }
 
@@ -65,32 +76,50 @@ impl Communicator {
         let helper = match self.helper.get() {
             Some(helper) => helper,
             None => {
-                let helper = Helper::spawn(self.transport.clone(), self.helpers.clone())?;
+                let helper = Helper::spawn(self.transport.clone(), self.seat.helpers.clone(), self.seat.log.clone())?;
                 self.helper.get_or_init(|| helper)
             }
         };
         let buffer = buffer.contiguous();
-        Ok(Pending::running(helper.submit(self.number(call), buffer), finish))
+        let (call, mark) = self.issue(call, false);
+        Ok(Pending::running(helper.submit(call, buffer, mark), finish))
     }
 
     /// Divides the group, after all started calls.
     pub(super) fn split(
         &self,
+        call: Call,
         divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,
     ) -> Result<Arc<dyn Transport>> {
         self.enter()?;
-        let sequence = self.transport.reserve();
+        let (call, mark) = self.issue(call, true);
         if let Some(helper) = self.busy_helper() {
-            self.transport.sleep(Operation::Split, sequence, &mut || helper.drain());
+            self.transport.sleep(Operation::Split, call.sequence, &mut || helper.drain());
         }
-        divide(&*self.transport, sequence)
+        let result = divide(&*self.transport, call.sequence);
+        self.seat.log.end(mark);
+        result
+    }
+
+    /// The way from one member to another, of which this one is an end.
+    pub(super) fn link(&self, from: usize, to: usize) -> Result<Arc<Self>> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&(from, to)) {
+            return Ok(link.clone());
+        }
+        let link = Arc::new(Self::new(self.transport.link(from, to)?, self.seat.clone()));
+        links.insert((from, to), link.clone());
+        Ok(link)
     }
 
     fn busy_helper(&self) -> Option<&Helper> {
         self.helper.get().filter(|helper| !helper.is_idle())
     }
 
-    fn number(&self, call: Call) -> Call {
-        Call { sequence: self.transport.reserve(), ..call }
+    /// Takes the number of a call and logs it; `begun`: that it goes out at once.
+    fn issue(&self, call: Call, begun: bool) -> (Call, LogMark) {
+        let call = Call { sequence: self.transport.reserve(call.operation), ..call };
+        let mark = self.seat.log.issue(&self.name, &call, begun);
+        (call, mark)
     }
 }

@@ -3,15 +3,16 @@
 //! | file | what |
 //! |---|---|
 //! | `driver` | the one thread that uses a rank's groups |
-//! | `communicator` | what clones share: transport, driver, queue of started calls |
+//! | `seat` | what all groups of a rank share: driver, helper threads, log |
+//! | `communicator` | what clones share: transport, seat, queue of started calls, links |
 //! | `placed` | a tensor taken apart for a transport, and put together again |
 //! | `check` | whether a collective's arguments fit each other |
 //! | `prepare` | a collective's arguments turned into a call |
 //! | `blocking`, `started` | the collectives, both ways |
 //! | `values` | collectives on numbers in host memory |
 
-pub(crate) use driver::Driver;
 pub(crate) use prepare::Exchange;
+pub(crate) use seat::Seat;
 
 mod blocking;
 mod check;
@@ -19,14 +20,18 @@ mod communicator;
 mod driver;
 mod placed;
 mod prepare;
+mod seat;
 mod started;
 mod values;
 
 use core::fmt;
 use std::sync::Arc;
 
+use burn::tensor::{DType, Shape};
+
 use crate::error::{Error, Result};
-use crate::pending::Helpers;
+use crate::log::Log;
+use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::trace::{Trace, Traced};
 use crate::transport::Transport;
@@ -50,12 +55,12 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// A group over a transport. The groups split off it are used by the same thread as it is.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
-        Self::with_driver(transport, Helpers::default(), Driver::default())
+        Self::with_seat(transport, Seat::default())
     }
 
-    /// A group whose helper threads can be joined through `helpers`, of a rank that is driven by `driver`.
-    pub(crate) fn with_driver(transport: Arc<dyn Transport>, helpers: Helpers, driver: Driver) -> Self {
-        Self { communicator: Arc::new(Communicator::new(transport, helpers, driver)) }
+    /// A group of the rank that has this seat.
+    pub(crate) fn with_seat(transport: Arc<dyn Transport>, seat: Seat) -> Self {
+        Self { communicator: Arc::new(Communicator::new(transport, seat)) }
     }
 
     /// The name given at [`split`](Self::split); `world` for all ranks.
@@ -92,7 +97,8 @@ impl ProcessGroup {
     /// [`Error::Mismatch`] when names differ or members call other things, [`Error::Deadlock`] when ranks wait for each
     /// other in several groups, [`Error::Peer`] when a rank failed or left.
     pub fn split(&self, name: &str, color: usize, key: usize) -> Result<Self> {
-        let transport = self.communicator.split(|transport, call| transport.split(call, name, color, key))?;
+        let divide = |transport: &dyn Transport, call| transport.split(call, name, color, key);
+        let transport = self.communicator.split(split_call(name), divide)?;
         Ok(self.beside(transport))
     }
 
@@ -105,8 +111,8 @@ impl ProcessGroup {
     pub fn split_by(&self, name: &str, wish: impl Fn(usize) -> (usize, usize)) -> Result<Self> {
         // Before the call takes its number: the rule may panic.
         let wishes: Vec<(usize, usize)> = (0..self.size()).map(wish).collect();
-        let wish = |member: usize| wishes[member];
-        let transport = self.communicator.split(|transport, call| transport.split_by(call, name, &wish))?;
+        let divide = |transport: &dyn Transport, call| transport.split_by(call, name, &wishes);
+        let transport = self.communicator.split(split_call(name), divide)?;
         Ok(self.beside(transport))
     }
 
@@ -117,6 +123,11 @@ impl ProcessGroup {
         self.beside(Arc::new(Traced::new(self.communicator.transport.clone(), trace.clone())))
     }
 
+    /// The last calls of this rank, in this and all its other groups.
+    pub fn log(&self) -> &Log {
+        &self.communicator.seat.log
+    }
+
     /// Ends the world: every rank that waits, or will wait, in any group is released with an [`Error::Peer`] that
     /// names this rank and `cause`. The launcher does so for a rank that returns an error or panics.
     pub fn abort(&self, cause: &Error) {
@@ -125,12 +136,16 @@ impl ProcessGroup {
 
     /// Another group of this rank.
     fn beside(&self, transport: Arc<dyn Transport>) -> Self {
-        Self::with_driver(transport, self.communicator.helpers.clone(), self.communicator.driver.clone())
+        Self::with_seat(transport, self.communicator.seat.clone())
     }
 
     fn transport(&self) -> &dyn Transport {
         &*self.communicator.transport
     }
+}
+
+fn split_call(name: &str) -> Call {
+    Call { name: name.to_string(), ..Call::new(Operation::Split, DType::I64, Shape::new([2])) }
 }
 
 impl fmt::Debug for ProcessGroup {

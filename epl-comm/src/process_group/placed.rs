@@ -29,7 +29,7 @@ impl Placed {
         if strategy.is_some() && is_float && Dispatch::is_tracked(&tensor) {
             return Err(Error::invalid(
                 "a collective of a group is not differentiable, but its tensor is tracked; use the layouts (Copied, \
-                 Split, Partial, all_to_all_rows), or detach() it",
+                 Split, Partial) or the collectives of `differentiable`, or detach() it",
             ));
         }
         let tensor = Tensor::from_dispatch(tensor);

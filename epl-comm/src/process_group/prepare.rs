@@ -9,7 +9,7 @@ use super::ProcessGroup;
 use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation, ReduceOp};
+use crate::operation::{Call, Operation};
 
 /// A collective about to be run.
 pub(super) enum Prepared<const D: usize, K: Basic> {
@@ -32,70 +32,83 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl ProcessGroup {
-    pub(super) fn prepare_all_reduce<const D: usize, K: Basic + Autodiff>(
+    /// A collective whose result has the shape of its input.
+    pub(super) fn prepare_whole<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
-        op: ReduceOp,
+        operation: Operation,
     ) -> Result<Prepared<D, K>> {
-        self.check_op(x.dtype(), op)?;
-        self.prepare_whole(x, Operation::AllReduce(op))
+        if let Operation::Reduce { root, .. } | Operation::Broadcast { root } = operation {
+            self.check_member(operation.name(), root)?;
+        }
+        self.check_op(x.dtype(), operation)?;
+        let shape = x.dims();
+        let call = Call::new(operation, x.dtype(), Shape::new(shape));
+        self.prepared(x, call, shape)
     }
 
-    pub(super) fn prepare_broadcast<const D: usize, K: Basic + Autodiff>(
+    /// A tensor for the other end of a link, or from it.
+    pub(super) fn prepare_link<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
-        root: usize,
+        operation: Operation,
+        peer: usize,
     ) -> Result<Prepared<D, K>> {
-        self.check_root(root)?;
-        self.prepare_whole(x, Operation::Broadcast { root })
+        self.check_peer(operation.name(), peer)?;
+        self.prepare_whole(x, operation)
     }
 
-    /// The same extent on every member.
+    /// The same extent on every member, put together.
     pub(super) fn prepare_even_gather<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
+        operation: Operation,
     ) -> Result<Prepared<D, K>> {
-        self.check_dim("all_gather", &x.dims(), dim)?;
+        self.check_dim(operation.name(), &x.dims(), dim)?;
         let sizes = vec![x.dims()[dim]; self.size()];
-        self.prepare_along(x, dim, &sizes, Operation::AllGather)
+        self.prepare_along(x, dim, &sizes, operation)
     }
 
-    pub(super) fn prepare_all_gather<const D: usize, K: Basic + Autodiff>(
+    /// Different extents, put together.
+    pub(super) fn prepare_gather<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
         sizes: &[usize],
+        operation: Operation,
     ) -> Result<Prepared<D, K>> {
-        self.check_sizes("all_gather", &x.dims(), dim, sizes)?;
-        self.check_held("all_gather", dim, x.dims()[dim], sizes)?;
-        self.prepare_along(x, dim, sizes, Operation::AllGather)
+        self.check_sizes(operation.name(), &x.dims(), dim, sizes)?;
+        self.check_held(operation.name(), dim, x.dims()[dim], sizes)?;
+        self.prepare_along(x, dim, sizes, operation)
     }
 
-    /// The same extent for every member.
+    /// The same extent for every member, taken apart.
     pub(super) fn prepare_even_scatter<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
-        op: ReduceOp,
+        operation: Operation,
     ) -> Result<Prepared<D, K>> {
-        self.check_dim("reduce_scatter", &x.dims(), dim)?;
-        let instead = ", or give the sizes (reduce_scatter_uneven)";
-        let sizes = self.even_sizes("reduce_scatter", dim, x.dims()[dim], instead)?;
-        self.prepare_reduce_scatter(x, dim, &sizes, op)
+        let name = operation.name();
+        self.check_dim(name, &x.dims(), dim)?;
+        let instead = format!(", or give the sizes ({name}_uneven)");
+        let sizes = self.even_sizes(name, dim, x.dims()[dim], &instead)?;
+        self.prepare_scatter(x, dim, &sizes, operation)
     }
 
-    pub(super) fn prepare_reduce_scatter<const D: usize, K: Basic + Autodiff>(
+    /// Different extents, taken apart.
+    pub(super) fn prepare_scatter<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
         sizes: &[usize],
-        op: ReduceOp,
+        operation: Operation,
     ) -> Result<Prepared<D, K>> {
-        self.check_sizes("reduce_scatter", &x.dims(), dim, sizes)?;
-        self.check_sum("reduce_scatter", x.dims()[dim], sizes)?;
-        self.check_op(x.dtype(), op)?;
-        self.prepare_along(x, dim, sizes, Operation::ReduceScatter(op))
+        self.check_sizes(operation.name(), &x.dims(), dim, sizes)?;
+        self.check_sum(operation.name(), x.dims()[dim], sizes)?;
+        self.check_op(x.dtype(), operation)?;
+        self.prepare_along(x, dim, sizes, operation)
     }
 
     /// Rows of dim 0.
@@ -183,18 +196,7 @@ impl ProcessGroup {
         }
     }
 
-    /// A collective whose result has the shape of its input.
-    fn prepare_whole<const D: usize, K: Basic + Autodiff>(
-        &self,
-        x: Tensor<D, K>,
-        operation: Operation,
-    ) -> Result<Prepared<D, K>> {
-        let shape = x.dims();
-        let call = Call::new(operation, x.dtype(), Shape::new(shape));
-        self.prepared(x, call, shape)
-    }
-
-    /// A collective that puts `dim` together from parts of these sizes (an all-gather), or divides it into them.
+    /// A collective that puts `dim` together from parts of these sizes, or divides it into them.
     fn prepare_along<const D: usize, K: Basic + Autodiff>(
         &self,
         x: Tensor<D, K>,
@@ -205,9 +207,14 @@ impl ProcessGroup {
         let shape = x.dims();
         let columns: usize = shape[dim + 1..].iter().product();
         let widths = sizes.iter().map(|size| size * columns).collect();
+        let me = self.rank();
+        if let Operation::Gather { root } | Operation::Scatter { root } = operation {
+            self.check_member(operation.name(), root)?;
+        }
         let (send, receive, extent) = match operation {
-            Operation::AllGather => (Vec::new(), widths, sizes.iter().sum()),
-            _ => (widths, Vec::new(), sizes[self.rank()]),
+            Operation::Gather { root } if root != me => (Vec::new(), widths, shape[dim]),
+            Operation::AllGather | Operation::Gather { .. } => (Vec::new(), widths, sizes.iter().sum()),
+            _ => (widths, Vec::new(), sizes[me]),
         };
         let rows = shape[..dim].iter().product();
         let call = Call { dim: Some(dim), rows, send, receive, ..Call::new(operation, x.dtype(), Shape::new(shape)) };

@@ -4,9 +4,12 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 
 use super::ProcessGroup;
+use super::blocking::barrier;
+use super::communicator::Communicator;
 use super::prepare::Prepared;
+use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::ReduceOp;
+use crate::operation::{Operation, ReduceOp};
 use crate::pending::Pending;
 
 /// # Started collectives
@@ -21,26 +24,60 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         op: ReduceOp,
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_all_reduce(x, op)?)
+        self.start(self.prepare_whole(x, Operation::AllReduce(op))?)
+    }
+
+    /// Starts a [`reduce`](Self::reduce).
+    pub fn start_reduce<const D: usize, K: Numeric + Autodiff + 'static>(
+        &self,
+        x: Tensor<D, K>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<Pending<Option<Tensor<D, K>>>> {
+        let pending = self.start(self.prepare_whole(x, Operation::Reduce { op, root })?)?;
+        Ok(pending.map(self.only(root)))
     }
 
     /// Starts an [`all_gather`](Self::all_gather).
-    pub fn start_all_gather<const D: usize, K: Numeric + Autodiff + 'static>(
+    pub fn start_all_gather<const D: usize, K: Autodiff + 'static>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_even_gather(x, dim)?)
+        self.start(self.prepare_even_gather(x, dim, Operation::AllGather)?)
     }
 
     /// Starts an [`all_gather_uneven`](Self::all_gather_uneven).
-    pub fn start_all_gather_uneven<const D: usize, K: Numeric + Autodiff + 'static>(
+    pub fn start_all_gather_uneven<const D: usize, K: Autodiff + 'static>(
         &self,
         x: Tensor<D, K>,
         dim: usize,
         sizes: &[usize],
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_all_gather(x, dim, sizes)?)
+        self.start(self.prepare_gather(x, dim, sizes, Operation::AllGather)?)
+    }
+
+    /// Starts a [`gather`](Self::gather).
+    pub fn start_gather<const D: usize, K: Autodiff + 'static>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        root: usize,
+    ) -> Result<Pending<Option<Tensor<D, K>>>> {
+        let pending = self.start(self.prepare_even_gather(x, dim, Operation::Gather { root })?)?;
+        Ok(pending.map(self.only(root)))
+    }
+
+    /// Starts a [`gather_uneven`](Self::gather_uneven).
+    pub fn start_gather_uneven<const D: usize, K: Autodiff + 'static>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        sizes: &[usize],
+        root: usize,
+    ) -> Result<Pending<Option<Tensor<D, K>>>> {
+        let pending = self.start(self.prepare_gather(x, dim, sizes, Operation::Gather { root })?)?;
+        Ok(pending.map(self.only(root)))
     }
 
     /// Starts a [`reduce_scatter`](Self::reduce_scatter).
@@ -50,7 +87,7 @@ impl ProcessGroup {
         dim: usize,
         op: ReduceOp,
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_even_scatter(x, dim, op)?)
+        self.start(self.prepare_even_scatter(x, dim, Operation::ReduceScatter(op))?)
     }
 
     /// Starts a [`reduce_scatter_uneven`](Self::reduce_scatter_uneven).
@@ -61,11 +98,32 @@ impl ProcessGroup {
         sizes: &[usize],
         op: ReduceOp,
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_reduce_scatter(x, dim, sizes, op)?)
+        self.start(self.prepare_scatter(x, dim, sizes, Operation::ReduceScatter(op))?)
+    }
+
+    /// Starts a [`scatter`](Self::scatter).
+    pub fn start_scatter<const D: usize, K: Autodiff + 'static>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        root: usize,
+    ) -> Result<Pending<Tensor<D, K>>> {
+        self.start(self.prepare_even_scatter(x, dim, Operation::Scatter { root })?)
+    }
+
+    /// Starts a [`scatter_uneven`](Self::scatter_uneven).
+    pub fn start_scatter_uneven<const D: usize, K: Autodiff + 'static>(
+        &self,
+        x: Tensor<D, K>,
+        dim: usize,
+        sizes: &[usize],
+        root: usize,
+    ) -> Result<Pending<Tensor<D, K>>> {
+        self.start(self.prepare_scatter(x, dim, sizes, Operation::Scatter { root })?)
     }
 
     /// Starts an [`all_to_all`](Self::all_to_all).
-    pub fn start_all_to_all<const D: usize, K: Numeric + Autodiff + 'static>(
+    pub fn start_all_to_all<const D: usize, K: Autodiff + 'static>(
         &self,
         x: Tensor<D, K>,
         split_dim: usize,
@@ -75,7 +133,7 @@ impl ProcessGroup {
     }
 
     /// Starts an [`all_to_all_uneven`](Self::all_to_all_uneven).
-    pub fn start_all_to_all_uneven<const D: usize, K: Numeric + Autodiff + 'static>(
+    pub fn start_all_to_all_uneven<const D: usize, K: Autodiff + 'static>(
         &self,
         x: Tensor<D, K>,
         send: &[usize],
@@ -85,23 +143,51 @@ impl ProcessGroup {
     }
 
     /// Starts a [`broadcast`](Self::broadcast).
-    pub fn start_broadcast<const D: usize, K: Numeric + Autodiff + 'static>(
+    pub fn start_broadcast<const D: usize, K: Autodiff + 'static>(
         &self,
         x: Tensor<D, K>,
         root: usize,
     ) -> Result<Pending<Tensor<D, K>>> {
-        self.start(self.prepare_broadcast(x, root)?)
+        self.start(self.prepare_whole(x, Operation::Broadcast { root })?)
     }
 
-    fn start<const D: usize, K: Numeric + Autodiff + 'static>(
+    /// Starts a [`barrier`](Self::barrier).
+    pub fn start_barrier(&self) -> Result<Pending<()>> {
+        match self.size() {
+            1 => Ok(Pending::from(())),
+            _ => self.communicator.start(barrier(), Buffer::empty(), drop),
+        }
+    }
+
+    /// Starts a [`send`](Self::send). Each link has a helper thread of its own.
+    pub fn start_send<const D: usize, K: Autodiff + 'static>(&self, x: Tensor<D, K>, to: usize) -> Result<Pending<()>> {
+        let prepared = self.prepare_link(x, Operation::Send, to)?;
+        Ok(start(&*self.communicator.link(self.rank(), to)?, prepared)?.map(drop))
+    }
+
+    /// Starts a [`receive`](Self::receive). Each link has a helper thread of its own.
+    pub fn start_receive<const D: usize, K: Autodiff + 'static>(
         &self,
-        prepared: Prepared<D, K>,
+        x: Tensor<D, K>,
+        from: usize,
     ) -> Result<Pending<Tensor<D, K>>> {
-        match prepared {
-            Prepared::Ready(x) => Ok(Pending::ready(x)),
-            Prepared::Call { call, buffer, output } => {
-                self.communicator.start(call, buffer, move |buffer| output.finish(buffer))
-            }
+        let prepared = self.prepare_link(x, Operation::Receive, from)?;
+        start(&*self.communicator.link(from, self.rank())?, prepared)
+    }
+
+    fn start<const D: usize, K: Autodiff + 'static>(&self, prepared: Prepared<D, K>) -> Result<Pending<Tensor<D, K>>> {
+        start(&self.communicator, prepared)
+    }
+}
+
+fn start<const D: usize, K: Autodiff + 'static>(
+    communicator: &Communicator,
+    prepared: Prepared<D, K>,
+) -> Result<Pending<Tensor<D, K>>> {
+    match prepared {
+        Prepared::Ready(x) => Ok(Pending::from(x)),
+        Prepared::Call { call, buffer, output } => {
+            communicator.start(call, buffer, move |buffer| output.finish(buffer))
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod failing;
 mod model;
+mod program;
 mod watchdog;
 
 mod conformance;
@@ -13,6 +14,7 @@ mod dry;
 mod failures;
 mod layouts;
 mod mismatches;
+mod random_graphs;
 mod random_programs;
 mod started;
 mod threads;

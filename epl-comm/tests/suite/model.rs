@@ -30,6 +30,8 @@ impl Array {
             DType::I8 => return self.map(|value| f64::from(value as i64 as i8)),
             DType::I16 => return self.map(|value| f64::from(value as i64 as i16)),
             DType::I32 => return self.map(|value| f64::from(value as i64 as i32)),
+            DType::U8 => return self.map(|value| f64::from(value as i64 as u8)),
+            DType::Bool(_) => return self.map(|value| f64::from(value != 0.0)),
             _ => {}
         }
         let data = TensorData::new(self.values.clone(), self.shape.clone()).convert_dtype(dtype);

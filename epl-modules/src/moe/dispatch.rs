@@ -14,7 +14,8 @@
 //! number and order of the collectives depend on the layout alone.
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
-use epl_comm::{ProcessGroup, all_to_all_rows, unwind};
+use epl_comm::differentiable::all_to_all_rows;
+use epl_comm::{ProcessGroup, unwind};
 
 use super::arrangement::Arrangement;
 use super::router::Routed;

@@ -26,17 +26,19 @@
 //! The mistake they exclude is a partial sum used as if it were whole. A failed collective unwinds with its error
 //! ([`crate::catch`]). In a group of one they do nothing and leave no trace in the graph.
 
+mod transitions;
+
 use core::ops::Range;
 
 use burn::tensor::Tensor;
 
-use crate::autodiff::{
-    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial,
-    slice_of_replicated, to_copied,
-};
 use crate::error::{Error, unwind};
 use crate::process_group::ProcessGroup;
 use crate::rank::shard_range;
+use transitions::{
+    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial,
+    slice_of_replicated, to_copied,
+};
 
 /// The same value on every member, with a gradient that is a partial sum on each.
 #[derive(Clone, Debug)]

@@ -1,0 +1,165 @@
+//! What each rank did last: a ring of its calls, always on.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::operation::Call;
+
+/// So many calls are kept.
+const CAPACITY: usize = 256;
+
+/// The last calls of one rank, in all its groups. A clone is the same log.
+///
+/// See [`ProcessGroup::log`](crate::ProcessGroup::log).
+#[derive(Clone, Debug, Default)]
+pub struct Log(Arc<Mutex<Ring>>);
+
+#[derive(Debug, Default)]
+struct Ring {
+    entries: Vec<LogEntry>,
+    /// How many calls were logged in all.
+    count: usize,
+}
+
+/// One call of a rank.
+#[derive(Clone, Debug)]
+pub struct LogEntry {
+    /// The name of the group.
+    pub group: Arc<str>,
+    /// The call, with its number in the group.
+    pub call: Call,
+    /// When the rank made it.
+    pub issued: Instant,
+    /// When it went out to the peers: later than that for a call that was started, and waited for others.
+    pub begun: Option<Instant>,
+    /// When it was over, well or not.
+    pub ended: Option<Instant>,
+}
+
+/// A place in a log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogMark(usize);
+
+impl Log {
+    /// What is kept, the oldest call first.
+    pub fn entries(&self) -> Vec<LogEntry> {
+        let ring = self.ring();
+        let (newer, older) = ring.entries.split_at(ring.count % CAPACITY.min(ring.entries.len().max(1)));
+        older.iter().chain(newer).cloned().collect()
+    }
+
+    /// The last call the rank has made.
+    pub fn last(&self) -> Option<LogEntry> {
+        let ring = self.ring();
+        let last = ring.count.checked_sub(1)?;
+        ring.entries.get(last % CAPACITY).cloned()
+    }
+
+    /// Records that a call is made; `begun`: that it goes out at once.
+    pub(crate) fn issue(&self, group: &Arc<str>, call: &Call, begun: bool) -> LogMark {
+        let now = Instant::now();
+        let entry =
+            LogEntry { group: group.clone(), call: call.clone(), issued: now, begun: begun.then_some(now), ended: None };
+        let mut ring = self.ring();
+        let mark = ring.count;
+        ring.count += 1;
+        match ring.entries.get_mut(mark % CAPACITY) {
+            Some(oldest) => *oldest = entry,
+            None => ring.entries.push(entry),
+        }
+        LogMark(mark)
+    }
+
+    /// Records that it goes out.
+    pub(crate) fn begin(&self, mark: LogMark) {
+        self.update(mark, |entry| entry.begun = Some(Instant::now()));
+    }
+
+    /// Records that it is over.
+    pub(crate) fn end(&self, mark: LogMark) {
+        self.update(mark, |entry| entry.ended = Some(Instant::now()));
+    }
+
+    fn update(&self, LogMark(mark): LogMark, change: impl FnOnce(&mut LogEntry)) {
+        let mut ring = self.ring();
+        // Otherwise newer calls have taken its place.
+        if ring.count - mark <= CAPACITY {
+            change(&mut ring.entries[mark % CAPACITY]);
+        }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for LogEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, call {} of group `{}`", self.call, self.call.sequence, self.group)?;
+        let seconds = |time: &Instant| Seconds(time.elapsed());
+        match (&self.begun, &self.ended) {
+            (_, Some(ended)) => write!(f, ", which ended {} ago", seconds(ended)),
+            (Some(begun), None) => write!(f, ", in which it has been for {}", seconds(begun)),
+            (None, None) => write!(f, ", which it started {} ago", seconds(&self.issued)),
+        }
+    }
+}
+
+/// One line a call, the oldest first.
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entries().iter().try_for_each(|entry| writeln!(f, "{entry}"))
+    }
+}
+
+/// A duration as people say it.
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s", self.0.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Shape};
+
+    use super::*;
+    use crate::operation::Operation;
+
+    fn call(sequence: usize) -> Call {
+        Call { sequence: sequence as u64, ..Call::new(Operation::Barrier, DType::F32, Shape::new([0])) }
+    }
+
+    fn kept(log: &Log) -> Vec<u64> {
+        log.entries().iter().map(|entry| entry.call.sequence).collect()
+    }
+
+    #[test]
+    fn the_last_calls_are_kept_in_their_order() {
+        let (log, group) = (Log::default(), Arc::from("g"));
+        assert!(log.last().is_none() && log.entries().is_empty());
+        for number in 1..=CAPACITY + 3 {
+            log.issue(&group, &call(number), true);
+            let first = number.saturating_sub(CAPACITY) + 1;
+            assert_eq!(kept(&log), (first as u64..=number as u64).collect::<Vec<_>>());
+            assert_eq!(log.last().map(|entry| entry.call.sequence), Some(number as u64));
+        }
+    }
+
+    #[test]
+    fn a_call_that_has_been_overwritten_is_not_changed() {
+        let (log, group) = (Log::default(), Arc::from("g"));
+        let first = log.issue(&group, &call(0), false);
+        let second = log.issue(&group, &call(1), false);
+        (2..=CAPACITY).for_each(|number| drop(log.issue(&group, &call(number), false)));
+        log.begin(first);
+        log.end(second);
+        let entries = log.entries();
+        assert!(entries[0].ended.is_some() && entries[0].begun.is_none());
+        assert!(entries[1..].iter().all(|entry| entry.begun.is_none() && entry.ended.is_none()));
+        assert!(entries[0].to_string().starts_with("barrier, call 1 of group `g`, which ended 0."), "{}", entries[0]);
+    }
+}
