@@ -12,6 +12,7 @@ mod custom_vjp;
 mod deadlocks;
 mod dry;
 mod failures;
+mod faults;
 mod layouts;
 mod mismatches;
 mod random_graphs;

@@ -80,14 +80,6 @@ impl Program {
         let parts = self.splits.iter().map(split).collect::<Result<Vec<_>>>()?;
         Ok([vec![world.clone()], parts].concat())
     }
-
-    /// How many ranks make a step together with this one.
-    pub fn members(&self, step: &Step, rank: usize) -> usize {
-        match step.split.checked_sub(1) {
-            None => self.ranks,
-            Some(split) => self.splits[split][..self.ranks].iter().filter(|c| **c == self.splits[split][rank]).count(),
-        }
-    }
 }
 
 impl Step {

@@ -53,6 +53,24 @@ fn every_rank_has_a_pool_of_its_own_with_its_share_of_the_cores() {
     }
 }
 
+/// How many threads this process has.
+#[cfg(target_os = "linux")]
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// They are counted on Linux only.
+#[cfg(not(target_os = "linux"))]
+fn threads() -> usize {
+    1
+}
+
+/// How many there are a moment later, when the system has forgotten those that have been joined.
+pub fn settled() -> usize {
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    threads()
+}
+
 const CHILD: &str = "threads::nothing_is_left_in_a_process_of_its_own";
 
 /// Other tests run at the same time, so threads are counted in a process of its own.
@@ -69,12 +87,6 @@ fn nothing_is_left_when_a_run_is_over() {
 #[ignore = "run by the test above"]
 #[cfg(target_os = "linux")]
 fn nothing_is_left_in_a_process_of_its_own() {
-    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-    // The system forgets a joined thread a moment later.
-    let settled = || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        threads()
-    };
     // Burn may start threads of its own at its first use.
     run_ranks(1, |group| group.all_reduce(Tensor::<1>::ones([2], &Device::flex()), ReduceOp::Sum).unwrap());
     let before = settled();

@@ -1,0 +1,251 @@
+//! Three hundred random programs, each with one fault at a random call of a random rank: every run ends, and says who.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use burn::tensor::DType;
+use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, local};
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
+use crate::program::{Kind, Later, Program, Step, programs};
+use crate::watchdog::within_seconds;
+
+/// Side by side, as some faults are found only when time is up.
+const WORKERS: u32 = 6;
+const FAULTS: u32 = 50;
+const TIME_LIMIT: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// Returns an error.
+    Error,
+    Panic,
+    /// Returns well, but too early.
+    Return,
+    /// Goes on doing something else, until it hears that the run has failed.
+    Stop,
+    Shape,
+    Dtype,
+    Operation,
+    /// Makes the call after the next one.
+    Order,
+    /// Makes the call in another group.
+    Group,
+}
+
+const ALL: [Fault; 9] = [
+    Fault::Error,
+    Fault::Panic,
+    Fault::Return,
+    Fault::Stop,
+    Fault::Shape,
+    Fault::Dtype,
+    Fault::Operation,
+    Fault::Order,
+    Fault::Group,
+];
+
+/// Which rank goes wrong in which of its calls, and how.
+#[derive(Clone, Copy, Debug)]
+struct Injection {
+    fault: Fault,
+    rank: usize,
+    call: usize,
+}
+
+fn injected() -> impl Strategy<Value = (Program, Injection)> {
+    let fault = (prop::sample::select(ALL.to_vec()), any::<prop::sample::Index>(), any::<prop::sample::Index>());
+    (programs(2..=crate::program::MOST), fault)
+        .prop_map(|(program, (fault, rank, call))| {
+            let program = shared(program);
+            let injection =
+                Injection { fault, rank: rank.index(program.ranks), call: call.index(program.steps.len() - 1) };
+            (program, injection)
+        })
+        .prop_filter("the fault must be one", |(program, injection)| is_fault(program, *injection))
+}
+
+/// A program whose every call has several members on every rank that makes it, and ends with all ranks.
+fn shared(mut program: Program) -> Program {
+    program.splits = program.splits.iter().map(|colors| in_company(colors, program.ranks)).collect();
+    for step in &mut program.steps {
+        step.len = step.len.max(1);
+    }
+    let last = Step { split: 0, kind: Kind::Barrier, len: 1, dtype: DType::F32, started: false };
+    program.steps.extend([last.clone(), last]);
+    program
+}
+
+/// Colors of which each is at least two ranks'.
+fn in_company(colors: &[usize], ranks: usize) -> Vec<usize> {
+    let alone = |color: usize| colors[..ranks].iter().filter(|other| **other == color).count() < 2;
+    let any_alone = colors[..ranks].iter().any(|color| alone(*color));
+    if any_alone { vec![0; colors.len()] } else { colors.to_vec() }
+}
+
+/// The step that the rank at fault makes instead.
+fn changed(program: &Program, Injection { fault, call, .. }: Injection) -> Step {
+    let step = program.steps[call].clone();
+    match fault {
+        Fault::Shape => Step { len: step.len + 1, ..step },
+        Fault::Dtype => Step { dtype: if step.dtype == DType::F32 { DType::I64 } else { DType::F32 }, ..step },
+        Fault::Operation => {
+            let kind = if step.kind == Kind::Broadcast { Kind::AllReduce(ReduceOp::Max) } else { Kind::Broadcast };
+            Step { kind, ..step }
+        }
+        Fault::Group => Step { split: (step.split + 1) % 3, ..step },
+        _ => step,
+    }
+}
+
+/// Whether peers can tell: a barrier has neither shape nor type, and a ring is not compared with the group's calls.
+fn is_fault(program: &Program, injection: Injection) -> bool {
+    let (step, next) = (&program.steps[injection.call], &program.steps[injection.call + 1]);
+    let is_plain = |step: &Step| !matches!(step.kind, Kind::Ring);
+    match injection.fault {
+        Fault::Shape | Fault::Dtype => is_plain(step) && step.kind != Kind::Barrier,
+        Fault::Operation | Fault::Group => is_plain(step),
+        Fault::Order => is_plain(step) && is_plain(next) && (step.split != next.split || differ(step, next)),
+        _ => true,
+    }
+}
+
+/// Whether two calls of one group cannot be taken for each other.
+fn differ(a: &Step, b: &Step) -> bool {
+    core::mem::discriminant(&a.kind) != core::mem::discriminant(&b.kind)
+}
+
+/// The program on one rank.
+fn run(program: &Program, injection: Injection, world: &ProcessGroup, failed: &AtomicBool) -> Result<()> {
+    let groups = program.groups(world)?;
+    let mine = injection.rank == world.rank();
+    let mut steps = program.steps.clone();
+    if mine && injection.fault == Fault::Order {
+        steps.swap(injection.call, injection.call + 1);
+    }
+    let mut results: Vec<Later> = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        if mine && index == injection.call {
+            match injection.fault {
+                Fault::Error => return Err(Error::invalid("out of luck")),
+                Fault::Panic => std::panic::resume_unwind(Box::new("out of luck")),
+                Fault::Return => return Ok(()),
+                Fault::Stop => {
+                    while !failed.load(Ordering::Acquire) {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    return Ok(());
+                }
+                _ => step = changed(program, injection),
+            }
+        }
+        results.push(step.issue(&groups[step.split], index)?.0);
+    }
+    results.into_iter().try_for_each(|result| result().map(drop))
+}
+
+/// The ranks that an error names as those who may have caused it.
+fn named(error: &Error) -> Vec<Rank> {
+    match error {
+        Error::Mismatch { second_is_odd: true, second, .. } => vec![*second],
+        Error::Mismatch { first, second, .. } | Error::Order { first, second, .. } => vec![*first, *second],
+        Error::Deadlock { circle } => circle.iter().map(|(rank, _)| *rank).collect(),
+        Error::Timeout { missing, .. } => missing.iter().map(|(rank, _)| *rank).collect(),
+        Error::Peer { rank, .. } => vec![*rank],
+        _ => Vec::new(),
+    }
+}
+
+fn check(program: &Program, injection: Injection) -> Result<(), TestCaseError> {
+    let failed = Arc::new(AtomicBool::new(false));
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let (heard, reports) = (failed.clone(), reported.clone());
+    let launcher = local::Launcher::new(program.ranks).check_order().on_failure(move |rank, cause| {
+        reports.lock().unwrap().push((rank, cause.to_string()));
+        heard.store(true, Ordering::Release);
+    });
+    let launcher = match injection.fault {
+        Fault::Stop => launcher.time_limit(TIME_LIMIT),
+        _ => launcher.no_time_limit(),
+    };
+    let ended = launcher.run(|world| run(program, injection, &world, &failed));
+    let culprit = Rank(injection.rank);
+    let (rank, error) = match ended {
+        Err(failure) => failure,
+        Ok(_) => return Err(TestCaseError::fail("the run succeeded")),
+    };
+    let reports = reported.lock().unwrap();
+    prop_assert_eq!(reports.len(), 1, "{:?}", reports);
+    prop_assert_eq!(reports[0].0, rank);
+    match injection.fault {
+        Fault::Error | Fault::Panic => {
+            prop_assert_eq!(rank, culprit, "{}", error);
+            prop_assert!(error.to_string().contains("out of luck"), "{}", error);
+            prop_assert!(reports[0].1.contains("out of luck"), "{}", reports[0].1);
+        }
+        Fault::Return => {
+            prop_assert_eq!(rank, culprit, "{}", error);
+            prop_assert!(reports[0].1.contains("returned without taking part"), "{}", reports[0].1);
+        }
+        Fault::Stop => {
+            prop_assert_eq!(rank, culprit, "{}", error);
+            prop_assert_eq!(named(&error), vec![culprit], "{}", error);
+            prop_assert!(matches!(error, Error::Timeout { .. }), "{}", error);
+        }
+        _ => {
+            prop_assert!(named(&error).contains(&culprit), "{}", error);
+            prop_assert!(reports[0].1.contains(&culprit.to_string()), "{}", reports[0].1);
+        }
+    }
+    Ok(())
+}
+
+/// Runs one worker's share; the faults that it made.
+fn work(worker: u32) -> Vec<Fault> {
+    let made = Mutex::new(Vec::new());
+    let config = ProptestConfig { cases: FAULTS, failure_persistence: None, ..ProptestConfig::default() };
+    let seed = [worker as u8 + 1; 32];
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    let result = runner.run(&injected(), |(program, injection)| {
+        made.lock().unwrap().push(injection.fault);
+        check(&program, injection)
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    made.into_inner().unwrap()
+}
+
+const CHILD: &str = "faults::three_hundred_in_a_process_of_their_own";
+
+/// In a process of its own, as threads are counted; which is ended when it hangs.
+#[test]
+fn every_run_ends_and_names_who_was_at_fault() {
+    let output = within_seconds(300, || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", CHILD, "--ignored", "--test-threads=1", "--nocapture"])
+            .output()
+            .unwrap()
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "run by the test above"]
+fn three_hundred_in_a_process_of_their_own() {
+    let before = crate::threads::settled();
+    let made: Vec<Fault> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(made.len() >= (WORKERS * FAULTS) as usize);
+    for fault in ALL {
+        let count = made.iter().filter(|other| **other == fault).count();
+        println!("{fault:?}: {count}");
+        assert!(count >= 10, "{fault:?} was injected {count} times only");
+    }
+    assert_eq!(crate::threads::settled(), before, "threads are left");
+}
