@@ -1,30 +1,110 @@
 //! Shapes and bytes of worlds that do not exist.
 
-use burn::tensor::{DType, Device, Int, Tensor};
-use epl_comm::{Rank, ReduceOp, Result, dry, shard_range};
+use burn::tensor::kind::{Autodiff, Numeric};
+use burn::tensor::{Bool, BoolStore, DType, Device, Float, Int, Tensor};
+use epl_comm::{Pending, ProcessGroup, Rank, ReduceOp, Result, dry, shard_range};
 
 fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::ones(shape, (&Device::flex(), DType::F32))
 }
 
+const RANKS: [usize; 6] = [1, 2, 3, 8, 64, 4096];
+const DTYPES: [DType; 7] =
+    [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::U8, DType::Bool(BoolStore::Native)];
+
+/// Calls every collective that moves only, both ways, and checks the shapes.
+fn moves<K: Autodiff + 'static>(group: &ProcessGroup, dtype: DType) -> Result<()> {
+    let (ranks, me) = (group.size(), group.rank());
+    let x = |shape: [usize; 2]| Tensor::<2, K>::zeros(shape, (&Device::flex(), dtype));
+    let same = |now: Tensor<2, K>, later: Pending<Tensor<2, K>>, shape: [usize; 2]| -> Result<()> {
+        let later = later.wait()?;
+        assert_eq!((now.dims(), later.dims()), (shape, shape));
+        assert_eq!((now.dtype(), later.dtype()), (dtype, dtype));
+        Ok(())
+    };
+    let only = |now: Option<Tensor<2, K>>, later: Pending<Option<Tensor<2, K>>>, shape, root| -> Result<()> {
+        match (now, later.wait()?) {
+            (Some(now), Some(later)) if root == me => same(now, later.into(), shape),
+            (None, None) if root != me => Ok(()),
+            other => panic!("{other:?} on member {me} with root {root}"),
+        }
+    };
+    let sizes: Vec<usize> = (0..ranks).map(|member| shard_range(10, ranks, member).len()).collect();
+    for root in [0, ranks - 1] {
+        let (a, b) = (|| x([2, 3]), || x([sizes[me], 2]));
+        only(group.gather(a(), 1, root)?, group.start_gather(a(), 1, root)?, [2, 3 * ranks], root)?;
+        let later = group.start_gather_uneven(b(), 0, &sizes, root)?;
+        only(group.gather_uneven(b(), 0, &sizes, root)?, later, [10, 2], root)?;
+        let (a, b) = (|| x([2, 3 * ranks]), || x([10, 2]));
+        same(group.scatter(a(), 1, root)?, group.start_scatter(a(), 1, root)?, [2, 3])?;
+        let later = group.start_scatter_uneven(b(), 0, &sizes, root)?;
+        same(group.scatter_uneven(b(), 0, &sizes, root)?, later, [sizes[me], 2])?;
+        same(group.broadcast(x([2, 3]), root)?, group.start_broadcast(x([2, 3]), root)?, [2, 3])?;
+    }
+    let (a, b) = (|| x([2, 3]), || x([sizes[me], 2]));
+    same(group.all_gather(a(), 1)?, group.start_all_gather(a(), 1)?, [2, 3 * ranks])?;
+    same(group.all_gather_uneven(b(), 0, &sizes)?, group.start_all_gather_uneven(b(), 0, &sizes)?, [10, 2])?;
+    let a = || x([ranks, 3]);
+    same(group.all_to_all(a(), 0, 1)?, group.start_all_to_all(a(), 0, 1)?, [1, 3 * ranks])?;
+    let receive: Vec<usize> = if ranks == 1 { vec![10] } else { vec![1; ranks] };
+    let (a, rows) = (|| x([10, 2]), receive.iter().sum());
+    let later = group.start_all_to_all_uneven(a(), &sizes, &receive)?;
+    same(group.all_to_all_uneven(a(), &sizes, &receive)?, later, [rows, 2])?;
+    if ranks > 1 {
+        let next = (me + 1) % ranks;
+        group.send(x([2, 3]), next)?;
+        group.start_send(x([2, 3]), next)?.wait()?;
+        same(group.receive(x([2, 3]), next)?, group.start_receive(x([2, 3]), next)?, [2, 3])?;
+    }
+    group.barrier()?;
+    group.start_barrier()?.wait()
+}
+
+/// The same of those that reduce.
+fn reductions<K: Numeric + Autodiff + 'static>(group: &ProcessGroup, dtype: DType) -> Result<()> {
+    let (ranks, me) = (group.size(), group.rank());
+    let x = |shape: [usize; 2]| Tensor::<2, K>::zeros(shape, (&Device::flex(), dtype));
+    let sizes: Vec<usize> = (0..ranks).map(|member| shard_range(10, ranks, member).len()).collect();
+    for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
+        if op == ReduceOp::Mean && !dtype.is_float() {
+            continue;
+        }
+        let all = [group.all_reduce(x([2, 3]), op)?, group.start_all_reduce(x([2, 3]), op)?.wait()?];
+        assert!(all.iter().all(|x| x.dims() == [2, 3] && x.dtype() == dtype));
+        for root in [0, ranks - 1] {
+            let one = [group.reduce(x([2, 3]), op, root)?, group.start_reduce(x([2, 3]), op, root)?.wait()?];
+            assert!(one.iter().all(|x| x.as_ref().map(Tensor::dims) == (root == me).then_some([2, 3])));
+        }
+        let whole = || x([2, 3 * ranks]);
+        let even = [group.reduce_scatter(whole(), 1, op)?, group.start_reduce_scatter(whole(), 1, op)?.wait()?];
+        assert!(even.iter().all(|x| x.dims() == [2, 3] && x.dtype() == dtype));
+        let later = group.start_reduce_scatter_uneven(x([10, 2]), 0, &sizes, op)?;
+        let uneven = [group.reduce_scatter_uneven(x([10, 2]), 0, &sizes, op)?, later.wait()?];
+        assert!(uneven.iter().all(|x| x.dims() == [sizes[me], 2] && x.dtype() == dtype));
+    }
+    Ok(())
+}
+
 #[test]
 fn shapes_are_those_of_a_real_world() -> Result<()> {
-    for ranks in [1, 2, 3, 8, 64, 4096] {
+    for ranks in RANKS {
         for me in [0, ranks / 2, ranks - 1] {
             let (group, _) = dry::world(ranks, me)?;
             assert_eq!((group.size(), group.rank(), group.global(me)), (ranks, me, Rank(me)));
-            assert_eq!(group.all_reduce(floats([2, 3]), ReduceOp::Mean)?.dims(), [2, 3]);
-            assert_eq!(group.all_gather(floats([2, 3]), 1)?.dims(), [2, 3 * ranks]);
-            assert_eq!(group.reduce_scatter(floats([2, 3 * ranks]), 1, ReduceOp::Sum)?.dims(), [2, 3]);
-            assert_eq!(group.all_to_all(floats([ranks, 3]), 0, 1)?.dims(), [1, 3 * ranks]);
-            assert_eq!(group.broadcast(floats([2, 3]), ranks - 1)?.dims(), [2, 3]);
-            let sizes: Vec<usize> = (0..ranks).map(|member| shard_range(10, ranks, member).len()).collect();
-            assert_eq!(group.all_gather_uneven(floats([sizes[me], 2]), 0, &sizes)?.dims(), [10, 2]);
-            assert_eq!(group.reduce_scatter_uneven(floats([10, 2]), 0, &sizes, ReduceOp::Sum)?.dims(), [sizes[me], 2]);
-            let receive: Vec<usize> = if ranks == 1 { vec![10] } else { vec![1; ranks] };
-            let rows = receive.iter().sum();
-            assert_eq!(group.all_to_all_uneven(floats([10, 2]), &sizes, &receive)?.dims(), [rows, 2]);
-            assert_eq!(group.start_all_gather(floats([2]), 0)?.wait()?.dims(), [2 * ranks]);
+            // The large worlds once.
+            for dtype in DTYPES.into_iter().filter(|dtype| ranks <= 64 || *dtype == DType::F32) {
+                match dtype {
+                    DType::Bool(_) => moves::<Bool>(&group, dtype)?,
+                    _ if dtype.is_float() => {
+                        moves::<Float>(&group, dtype)?;
+                        reductions::<Float>(&group, dtype)?;
+                    }
+                    _ => {
+                        moves::<Int>(&group, dtype)?;
+                        reductions::<Int>(&group, dtype)?;
+                    }
+                }
+            }
         }
     }
     Ok(())
@@ -64,24 +144,39 @@ fn bytes_are_those_of_a_ring() -> Result<()> {
     Ok(())
 }
 
-/// What one member passes on around a ring, all members' together: each part goes n − 1 steps.
+/// What all members send together, for worlds of every size: each part goes around a ring once, or straight.
 #[test]
-fn uneven_parts_go_around_once() -> Result<()> {
-    let sizes = [3, 0, 5, 1];
-    let all: u64 = sizes.iter().sum::<usize>() as u64 * 4 * 3;
-    let sent = |run: &dyn Fn(&epl_comm::ProcessGroup) -> Result<()>| -> Result<u64> {
-        let mut sum = 0;
-        for me in 0..sizes.len() {
-            let (group, traffic) = dry::world(sizes.len(), me)?;
-            run(&group)?;
-            sum += traffic.sent();
-        }
-        Ok(sum)
-    };
-    assert_eq!(sent(&|group| group.all_gather_uneven(floats([sizes[group.rank()]]), 0, &sizes).map(drop))?, all);
-    assert_eq!(sent(&|group| group.reduce_scatter_uneven(floats([9]), 0, &sizes, ReduceOp::Sum).map(drop))?, all);
-    // From the root along the ring to the last, each passes the whole on once.
-    assert_eq!(sent(&|group| group.broadcast(floats([9]), 2).map(drop))?, 9 * 4 * 3);
+fn bytes_of_all_members_together() -> Result<()> {
+    for ranks in RANKS.into_iter().filter(|ranks| *ranks > 1) {
+        let others = ranks as u64 - 1;
+        let sizes: Vec<usize> = (0..ranks).map(|member| (member * 2 + 3) % 5).collect();
+        let (whole, root) = (sizes.iter().sum::<usize>(), ranks / 2);
+        let bytes = 4 * whole as u64;
+        let sent = |run: &dyn Fn(&ProcessGroup) -> Result<()>| -> Result<u64> {
+            let mut sum = 0;
+            for me in 0..ranks {
+                let (group, traffic) = dry::world(ranks, me)?;
+                run(&group)?;
+                sum += traffic.sent();
+            }
+            Ok(sum)
+        };
+        let own = |group: &ProcessGroup| floats([sizes[group.rank()]]);
+        let all = || floats([whole]);
+        let op = ReduceOp::Sum;
+        assert_eq!(sent(&|group| group.all_gather_uneven(own(group), 0, &sizes).map(drop))?, others * bytes);
+        assert_eq!(sent(&|group| group.reduce_scatter_uneven(all(), 0, &sizes, op).map(drop))?, others * bytes);
+        // Along the ring from the root to the last, or from the first to the root, each passes the whole on once.
+        assert_eq!(sent(&|group| group.broadcast(all(), root).map(drop))?, others * bytes);
+        assert_eq!(sent(&|group| group.reduce(all(), op, root).map(drop))?, others * bytes);
+        // Straight to the root, or from it: all parts but its own.
+        let straight = bytes - 4 * sizes[root] as u64;
+        assert_eq!(sent(&|group| group.gather_uneven(own(group), 0, &sizes, root).map(drop))?, straight);
+        assert_eq!(sent(&|group| group.scatter_uneven(all(), 0, &sizes, root).map(drop))?, straight);
+        assert_eq!(sent(&|group| group.send(all(), (group.rank() + 1) % ranks))?, ranks as u64 * bytes);
+        assert_eq!(sent(&|group| group.receive(all(), (group.rank() + 1) % ranks).map(drop))?, 0);
+        assert_eq!(sent(&ProcessGroup::barrier)?, 0);
+    }
     Ok(())
 }
 
