@@ -1,5 +1,7 @@
 //! Runs a closure once per rank, and builds models in it.
 
+use core::time::Duration;
+
 use burn::tensor::Device;
 use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
@@ -162,5 +164,22 @@ pub fn launch_traced<T: Send>(
     config.validate()?;
     let mesh = Mesh::from_config(config)?;
     let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, trace.clone())?);
-    local::run(mesh.world_size(), run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) })
+    launcher(config, &mesh).run(run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) })
+}
+
+fn launcher(config: &Config, mesh: &Mesh) -> local::Launcher {
+    let communication = &config.communication;
+    let launcher = local::Launcher::new(mesh.world_size()).on_failure(|_, error| {
+        if let epl_comm::Error::Timeout { .. } = error {
+            // A rank that hangs keeps the run from returning this error.
+            eprintln!("error: {error}\nthe run ends when that rank does");
+        }
+    });
+    // A limit too long for a clock is none.
+    let limit = communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let launcher = match limit {
+        Some(limit) => launcher.time_limit(limit),
+        None => launcher.no_time_limit(),
+    };
+    if communication.check_order { launcher.check_order() } else { launcher }
 }

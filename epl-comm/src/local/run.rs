@@ -90,9 +90,9 @@ impl Launcher {
         self
     }
 
-    /// Calls `report` with the first failure, its rank and its cause, at once, on the thread that finds it: before the
+    /// Calls `report` with the first failure and its rank at once, on the thread that finds it: before the
     /// ranks have ended, which they may never do. It may end the process.
-    pub fn on_failure(mut self, report: impl Fn(Rank, &str) + Send + Sync + 'static) -> Self {
+    pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {
         self.watch.on_failure = Some(Arc::new(report));
         self
     }

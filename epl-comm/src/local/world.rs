@@ -24,7 +24,7 @@ pub(super) struct Watch {
     /// Whether the order of calls is compared.
     pub(super) check_order: bool,
     /// Told of the first failure: who, and why.
-    pub(super) on_failure: Option<Arc<dyn Fn(Rank, &str) + Send + Sync>>,
+    pub(super) on_failure: Option<Arc<dyn Fn(Rank, &Error) + Send + Sync>>,
 }
 
 /// The ranks of one launch.
@@ -55,15 +55,6 @@ enum Cause {
     Own(String),
     /// Nobody's in particular; all get the same error.
     Shared(Error),
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Own(cause) => f.write_str(cause),
-            Self::Shared(error) => error.fmt(f),
-        }
-    }
 }
 
 impl fmt::Debug for Watch {
@@ -185,7 +176,7 @@ impl World {
             && let (Some(report), Some(failure)) = (&self.watch.on_failure, self.failure())
         {
             // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &failure.cause.to_string()));
+            let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
         }
     }
 

@@ -165,8 +165,8 @@ fn check(program: &Program, injection: Injection) -> Result<(), TestCaseError> {
     let failed = Arc::new(AtomicBool::new(false));
     let reported = Arc::new(Mutex::new(Vec::new()));
     let (heard, reports) = (failed.clone(), reported.clone());
-    let launcher = local::Launcher::new(program.ranks).check_order().on_failure(move |rank, cause| {
-        reports.lock().unwrap().push((rank, cause.to_string()));
+    let launcher = local::Launcher::new(program.ranks).check_order().on_failure(move |rank, error| {
+        reports.lock().unwrap().push((rank, error.to_string()));
         heard.store(true, Ordering::Release);
     });
     let launcher = match injection.fault {

@@ -104,6 +104,12 @@ options! {
         /// gradient of Σ sum, undivided.
         gradients_reduce_method: ReduceMethod = ReduceMethod::Mean,
             Kind::Choice(ReduceMethod::WORDS), Implemented;
+        /// Seconds that a rank waits for others in one collective; then the run fails and names the ranks that did not
+        /// come, and what they did last.
+        time_limit: Option<f64> = Some(1800.0), Kind::Or(NONE, &Kind::NumberAbove(0.0)), Implemented;
+        /// Compare the order in which ranks make the calls of all their groups; another order is an error even where
+        /// it would come to a good end.
+        check_order: bool = false, Kind::Switch, Implemented;
     }
     /// Input files.
     io: IoConfig {
