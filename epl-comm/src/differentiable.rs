@@ -40,12 +40,7 @@ use crate::process_group::{Exchange, ProcessGroup};
 /// Unwinds with the error of the collective; so do all functions of this module.
 pub fn all_reduce<const D: usize>(x: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
     let back = group.clone();
-    collective(
-        x,
-        group,
-        |x| group.all_reduce(x, ReduceOp::Sum),
-        move |g| back.all_reduce(g, ReduceOp::Sum).map(Some),
-    )
+    collective(x, group, |x| group.all_reduce(x, ReduceOp::Sum), move |g| back.all_reduce(g, ReduceOp::Sum).map(Some))
 }
 
 /// All members' tensors along `dim`, on every member; `sizes[m]` is what member m holds. See
@@ -165,9 +160,7 @@ pub(crate) fn exchange<const D: usize>(x: Tensor<D>, dims: Exchange<'_>, group: 
         x,
         group,
         |x| group.exchange(x, dims),
-        move |g| {
-            back.exchange(g, Exchange { split: (concat_dim, &concat), concat: (split_dim, &split) }).map(Some)
-        },
+        move |g| back.exchange(g, Exchange { split: (concat_dim, &concat), concat: (split_dim, &split) }).map(Some),
     )
 }
 

@@ -4,10 +4,12 @@ use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::operation::Call;
+use burn::tensor::{DType, Shape};
+
+use crate::operation::{Call, Operation};
 
 /// So many calls are kept.
-const CAPACITY: usize = 256;
+const CAPACITY: usize = 128;
 
 /// The last calls of one rank, in all its groups. A clone is the same log.
 ///
@@ -27,8 +29,14 @@ struct Ring {
 pub struct LogEntry {
     /// The name of the group.
     pub group: Arc<str>,
-    /// The call, with its number in the group.
-    pub call: Call,
+    /// The number of the call in the group, from 1.
+    pub sequence: u64,
+    /// The collective.
+    pub operation: Operation,
+    /// The element type.
+    pub dtype: DType,
+    /// The shape of this rank's tensor.
+    pub shape: Shape,
     /// When the rank made it.
     pub issued: Instant,
     /// When it went out to the peers: later than that for a call that was started, and waited for others.
@@ -59,8 +67,9 @@ impl Log {
     /// Records that a call is made; `begun`: that it goes out at once.
     pub(crate) fn issue(&self, group: &Arc<str>, call: &Call, begun: bool) -> LogMark {
         let now = Instant::now();
-        let entry =
-            LogEntry { group: group.clone(), call: call.clone(), issued: now, begun: begun.then_some(now), ended: None };
+        let Call { sequence, operation, dtype, .. } = *call;
+        let (group, shape, begun) = (group.clone(), call.shape.clone(), begun.then_some(now));
+        let entry = LogEntry { group, sequence, operation, dtype, shape, issued: now, begun, ended: None };
         let mut ring = self.ring();
         let mark = ring.count;
         ring.count += 1;
@@ -96,7 +105,11 @@ impl Log {
 
 impl fmt::Display for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, call {} of group `{}`", self.call, self.call.sequence, self.group)?;
+        write!(f, "{}", self.operation)?;
+        if !matches!(self.operation, Operation::Barrier | Operation::Split) {
+            write!(f, " of {} {:?}", self.dtype.name(), self.shape.as_slice())?;
+        }
+        write!(f, ", call {} of group `{}`", self.sequence, self.group)?;
         let seconds = |time: &Instant| Seconds(time.elapsed());
         match (&self.begun, &self.ended) {
             (_, Some(ended)) => write!(f, ", which ended {} ago", seconds(ended)),
@@ -124,17 +137,14 @@ impl fmt::Display for Seconds {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{DType, Shape};
-
     use super::*;
-    use crate::operation::Operation;
 
     fn call(sequence: usize) -> Call {
         Call { sequence: sequence as u64, ..Call::new(Operation::Barrier, DType::F32, Shape::new([0])) }
     }
 
     fn kept(log: &Log) -> Vec<u64> {
-        log.entries().iter().map(|entry| entry.call.sequence).collect()
+        log.entries().iter().map(|entry| entry.sequence).collect()
     }
 
     #[test]
@@ -145,7 +155,7 @@ mod tests {
             log.issue(&group, &call(number), true);
             let first = number.saturating_sub(CAPACITY) + 1;
             assert_eq!(kept(&log), (first as u64..=number as u64).collect::<Vec<_>>());
-            assert_eq!(log.last().map(|entry| entry.call.sequence), Some(number as u64));
+            assert_eq!(log.last().map(|entry| entry.sequence), Some(number as u64));
         }
     }
 
@@ -154,7 +164,9 @@ mod tests {
         let (log, group) = (Log::default(), Arc::from("g"));
         let first = log.issue(&group, &call(0), false);
         let second = log.issue(&group, &call(1), false);
-        (2..=CAPACITY).for_each(|number| drop(log.issue(&group, &call(number), false)));
+        for number in 2..=CAPACITY {
+            log.issue(&group, &call(number), false);
+        }
         log.begin(first);
         log.end(second);
         let entries = log.entries();

@@ -1,8 +1,10 @@
 //! What a collective does, and one call of it.
 
 use core::fmt;
+use core::hash::{Hash, Hasher};
 
 use burn::tensor::{DType, Shape};
+use rustc_hash::FxHasher;
 
 /// How values of several members become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +111,9 @@ impl fmt::Display for Operation {
         match self {
             Self::AllReduce(op) | Self::ReduceScatter(op) => write!(f, "{name}({op})"),
             Self::Reduce { op, root } => write!(f, "{name}({op}, root {root})"),
-            Self::Gather { root } | Self::Scatter { root } | Self::Broadcast { root } => write!(f, "{name}(root {root})"),
+            Self::Gather { root } | Self::Scatter { root } | Self::Broadcast { root } => {
+                write!(f, "{name}(root {root})")
+            }
             _ => f.write_str(name),
         }
     }
@@ -186,6 +190,31 @@ impl Call {
             }
     }
 
+    /// A number that two calls have in common when they agree, and otherwise as good as never. None where members that
+    /// agree make different calls.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        let own_extent = match self.operation {
+            Operation::AllToAll if !self.is_even() => return None,
+            Operation::Send | Operation::Receive | Operation::Split => return None,
+            Operation::AllGather | Operation::Gather { .. } => self.dim,
+            _ => None,
+        };
+        let mut hasher = FxHasher::default();
+        let dims = (self.dim, self.split_dim, self.shape.num_dims());
+        (self.operation, self.dtype, self.rows, dims).hash(&mut hasher);
+        let extents = self.shape.iter().enumerate().filter(|(dim, _)| Some(*dim) != own_extent);
+        extents.for_each(|(_, extent)| extent.hash(&mut hasher));
+        (&self.send, &self.receive).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    /// Whether every member sends to and receives from every other as much.
+    fn is_even(&self) -> bool {
+        let (send, receive) = (self.send.first(), self.receive.first());
+        let fits = send.zip(receive).is_some_and(|(send, receive)| *send == self.rows * receive);
+        fits && self.send.iter().all(|s| Some(s) == send) && self.receive.iter().all(|r| Some(r) == receive)
+    }
+
     fn same_shape_but_for_dim(&self, other: &Call) -> bool {
         let dims = self.shape.iter().zip(other.shape.iter()).enumerate();
         self.shape.num_dims() == other.shape.num_dims()
@@ -217,5 +246,45 @@ impl fmt::Display for Call {
             write!(f, " in {} rows", self.rows)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_the_same_digest_if_and_only_if_they_agree() {
+        let call = |operation, shape: [usize; 2], dim: Option<usize>, send: &[usize], receive: &[usize]| Call {
+            dim,
+            send: send.to_vec(),
+            receive: receive.to_vec(),
+            ..Call::new(operation, DType::F32, Shape::new(shape))
+        };
+        let (sum, max) = (Operation::AllReduce(ReduceOp::Sum), Operation::AllReduce(ReduceOp::Max));
+        let calls = [
+            call(sum, [2, 3], None, &[], &[]),
+            call(max, [2, 3], None, &[], &[]),
+            call(sum, [3, 2], None, &[], &[]),
+            call(Operation::AllGather, [2, 3], Some(0), &[], &[2, 4]),
+            call(Operation::AllGather, [4, 3], Some(0), &[], &[2, 4]),
+            call(Operation::AllGather, [4, 2], Some(0), &[], &[2, 4]),
+            call(Operation::Gather { root: 0 }, [4, 3], Some(0), &[], &[2, 4]),
+            call(Operation::ReduceScatter(ReduceOp::Sum), [6, 3], Some(0), &[2, 4], &[]),
+            call(Operation::ReduceScatter(ReduceOp::Sum), [6, 3], Some(0), &[4, 2], &[]),
+            call(Operation::Scatter { root: 1 }, [6, 3], Some(0), &[4, 2], &[]),
+            call(Operation::Broadcast { root: 1 }, [2, 3], None, &[], &[]),
+            Call { dtype: DType::F64, ..call(sum, [2, 3], None, &[], &[]) },
+        ];
+        for (me, a) in calls.iter().enumerate() {
+            for (them, b) in calls.iter().enumerate() {
+                assert!(a.digest().is_some());
+                assert_eq!(a.digest() == b.digest(), a.agrees(me, b, them), "{a} and {b}");
+            }
+        }
+        let exchange = |send: &[usize], receive: &[usize]| call(Operation::AllToAll, [4, 3], Some(0), send, receive);
+        let (even, uneven) = (exchange(&[6, 6], &[6, 6]), exchange(&[3, 9], &[3, 6]));
+        assert!(even.agrees(0, &even, 1) && even.digest().is_some());
+        assert!(uneven.digest().is_none() && exchange(&[6, 6], &[5, 5]).digest().is_none());
     }
 }

@@ -5,9 +5,11 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Looks before a waiter lets others run: a microsecond or two, when every rank has a core. No more, as the system may
-/// have put the peer on this very core all the same.
+/// Rounds of looks before a waiter lets others run: a microsecond or two, when every rank has a core. No more, as the
+/// system may have put the peer on this very core all the same.
 const SPINS: usize = 50;
+/// Looks in a round, between two pauses of the core, which may take as long as the wait.
+const LOOKS: usize = 16;
 /// The same when ranks share cores: the peer probably needs this one.
 const SPINS_SHARED: usize = 5;
 /// Looks with a yield in between before a waiter sleeps: some tens of microseconds when nobody else wants the core.
@@ -42,10 +44,10 @@ impl Bell {
         }
     }
 
-    /// Looks for a while whether it `is_over`.
-    pub(super) fn look(&self, is_over: impl Fn() -> bool) -> bool {
+    /// Looks for a while whether it `is_over`: closely, whether the peer `has_come`, which is why it mostly is.
+    pub(super) fn look(&self, has_come: impl Fn() -> bool, is_over: impl Fn() -> bool) -> bool {
         for _ in 0..self.spins {
-            if is_over() {
+            if (0..LOOKS).any(|_| has_come()) || is_over() {
                 return true;
             }
             core::hint::spin_loop();

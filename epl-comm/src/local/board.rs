@@ -2,13 +2,16 @@
 
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::num::NonZeroU64;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::arena::Arena;
 use super::bell::Bell;
-use super::memory::Memory;
+use super::memory::{Memory, Window};
+use super::number::Number;
 use super::quarrel::Quarrel;
 use super::roster::{CallId, Roster};
 use super::world::World;
@@ -35,25 +38,65 @@ pub(super) struct Board {
     links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
 }
 
-/// One member's place. Its counters lie on a cache line that only the member writes.
+/// One member's place, written by that member only.
+///
+/// What peers need in most calls lies on the first cache line: one look fetches it all.
 #[repr(C, align(128))]
 struct Slot {
     /// The last call this member has put its post up for.
     posted: AtomicU64,
-    /// The last call in which this member is done with everybody's memory.
-    left: AtomicU64,
-    /// Written by the member while `posted == left` on all slots; read by all while `posted` is ahead somewhere.
-    post: UnsafeCell<Option<Post>>,
+    heads: [UnsafeCell<Head>; 2],
+    /// The last call in which this member has said that it is done with everybody's memory.
+    left: Apart<AtomicU64>,
+    /// The posts of calls with an even and with an odd number: what was put up for a call may be looked at until its
+    /// member has met the others in the next one.
+    posts: [UnsafeCell<Option<Post>>; 2],
 }
 
-// SAFETY: `post` is reached only through `Meeting`, which exists between the two synchronisations, and by its member
-// outside of them; see there.
+/// On a cache line that nobody looks at who does not want this.
+#[derive(Default)]
+#[repr(align(64))]
+struct Apart<T>(T);
+
+/// The gist of a post.
+#[derive(Clone, Copy)]
+struct Head {
+    /// See [`Call::digest`].
+    digest: Option<NonZeroU64>,
+    window: Window,
+}
+
+// SAFETY: heads and posts are reached only through the `Meeting` of their call, and by their member before and after
+// that; see there.
 unsafe impl Sync for Slot {}
+
+impl Head {
+    fn of(post: &Post) -> Self {
+        // One of all numbers stands for two.
+        let digest = post.call.digest().and_then(|digest| NonZeroU64::new(digest.max(1)));
+        Self { digest, window: post.memory.window() }
+    }
+}
+
+impl Slot {
+    fn new() -> Self {
+        let head = || UnsafeCell::new(Head { digest: None, window: Window::NONE });
+        let (posted, left, posts) = Default::default();
+        Self { posted, heads: [head(), head()], left, posts }
+    }
+
+    fn head(&self, sequence: u64) -> *mut Head {
+        self.heads[(sequence % 2) as usize].get()
+    }
+
+    fn post(&self, sequence: u64) -> *mut Option<Post> {
+        self.posts[(sequence % 2) as usize].get()
+    }
+}
 
 impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
-        let slot = |_: &Rank| Slot { posted: AtomicU64::new(0), left: AtomicU64::new(0), post: UnsafeCell::new(None) };
-        let slots = members.iter().map(slot).collect();
+        let slots = members.iter().map(|_| Slot::new()).collect();
         let roster = Arc::new(Roster::new(name, members));
         Self { roster, slots, bell: world.bell(), children: Mutex::default(), links: Mutex::default() }
     }
@@ -72,16 +115,20 @@ impl Board {
     /// # Safety
     ///
     /// One thread at a time does this for a member, with `post.call.sequence` one above the last; and not again after
-    /// an error, or after a meeting that was not left.
+    /// an error, or while a meeting is neither left nor left early.
     pub(super) unsafe fn meet<'a>(&'a self, world: &'a World, member: usize, post: Post) -> Result<Meeting<'a>> {
         let sequence = post.call.sequence;
         let slot = &self.slots[member];
-        // SAFETY: everybody has left the last call, or this would not be called; nobody looks into the slot before
-        // `posted` says so; the caller is the only one who writes.
-        unsafe { *slot.post.get() = Some(post) };
+        // SAFETY: the place was last used two calls ago. This member has met everybody in the call between, to which
+        // they came when they were done with that one. Nobody looks before `posted` says so; the caller is the only
+        // one who writes.
+        unsafe {
+            *slot.head(sequence) = Head::of(&post);
+            *slot.post(sequence) = Some(post);
+        }
         slot.posted.store(sequence, Ordering::Release);
         self.bell.ring();
-        let meeting = Meeting { board: self, world, member, sequence };
+        let meeting = Meeting { board: self, world, member, sequence, is_uniform: false };
         meeting.wait_for_all(|slot| &slot.posted)?;
         Ok(meeting)
     }
@@ -124,32 +171,67 @@ impl fmt::Debug for Board {
 
 /// The time in which all posts of one call are up and may be looked at.
 ///
-/// Begins when all have posted; ends, for each member, when it has left. A member that drops it without leaving
-/// (it unwinds) keeps its post up for ever.
+/// Begins when all have posted; ends, for each member, when it leaves. Its own post stays up until the call after the
+/// next, if it does not wait for the others and take it back; for ever, if it drops this without leaving (it unwinds).
 pub(super) struct Meeting<'a> {
     board: &'a Board,
     world: &'a World,
     member: usize,
     sequence: u64,
+    /// Whether all are known to have made the same call, down to the digest.
+    is_uniform: bool,
 }
 
 impl Meeting<'_> {
     /// What a member has brought.
     pub(super) fn post(&self, member: usize) -> &Post {
-        // SAFETY: all have posted this call, which happened before; a slot is written again, or emptied, only after
-        // everybody has left, and this member has not, as `self` exists.
-        let post = unsafe { &*self.board.slots[member].post.get() };
+        // SAFETY: all have posted this call, which happened before. Its post is taken back only after everybody has
+        // left, and replaced only after everybody has come to the next call; this member has done neither, as `self`
+        // exists.
+        let post = unsafe { &*self.board.slots[member].post(self.sequence) };
         post.as_ref().expect("whoever has posted has a post")
     }
 
     /// All posts, in the order of the members.
     pub(super) fn posts(&self) -> impl ExactSizeIterator<Item = &Post> {
-        (0..self.board.slots.len()).map(|member| self.post(member))
+        (0..self.members()).map(|member| self.post(member))
+    }
+
+    /// How many members there are.
+    pub(super) fn members(&self) -> usize {
+        self.board.slots.len()
+    }
+
+    /// The call of a member of an all-to-all; of an even one, this member's own, which is the same and nearer.
+    pub(super) fn call(&self, member: usize) -> &Call {
+        if self.is_uniform { self.own_call() } else { &self.post(member).call }
+    }
+
+    /// Whether a member's buffer may be read.
+    pub(super) fn is_readable(&self, member: usize) -> bool {
+        !self.head(member).window.is_none()
+    }
+
+    /// The numbers that a member has brought to be read.
+    pub(super) fn numbers<N: Number>(&self, member: usize) -> &[N] {
+        // SAFETY: the post that owns the memory is up as long as `self` is; what is posted to be read is written by
+        // nobody.
+        unsafe { self.head(member).window.numbers() }
+    }
+
+    fn head(&self, member: usize) -> Head {
+        // SAFETY: as for a post.
+        unsafe { *self.board.slots[member].head(self.sequence) }
     }
 
     /// Compares all calls. Every member finds the same.
-    pub(super) fn check(&self) -> Result<()> {
-        let quarrel = Quarrel::among(self.board.slots.len(), |member| &self.post(member).call);
+    pub(super) fn check(&mut self) -> Result<()> {
+        let own = self.head(self.member).digest;
+        self.is_uniform = own.is_some() && (0..self.members()).all(|member| self.head(member).digest == own);
+        if self.is_uniform {
+            return Ok(());
+        }
+        let quarrel = Quarrel::among(self.members(), |member| &self.post(member).call);
         let Some(Quarrel { first, second, second_is_odd }) = quarrel else { return Ok(()) };
         let Roster { name, members, .. } = &*self.board.roster;
         Err(Error::Mismatch {
@@ -163,15 +245,31 @@ impl Meeting<'_> {
         })
     }
 
+    /// Says that this member is done, unless nobody waits for that, and leaves its post up. `all_do`: that members that
+    /// make the same call all leave like this.
+    pub(super) fn leave_early(self, all_do: bool) {
+        if !(all_do && self.is_uniform) {
+            self.done();
+        }
+    }
+
     /// Says that this member is done, waits for all the others, and takes its post back.
     pub(super) fn leave(self) -> Result<Post> {
-        let slot = &self.board.slots[self.member];
-        slot.left.store(self.sequence, Ordering::Release);
-        self.board.bell.ring();
-        self.wait_for_all(|slot| &slot.left)?;
+        self.done();
+        self.wait_for_all(|slot| &slot.left.0)?;
         // SAFETY: everybody has left; nobody looks before this member posts again.
-        let post = unsafe { &mut *slot.post.get() }.take();
+        let post = unsafe { &mut *self.board.slots[self.member].post(self.sequence) }.take();
         Ok(post.expect("this member has posted"))
+    }
+
+    fn done(&self) {
+        self.board.slots[self.member].left.0.store(self.sequence, Ordering::Release);
+        self.board.bell.ring();
+    }
+
+    /// Where results are made.
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        self.world.arena()
     }
 
     fn wait_for_all(&self, counter: fn(&Slot) -> &AtomicU64) -> Result<()> {
@@ -183,7 +281,7 @@ impl Meeting<'_> {
             if has_come() {
                 continue;
             }
-            if !bell.look(is_over) {
+            if !bell.look(has_come, is_over) {
                 let begun = Instant::now();
                 let is_over = || is_over() || self.world.is_overdue(begun);
                 self.world.sleep(roster.members[self.member], self.id(), &mut || bell.sleep(is_over));
@@ -223,7 +321,7 @@ impl Meeting<'_> {
 
     fn own_call(&self) -> &Call {
         // SAFETY: a member's own post is written by nobody else, and not by itself while it waits.
-        let own = unsafe { &*self.board.slots[self.member].post.get() };
+        let own = unsafe { &*self.board.slots[self.member].post(self.sequence) };
         &own.as_ref().expect("this member has posted").call
     }
 }

@@ -67,26 +67,61 @@ impl Divided {
     }
 }
 
-impl Memory {
-    /// The numbers, to be read.
+/// Where memory that may be read lies: all that a peer needs to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    start: *const u8,
+    len: usize,
+}
+
+// SAFETY: a place only; reading there is up to the unsafe `numbers`.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Nothing to be read.
+    pub(super) const NONE: Self = Self { start: core::ptr::null(), len: 0 };
+
+    pub(super) fn is_none(self) -> bool {
+        self.start.is_null()
+    }
+
+    /// The numbers there.
     ///
     /// # Panics
     ///
-    /// When the memory is not there to be read: a fault of this crate.
-    pub(super) fn numbers<N: Number>(&self) -> &[N] {
-        let Self::Read { owner, range } = self else { panic!("memory posted to be read is read") };
-        // SAFETY: any bits are a number.
-        let (before, numbers, after) = unsafe { owner[range.clone()].align_to::<N>() };
-        assert!(before.is_empty() && after.is_empty(), "memory of a tensor is aligned for its numbers");
-        numbers
+    /// When there is nothing to be read: a fault of this crate.
+    ///
+    /// # Safety
+    ///
+    /// While the slice lives, the memory does, and nobody writes it.
+    pub(super) unsafe fn numbers<'a, N: Number>(self) -> &'a [N] {
+        let start = self.start.cast::<N>();
+        assert!(
+            !self.is_none() && start.is_aligned(),
+            "memory posted to be read is there, and aligned for its numbers"
+        );
+        // SAFETY: in bounds and initialised, as it was a slice of bytes; aligned as asserted; any bits are a number;
+        // alive and unchanged by the caller's promise.
+        unsafe { core::slice::from_raw_parts(start, self.len / size_of::<N>()) }
+    }
+}
+
+impl Memory {
+    /// Where it lies, if it may be read.
+    pub(super) fn window(&self) -> Window {
+        let Self::Read { owner, range } = self else { return Window::NONE };
+        let bytes: &[u8] = &owner[range.clone()];
+        Window { start: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// The memory itself, to be kept: the very same where the buffer is all of it, otherwise a copy. Whoever writes it
-    /// later, while others hold it, makes a copy first.
-    pub(super) fn shared<N: Number>(&self) -> Arc<Bytes> {
+    /// The memory itself, to be kept, where the buffer is all of it. Whoever writes it later, while others hold it,
+    /// makes a copy first.
+    pub(super) fn shared(&self) -> Option<Arc<Bytes>> {
         match self {
-            Self::Read { owner, range } if *range == (0..owner.len()) => owner.clone(),
-            _ => Arc::new(N::into_bytes(self.numbers::<N>().to_vec())),
+            Self::Read { owner, range } if *range == (0..owner.len()) => Some(owner.clone()),
+            _ => None,
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::operation::ReduceOp;
 pub(super) unsafe trait Number: Copy + Send + Sync + 'static {
     /// What is reduced in: f32 for the 16-bit floats, which would lose a bit with every addition.
     type Wide: Copy + Default;
+    /// Whether that is the type itself.
+    const IS_WIDE: bool = size_of::<Self>() == size_of::<Self::Wide>();
 
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
@@ -25,6 +27,8 @@ pub(super) unsafe trait Number: Copy + Send + Sync + 'static {
     /// Only floats have one; a call for a mean of whole numbers is refused before it is made.
     fn divide(a: Self::Wide, count: usize) -> Self::Wide;
     fn into_bytes(numbers: Vec<Self>) -> Bytes;
+    /// The other way round, if the memory is one of such numbers.
+    fn from_bytes(bytes: Bytes) -> Option<Vec<Self>>;
 
     fn as_bytes(numbers: &[Self]) -> &[u8] {
         // SAFETY: a number has no padding; the slice is that long in bytes.
@@ -52,6 +56,10 @@ macro_rules! number {
 
             fn into_bytes(numbers: Vec<Self>) -> Bytes {
                 Bytes::from_elems(numbers)
+            }
+
+            fn from_bytes(bytes: Bytes) -> Option<Vec<Self>> {
+                bytes.try_into_vec().ok()
             }
         }
     )+};
@@ -154,11 +162,18 @@ pub(super) fn reduce<'a, N: Number>(
 
 fn blocks<'a, N: Number>(
     to: &mut [N],
-    before: impl Iterator<Item = &'a [N]> + Clone,
-    after: impl Iterator<Item = &'a [N]> + Clone,
+    before: impl ExactSizeIterator<Item = &'a [N]> + Clone,
+    after: impl ExactSizeIterator<Item = &'a [N]> + Clone,
     combine: impl Fn(N::Wide, N::Wide) -> N::Wide,
     finish: impl Fn(N::Wide) -> N::Wide,
 ) {
+    if N::IS_WIDE && before.len() == 0 {
+        // Nothing is lost on the way, so no other place is needed.
+        for other in after {
+            to.iter_mut().zip(other).for_each(|(own, other)| *own = N::narrow(combine(own.widen(), other.widen())));
+        }
+        return to.iter_mut().for_each(|own| *own = N::narrow(finish(own.widen())));
+    }
     let mut wide = [N::Wide::default(); BLOCK];
     for (number, block) in to.chunks_mut(BLOCK).enumerate() {
         let wide = &mut wide[..block.len()];
@@ -168,8 +183,9 @@ fn blocks<'a, N: Number>(
             .map(|numbers| &numbers[place.clone()])
             .chain(iter::once(&*block))
             .chain(after.clone().map(|numbers| &numbers[place.clone()]));
-        let first = parts.next().into_iter().flatten();
-        wide.iter_mut().zip(first).for_each(|(wide, number)| *wide = number.widen());
+        if let Some(first) = parts.next() {
+            wide.iter_mut().zip(first).for_each(|(wide, number)| *wide = number.widen());
+        }
         for part in parts {
             wide.iter_mut().zip(part).for_each(|(wide, number)| *wide = combine(*wide, number.widen()));
         }

@@ -73,13 +73,10 @@ mod tests {
     fn two_ranks_may_be_apart_but_not_in_another_order() {
         let group = |members: &[usize]| Arc::new(Roster::new("g", members.iter().copied().map(Rank).collect()));
         let (all, pair, others) = (group(&[0, 1, 2]), group(&[0, 1]), group(&[1, 2]));
-        let call = |roster: &Arc<Roster>, sequence| CallId {
-            roster: roster.clone(),
-            operation: Operation::Barrier,
-            sequence,
-        };
+        let call =
+            |roster: &Arc<Roster>, sequence| CallId { roster: roster.clone(), operation: Operation::Barrier, sequence };
         let order = Order::default();
-        let mut issue = |rank: usize, roster: &Arc<Roster>, sequence| order.issue(Rank(rank), &call(roster, sequence));
+        let issue = |rank: usize, roster: &Arc<Roster>, sequence| order.issue(Rank(rank), &call(roster, sequence));
         for (rank, roster, sequence) in [(0, &all, 1), (0, &pair, 1), (2, &all, 1), (2, &others, 1), (1, &all, 1)] {
             assert_eq!(issue(rank, roster, sequence), Ok(()));
         }
@@ -87,9 +84,6 @@ mod tests {
         assert_eq!(issue(1, &pair, 1), Ok(()));
         assert_eq!(issue(0, &all, 2), Ok(()));
         let error = issue(1, &pair, 2);
-        assert!(
-            matches!(error, Err(Error::Order { first: Rank(0), second: Rank(1), count: 3, .. })),
-            "{error:?}"
-        );
+        assert!(matches!(error, Err(Error::Order { first: Rank(0), second: Rank(1), count: 3, .. })), "{error:?}");
     }
 }

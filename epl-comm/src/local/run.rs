@@ -143,7 +143,10 @@ impl Launcher {
         let results = thread::scope(|scope| {
             let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
             let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
-            threads.into_iter().map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join)).collect::<Vec<_>>()
+            threads
+                .into_iter()
+                .map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join))
+                .collect::<Vec<_>>()
         });
         helpers.join();
         let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));

@@ -17,6 +17,10 @@ use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Transport, of_one_color};
 
+/// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by every
+/// member that wants it, instead of a part by each.
+const SMALL: usize = 8 << 10;
+
 /// A member of a [`Board`].
 #[derive(Debug)]
 pub(super) struct LocalTransport {
@@ -60,26 +64,37 @@ impl LocalTransport {
             )));
         }
         let staged = stage(&call, buffer, self.member)?;
-        let (memory, mut kept) = match call.operation {
-            operation if writes(operation, self.member) => (Memory::Write(Divided::new(staged.bytes)), None),
-            operation if hides(operation, self.member) => (Memory::Hidden, Some(staged.bytes)),
-            _ => (Memory::Read { owner: staged.bytes, range: staged.range.clone() }, None),
+        let stays = is_small(&call);
+        let (memory, mut kept) = match &call {
+            call if writes(call, self.member) => (Memory::Write(Divided::new(staged.bytes)), None),
+            call if hides(call.operation, self.member) => (Memory::Hidden, Some(staged.bytes)),
+            _ => {
+                let kept = stays.then(|| staged.bytes.clone());
+                (Memory::Read { owner: staged.bytes, range: staged.range.clone() }, kept)
+            }
         };
+        let leaves_early = kept.is_some();
         // SAFETY: `busy` is held; the number is the next one; after an error the world has failed, which was looked
         // for above, and after a panic `busy` is poisoned.
-        let meeting = unsafe { self.board.meet(&self.world, self.member, Post { call, memory }) }?;
+        let mut meeting = unsafe { self.board.meet(&self.world, self.member, Post { call, memory }) }?;
         let made = meeting.check().and_then(|()| work(&meeting, self.member, &mut kept));
-        let post = meeting.leave();
+        let post = match leaves_early {
+            true => {
+                meeting.leave_early(stays);
+                Ok(None)
+            }
+            false => meeting.leave().map(Some),
+        };
         // A mismatch is known to all; it goes before what else may have happened by then.
         if let Some(made) = made? {
             post?;
             let range = 0..made.len();
             return Ok(staged.home.bring(made, range));
         }
-        let bytes = match post?.memory {
-            Memory::Write(memory) => memory.into_owner(),
-            Memory::Read { owner, .. } => owner,
-            Memory::Hidden => kept.expect("hidden memory was kept"),
+        let bytes = match post?.map(|post| post.memory) {
+            Some(Memory::Write(memory)) => memory.into_owner(),
+            Some(Memory::Read { owner, .. }) => owner,
+            Some(Memory::Hidden) | None => kept.expect("what was not taken back was kept"),
         };
         Ok(staged.home.bring(bytes, staged.range))
     }
@@ -107,14 +122,25 @@ fn stage(call: &Call, buffer: Buffer, member: usize) -> Result<Staged> {
         return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
     }
     let staged = Staged::new(buffer)?;
-    Ok(if writes(call.operation, member) { staged.whole() } else { staged })
+    // What stays on the board must not keep a large memory, of which it is a part.
+    Ok(if writes(call, member) || is_small(call) { staged.whole() } else { staged })
 }
 
-/// Whether the members write a member's buffer, each its own part.
-fn writes(operation: Operation, member: usize) -> bool {
-    match operation {
-        Operation::AllReduce(_) => true,
-        Operation::Reduce { root, .. } => root == member,
+/// Whether no member brings a large buffer, as far as this one can know: members that agree come to the same answer,
+/// but for those of an uneven all-to-all.
+fn is_small(call: &Call) -> bool {
+    let elements = match call.operation {
+        Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(&0),
+        _ => call.shape.num_elements(),
+    };
+    elements * call.dtype.size() <= SMALL
+}
+
+/// Whether the members write a member's buffer, each its own part. All come to the same answer.
+fn writes(call: &Call, member: usize) -> bool {
+    match call.operation {
+        Operation::AllReduce(_) => !is_small(call),
+        Operation::Reduce { root, .. } => root == member && !is_small(call),
         _ => false,
     }
 }

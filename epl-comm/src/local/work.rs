@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Bytes;
 
-use super::board::{Meeting, Post};
+use super::board::Meeting;
 use super::memory::Memory;
 use super::number::{Number, reduce, with_number};
 use crate::error::Result;
@@ -21,39 +21,55 @@ const SENDER: usize = 0;
 const LINE: usize = 64;
 
 /// Does this member's share. Returns its result when that is not in the posted buffer; `kept` is memory of its own
-/// that was not posted.
+/// that it may write.
 pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<Bytes>>) -> Result<Option<Arc<Bytes>>> {
     let call = &meeting.post(member).call;
-    let (rows, send) = (call.rows, &call.send);
-    with_number!(call.dtype, N => match call.operation {
-        Operation::AllReduce(op) => {
-            all_reduce::<N>(meeting, member, call.shape.num_elements(), op);
-            None
+    let (rows, send, len) = (call.rows, &call.send, call.shape.num_elements());
+    let is_written = |member: usize| !meeting.is_readable(member);
+    with_number!(call.dtype, N => {
+        let made = |numbers: Vec<N>| Some(Arc::new(meeting.arena().bytes(numbers)));
+        match call.operation {
+            Operation::AllReduce(op) if is_written(member) => {
+                all_reduce::<N>(meeting, member, len, op);
+                None
+            }
+            Operation::Reduce { op, root } if is_written(root) => {
+                reduce_for_root::<N>(meeting, member, root, len, op);
+                None
+            }
+            Operation::Reduce { root, .. } | Operation::Gather { root } if root != member => None,
+            Operation::AllReduce(op) | Operation::Reduce { op, .. } => {
+                made(reduce_columns::<N>(meeting, 1, len, 0..len, op))
+            }
+            Operation::AllGather | Operation::Gather { .. } | Operation::Split => {
+                made(all_gather::<N>(meeting, rows, &call.receive))
+            }
+            Operation::ReduceScatter(op) => {
+                let (width, columns) = columns(send, member);
+                made(reduce_columns::<N>(meeting, rows, width, columns, op))
+            }
+            Operation::Scatter { root } => made(scatter::<N>(meeting, rows, member, root, send)),
+            Operation::AllToAll => made(all_to_all::<N>(meeting, rows, member, &call.receive)),
+            Operation::Broadcast { root } if root != member => {
+                let numbers: &[N] = meeting.numbers(root);
+                copy_over(numbers, kept).or_else(|| made(copy(meeting, numbers)))
+            }
+            Operation::Receive => {
+                let sent = &meeting.post(SENDER).memory;
+                sent.shared().or_else(|| made(copy(meeting, meeting.numbers(SENDER))))
+            }
+            Operation::Send | Operation::Broadcast { .. } | Operation::Barrier => None,
         }
-        Operation::Reduce { op, root } => {
-            reduce_for_root::<N>(meeting, member, root, call.shape.num_elements(), op);
-            None
-        }
-        Operation::Gather { root } if root != member => None,
-        Operation::AllGather | Operation::Gather { .. } | Operation::Split => Some(Arc::new(all_gather::<N>(meeting, rows, &call.receive))),
-        Operation::ReduceScatter(op) => Some(Arc::new(reduce_scatter::<N>(meeting, rows, member, send, op))),
-        Operation::Scatter { root } => Some(Arc::new(scatter::<N>(meeting, rows, member, root, send))),
-        Operation::AllToAll => Some(Arc::new(all_to_all::<N>(meeting, rows, member, &call.receive))),
-        Operation::Broadcast { root } if root != member => {
-            Some(broadcast::<N>(meeting.post(root).memory.numbers(), kept.take()))
-        }
-        Operation::Receive => Some(meeting.post(SENDER).memory.shared::<N>()),
-        Operation::Send | Operation::Broadcast { .. } | Operation::Barrier => None,
     })
 }
 
 /// Reduces this member's slice of all buffers, and leaves the result in all of them.
 fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: ReduceOp) {
-    let mut slices: Vec<&mut [N]> = Vec::with_capacity(meeting.posts().len());
+    let mut slices: Vec<&mut [N]> = Vec::with_capacity(meeting.members());
     for post in meeting.posts() {
         let Memory::Write(memory) = &post.memory else { panic!("an all-reduce posts memory to be written") };
         assert_eq!(memory.len::<N>(), len, "a buffer of an all-reduce covers its memory as a whole");
-        let range = own_lines::<N>(len, meeting.posts().len(), member);
+        let range = own_lines::<N>(len, meeting.members(), member);
         // SAFETY: all members have the same length, as their calls agree; slice `member` of every buffer is this
         // member's alone, once in this loop, until it leaves, and the meeting is not left before this function returns.
         slices.push(unsafe { memory.part::<N>(range) });
@@ -74,12 +90,12 @@ fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: R
 fn reduce_for_root<N: Number>(meeting: &Meeting<'_>, member: usize, root: usize, len: usize, op: ReduceOp) {
     let Memory::Write(memory) = &meeting.post(root).memory else { panic!("a root posts memory to be written") };
     assert_eq!(memory.len::<N>(), len, "a buffer that is written covers its memory as a whole");
-    let members = meeting.posts().len();
+    let members = meeting.members();
     let range = own_lines::<N>(len, members, member);
     // SAFETY: the root's memory is as long on every member, as their calls agree; slice `member` of it is this
     // member's alone until it leaves, and the meeting is not left before this function returns.
     let sum = unsafe { memory.part::<N>(range.clone()) };
-    let part = |member: usize| &meeting.post(member).memory.numbers::<N>()[range.clone()];
+    let part = |member: usize| &meeting.numbers::<N>(member)[range.clone()];
     reduce(sum, (0..root).map(part), (root + 1..members).map(part), op);
 }
 
@@ -90,72 +106,83 @@ fn own_lines<N>(len: usize, members: usize, member: usize) -> Range<usize> {
     (lines.start * line).min(len)..(lines.end * line).min(len)
 }
 
-/// Row by row, every member's part of the row.
-fn all_gather<N: Number>(meeting: &Meeting<'_>, rows: usize, receive: &[usize]) -> Bytes {
-    let parts: Vec<&[N]> = meeting.posts().map(|post| post.memory.numbers()).collect();
-    let mut all = Vec::with_capacity(rows * receive.iter().sum::<usize>());
-    for row in 0..rows {
-        for (part, width) in parts.iter().zip(receive) {
-            all.extend_from_slice(&part[row * width..][..*width]);
-        }
-    }
-    N::into_bytes(all)
+/// The width of a row that is divided in this way, and which columns are a member's.
+fn columns(widths: &[usize], member: usize) -> (usize, Range<usize>) {
+    let before: usize = widths[..member].iter().sum();
+    (widths.iter().sum(), before..before + widths[member])
 }
 
-/// Row by row, this member's part of the row, reduced over all buffers.
-fn reduce_scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, send: &[usize], op: ReduceOp) -> Bytes {
-    let buffers: Vec<&[N]> = meeting.posts().map(|post| post.memory.numbers()).collect();
-    let width: usize = send.iter().sum();
-    let before: usize = send[..member].iter().sum();
-    let mut reduced = Vec::with_capacity(rows * send[member]);
+/// Row by row, every member's part of the row.
+fn all_gather<N: Number>(meeting: &Meeting<'_>, rows: usize, receive: &[usize]) -> Vec<N> {
+    let parts = (0..meeting.members()).map(|member| meeting.numbers::<N>(member)).collect();
+    side_by_side(meeting, rows, parts, receive)
+}
+
+/// Row by row of `width` numbers, some columns, reduced over all buffers.
+fn reduce_columns<N: Number>(
+    meeting: &Meeting<'_>,
+    rows: usize,
+    width: usize,
+    columns: Range<usize>,
+    op: ReduceOp,
+) -> Vec<N> {
+    let mut reduced = meeting.arena().vec(rows * columns.len());
     let chunk = CHUNK / size_of::<N>();
     for row in 0..rows {
-        let part = row * width + before..row * width + before + send[member];
+        let part = row * width + columns.start..row * width + columns.end;
         for start in part.clone().step_by(chunk) {
             let range = start..(start + chunk).min(part.end);
             let done = reduced.len();
-            reduced.extend_from_slice(&buffers[0][range.clone()]);
-            let others = buffers[1..].iter().map(|buffer| &buffer[range.clone()]);
+            reduced.extend_from_slice(&meeting.numbers::<N>(0)[range.clone()]);
+            let others = (1..meeting.members()).map(|member| &meeting.numbers::<N>(member)[range.clone()]);
             reduce(&mut reduced[done..], iter::empty(), others, op);
         }
     }
-    N::into_bytes(reduced)
+    reduced
 }
 
 /// Row by row, this member's part of the root's row.
-fn scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, root: usize, send: &[usize]) -> Bytes {
-    let buffer: &[N] = meeting.post(root).memory.numbers();
-    let width: usize = send.iter().sum();
-    let before: usize = send[..member].iter().sum();
-    let mut part = Vec::with_capacity(rows * send[member]);
-    (0..rows).for_each(|row| part.extend_from_slice(&buffer[row * width + before..][..send[member]]));
-    N::into_bytes(part)
+fn scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, root: usize, send: &[usize]) -> Vec<N> {
+    let buffer: &[N] = meeting.numbers(root);
+    let (width, columns) = columns(send, member);
+    let mut part = meeting.arena().vec(rows * columns.len());
+    (0..rows).for_each(|row| part.extend_from_slice(&buffer[row * width..][columns.clone()]));
+    part
 }
 
 /// From every buffer the piece for this member; the pieces are put side by side, row by row.
-fn all_to_all<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, receive: &[usize]) -> Bytes {
-    let mut pieces: Vec<&[N]> = Vec::with_capacity(receive.len());
-    for (Post { call, memory }, width) in meeting.posts().zip(receive) {
-        let before: usize = call.send[..member].iter().sum();
-        pieces.push(&memory.numbers::<N>()[before..][..rows * width]);
-    }
-    let mut all = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
-    for row in 0..rows {
-        for (piece, width) in pieces.iter().zip(receive) {
-            all.extend_from_slice(&piece[row * width..][..*width]);
-        }
-    }
-    N::into_bytes(all)
+fn all_to_all<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, receive: &[usize]) -> Vec<N> {
+    let piece = |from: usize| {
+        let before: usize = meeting.call(from).send[..member].iter().sum();
+        &meeting.numbers::<N>(from)[before..]
+    };
+    side_by_side(meeting, rows, (0..meeting.members()).map(piece).collect(), receive)
 }
 
-/// The root's buffer, copied over this member's own where nobody else holds that.
-fn broadcast<N: Number>(root: &[N], own: Option<Arc<Bytes>>) -> Arc<Bytes> {
-    if let Some(mut own) = own
-        && let Some(place) = Arc::get_mut(&mut own)
-        && place.len() == size_of_val(root)
-    {
-        place.copy_from_slice(N::as_bytes(root));
-        return own;
+/// Row by row, so many numbers of every part's row.
+fn side_by_side<N: Number>(meeting: &Meeting<'_>, rows: usize, parts: Vec<&[N]>, widths: &[usize]) -> Vec<N> {
+    let mut all = meeting.arena().vec(rows * widths.iter().sum::<usize>());
+    for row in 0..rows {
+        for (part, width) in parts.iter().zip(widths) {
+            all.extend_from_slice(&part[row * width..][..*width]);
+        }
     }
-    Arc::new(N::into_bytes(root.to_vec()))
+    all
+}
+
+/// A copy over memory of the member's own, where nobody else holds that.
+fn copy_over<N: Number>(numbers: &[N], own: &mut Option<Arc<Bytes>>) -> Option<Arc<Bytes>> {
+    let mut own = own.take()?;
+    let place = Arc::get_mut(&mut own)?;
+    if place.len() != size_of_val(numbers) {
+        return None;
+    }
+    place.copy_from_slice(N::as_bytes(numbers));
+    Some(own)
+}
+
+fn copy<N: Number>(meeting: &Meeting<'_>, numbers: &[N]) -> Vec<N> {
+    let mut all = meeting.arena().vec(numbers.len());
+    all.extend_from_slice(numbers);
+    all
 }

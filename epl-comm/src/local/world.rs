@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
+use super::arena::Arena;
 use super::bell::Bell;
 use super::order::Order;
 use super::roster::CallId;
@@ -35,6 +36,7 @@ pub(super) struct World {
     waits: Waits,
     watch: Watch,
     order: Order,
+    arena: Arc<Arena>,
     failure: OnceLock<Failure>,
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Whether ranks outnumber cores.
@@ -60,7 +62,10 @@ enum Cause {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { time_limit, check_order, .. } = self;
-        f.debug_struct("Watch").field("time_limit", time_limit).field("check_order", check_order).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("time_limit", time_limit)
+            .field("check_order", check_order)
+            .finish_non_exhaustive()
     }
 }
 
@@ -82,6 +87,7 @@ impl World {
             waits: Waits::new(ranks),
             watch,
             order: Order::default(),
+            arena: Arc::default(),
             failure: OnceLock::new(),
             bells: Mutex::new(Vec::new()),
             crowded: ranks > cores,
@@ -107,6 +113,11 @@ impl World {
             };
             self.fail_together(lowest, error);
         }
+    }
+
+    /// Where results are made.
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
     }
 
     /// A bell that failures and ends ring too.
@@ -172,9 +183,7 @@ impl World {
     fn record(&self, failure: Failure) {
         let is_first = self.failure.set(failure).is_ok();
         self.ring();
-        if is_first
-            && let (Some(report), Some(failure)) = (&self.watch.on_failure, self.failure())
-        {
+        if is_first && let (Some(report), Some(failure)) = (&self.watch.on_failure, self.failure()) {
             // The caller's code: what it does with a failure must not become another one.
             let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
         }

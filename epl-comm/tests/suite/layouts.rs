@@ -4,8 +4,8 @@
 //! through the conversion.
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::testing::run_ranks;
 use epl_comm::differentiable::all_to_all_rows;
+use epl_comm::testing::run_ranks;
 use epl_comm::{Error, Partial, ProcessGroup, Split, catch, copied, shard_range, sliced};
 
 use crate::model::Array;

@@ -66,8 +66,13 @@ pub fn kinds() -> impl Strategy<Value = Kind> {
 pub fn programs(ranks: core::ops::RangeInclusive<usize>) -> impl Strategy<Value = Program> {
     let dtypes = prop::sample::select(vec![DType::F64, DType::F32, DType::F16, DType::I64, DType::I32]);
     let lens = prop_oneof![4 => 0..40usize, 1 => 900..3000usize];
-    let step = (0..3usize, kinds(), lens, dtypes, any::<bool>())
-        .prop_map(|(split, kind, len, dtype, started)| Step { split, kind, len, dtype, started });
+    let step = (0..3usize, kinds(), lens, dtypes, any::<bool>()).prop_map(|(split, kind, len, dtype, started)| Step {
+        split,
+        kind,
+        len,
+        dtype,
+        started,
+    });
     let colors = prop::collection::vec(0..3usize, MOST);
     (ranks, prop::collection::vec(colors, 2), prop::collection::vec(step, 1..12))
         .prop_map(|(ranks, splits, steps)| Program { ranks, splits, steps })

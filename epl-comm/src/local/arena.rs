@@ -1,0 +1,159 @@
+//! Memory for large results, used again for the next one when a result is dropped.
+//!
+//! The system clears memory before it hands it out, page by page: for a large result that takes longer than the
+//! collective that fills it, and an allocator gives such memory back to the system at once.
+
+use core::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Bytes;
+use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+
+use super::number::Number;
+
+/// Smaller results are left to the allocator, which keeps their memory itself.
+const LEAST: usize = 32 << 10;
+/// Memory that nobody has wanted for so long goes back.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Memory of dropped results.
+#[derive(Debug, Default)]
+pub(super) struct Arena(Mutex<Vec<Idle>>);
+
+#[derive(Debug)]
+struct Idle {
+    bytes: Bytes,
+    since: Instant,
+}
+
+impl Arena {
+    /// An empty list with room for so many numbers.
+    pub(super) fn vec<N: Number>(&self, capacity: usize) -> Vec<N> {
+        let wanted = capacity * size_of::<N>();
+        let found = if wanted < LEAST { None } else { self.take(wanted, align_of::<N>()) };
+        match found.and_then(N::from_bytes) {
+            Some(mut numbers) => {
+                numbers.clear();
+                numbers
+            }
+            None => Vec::with_capacity(capacity),
+        }
+    }
+
+    /// The bytes of a list made by [`vec`](Self::vec), which come back here.
+    pub(super) fn bytes<N: Number>(self: &Arc<Self>, numbers: Vec<N>) -> Bytes {
+        let len = size_of_val(&*numbers);
+        let bytes = N::into_bytes(numbers);
+        if len < LEAST {
+            return bytes;
+        }
+        let lease = Lease { bytes: Some(bytes), arena: Arc::downgrade(self) };
+        // SAFETY: all `len` bytes of it are initialised, as they were in a list.
+        unsafe { Bytes::from_controller(Box::new(lease), len) }
+    }
+
+    /// Memory of at least `wanted` bytes and not many more.
+    fn take(&self, wanted: usize, align: usize) -> Option<Bytes> {
+        let mut idle = self.idle();
+        let fits = |bytes: &Bytes| bytes.align() == align && (wanted..=wanted + wanted / 4).contains(&bytes.len());
+        let candidates = idle.iter().enumerate().filter(|(_, idle)| fits(&idle.bytes));
+        let (index, _) = candidates.min_by_key(|(_, idle)| idle.bytes.len())?;
+        Some(idle.swap_remove(index).bytes)
+    }
+
+    fn give(&self, bytes: Bytes) {
+        self.idle().push(Idle { bytes, since: Instant::now() });
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| idle.since.elapsed() < IDLE);
+        idle
+    }
+}
+
+/// Memory that goes back to its arena.
+struct Lease {
+    bytes: Option<Bytes>,
+    arena: Weak<Arena>,
+}
+
+impl Lease {
+    fn own(&self) -> &Bytes {
+        self.bytes.as_ref().expect("a lease has its memory until it is dropped")
+    }
+}
+
+impl AllocationController for Lease {
+    fn alloc_align(&self) -> usize {
+        self.own().align()
+    }
+
+    fn property(&self) -> AllocationProperty {
+        AllocationProperty::Other
+    }
+
+    fn memory(&self, _policy: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
+        let bytes: &[u8] = self.own();
+        // SAFETY: the same layout; what is initialised may be taken for what need not be.
+        Ok(unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) })
+    }
+
+    unsafe fn memory_mut(&mut self, _policy: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
+        let bytes: &mut [u8] = self.bytes.as_mut().expect("a lease has its memory until it is dropped");
+        // SAFETY: the same layout; the caller promises to write what is initialised only.
+        Ok(unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let (Some(bytes), Some(arena)) = (self.bytes.take(), self.arena.upgrade()) {
+            arena.give(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(bytes: &Bytes) -> usize {
+        bytes.as_ptr() as usize
+    }
+
+    fn filled<N: Number>(arena: &Arc<Arena>, number: N, len: usize) -> Bytes {
+        let mut numbers = arena.vec(len);
+        numbers.resize(len, number);
+        arena.bytes(numbers)
+    }
+
+    #[test]
+    fn memory_is_used_again_for_what_is_as_large() {
+        let arena = Arc::new(Arena::default());
+        let mut first = filled(&arena, 1.5_f32, 10_000);
+        assert_eq!((first.len(), first[..4].to_vec()), (40_000, 1.5_f32.to_ne_bytes().to_vec()));
+        first[0] = 7;
+        assert_eq!(first[0], 7);
+        let (old, copy) = (place(&first), first.clone());
+        assert_eq!(copy[..], first[..]);
+        drop(first);
+        let larger = filled(&arena, 2.0_f32, 20_000);
+        let other = filled(&arena, 2.0_f64, 5_000);
+        assert!(place(&larger) != old && place(&other) != old);
+        let again = filled(&arena, 3_i32, 9_000);
+        assert_eq!((place(&again), again.len()), (old, 36_000));
+        assert!(again.chunks(4).all(|number| number == 3_i32.to_ne_bytes()));
+    }
+
+    #[test]
+    fn what_outlives_the_arena_is_freed_and_small_memory_is_not_kept() {
+        let arena = Arc::new(Arena::default());
+        drop(filled(&arena, 1_u8, LEAST - 1));
+        assert!(arena.idle().is_empty());
+        let bytes = filled(&arena, 1_u8, LEAST);
+        drop(arena);
+        assert_eq!(bytes[LEAST - 1], 1);
+    }
+}
