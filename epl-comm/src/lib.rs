@@ -7,7 +7,7 @@
 //!        rank 0                              rank 1                      what it is
 //! ┌──────────────────────┐          ┌──────────────────────┐
 //! │ Copied Split Partial │          │ Copied Split Partial │   layouts: which member holds what, as types
-//! │      custom_vjp      │          │      custom_vjp      │   collectives that are part of a graph
+//! │    differentiable    │          │    differentiable    │   collectives that are part of a graph
 //! ├──────────────────────┤          ├──────────────────────┤
 //! │     ProcessGroup     │          │     ProcessGroup     │   tensors; order; who may call
 //! │  all_reduce ...      │          │  all_reduce ...      │   blocking
@@ -41,20 +41,23 @@
 //! - **Calls are compared before memory is touched.** Members that call different things all get an
 //!   [`Error::Mismatch`] with both calls.
 //! - **Nobody waits for ever.** A rank that fails, panics or leaves releases the others with an error that names it;
-//!   ranks that wait for each other in different groups all get an [`Error::Deadlock`] that names the calls. What has
-//!   failed stays failed. Code without `Result` carries an error by [`unwind`] to [`catch`].
+//!   ranks that wait for each other in different groups all get an [`Error::Deadlock`] that names the calls; a rank that
+//!   does not come within the time limit ([`local::Launcher`]) is named by an [`Error::Timeout`], with its last call
+//!   from the [`Log`] that every rank keeps. What has failed stays failed. Code without `Result` carries an error by
+//!   [`unwind`] to [`catch`].
 //! - **One order.** Blocking and started collectives of a group run in the order of the calls. One thread uses all
 //!   groups of a rank.
 //! - **Nothing is freed that a peer reads.** A call owns its buffers until all members have left it.
 //!
 //! # What is not here
 //!
-//! Which rank holds what, and when to communicate: that is the business of the crates above. Timeouts: a rank that
-//! computes for ever keeps its peers waiting.
+//! Which rank holds what, and when to communicate: that is the business of the crates above. Stopping a rank that hangs:
+//! its peers are released, but a thread ends by itself or with the process.
 //!
 //! # Features
 //!
 //! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors. The local transport stages them through host memory.
+//! - `ndarray`: the same on tensors of Burn's NdArray, with which the tests walk the way of a backend that is not Flex.
 #![warn(missing_docs)]
 
 mod rank;

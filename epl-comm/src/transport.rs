@@ -8,13 +8,32 @@ use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 
-/// One rank's place in one group, over some medium: `local` threads today.
+/// One rank's place in one group, over some medium.
 ///
 /// Below [`ProcessGroup`](crate::ProcessGroup), which knows tensors, graphs, threads and order; a transport knows
 /// buffers only. All methods block; a group calls [`run`](Self::run) from one thread at a time, in the order of the
 /// calls' numbers.
 ///
-/// A transport must never leave a member waiting for one that cannot come any more.
+/// # Writing one
+///
+/// `epl-comm/examples/own_transport.rs` is a whole one in two hundred lines. What it must do:
+///
+/// | | must |
+/// |---|---|
+/// | numbers | [`reserve`](Self::reserve) gives 1, 2, 3, … for each group and each link; the same number is the same call on all members |
+/// | calls | every member's [`Call`] is compared ([`Call::agrees`]) before anything is done with memory; all members get the same [`Error::Mismatch`] |
+/// | results | those that [`Operation`] says, row by row as [`Call`] draws it; who gets none is given back its own buffer |
+/// | bits | a reduction is taken in the order of the members, or at least gives all members the same bits; 16-bit floats are summed in f32 |
+/// | memory | a buffer belongs to the call until no peer can reach it any more, also when the call fails |
+/// | place | the result lies on the device of the buffer, in its element type; it may be flat |
+/// | failure | a member is never left waiting for one that cannot come: it failed, left, or made another call; after the first failure every call fails, in all groups |
+/// | threads | different groups are called from different threads (a helper thread for each group with started calls) |
+///
+/// What it need not do: checking arguments, graphs, started calls, logs, order within a rank, groups of one.
+///
+/// Launching is its own: it makes one transport for each rank over all ranks, and gives it to
+/// [`ProcessGroup::new`](crate::ProcessGroup::new). What to test it with is in `epl-comm/tests/suite`: conformance (every
+/// collective, element type and way of calling, against a model on one thread), random programs, faults.
 pub trait Transport: Debug + Send + Sync {
     /// The name of the group.
     fn name(&self) -> &str;

@@ -96,9 +96,12 @@ fn on_backend<const N: usize>(
         DispatchTensorKind::Flex(_) => attach_on!(Flex),
         #[cfg(feature = "cuda")]
         DispatchTensorKind::Cube(_) => attach_on!(burn::backend::Cube),
+        #[cfg(feature = "ndarray")]
+        #[allow(deprecated, reason = "it is there, and others still use it")]
+        DispatchTensorKind::NdArray(_) => attach_on!(burn::backend::NdArray),
         #[allow(unreachable_patterns, reason = "other backends exist only when a user enables them in Burn")]
         _ => Err(Error::invalid(
-            "a custom operation has no code for this backend; enabled: Flex, and CUDA with feature `cuda`",
+            "a custom operation has no code for this backend; enabled: Flex, CUDA with feature `cuda`, NdArray with feature `ndarray`",
         )),
     }
 }

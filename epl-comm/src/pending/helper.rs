@@ -120,7 +120,10 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            self.helpers.0.retired.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            let mut retired = self.helpers.0.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            // A world may make and drop many groups.
+            retired.retain(|thread| !thread.is_finished());
+            retired.push(thread);
         }
     }
 }

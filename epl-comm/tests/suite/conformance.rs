@@ -352,6 +352,25 @@ fn results_lie_on_the_autodiff_device_of_untracked_inputs() {
     }
 }
 
+/// Tensors of another backend go through the host, and come back to their device.
+#[test]
+#[cfg(feature = "ndarray")]
+#[allow(deprecated, reason = "the only other backend that runs without a device")]
+fn another_backend_than_flex() {
+    for device in [Device::ndarray(), Device::ndarray().autodiff()] {
+        run_ranks(3, |group| {
+            for started in [false, true] {
+                for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::U8] {
+                    let exercise = Exercise { group: &group, dtype, started, device: device.clone() };
+                    if dtype.is_float() { exercise.all::<Float>() } else { exercise.all::<Int>() }
+                }
+                let dtype = DType::Bool(BoolStore::Native);
+                Exercise { group: &group, dtype, started, device: device.clone() }.moves::<Bool>();
+            }
+        });
+    }
+}
+
 #[test]
 fn half_precision_and_small_integers() {
     run_ranks(3, |group| {

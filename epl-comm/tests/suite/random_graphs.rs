@@ -113,8 +113,15 @@ impl Link {
     }
 }
 
+#[cfg(not(feature = "ndarray"))]
 fn device() -> Device {
     Device::flex().autodiff()
+}
+
+#[cfg(feature = "ndarray")]
+#[allow(deprecated, reason = "the only other backend that runs without a device")]
+fn device() -> Device {
+    Device::ndarray().autodiff()
 }
 
 fn sample(seed: usize, shape: [usize; 2]) -> Tensor<2> {

@@ -1,0 +1,224 @@
+//! A transport of one's own: ranks that meet at a table behind a lock.
+//!
+//! Slow, but whole: it moves every kind of tensor, compares calls, is never stuck with a rank that has failed, and
+//! everything above a transport works on it, from started collectives to gradients.
+//!
+//! ```text
+//! cargo run -p epl-comm --example own_transport
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use burn::tensor::{Device, Tensor};
+use epl_comm::{Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport, differentiable};
+
+/// What all ranks share.
+#[derive(Debug, Default)]
+struct Table {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the group and the number of the call: who has brought what, and how many have taken it all away.
+    calls: BTreeMap<(String, u64), (BTreeMap<usize, Post>, usize)>,
+    failure: Option<Error>,
+}
+
+type Post = (Call, Vec<f64>);
+
+/// One rank's place in one group.
+#[derive(Debug)]
+struct Seat {
+    table: Arc<Table>,
+    name: String,
+    members: Vec<Rank>,
+    member: usize,
+    calls: AtomicU64,
+}
+
+impl Seat {
+    fn new(table: Arc<Table>, name: String, members: Vec<Rank>, member: usize) -> Self {
+        Self { table, name, members, member, calls: AtomicU64::new(0) }
+    }
+
+    /// Brings a post, waits until all have come, and gives all posts.
+    fn meet(&self, call: &Call, values: Vec<f64>) -> Result<Vec<Post>> {
+        // Groups of the same name that are split off in the same call differ in their members.
+        let key = (format!("{} {:?}", self.name, self.members), call.sequence);
+        let mut state = self.table.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.calls.entry(key.clone()).or_default().0.insert(self.member, (call.clone(), values));
+        self.table.changed.notify_all();
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            let (posts, taken) = state.calls.entry(key.clone()).or_default();
+            if posts.len() == self.members.len() {
+                let all = posts.values().cloned().collect();
+                *taken += 1;
+                if *taken == self.members.len() {
+                    state.calls.remove(&key);
+                }
+                return Ok(all);
+            }
+            state = self.table.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Another group of the same ranks or fewer.
+    fn other(&self, name: String, members: Vec<usize>) -> Arc<dyn Transport> {
+        let me = members.iter().position(|member| *member == self.member).unwrap_or_default();
+        let members = members.into_iter().map(|member| self.members[member]).collect();
+        Arc::new(Self::new(self.table.clone(), name, members, me))
+    }
+}
+
+impl Transport for Seat {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn member(&self) -> usize {
+        self.member
+    }
+
+    fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    fn reserve(&self, _operation: Operation) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+        let dtype = buffer.dtype();
+        let posts = self.meet(&call, buffer.into_values::<f64>())?;
+        for (member, (other, _)) in posts.iter().enumerate() {
+            if member != self.member && !call.agrees(self.member, other, member) {
+                let error = Error::invalid(format!("call {}: {call}, but another rank's is {other}", call.sequence));
+                self.abort(&error);
+                return Err(error);
+            }
+        }
+        let data = burn::tensor::TensorData::from(result(&call, &posts, self.member).as_slice());
+        let flex = burn::backend::flex::FlexTensor::from_data(data.convert_dtype(dtype));
+        Ok(Buffer::from_flex(flex))
+    }
+
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let wish = vec![color as f64, key as f64];
+        let shape = burn::tensor::Shape::new([wish.len()]);
+        let call = Call { sequence, ..Call::new(Operation::Split, burn::tensor::DType::F64, shape) };
+        let wishes: Vec<Vec<f64>> = self.meet(&call, wish)?.into_iter().map(|(_, wish)| wish).collect();
+        let mut chosen: Vec<usize> = (0..wishes.len()).filter(|member| wishes[*member][0] == color as f64).collect();
+        chosen.sort_by_key(|member| (wishes[*member][1] as usize, *member));
+        Ok(self.other(format!("{} / {name} {sequence}", self.name), chosen))
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        Ok(self.other(format!("{}, {from} to {to}", self.name), vec![from, to]))
+    }
+
+    fn abort(&self, cause: &Error) {
+        self.table.state.lock().unwrap_or_else(PoisonError::into_inner).failure.get_or_insert(cause.clone());
+        self.table.changed.notify_all();
+    }
+}
+
+/// What member `me` gets.
+fn result<'a>(call: &Call, posts: &'a [Post], me: usize) -> Vec<f64> {
+    let own = &posts[me].1;
+    let rows = |values: &[f64], widths: &[usize], member: usize| -> Vec<f64> {
+        let (width, before) = (widths.iter().sum::<usize>(), widths[..member].iter().sum::<usize>());
+        (0..call.rows).flat_map(|row| values[row * width + before..][..widths[member]].to_vec()).collect()
+    };
+    // Row by row, what every member has for this one.
+    let side_by_side = |parts: Vec<&[f64]>| -> Vec<f64> {
+        let row = |row: usize| {
+            let part = move |(part, width): (&&[f64], &usize)| part[row * width..][..*width].to_vec();
+            parts.iter().zip(&call.receive).flat_map(part).collect::<Vec<_>>()
+        };
+        (0..call.rows).flat_map(row).collect()
+    };
+    match call.operation {
+        Operation::AllReduce(op) => reduced(posts, op),
+        Operation::Reduce { op, root } if root == me => reduced(posts, op),
+        Operation::ReduceScatter(op) => rows(&reduced(posts, op), &call.send, me),
+        Operation::Scatter { root } => rows(&posts[root].1, &call.send, me),
+        Operation::Gather { root } if root != me => own.clone(),
+        Operation::AllGather | Operation::Gather { .. } => {
+            side_by_side(posts.iter().map(|(_, values)| &values[..]).collect())
+        }
+        Operation::AllToAll => {
+            let piece = |(theirs, values): &'a Post| &values[theirs.send[..me].iter().sum()..];
+            side_by_side(posts.iter().map(piece).collect())
+        }
+        Operation::Broadcast { root } => posts[root].1.clone(),
+        Operation::Receive => posts[0].1.clone(),
+        _ => own.clone(),
+    }
+}
+
+/// In the order of the members, so that all get the same bits.
+fn reduced(posts: &[Post], op: ReduceOp) -> Vec<f64> {
+    let combine = |a: f64, b: f64| match op {
+        ReduceOp::Sum | ReduceOp::Mean => a + b,
+        ReduceOp::Product => a * b,
+        ReduceOp::Min => a.min(b),
+        ReduceOp::Max => a.max(b),
+    };
+    let column = |index: usize| posts.iter().map(move |(_, values)| values[index]).reduce(combine).unwrap_or_default();
+    let divide = if op == ReduceOp::Mean { posts.len() as f64 } else { 1.0 };
+    (0..posts[0].1.len()).map(|index| column(index) / divide).collect()
+}
+
+fn main() {
+    const RANKS: usize = 3;
+    let table = Arc::new(Table::default());
+    let rank = |rank: usize| -> Result<()> {
+        let seat = Seat::new(table.clone(), "world".to_string(), (0..RANKS).map(Rank).collect(), rank);
+        let group = ProcessGroup::new(Arc::new(seat));
+        let device = Device::flex().autodiff();
+        let x = Tensor::<1>::full([RANKS], rank as f32 + 1.0, &device);
+        assert_eq!(values(group.all_reduce(x.clone(), ReduceOp::Sum)?), [6.0; 3]);
+        assert_eq!(
+            values(group.start_all_gather(x.clone(), 0)?.wait()?),
+            [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+        );
+        assert_eq!(values(group.all_to_all(x.clone(), 0, 0)?), [1.0, 2.0, 3.0]);
+        let sent = group.start_send(x.clone(), (rank + 1) % RANKS)?;
+        let last = (rank + RANKS - 1) % RANKS;
+        assert_eq!(values(group.receive(x.clone(), last)?), [last as f64 + 1.0; 3]);
+        sent.wait()?;
+        let pair = group.split("odd and even", rank % 2, rank)?;
+        assert_eq!(pair.size(), [2, 1, 2][rank]);
+        pair.barrier()?;
+        let x = x.require_grad();
+        let gradients = differentiable::all_reduce(x.clone(), &group).powi_scalar(2).sum().backward();
+        // Of (a + b + c)² on every rank, summed over all ranks.
+        assert_eq!(x.grad(&gradients).map(values), Some(vec![36.0; 3]));
+        println!("rank {rank}: all is well");
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = (0..RANKS).map(|number| scope.spawn(move || rank(number))).collect();
+        for thread in threads {
+            thread.join().expect("no rank panics").expect("no rank fails");
+        }
+    });
+}
+
+fn values(x: Tensor<1>) -> Vec<f64> {
+    x.into_data().iter::<f64>().collect()
+}
+
+#[test]
+fn all_is_well() {
+    main();
+}
