@@ -1,7 +1,7 @@
 //! A transport of one's own: ranks that meet at a table behind a lock.
 //!
-//! Slow, but whole: it moves every kind of tensor, compares calls, is never stuck with a rank that has failed, and
-//! everything above a transport works on it, from started collectives to gradients.
+//! Slow and simple: numbers travel as f64, and results are made on the host. But calls are compared, nobody waits for a
+//! rank that has failed, and everything above a transport works on it, from started collectives to gradients.
 //!
 //! ```text
 //! cargo run -p epl-comm --example own_transport
@@ -13,7 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use burn::tensor::{Device, Tensor};
-use epl_comm::{Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport, differentiable};
+use epl_comm::{
+    Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport, catch, differentiable,
+};
 
 /// What all ranks share.
 #[derive(Debug, Default)]
@@ -46,8 +48,26 @@ impl Seat {
         Self { table, name, members, member, calls: AtomicU64::new(0) }
     }
 
-    /// Brings a post, waits until all have come, and gives all posts.
+    /// Brings a post, waits until all have come, and gives all posts; ends the world when they do not fit together.
     fn meet(&self, call: &Call, values: Vec<f64>) -> Result<Vec<Post>> {
+        let posts = self.gather(call, values)?;
+        let fits = |a: usize, b: usize| a == b || posts[a].0.agrees(a, &posts[b].0, b);
+        let mut pairs = (0..posts.len()).flat_map(|a| (0..posts.len()).map(move |b| (a, b)));
+        let Some((first, second)) = pairs.find(|(a, b)| !fits(*a, *b)) else { return Ok(posts) };
+        let error = Error::Mismatch {
+            group: self.name.clone(),
+            sequence: call.sequence,
+            first: self.members[first],
+            first_call: posts[first].0.to_string(),
+            second: self.members[second],
+            second_call: posts[second].0.to_string(),
+            second_is_odd: false,
+        };
+        self.abort(&error);
+        Err(error)
+    }
+
+    fn gather(&self, call: &Call, values: Vec<f64>) -> Result<Vec<Post>> {
         // Groups of the same name that are split off in the same call differ in their members.
         let key = (format!("{} {:?}", self.name, self.members), call.sequence);
         let mut state = self.table.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,13 +118,6 @@ impl Transport for Seat {
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let posts = self.meet(&call, buffer.into_values::<f64>())?;
-        for (member, (other, _)) in posts.iter().enumerate() {
-            if member != self.member && !call.agrees(self.member, other, member) {
-                let error = Error::invalid(format!("call {}: {call}, but another rank's is {other}", call.sequence));
-                self.abort(&error);
-                return Err(error);
-            }
-        }
         let data = burn::tensor::TensorData::from(result(&call, &posts, self.member).as_slice());
         let flex = burn::backend::flex::FlexTensor::from_data(data.convert_dtype(dtype));
         Ok(Buffer::from_flex(flex))
@@ -113,7 +126,8 @@ impl Transport for Seat {
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let wish = vec![color as f64, key as f64];
         let shape = burn::tensor::Shape::new([wish.len()]);
-        let call = Call { sequence, ..Call::new(Operation::Split, burn::tensor::DType::F64, shape) };
+        let new = Call::new(Operation::Split, burn::tensor::DType::F64, shape);
+        let call = Call { sequence, name: name.to_string(), ..new };
         let wishes: Vec<Vec<f64>> = self.meet(&call, wish)?.into_iter().map(|(_, wish)| wish).collect();
         let mut chosen: Vec<usize> = (0..wishes.len()).filter(|member| wishes[*member][0] == color as f64).collect();
         chosen.sort_by_key(|member| (wishes[*member][1] as usize, *member));
@@ -177,41 +191,53 @@ fn reduced(posts: &[Post], op: ReduceOp) -> Vec<f64> {
     (0..posts[0].1.len()).map(|index| column(index) / divide).collect()
 }
 
-fn main() {
-    const RANKS: usize = 3;
+/// Runs `f` on every rank. One that fails or panics releases the others.
+fn launch(ranks: usize, f: impl Fn(ProcessGroup) -> Result<()> + Sync) -> Vec<Result<()>> {
     let table = Arc::new(Table::default());
-    let rank = |rank: usize| -> Result<()> {
-        let seat = Seat::new(table.clone(), "world".to_string(), (0..RANKS).map(Rank).collect(), rank);
+    let rank = |rank: usize| {
+        let seat = Seat::new(table.clone(), "world".to_string(), (0..ranks).map(Rank).collect(), rank);
         let group = ProcessGroup::new(Arc::new(seat));
-        let device = Device::flex().autodiff();
-        let x = Tensor::<1>::full([RANKS], rank as f32 + 1.0, &device);
-        assert_eq!(values(group.all_reduce(x.clone(), ReduceOp::Sum)?), [6.0; 3]);
-        assert_eq!(
-            values(group.start_all_gather(x.clone(), 0)?.wait()?),
-            [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-        );
-        assert_eq!(values(group.all_to_all(x.clone(), 0, 0)?), [1.0, 2.0, 3.0]);
-        let sent = group.start_send(x.clone(), (rank + 1) % RANKS)?;
-        let last = (rank + RANKS - 1) % RANKS;
-        assert_eq!(values(group.receive(x.clone(), last)?), [last as f64 + 1.0; 3]);
-        sent.wait()?;
-        let pair = group.split("odd and even", rank % 2, rank)?;
-        assert_eq!(pair.size(), [2, 1, 2][rank]);
-        pair.barrier()?;
-        let x = x.require_grad();
-        let gradients = differentiable::all_reduce(x.clone(), &group).powi_scalar(2).sum().backward();
-        // Of (a + b + c)² on every rank, summed over all ranks.
-        assert_eq!(x.grad(&gradients).map(values), Some(vec![36.0; 3]));
-        println!("rank {rank}: all is well");
-        Ok(())
+        let ended = catch(|| f(group.clone())).and_then(|result| result);
+        ended.inspect_err(|error| group.abort(error))
     };
     thread::scope(|scope| {
         let rank = &rank;
-        let threads: Vec<_> = (0..RANKS).map(|number| scope.spawn(move || rank(number))).collect();
-        for thread in threads {
-            thread.join().expect("no rank panics").expect("no rank fails");
-        }
+        let threads: Vec<_> = (0..ranks).map(|number| scope.spawn(move || rank(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("what a rank unwinds with is caught")).collect()
+    })
+}
+
+/// Some of everything.
+fn exercise(group: ProcessGroup) -> Result<()> {
+    let (rank, ranks) = (group.rank(), group.size());
+    let x = Tensor::<1>::full([ranks], rank as f32 + 1.0, &Device::flex().autodiff());
+    assert_eq!(values(group.all_reduce(x.clone(), ReduceOp::Sum)?), [6.0; 3]);
+    assert_eq!(values(group.start_all_gather(x.clone(), 0)?.wait()?), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]);
+    assert_eq!(values(group.all_to_all(x.clone(), 0, 0)?), [1.0, 2.0, 3.0]);
+    let last = (rank + ranks - 1) % ranks;
+    let sent = group.start_send(x.clone(), (rank + 1) % ranks)?;
+    assert_eq!(values(group.receive(x.clone(), last)?), [last as f64 + 1.0; 3]);
+    sent.wait()?;
+    let pair = group.split("odd and even", rank % 2, rank)?;
+    assert_eq!(pair.size(), [2, 1, 2][rank]);
+    pair.barrier()?;
+    let x = x.require_grad();
+    let gradients = differentiable::all_reduce(x.clone(), &group).powi_scalar(2).sum().backward();
+    // Of (a + b + c)² on every rank, summed over all ranks.
+    assert_eq!(x.grad(&gradients).map(values), Some(vec![36.0; 3]));
+    println!("rank {rank}: all is well");
+    Ok(())
+}
+
+fn main() {
+    assert!(launch(3, exercise).iter().all(Result::is_ok));
+    let failed = launch(3, |group| if group.rank() == 1 { panic!("no more") } else { group.barrier() });
+    assert!(failed.iter().all(|ended| matches!(ended, Err(Error::Panic { .. }))), "{failed:?}");
+    let mismatched = launch(2, |group| {
+        let x = Tensor::<1>::ones([2 + group.rank()], &Device::flex());
+        group.all_reduce(x, ReduceOp::Sum).map(drop)
     });
+    assert!(mismatched.iter().all(|ended| matches!(ended, Err(Error::Mismatch { .. }))), "{mismatched:?}");
 }
 
 fn values(x: Tensor<1>) -> Vec<f64> {

@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::{BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
 use burn::tensor::kind::{Autodiff, Basic};
-use burn::tensor::{DType, Element, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Element, Int, Shape, Tensor, TensorData};
 
 /// A tensor on its device, its rank (number of dims) erased; never part of a graph.
 ///
@@ -53,6 +53,9 @@ impl Buffer {
             Err(buffer) if buffer.dtype().is_float() => {
                 Tensor::<1>::from_dispatch(buffer.0).into_data().iter::<E>().collect()
             }
+            Err(buffer) if buffer.dtype().is_bool() => {
+                Tensor::<1, Bool>::from_dispatch(buffer.0).into_data().iter::<E>().collect()
+            }
             Err(buffer) => Tensor::<1, Int>::from_dispatch(buffer.0).into_data().iter::<E>().collect(),
         }
     }
@@ -60,6 +63,15 @@ impl Buffer {
     /// A buffer without elements, for calls that move nothing.
     pub fn empty() -> Self {
         Self::from_values::<f32>(Vec::new())
+    }
+
+    /// The device it lies on.
+    pub(crate) fn device(&self) -> Device {
+        match self.dtype() {
+            dtype if dtype.is_float() => Tensor::<1>::from_dispatch(self.0.clone()).device(),
+            dtype if dtype.is_bool() => Tensor::<1, Bool>::from_dispatch(self.0.clone()).device(),
+            _ => Tensor::<1, Int>::from_dispatch(self.0.clone()).device(),
+        }
     }
 
     /// The element type.

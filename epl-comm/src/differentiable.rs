@@ -9,7 +9,7 @@
 //! | [`all_gather`] | reduce_scatter |
 //! | [`reduce_scatter`] (sum) | all_gather |
 //! | [`all_to_all`] | all_to_all, the dims exchanged |
-//! | [`all_to_all_rows`] | all_to_all_rows, sent and received rows exchanged |
+//! | [`all_to_all_uneven`] | all_to_all_uneven, sent and received rows exchanged |
 //! | [`broadcast`] | reduce |
 //! | [`scatter`] | gather |
 //!
@@ -22,7 +22,7 @@
 //! Backward is a collective, too: the tensor must be tracked on all members or on none, and all members must run it,
 //! in the same order.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::autodiff::custom_vjp;
 use crate::error::{Result, unwind};
@@ -43,38 +43,57 @@ pub fn all_reduce<const D: usize>(x: Tensor<D>, group: &ProcessGroup) -> Tensor<
     collective(x, group, |x| group.all_reduce(x, ReduceOp::Sum), move |g| back.all_reduce(g, ReduceOp::Sum).map(Some))
 }
 
-/// All members' tensors along `dim`, on every member; `sizes[m]` is what member m holds. See
-/// [`ProcessGroup::all_gather_uneven`].
+/// All members' tensors along `dim`, on every member; see [`ProcessGroup::all_gather`].
+///
+/// # Shapes
+///
+/// - `x`: `[..., n, ...]`, the same on every member
+/// - result: `[..., size * n, ...]`
+pub fn all_gather<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) -> Tensor<D> {
+    let back = group.clone();
+    let backward = move |g| back.reduce_scatter(g, dim, ReduceOp::Sum).map(Some);
+    collective(x, group, |x| group.all_gather(x, dim), backward)
+}
+
+/// [`all_gather`] of different extents; `sizes[m]` is member m's. See [`ProcessGroup::all_gather_uneven`].
 ///
 /// # Shapes
 ///
 /// - `x`: `[..., sizes[rank], ...]`
 /// - result: `[..., sizes[0] + sizes[1] + ..., ...]`
-pub fn all_gather<const D: usize>(x: Tensor<D>, dim: usize, sizes: &[usize], group: &ProcessGroup) -> Tensor<D> {
+pub fn all_gather_uneven<const D: usize>(x: Tensor<D>, dim: usize, sizes: &[usize], group: &ProcessGroup) -> Tensor<D> {
     let back = (group.clone(), sizes.to_vec());
-    collective(
-        x,
-        group,
-        |x| group.all_gather_uneven(x, dim, sizes),
-        move |g| back.0.reduce_scatter_uneven(g, dim, &back.1, ReduceOp::Sum).map(Some),
-    )
+    let backward = move |g| back.0.reduce_scatter_uneven(g, dim, &back.1, ReduceOp::Sum).map(Some);
+    collective(x, group, |x| group.all_gather_uneven(x, dim, sizes), backward)
 }
 
-/// Each member's part along `dim` of the sum of all members' tensors; `sizes[m]` is what member m gets. See
-/// [`ProcessGroup::reduce_scatter_uneven`].
+/// Each member's part along `dim` of the sum of all members' tensors; see [`ProcessGroup::reduce_scatter`].
+///
+/// # Shapes
+///
+/// - `x`: `[..., size * n, ...]`, the same on every member
+/// - result: `[..., n, ...]`
+pub fn reduce_scatter<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) -> Tensor<D> {
+    let back = group.clone();
+    let backward = move |g| back.all_gather(g, dim).map(Some);
+    collective(x, group, |x| group.reduce_scatter(x, dim, ReduceOp::Sum), backward)
+}
+
+/// [`reduce_scatter`] into different extents; `sizes[m]` is member m's. See [`ProcessGroup::reduce_scatter_uneven`].
 ///
 /// # Shapes
 ///
 /// - `x`: `[..., sizes[0] + sizes[1] + ..., ...]`, the same on every member
 /// - result: `[..., sizes[rank], ...]`
-pub fn reduce_scatter<const D: usize>(x: Tensor<D>, dim: usize, sizes: &[usize], group: &ProcessGroup) -> Tensor<D> {
+pub fn reduce_scatter_uneven<const D: usize>(
+    x: Tensor<D>,
+    dim: usize,
+    sizes: &[usize],
+    group: &ProcessGroup,
+) -> Tensor<D> {
     let back = (group.clone(), sizes.to_vec());
-    collective(
-        x,
-        group,
-        |x| group.reduce_scatter_uneven(x, dim, sizes, ReduceOp::Sum),
-        move |g| back.0.all_gather_uneven(g, dim, &back.1).map(Some),
-    )
+    let backward = move |g| back.0.all_gather_uneven(g, dim, &back.1).map(Some);
+    collective(x, group, |x| group.reduce_scatter_uneven(x, dim, sizes, ReduceOp::Sum), backward)
 }
 
 /// From the parts of one dim to the parts of another; see [`ProcessGroup::all_to_all`].
@@ -90,12 +109,8 @@ pub fn all_to_all<const D: usize>(
     group: &ProcessGroup,
 ) -> Tensor<D> {
     let back = group.clone();
-    collective(
-        x,
-        group,
-        |x| group.all_to_all(x, split_dim, concat_dim),
-        move |g| back.all_to_all(g, concat_dim, split_dim).map(Some),
-    )
+    let backward = move |g| back.all_to_all(g, concat_dim, split_dim).map(Some);
+    collective(x, group, |x| group.all_to_all(x, split_dim, concat_dim), backward)
 }
 
 /// `send[m]` rows of dim 0 to each member m, `receive[m]` rows from each; see [`ProcessGroup::all_to_all_uneven`].
@@ -104,52 +119,70 @@ pub fn all_to_all<const D: usize>(
 ///
 /// - `x`: `[send[0] + send[1] + ..., ...]`
 /// - result: `[receive[0] + receive[1] + ..., ...]`
-pub fn all_to_all_rows<const D: usize>(
+pub fn all_to_all_uneven<const D: usize>(
     x: Tensor<D>,
     send: &[usize],
     receive: &[usize],
     group: &ProcessGroup,
 ) -> Tensor<D> {
     let (back, sent, received) = (group.clone(), send.to_vec(), receive.to_vec());
-    collective(
-        x,
-        group,
-        |x| group.all_to_all_uneven(x, send, receive),
-        move |g| back.all_to_all_uneven(g, &received, &sent).map(Some),
-    )
+    let backward = move |g| back.all_to_all_uneven(g, &received, &sent).map(Some);
+    collective(x, group, |x| group.all_to_all_uneven(x, send, receive), backward)
 }
 
-/// Member `root`'s tensor on every member; see [`ProcessGroup::broadcast`]. The other members' gradients are zero.
+/// Member `root`'s tensor on every member; see [`ProcessGroup::broadcast`]. The other members' gradients are zeros.
 ///
 /// # Shapes
 ///
 /// `x` and the result: `[...]`, the same on every member
 pub fn broadcast<const D: usize>(x: Tensor<D>, root: usize, group: &ProcessGroup) -> Tensor<D> {
-    let back = group.clone();
-    collective(x, group, |x| group.broadcast(x, root), move |g| back.reduce(g, ReduceOp::Sum, root))
+    let (back, shape) = (group.clone(), x.dims());
+    let backward = move |g: Tensor<D>| {
+        let options = (g.device(), g.dtype());
+        Ok(back.reduce(g, ReduceOp::Sum, root)?.or_else(|| Some(zeros(shape, options))))
+    };
+    collective(x, group, |x| group.broadcast(x, root), backward)
 }
 
-/// Each member's part along `dim` of member `root`'s tensor; `sizes[m]` is what member m gets. See
-/// [`ProcessGroup::scatter_uneven`]. The other members' gradients are zero.
+/// Each member's part along `dim` of member `root`'s tensor; see [`ProcessGroup::scatter`]. The other members'
+/// gradients are zeros.
+///
+/// # Shapes
+///
+/// - `x`: `[..., size * n, ...]`, the same on every member
+/// - result: `[..., n, ...]`
+pub fn scatter<const D: usize>(x: Tensor<D>, dim: usize, root: usize, group: &ProcessGroup) -> Tensor<D> {
+    let (back, shape) = (group.clone(), x.dims());
+    let backward = move |g: Tensor<D>| {
+        let options = (g.device(), g.dtype());
+        Ok(back.gather(g, dim, root)?.or_else(|| Some(zeros(shape, options))))
+    };
+    collective(x, group, |x| group.scatter(x, dim, root), backward)
+}
+
+/// [`scatter`] into different extents; `sizes[m]` is member m's. See [`ProcessGroup::scatter_uneven`].
 ///
 /// # Shapes
 ///
 /// - `x`: `[..., sizes[0] + sizes[1] + ..., ...]`, the same on every member
 /// - result: `[..., sizes[rank], ...]`
-pub fn scatter<const D: usize>(
+pub fn scatter_uneven<const D: usize>(
     x: Tensor<D>,
     dim: usize,
     sizes: &[usize],
     root: usize,
     group: &ProcessGroup,
 ) -> Tensor<D> {
-    let back = (group.clone(), sizes.to_vec());
-    collective(
-        x,
-        group,
-        |x| group.scatter_uneven(x, dim, sizes, root),
-        move |g| back.0.gather_uneven(g, dim, &back.1, root),
-    )
+    let (back, shape, parts) = (group.clone(), x.dims(), sizes.to_vec());
+    let backward = move |g: Tensor<D>| {
+        let options = (g.device(), g.dtype());
+        Ok(back.gather_uneven(g, dim, &parts, root)?.or_else(|| Some(zeros(shape, options))))
+    };
+    collective(x, group, |x| group.scatter_uneven(x, dim, sizes, root), backward)
+}
+
+fn zeros<const D: usize>(shape: [usize; D], (device, dtype): (Device, DType)) -> Tensor<D> {
+    Tensor::zeros(shape, (&device, dtype))
 }
 
 /// From parts of one dim to parts of another, whatever their sizes.
@@ -164,7 +197,7 @@ pub(crate) fn exchange<const D: usize>(x: Tensor<D>, dims: Exchange<'_>, group: 
     )
 }
 
-/// One collective forward and one backward, which gives none for a gradient of zeros; nothing in a group of one.
+/// One collective forward and one backward; nothing in a group of one.
 pub(crate) fn collective<const D: usize>(
     x: Tensor<D>,
     group: &ProcessGroup,

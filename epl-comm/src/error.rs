@@ -62,9 +62,8 @@ pub enum Error {
     },
     /// Two ranks made the calls in which both take part in different orders. Every rank gets this error.
     #[error(
-        "{first} made {first_call} where {second} made {second_call}, as their {}th call in which both take part; all \
-         ranks must make the calls of all their groups in one order",
-        count
+        "{first} made {first_call} where {second} made {second_call}, as number {count} of the calls in which both take \
+         part; all ranks must make the calls of all their groups in one order"
     )]
     Order {
         /// The rank that came first.

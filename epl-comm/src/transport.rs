@@ -16,7 +16,7 @@ use crate::rank::Rank;
 ///
 /// # Writing one
 ///
-/// `epl-comm/examples/own_transport.rs` is a whole one in two hundred lines. What it must do:
+/// `epl-comm/examples/own_transport.rs` is a simple one in two hundred lines. What it must do:
 ///
 /// | | must |
 /// |---|---|
@@ -52,7 +52,8 @@ pub trait Transport: Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Error::Mismatch`] on every member when their calls do not fit together; [`Error::Peer`] when another rank
-    /// failed or left. After an error the whole world is over.
+    /// failed or left; [`Error::Deadlock`], [`Error::Timeout`] and [`Error::Order`] where the transport looks for what
+    /// they say; [`Error::Staging`]. After an error the whole world is over.
     fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer>;
 
     /// Divides the group: members with the same `color` form a new one, in the order of `key`, then of their

@@ -107,11 +107,13 @@ fn a_thousand_steps_leave_as_much_as_a_hundred() {
         Trainer::new(engine, config, schedule).quiet().with_observer(Readings(&mut readings)).fit(&data)?;
         Ok(readings)
     });
-    // The other rank and the loaders are somewhere in their step: the smallest reading has the least under way.
-    let least = |steps: std::ops::RangeInclusive<u64>| {
-        let among = readings[0].iter().filter(|(step, _)| steps.contains(step));
-        among.map(|(_, live)| *live).min().unwrap()
+    // The other rank and the loaders are somewhere in their step, mostly at the same place: what is usual counts.
+    let usual = |steps: std::ops::RangeInclusive<u64>| {
+        let mut among: Vec<i64> =
+            readings[0].iter().filter(|(step, _)| steps.contains(step)).map(|(_, live)| *live).collect();
+        among.sort();
+        among[among.len() / 2]
     };
-    let (early, late) = (least(81..=100), least(981..=1000));
+    let (early, late) = (usual(81..=100), usual(981..=1000));
     assert!((late - early).abs() <= ALLOWED, "{early} bytes after 100 steps, {late} after 1,000: {readings:?}");
 }

@@ -82,8 +82,8 @@ fn bytes(call: &Call) -> u64 {
 
 /// To which members, and how many bytes, member `me` of `size` sends in a call.
 ///
-/// Reductions and gathers go around a ring, as NCCL's do for large tensors: of n parts, a member passes n − 1 to the
-/// next one; a reduction that all need goes around twice. A broadcast goes along the ring from its root, a reduction
+/// Reductions and all-gathers go around a ring, as NCCL's do for large tensors: of n parts, a member passes n − 1 to
+/// the next one; a reduction that all need goes around twice. A broadcast goes along the ring from its root, a reduction
 /// for one along the ring to it. All else goes straight.
 fn links(call: &Call, size: usize, me: usize) -> Vec<(usize, u64)> {
     let (next, n) = ((me + 1) % size, size as u64);

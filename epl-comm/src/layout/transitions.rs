@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::differentiable::{all_gather, collective, exchange, reduce_scatter};
+use crate::differentiable::{all_gather_uneven, collective, exchange, reduce_scatter_uneven};
 use crate::operation::ReduceOp;
 use crate::process_group::{Exchange, ProcessGroup};
 use crate::rank::{shard_range, shard_sizes};
@@ -21,7 +21,7 @@ pub(super) fn all_reduce_of_partial<const D: usize>(x: Tensor<D>, group: &Proces
 /// Partial → Split: reduce-scatter / all-gather.
 pub(super) fn reduce_scatter_of_partial<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) -> Tensor<D> {
     let sizes = sizes(&x, dim, group);
-    reduce_scatter(x, dim, &sizes, group)
+    reduce_scatter_uneven(x, dim, &sizes, group)
 }
 
 /// Split → Replicated: all-gather / own slice.
@@ -44,7 +44,7 @@ pub(super) fn all_gather_of_copied<const D: usize>(
     size: usize,
     group: &ProcessGroup,
 ) -> Tensor<D> {
-    all_gather(x, dim, &shard_sizes(size, group.size()), group)
+    all_gather_uneven(x, dim, &shard_sizes(size, group.size()), group)
 }
 
 /// Replicated → Split: own slice / all-gather.

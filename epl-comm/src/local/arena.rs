@@ -4,6 +4,7 @@
 //! collective that fills it, and an allocator gives such memory back to the system at once.
 
 use core::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,26 @@ use super::number::Number;
 
 /// Smaller results are left to the allocator, which keeps their memory itself.
 const LEAST: usize = 32 << 10;
-/// Memory that nobody has wanted for so long goes back.
+/// Memory that nobody has wanted for so long goes back with the next call.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Memory of dropped results.
+/// Memory of dropped results: never more than results were alive at once a moment ago.
 #[derive(Debug, Default)]
-pub(super) struct Arena(Mutex<Vec<Idle>>);
+pub(super) struct Arena {
+    store: Mutex<Store>,
+    /// Whether anything is kept, to be asked without the lock.
+    keeps: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    idle: Vec<Idle>,
+    /// The bytes of results that are alive.
+    alive: usize,
+    /// The most that were, and when.
+    most: usize,
+    most_at: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct Idle {
@@ -31,7 +46,7 @@ impl Arena {
     /// An empty list with room for so many numbers.
     pub(super) fn vec<N: Number>(&self, capacity: usize) -> Vec<N> {
         let wanted = capacity * size_of::<N>();
-        let found = if wanted < LEAST { None } else { self.take(wanted, align_of::<N>()) };
+        let found = if wanted < LEAST { None } else { self.store().take(wanted, align_of::<N>()) };
         match found.and_then(N::from_bytes) {
             Some(mut numbers) => {
                 numbers.clear();
@@ -48,28 +63,59 @@ impl Arena {
         if len < LEAST {
             return bytes;
         }
+        self.store().lease(len);
         let lease = Lease { bytes: Some(bytes), arena: Arc::downgrade(self) };
         // SAFETY: all `len` bytes of it are initialised, as they were in a list.
         unsafe { Bytes::from_controller(Box::new(lease), len) }
     }
 
-    /// Memory of at least `wanted` bytes and not many more.
-    fn take(&self, wanted: usize, align: usize) -> Option<Bytes> {
-        let mut idle = self.idle();
-        let fits = |bytes: &Bytes| bytes.align() == align && (wanted..=wanted + wanted / 4).contains(&bytes.len());
-        let candidates = idle.iter().enumerate().filter(|(_, idle)| fits(&idle.bytes));
-        let (index, _) = candidates.min_by_key(|(_, idle)| idle.bytes.len())?;
-        Some(idle.swap_remove(index).bytes)
+    /// Gives back what has not been wanted for long. To be called now and then.
+    pub(super) fn tick(&self) {
+        if self.keeps.load(Ordering::Relaxed) {
+            self.store().prune();
+        }
     }
 
     fn give(&self, bytes: Bytes) {
-        self.idle().push(Idle { bytes, since: Instant::now() });
+        let mut store = self.store();
+        store.give(bytes);
+        self.keeps.store(!store.idle.is_empty(), Ordering::Relaxed);
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|idle| idle.since.elapsed() < IDLE);
-        idle
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// Memory of at least `wanted` bytes and not many more.
+    fn take(&mut self, wanted: usize, align: usize) -> Option<Bytes> {
+        let fits = |bytes: &Bytes| bytes.align() == align && (wanted..=wanted + wanted / 4).contains(&bytes.len());
+        let candidates = self.idle.iter().enumerate().filter(|(_, idle)| fits(&idle.bytes));
+        let (index, _) = candidates.min_by_key(|(_, idle)| idle.bytes.len())?;
+        Some(self.idle.remove(index).bytes)
+    }
+
+    fn lease(&mut self, len: usize) {
+        self.alive += len;
+        if self.alive >= self.most || self.most_at.is_none_or(|at| at.elapsed() >= IDLE) {
+            (self.most, self.most_at) = (self.alive, Some(Instant::now()));
+        }
+    }
+
+    fn give(&mut self, bytes: Bytes) {
+        self.alive = self.alive.saturating_sub(bytes.len());
+        self.idle.push(Idle { bytes, since: Instant::now() });
+        self.prune();
+        let mut kept: usize = self.idle.iter().map(|idle| idle.bytes.len()).sum();
+        // The oldest first.
+        while kept > self.most && !self.idle.is_empty() {
+            kept -= self.idle.remove(0).bytes.len();
+        }
+    }
+
+    fn prune(&mut self) {
+        self.idle.retain(|idle| idle.since.elapsed() < IDLE);
     }
 }
 
@@ -147,11 +193,23 @@ mod tests {
         assert!(again.chunks(4).all(|number| number == 3_i32.to_ne_bytes()));
     }
 
+    /// As when every parameter is gathered in turn.
+    #[test]
+    fn no_more_is_kept_than_was_alive_at_once() {
+        let arena = Arc::new(Arena::default());
+        for len in 1..20 {
+            drop(filled(&arena, 1_u8, len * 100_000));
+            let kept: usize = arena.store().idle.iter().map(|idle| idle.bytes.len()).sum();
+            assert!(kept <= len * 100_000, "{kept}");
+        }
+        assert_eq!(arena.store().alive, 0);
+    }
+
     #[test]
     fn what_outlives_the_arena_is_freed_and_small_memory_is_not_kept() {
         let arena = Arc::new(Arena::default());
         drop(filled(&arena, 1_u8, LEAST - 1));
-        assert!(arena.idle().is_empty());
+        assert!(arena.store().idle.is_empty());
         let bytes = filled(&arena, 1_u8, LEAST);
         drop(arena);
         assert_eq!(bytes[LEAST - 1], 1);

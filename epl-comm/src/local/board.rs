@@ -1,6 +1,6 @@
 //! Where the members of one group meet.
 
-use core::cell::UnsafeCell;
+use core::cell::{OnceCell, UnsafeCell};
 use core::fmt;
 use core::num::NonZeroU64;
 use std::collections::HashMap;
@@ -128,7 +128,8 @@ impl Board {
         }
         slot.posted.store(sequence, Ordering::Release);
         self.bell.ring();
-        let meeting = Meeting { board: self, world, member, sequence, is_uniform: false };
+        let meeting =
+            Meeting { board: self, world, member, sequence, is_uniform: false, asleep_since: OnceCell::new() };
         meeting.wait_for_all(|slot| &slot.posted)?;
         Ok(meeting)
     }
@@ -180,6 +181,8 @@ pub(super) struct Meeting<'a> {
     sequence: u64,
     /// Whether all are known to have made the same call, down to the digest.
     is_uniform: bool,
+    /// When this member first fell asleep in it.
+    asleep_since: OnceCell<Instant>,
 }
 
 impl Meeting<'_> {
@@ -282,14 +285,14 @@ impl Meeting<'_> {
                 continue;
             }
             if !bell.look(has_come, is_over) {
-                let begun = Instant::now();
+                let begun = *self.asleep_since.get_or_init(Instant::now);
                 let is_over = || is_over() || self.world.is_overdue(begun);
                 self.world.sleep(roster.members[self.member], self.id(), &mut || bell.sleep(is_over));
                 if self.world.failure().is_none() && !has_come() && !cannot_come() {
                     self.world.fail_overdue(self.describe(), begun.elapsed(), self.missing(counter));
                 }
             }
-            if self.world.failure().is_none() && !has_come() {
+            if self.world.failure().is_none() && cannot_come() && !has_come() {
                 self.world.fail(*rank, format!("it returned without taking part in {}", self.describe()));
             }
             // Looked at again: what came before the failure counts.

@@ -21,6 +21,9 @@ const STACK: usize = 8 << 20;
 /// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
+/// What is small unless it is said otherwise: where one synchronisation less outweighs what is computed more than once.
+const EAGER_LIMIT: usize = 8 << 10;
+
 /// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
 ///
 /// # Errors
@@ -63,7 +66,8 @@ pub struct Launcher {
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        Self { ranks, watch: Watch { time_limit: Some(TIME_LIMIT), ..Watch::default() } }
+        let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
+        Self { ranks, watch }
     }
 
     /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
@@ -87,6 +91,13 @@ impl Launcher {
     /// come to a good end here, but hang elsewhere. Sends and receives are not compared.
     pub fn check_order(mut self) -> Self {
         self.watch.check_order = true;
+        self
+    }
+
+    /// The largest buffer, in bytes, that a rank leaves behind in a collective instead of waiting until the others are
+    /// done with it; 8 KiB if nothing is said. The results are the same bits, whatever it is.
+    pub fn eager_limit(mut self, bytes: usize) -> Self {
+        self.watch.eager_limit = bytes;
         self
     }
 

@@ -33,6 +33,21 @@ impl Staged {
         }
     }
 
+    /// A buffer that nobody looks at: what lies elsewhere stays there.
+    pub(super) fn unseen(buffer: Buffer) -> Self {
+        match buffer.into_flex() {
+            Ok(tensor) => Self::from_flex(tensor, None),
+            Err(buffer) => {
+                let (dtype, device) = (buffer.dtype(), buffer.device());
+                Self {
+                    bytes: Arc::new(Bytes::from_elems(Vec::<u8>::new())),
+                    range: 0..0,
+                    home: Home { dtype, device: Some(device) },
+                }
+            }
+        }
+    }
+
     fn from_flex(tensor: FlexTensor, device: Option<Device>) -> Self {
         let tensor = if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() };
         let dtype = tensor.dtype();

@@ -1,7 +1,8 @@
 //! One rank's place in one group of threads.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Shape};
 
@@ -17,10 +18,6 @@ use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Transport, of_one_color};
 
-/// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by every
-/// member that wants it, instead of a part by each.
-const SMALL: usize = 8 << 10;
-
 /// A member of a [`Board`].
 #[derive(Debug)]
 pub(super) struct LocalTransport {
@@ -29,11 +26,13 @@ pub(super) struct LocalTransport {
     member: usize,
     /// Held during a call: the board trusts that a member makes one at a time.
     busy: Mutex<()>,
+    /// The links of which this member is an end: one transport for each, however many groups share this one.
+    links: Mutex<HashMap<(usize, usize), Arc<LocalTransport>>>,
 }
 
 impl LocalTransport {
     pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
-        Self { world, board, member, busy: Mutex::new(()) }
+        Self { world, board, member, busy: Mutex::new(()), links: Mutex::default() }
     }
 
     fn rank(&self) -> Rank {
@@ -63,12 +62,21 @@ impl LocalTransport {
                  traced group before the other one is used, and the other way round"
             )));
         }
-        let staged = stage(&call, buffer, self.member)?;
-        let stays = is_small(&call);
-        let (memory, mut kept) = match &call {
-            call if writes(call, self.member) => (Memory::Write(Divided::new(staged.bytes)), None),
-            call if hides(call.operation, self.member) => (Memory::Hidden, Some(staged.bytes)),
-            _ => {
+        self.world.arena().tick();
+        let stays = is_small(&call, self.world.eager_limit());
+        let (is_written, is_hidden) =
+            (!stays && writes(call.operation, self.member), hides(call.operation, self.member));
+        check(&call, &buffer)?;
+        let staged = match is_hidden {
+            true => Staged::unseen(buffer),
+            // What is written, or stays on the board, is the buffer and nothing else.
+            false if is_written || stays => Staged::new(buffer)?.whole(),
+            false => Staged::new(buffer)?,
+        };
+        let (memory, mut kept) = match () {
+            () if is_written => (Memory::Write(Divided::new(staged.bytes)), None),
+            () if is_hidden => (Memory::Hidden, Some(staged.bytes)),
+            () => {
                 let kept = stays.then(|| staged.bytes.clone());
                 (Memory::Read { owner: staged.bytes, range: staged.range.clone() }, kept)
             }
@@ -109,8 +117,8 @@ impl LocalTransport {
     }
 }
 
-/// The buffer in host memory, checked against the call that is made with it.
-fn stage(call: &Call, buffer: Buffer, member: usize) -> Result<Staged> {
+/// Whether the buffer is what the call says.
+fn check(call: &Call, buffer: &Buffer) -> Result<()> {
     let (dtype, elements) = (buffer.dtype(), buffer.shape().num_elements());
     if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
         return Err(Error::invalid(format!(
@@ -121,26 +129,24 @@ fn stage(call: &Call, buffer: Buffer, member: usize) -> Result<Staged> {
     if dtype.is_bool() && call.operation.reduction().is_some() {
         return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
     }
-    let staged = Staged::new(buffer)?;
-    // What stays on the board must not keep a large memory, of which it is a part.
-    Ok(if writes(call, member) || is_small(call) { staged.whole() } else { staged })
+    Ok(())
 }
 
 /// Whether no member brings a large buffer, as far as this one can know: members that agree come to the same answer,
 /// but for those of an uneven all-to-all.
-fn is_small(call: &Call) -> bool {
+fn is_small(call: &Call, limit: usize) -> bool {
     let elements = match call.operation {
         Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(&0),
         _ => call.shape.num_elements(),
     };
-    elements * call.dtype.size() <= SMALL
+    elements * call.dtype.size() <= limit
 }
 
-/// Whether the members write a member's buffer, each its own part. All come to the same answer.
-fn writes(call: &Call, member: usize) -> bool {
-    match call.operation {
-        Operation::AllReduce(_) => !is_small(call),
-        Operation::Reduce { root, .. } => root == member && !is_small(call),
+/// Whether the members write a member's buffer, if it is large, each its own part. All come to the same answer.
+fn writes(operation: Operation, member: usize) -> bool {
+    match operation {
+        Operation::AllReduce(_) => true,
+        Operation::Reduce { root, .. } => root == member,
         _ => false,
     }
 }
@@ -203,8 +209,12 @@ impl Transport for LocalTransport {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let board = self.board.link(from, to, &self.world);
-        Ok(Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to))))
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = || {
+            let board = self.board.link(from, to, &self.world);
+            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
+        };
+        Ok(links.entry((from, to)).or_insert_with(link).clone())
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {

@@ -24,6 +24,9 @@ pub(super) struct Watch {
     pub(super) time_limit: Option<Duration>,
     /// Whether the order of calls is compared.
     pub(super) check_order: bool,
+    /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
+    /// every member that wants it, instead of a part by each.
+    pub(super) eager_limit: usize,
     /// Told of the first failure: who, and why.
     pub(super) on_failure: Option<Arc<dyn Fn(Rank, &Error) + Send + Sync>>,
 }
@@ -115,6 +118,11 @@ impl World {
         }
     }
 
+    /// The largest buffer that is small.
+    pub(super) fn eager_limit(&self) -> usize {
+        self.watch.eager_limit
+    }
+
     /// Where results are made.
     pub(super) fn arena(&self) -> &Arc<Arena> {
         &self.arena
@@ -151,13 +159,12 @@ impl World {
     /// Ends the world because some ranks, each with whether it has taken the number of the call, have not come to it
     /// in time. Blames those that all the others wait for.
     pub(super) fn fail_overdue(&self, call: String, waited: Duration, missing: Vec<(Rank, bool)>) {
-        let (stuck, away): (Vec<_>, Vec<_>) = missing.into_iter().partition(|(_, has_taken)| *has_taken);
-        let ranks = |pairs: Vec<(Rank, bool)>| pairs.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>();
-        let mut sources = ranks(stuck);
-        sources.extend(self.waits.sources(ranks(away)));
-        sources.sort();
-        sources.dedup();
-        let missing: Vec<_> = sources.into_iter().map(|rank| (rank, self.last_call(rank))).collect();
+        let away: Vec<Rank> = missing.iter().filter(|(_, has_taken)| !has_taken).map(|(rank, _)| *rank).collect();
+        let sources = self.waits.sources(away);
+        // Whoever has taken the number is about to come, or is stuck on the way.
+        let all = || missing.iter().map(|(rank, _)| *rank).collect();
+        let blamed: Vec<Rank> = if sources.is_empty() { all() } else { sources };
+        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.last_call(rank))).collect();
         if let Some((lowest, _)) = missing.first() {
             self.fail_together(*lowest, Error::Timeout { call, waited, missing });
         }

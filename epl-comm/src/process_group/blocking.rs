@@ -16,6 +16,7 @@ use crate::operation::{Call, Operation, ReduceOp};
 /// a tensor is tracked, or another thread owns the group; [`Error::Mismatch`](crate::Error::Mismatch) when members
 /// make different calls; [`Error::Deadlock`](crate::Error::Deadlock) when ranks wait for each other in several groups;
 /// [`Error::Timeout`](crate::Error::Timeout) when a rank does not come within the launcher's time limit;
+/// [`Error::Order`](crate::Error::Order) when the order of calls is compared and another one;
 /// [`Error::Peer`](crate::Error::Peer) when another rank failed or left. A buffer that cannot be moved between device
 /// and host is an [`Error::Staging`](crate::Error::Staging).
 ///

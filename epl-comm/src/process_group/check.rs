@@ -46,8 +46,9 @@ impl ProcessGroup {
 
     /// Sizes that divide an extent.
     pub(super) fn check_sum(&self, what: &str, extent: usize, sizes: &[usize]) -> Result<()> {
-        let sum: usize = sizes.iter().sum();
-        if sum != extent {
+        let sum = sizes.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
+        if sum != Some(extent) {
+            let sum = sum.map_or("more than can be counted".to_string(), |sum| sum.to_string());
             return Err(self.invalid(format!(
                 "{what}: sizes {sizes:?} make {sum}, but the tensor's extent is {extent}; give sizes that make {extent}"
             )));
@@ -66,6 +67,20 @@ impl ProcessGroup {
             )));
         }
         Ok(())
+    }
+
+    /// Sizes that make a tensor together with its other dims.
+    pub(super) fn check_whole(&self, what: &str, shape: &[usize], dim: usize, sizes: &[usize]) -> Result<()> {
+        let others = shape.iter().enumerate().filter(|(other, _)| *other != dim).map(|(_, extent)| *extent);
+        let bytes = sizes.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
+        let most = others.chain([size_of::<f64>()]).try_fold(bytes, |all, extent| Some(all?.checked_mul(extent)));
+        match most.flatten() {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
+            _ => Err(self.invalid(format!(
+                "{what} along dim {dim} with sizes {sizes:?} makes a tensor larger than memory can be; give the sizes \
+                 that the members hold"
+            ))),
+        }
     }
 
     /// The one member that a collective names.

@@ -92,10 +92,11 @@ impl Communicator {
         divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,
     ) -> Result<Arc<dyn Transport>> {
         self.enter()?;
-        let (call, mark) = self.issue(call, true);
+        let (call, mark) = self.issue(call, false);
         if let Some(helper) = self.busy_helper() {
             self.transport.sleep(Operation::Split, call.sequence, &mut || helper.drain());
         }
+        self.seat.log.begin(mark);
         let result = divide(&*self.transport, call.sequence);
         self.seat.log.end(mark);
         result

@@ -43,9 +43,10 @@ use communicator::Communicator;
 /// other groups of its rank: the first that uses one. Every member makes the same calls in the same order; calls that
 /// do not fit together are an [`Error::Mismatch`] on every member, before any memory is touched.
 ///
-/// Tensors are of any number of dims, float or int (f32, f64, f16, bf16, i64, i32), on any backend. Collectives here
-/// are not differentiable: a tracked tensor is an [`Error::Invalid`]; see [`Copied`](crate::Copied),
-/// [`Split`](crate::Split) and [`Partial`](crate::Partial). The result lies on the tensor's device. A group of one
+/// Tensors are of any number of dims and any element type that Burn has and that is not quantised (bool where nothing
+/// is reduced), on any backend. Collectives here are not differentiable: a tracked tensor is an [`Error::Invalid`]; see
+/// [`differentiable`](crate::differentiable) and the layouts, [`Copied`](crate::Copied), [`Split`](crate::Split) and
+/// [`Partial`](crate::Partial). The result lies on the tensor's device. A group of one
 /// returns its input.
 #[derive(Clone)]
 pub struct ProcessGroup {
@@ -94,8 +95,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] when names differ or members call other things, [`Error::Deadlock`] when ranks wait for each
-    /// other in several groups, [`Error::Peer`] when a rank failed or left.
+    /// As for [the collectives](Self#collectives); [`Error::Mismatch`] also when names differ. A group of
+    /// [`dry`](crate::dry) is split by [`split_by`](Self::split_by) only.
     pub fn split(&self, name: &str, color: usize, key: usize) -> Result<Self> {
         let divide = |transport: &dyn Transport, call| transport.split(call, name, color, key);
         let transport = self.communicator.split(split_call(name), divide)?;

@@ -80,6 +80,7 @@ impl ProcessGroup {
     ) -> Result<Prepared<D, K>> {
         self.check_sizes(operation.name(), &x.dims(), dim, sizes)?;
         self.check_held(operation.name(), dim, x.dims()[dim], sizes)?;
+        self.check_whole(operation.name(), &x.dims(), dim, sizes)?;
         self.prepare_along(x, dim, sizes, operation)
     }
 
@@ -122,6 +123,7 @@ impl ProcessGroup {
         self.check_sizes("all_to_all", &shape, 0, send)?;
         self.check_sizes("all_to_all", &shape, 0, receive)?;
         self.check_sum("all_to_all", shape[0], send)?;
+        self.check_whole("all_to_all", &shape, 0, receive)?;
         if self.size() == 1 {
             self.check_sum("all_to_all", shape[0], receive)?;
         }
@@ -168,6 +170,7 @@ impl ProcessGroup {
         self.check_sum("all_to_all", shape[split_dim], split)?;
         self.check_sizes("all_to_all", &shape, concat_dim, concat)?;
         self.check_held("all_to_all", concat_dim, shape[concat_dim], concat)?;
+        self.check_whole("all_to_all", &shape, concat_dim, concat)?;
         let mut exchanged = shape;
         exchanged[split_dim] = split[me];
         exchanged[concat_dim] = if split_dim == concat_dim { split[me] * self.size() } else { concat.iter().sum() };

@@ -16,7 +16,7 @@ use crate::pending::Pending;
 ///
 /// Each is its blocking namesake, begun; [`Pending::wait`] gives the result. Arguments are checked at once, so what
 /// is [`Error::Invalid`](crate::Error::Invalid) there is so here; other errors come out at `wait`, and end the world
-/// whether anybody waits or not. A blocking collective runs after all started ones.
+/// whether anybody waits or not; a panic on the helper thread is an [`Error::Panic`](crate::Error::Panic) there. A blocking collective runs after all started ones.
 impl ProcessGroup {
     /// Starts an [`all_reduce`](Self::all_reduce).
     pub fn start_all_reduce<const D: usize, K: Numeric + Autodiff + 'static>(

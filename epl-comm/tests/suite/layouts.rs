@@ -4,7 +4,7 @@
 //! through the conversion.
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::differentiable::all_to_all_rows;
+use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::testing::run_ranks;
 use epl_comm::{Error, Partial, ProcessGroup, Split, catch, copied, shard_range, sliced};
 
@@ -147,7 +147,7 @@ fn rows_to_their_members_and_their_gradients_back() {
             let value = Array::concat(&(0..p).map(|from| piece(from, me)).collect::<Vec<_>>(), 0);
             let weight = |to: usize, rows: usize| Array::sample(50 + to, &[rows, 2, 3]);
             let leaf = tensor(&inputs[me]).require_grad();
-            let y = all_to_all_rows(leaf.clone(), &send(me), &receive, &group);
+            let y = all_to_all_uneven(leaf.clone(), &send(me), &receive, &group);
             // The weight of what I sent to a member lies behind what others sent it before me.
             let sent: Vec<_> = (0..p)
                 .map(|to| {
@@ -208,7 +208,7 @@ fn a_group_of_one_leaves_no_trace_in_the_graph() {
         same(split().all_gather());
         same(split().all_gather_copied().local());
         same(split().all_to_all(2).local());
-        same(all_to_all_rows(x.clone(), &[2], &[2], &group));
+        same(all_to_all_uneven(x.clone(), &[2], &[2], &group));
     });
 }
 

@@ -2,9 +2,9 @@
 
 use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::testing::run_ranks;
-use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result};
+use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, local};
 
-use crate::failing::run_failing;
+use crate::failing::{EAGER_LIMITS, run_failing, run_failing_with};
 use crate::watchdog::within_seconds;
 
 fn zeros<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -20,9 +20,14 @@ fn sum_of_4(group: &ProcessGroup) -> Result<()> {
 
 /// All ranks call `usual`, but `odd` calls the other, after `before` calls that fit. Checks what each is told.
 fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call, texts: [&str; 2]) {
+    EAGER_LIMITS.into_iter().for_each(|limit| mismatch_with(limit, ranks, odd, before, usual, unusual, texts));
+}
+
+fn mismatch_with(limit: usize, ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call, texts: [&str; 2]) {
     let texts = texts.map(str::to_string);
     within_seconds(20, move || {
-        let (errors, (culprit, _)) = run_failing(ranks, |world| {
+        let launcher = local::Launcher::new(ranks).eager_limit(limit);
+        let (errors, (culprit, _)) = run_failing_with(launcher, ranks, |world| {
             let group = world.split("g", 0, 0).unwrap();
             (0..before).for_each(|_| sum_of_4(&group).unwrap());
             let call = if group.rank() == odd { unusual } else { usual };
@@ -52,6 +57,17 @@ fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call,
         let calls = if *first == Rank(odd) { [second_call, first_call] } else { [first_call, second_call] };
         assert_eq!(calls, [&texts[0], &texts[1]]);
     });
+}
+
+/// The one leaves early, the others would wait for it.
+#[test]
+fn a_small_buffer_against_large_ones() {
+    let large: Call = |group| group.all_reduce(zeros([100_000]), ReduceOp::Sum).map(drop);
+    let texts = ["all_reduce(sum) of f32 [4]", "all_reduce(sum) of f32 [100000]"];
+    for ranks in [2, 3] {
+        mismatch(ranks, 1, 1, sum_of_4, large, texts);
+        mismatch(ranks, 1, 1, large, sum_of_4, [texts[1], texts[0]]);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Device, Float, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup, ReduceOp, Result};
 use proptest::prelude::*;
 
+use crate::failing::EAGER_LIMITS;
 use crate::model::Array;
 
 /// The most ranks of a program.
@@ -42,6 +43,8 @@ pub struct Program {
     /// The color of each rank, for every split of the world.
     pub splits: Vec<Vec<usize>>,
     pub steps: Vec<Step>,
+    /// See [`epl_comm::local::Launcher::eager_limit`].
+    pub eager_limit: usize,
 }
 
 /// What a call gives on this rank; nothing where only another one gets a result.
@@ -74,8 +77,9 @@ pub fn programs(ranks: core::ops::RangeInclusive<usize>) -> impl Strategy<Value 
         started,
     });
     let colors = prop::collection::vec(0..3usize, MOST);
-    (ranks, prop::collection::vec(colors, 2), prop::collection::vec(step, 1..12))
-        .prop_map(|(ranks, splits, steps)| Program { ranks, splits, steps })
+    let limits = prop::sample::select(EAGER_LIMITS.to_vec());
+    (ranks, prop::collection::vec(colors, 2), prop::collection::vec(step, 1..12), limits)
+        .prop_map(|(ranks, splits, steps, eager_limit)| Program { ranks, splits, steps, eager_limit })
 }
 
 impl Program {
@@ -102,12 +106,17 @@ impl Step {
     }
 
     fn sizes(&self, group: &ProcessGroup) -> Vec<usize> {
-        (0..group.size()).map(|member| (self.len + 2 * member) % 5).collect()
+        (0..group.size()).map(|member| (self.len + 2 * member) % 5 * self.scale()).collect()
     }
 
     /// The rows that one member sends to another.
     fn rows(&self, from: usize, to: usize) -> usize {
-        (self.len + from + 3 * to) % 4
+        (self.len + from + 3 * to) % 4 * self.scale()
+    }
+
+    /// Long steps are long in every kind.
+    fn scale(&self) -> usize {
+        if self.len < 900 { 1 } else { self.len / 8 }
     }
 
     fn input(&self, group: &ProcessGroup, index: usize, member: usize) -> Array {

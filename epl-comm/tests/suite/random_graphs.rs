@@ -77,16 +77,16 @@ impl Link {
         let (sizes, root) = (self.sizes(members), self.salt % members);
         match self.kind {
             Kind::AllReduce => differentiable::all_reduce(x, group),
-            Kind::AllGather => differentiable::all_gather(x, 0, &sizes, group),
-            Kind::ReduceScatter => differentiable::reduce_scatter(x, 0, &sizes, group),
+            Kind::AllGather => differentiable::all_gather_uneven(x, 0, &sizes, group),
+            Kind::ReduceScatter => differentiable::reduce_scatter_uneven(x, 0, &sizes, group),
             Kind::AllToAll => differentiable::all_to_all(x, 0, 1, group),
             Kind::AllToAllRows => {
                 let send: Vec<_> = (0..members).map(|to| self.rows(me, to)).collect();
                 let receive: Vec<_> = (0..members).map(|from| self.rows(from, me)).collect();
-                differentiable::all_to_all_rows(x, &send, &receive, group)
+                differentiable::all_to_all_uneven(x, &send, &receive, group)
             }
             Kind::Broadcast => differentiable::broadcast(x, root, group),
-            Kind::Scatter => differentiable::scatter(x, 0, &sizes, root, group),
+            Kind::Scatter => differentiable::scatter_uneven(x, 0, &sizes, root, group),
         }
     }
 
@@ -193,6 +193,27 @@ fn real(chain: &Chain, world: &ProcessGroup) -> (Array, Array) {
     }
     let grads = loss(x.clone(), &leaf, rank).backward();
     (Array::of(x), Array::of(leaf.grad(&grads).unwrap()))
+}
+
+/// Whoever only listens has a gradient, too: of zeros.
+#[test]
+fn leaves_that_are_not_sent_have_a_gradient_of_zeros() {
+    run_ranks(2, |group| {
+        let leaf = || sample(1, [2, 3]).require_grad();
+        for (x, y) in [leaf(), leaf(), leaf()].into_iter().zip(0..).map(|(x, way)| {
+            let y = match way {
+                0 => differentiable::broadcast(x.clone(), 0, &group),
+                1 => differentiable::scatter(x.clone(), 0, 0, &group),
+                _ => differentiable::scatter_uneven(x.clone(), 1, &[1, 2], 0, &group),
+            };
+            (x, y)
+        }) {
+            let gradient = Array::of(x.grad(&y.sum().backward()).unwrap());
+            let (sent, listened) =
+                (gradient.values.iter().all(|g| *g > 0.0), gradient.values.iter().all(|g| *g == 0.0));
+            assert!(if group.rank() == 0 { sent } else { listened }, "{gradient:?}");
+        }
+    });
 }
 
 fn assert_close(what: &str, a: &Array, b: &Array) {

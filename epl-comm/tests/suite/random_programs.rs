@@ -10,7 +10,8 @@ proptest! {
 
     #[test]
     fn give_what_the_model_gives(program in programs(1..=MOST)) {
-        let ended = local::Launcher::new(program.ranks).check_order().run(|world| {
+        let launcher = local::Launcher::new(program.ranks).eager_limit(program.eager_limit).check_order();
+        let ended = launcher.run(|world| {
             let groups = program.groups(&world)?;
             let mut results = Vec::new();
             for (index, step) in program.steps.iter().enumerate() {

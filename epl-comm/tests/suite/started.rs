@@ -23,7 +23,6 @@ fn they_run_in_the_order_in_which_they_were_started_and_blocking_ones_after_them
             let pending: Vec<_> =
                 (0..5).map(|i| group.start_all_reduce(full((round * i) as f64, 100), ReduceOp::Sum).unwrap()).collect();
             let blocking = group.all_reduce(full(-1.0, 10), ReduceOp::Sum).unwrap();
-            assert!(pending.iter().all(|pending| pending.is_done()));
             assert_eq!(first(blocking), -3.0);
             // Waited for in any order.
             for (i, pending) in pending.into_iter().enumerate().rev() {

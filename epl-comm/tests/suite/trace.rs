@@ -2,7 +2,30 @@
 
 use burn::tensor::{DType, Device, Shape, Tensor};
 use epl_comm::testing::run_ranks;
-use epl_comm::{EventKind, Operation, Rank, ReduceOp, Trace};
+use epl_comm::{Error, EventKind, Operation, Rank, ReduceOp, Result, Trace, local};
+
+/// Both are the same end of the link: they may not be used side by side.
+#[test]
+fn links_of_a_traced_group_are_those_of_the_group() {
+    let ended = local::run(2, |group| -> Result<()> {
+        let traced = group.traced(&Trace::new());
+        let x = || Tensor::<1>::ones([3], &Device::flex());
+        if group.rank() == 0 {
+            group.send(x(), 1)?;
+            traced.send(x(), 1)?;
+            let started = group.start_send(x(), 1)?;
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let side_by_side = traced.start_send(x(), 1)?.wait();
+            assert!(matches!(side_by_side, Err(Error::Invalid { .. })), "{side_by_side:?}");
+            let _ = started.wait();
+            return Err(Error::invalid("as it must be"));
+        }
+        (0..2).try_for_each(|_| group.receive(x(), 0).map(drop))?;
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        group.receive(x(), 0).map(drop)
+    });
+    assert_eq!(ended.err().map(|(rank, _)| rank.0), Some(0));
+}
 
 #[test]
 fn collectives_of_all_split_off_groups_and_marks_are_recorded_in_order() {

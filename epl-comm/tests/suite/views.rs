@@ -1,9 +1,9 @@
 //! Tensors that show a part of their memory, or show it in another order.
 
 use burn::tensor::{DType, Device, Float, Tensor};
-use epl_comm::testing::run_ranks;
 use epl_comm::{Pending, ProcessGroup, ReduceOp, Result};
 
+use crate::failing::{EAGER_LIMITS, run_ranks_with};
 use crate::model::Array;
 
 type View = fn(Tensor<2>) -> Tensor<2>;
@@ -67,7 +67,11 @@ fn rows(group: &ProcessGroup, x: &Tensor<2>) -> ([usize; 2], [usize; 2]) {
 /// What is shown is what counts, and the rest of the memory stays as it was.
 #[test]
 fn of_all_kinds_in_all_collectives() {
-    run_ranks(2, |group| {
+    EAGER_LIMITS.into_iter().for_each(of_all_kinds_with);
+}
+
+fn of_all_kinds_with(limit: usize) {
+    run_ranks_with(2, limit, |group| {
         for (view_name, view) in VIEWS {
             for (name, blocking, started) in COLLECTIVES {
                 let whole = || Array::of(view(base(group.rank()))).tensor::<2, Float>(DType::F32, &Device::flex());

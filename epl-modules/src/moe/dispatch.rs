@@ -14,7 +14,7 @@
 //! number and order of the collectives depend on the layout alone.
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
-use epl_comm::differentiable::all_to_all_rows;
+use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::{ProcessGroup, unwind};
 
 use super::arrangement::Arrangement;
@@ -52,7 +52,7 @@ impl Dispatch {
     /// - rows: `[assignments of this rank's tokens, d_model]`
     /// - output: `[assignments of this rank's experts, d_model]`
     pub(super) fn send(&self, rows: Tensor<2>) -> Tensor<2> {
-        all_to_all_rows(rows, &self.send, &self.receive, &self.group)
+        all_to_all_uneven(rows, &self.send, &self.receive, &self.group)
     }
 
     /// Sends the name of each row's random numbers where [`send`](Self::send) sends the row.
@@ -69,7 +69,7 @@ impl Dispatch {
 
     /// Sends each row back to where it came from: the inverse of [`send`](Self::send). Differentiable.
     pub(super) fn send_back(&self, rows: Tensor<2>) -> Tensor<2> {
-        all_to_all_rows(rows, &self.receive, &self.send, &self.group)
+        all_to_all_uneven(rows, &self.receive, &self.send, &self.group)
     }
 }
 
