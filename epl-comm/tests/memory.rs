@@ -68,8 +68,9 @@ fn step(world: &ProcessGroup, half: &ProcessGroup) -> Result<()> {
     half.all_reduce_values(&[1.0, 2.0], op)?;
     world.all_gather_counts(&[1])?;
     drop(half.start_barrier()?);
-    (started.wait()?, other.wait()?, sent.wait()?);
-    Ok(())
+    started.wait()?;
+    other.wait()?;
+    sent.wait()
 }
 
 /// What is alive while all ranks stand still.

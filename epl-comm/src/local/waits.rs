@@ -120,7 +120,8 @@ mod tests {
         let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
         let (a, b) = (group([0, 1]), group([1, 2]));
         let waits = Waits::new(3);
-        (a.reserve(0), b.reserve(0));
+        a.reserve(0);
+        b.reserve(0);
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
         assert_eq!(waits.sources(vec![Rank(1)]), [Rank(1)]);
         assert_eq!(waits.begin(Rank(1), wait(&b, 1)), None);

@@ -17,6 +17,9 @@ use crate::pending::Helpers;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 
+/// What the caller does with a failure.
+type Report = dyn Fn(Rank, &Error) + Send + Sync;
+
 /// How the ranks of a launch are watched.
 #[derive(Clone, Default)]
 pub(super) struct Watch {
@@ -28,7 +31,7 @@ pub(super) struct Watch {
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
     /// Told of the first failure: who, and why.
-    pub(super) on_failure: Option<Arc<dyn Fn(Rank, &Error) + Send + Sync>>,
+    pub(super) on_failure: Option<Arc<Report>>,
 }
 
 /// The ranks of one launch.

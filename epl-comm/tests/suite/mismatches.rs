@@ -20,43 +20,41 @@ fn sum_of_4(group: &ProcessGroup) -> Result<()> {
 
 /// All ranks call `usual`, but `odd` calls the other, after `before` calls that fit. Checks what each is told.
 fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call, texts: [&str; 2]) {
-    EAGER_LIMITS.into_iter().for_each(|limit| mismatch_with(limit, ranks, odd, before, usual, unusual, texts));
-}
-
-fn mismatch_with(limit: usize, ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call, texts: [&str; 2]) {
-    let texts = texts.map(str::to_string);
-    within_seconds(20, move || {
-        let launcher = local::Launcher::new(ranks).eager_limit(limit);
-        let (errors, (culprit, _)) = run_failing_with(launcher, ranks, |world| {
-            let group = world.split("g", 0, 0).unwrap();
-            (0..before).for_each(|_| sum_of_4(&group).unwrap());
-            let call = if group.rank() == odd { unusual } else { usual };
-            let error = call(&group).unwrap_err();
-            match (world.barrier(), ranks) {
-                // Nobody's fault in particular: the same error again.
-                (Err(again), 2) => assert_eq!(again, error),
-                (Err(Error::Peer { rank, .. }), _) => assert_eq!(rank, Rank(odd)),
-                (other, _) => panic!("the world is over, not {other:?}"),
-            }
-            error
+    for limit in EAGER_LIMITS {
+        let texts = texts.map(str::to_string);
+        within_seconds(20, move || {
+            let launcher = local::Launcher::new(ranks).eager_limit(limit);
+            let (errors, (culprit, _)) = run_failing_with(launcher, ranks, |world| {
+                let group = world.split("g", 0, 0).unwrap();
+                (0..before).for_each(|_| sum_of_4(&group).unwrap());
+                let call = if group.rank() == odd { unusual } else { usual };
+                let error = call(&group).unwrap_err();
+                match (world.barrier(), ranks) {
+                    // Nobody's fault in particular: the same error again.
+                    (Err(again), 2) => assert_eq!(again, error),
+                    (Err(Error::Peer { rank, .. }), _) => assert_eq!(rank, Rank(odd)),
+                    (other, _) => panic!("the world is over, not {other:?}"),
+                }
+                error
+            });
+            assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+            let Error::Mismatch { group, sequence, first, first_call, second, second_call, second_is_odd } = &errors[0]
+            else {
+                panic!("{:?}", errors[0])
+            };
+            assert_eq!((group.as_str(), *sequence), ("g", before as u64 + 1));
+            // Of two, nobody can say who is wrong; of more, the odd one comes second.
+            let expected = match ranks {
+                2 => (Rank(0), Rank(1), false),
+                _ => (Rank(usize::from(odd == 0)), Rank(odd), true),
+            };
+            assert_eq!((*first, *second, *second_is_odd), expected);
+            assert_eq!(culprit, Rank(if ranks == 2 { 0 } else { odd }));
+            assert_eq!(errors[0].to_string().contains(", against most others"), ranks > 2);
+            let calls = if *first == Rank(odd) { [second_call, first_call] } else { [first_call, second_call] };
+            assert_eq!(calls, [&texts[0], &texts[1]]);
         });
-        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
-        let Error::Mismatch { group, sequence, first, first_call, second, second_call, second_is_odd } = &errors[0]
-        else {
-            panic!("{:?}", errors[0])
-        };
-        assert_eq!((group.as_str(), *sequence), ("g", before as u64 + 1));
-        // Of two, nobody can say who is wrong; of more, the odd one comes second.
-        let expected = match ranks {
-            2 => (Rank(0), Rank(1), false),
-            _ => (Rank(usize::from(odd == 0)), Rank(odd), true),
-        };
-        assert_eq!((*first, *second, *second_is_odd), expected);
-        assert_eq!(culprit, Rank(if ranks == 2 { 0 } else { odd }));
-        assert_eq!(errors[0].to_string().contains(", against most others"), ranks > 2);
-        let calls = if *first == Rank(odd) { [second_call, first_call] } else { [first_call, second_call] };
-        assert_eq!(calls, [&texts[0], &texts[1]]);
-    });
+    }
 }
 
 /// The one leaves early, the others would wait for it.
