@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::{DType, Shape};
 
@@ -110,7 +110,7 @@ impl fmt::Display for LogEntry {
             write!(f, " of {} {:?}", self.dtype.name(), self.shape.as_slice())?;
         }
         write!(f, ", call {} of group `{}`", self.sequence, self.group)?;
-        let seconds = |time: &Instant| Seconds(time.elapsed());
+        let seconds = |time: &Instant| format!("{:.1} s", time.elapsed().as_secs_f64());
         match (&self.begun, &self.ended) {
             (_, Some(ended)) => write!(f, ", which ended {} ago", seconds(ended)),
             (Some(begun), None) => write!(f, ", in which it has been for {}", seconds(begun)),
@@ -123,15 +123,6 @@ impl fmt::Display for LogEntry {
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.entries().iter().try_for_each(|entry| writeln!(f, "{entry}"))
-    }
-}
-
-/// A duration as people say it.
-pub(crate) struct Seconds(pub(crate) Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} s", self.0.as_secs_f64())
     }
 }
 

@@ -3,35 +3,12 @@
 //! A binary of its own, since an allocator is that of a whole process.
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::testing::run_ranks;
+use epl_comm::testing::{CountingAllocator, run_ranks};
 use epl_comm::{ProcessGroup, ReduceOp, Result};
 
-/// The bytes that are allocated and not yet freed.
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it came; the count beside it touches no memory of theirs.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const RANKS: usize = 3;
 const STEPS: usize = 10_000;
@@ -76,7 +53,7 @@ fn step(world: &ProcessGroup, half: &ProcessGroup) -> Result<()> {
 /// What is alive while all ranks stand still.
 fn live(world: &ProcessGroup) -> Result<i64> {
     world.barrier()?;
-    let live = LIVE.load(Ordering::SeqCst);
+    let live = ALLOCATOR.live();
     world.barrier()?;
     Ok(live)
 }

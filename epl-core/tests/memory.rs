@@ -3,43 +3,21 @@
 //! A binary of its own, since an allocator is that of a whole process.
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
+use epl_comm::testing::CountingAllocator;
 use epl_core::data::{ShuffledSampler, TrainData};
 use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;
 use epl_core::trainer::{Observer, StepRecord};
 use epl_core::{Engine, EngineSettings, Loss, OneSegment, Result, Trainer, TrainerConfig, Weights, WholeModel};
 
-/// The bytes that are allocated and not yet freed.
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it came; the count beside it touches no memory of theirs.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// A leak of eight bytes a step, the size of a pointer, would leave 7,200 bytes over 900 steps. What may differ
 /// without a leak is garbage that threads have not swept yet, and that does not grow with the steps.
@@ -80,7 +58,7 @@ struct Readings<'a>(&'a mut Vec<(u64, i64)>);
 impl Observer for Readings<'_> {
     fn after_step(&mut self, record: &StepRecord) -> Result<()> {
         if matches!(record.step, 81..=100 | 981..=1000) {
-            self.0.push((record.step, LIVE.load(Ordering::Relaxed)));
+            self.0.push((record.step, ALLOCATOR.live()));
         }
         Ok(())
     }

@@ -72,13 +72,18 @@ impl Arena {
     /// Gives back what has not been wanted for long. To be called now and then.
     pub(super) fn tick(&self) {
         if self.keeps.load(Ordering::Relaxed) {
-            self.store().prune();
+            self.change(Store::prune);
         }
     }
 
     fn give(&self, bytes: Bytes) {
+        self.change(|store| store.give(bytes));
+    }
+
+    /// Changes what is kept.
+    fn change(&self, change: impl FnOnce(&mut Store)) {
         let mut store = self.store();
-        store.give(bytes);
+        change(&mut store);
         self.keeps.store(!store.idle.is_empty(), Ordering::Relaxed);
     }
 
