@@ -12,12 +12,15 @@
 //! A size is what one rank gives. Two programs are measured in turn, so that whatever else the machine does falls on
 //! both; what counts is the median of the ratios of the pairs. The time of a call is rank 0's, after a barrier.
 
+mod quartiles;
+
 use std::process::Command;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::testing::run_ranks;
 use epl_comm::{ProcessGroup, ReduceOp};
+use quartiles::{quartiles, show};
 
 const GLOO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/peers/collectives_gloo.py");
 /// Measurements of one size before the two programs change places.
@@ -232,13 +235,4 @@ fn row(name: &str, bytes: usize, ours: Vec<f64>, theirs: Vec<f64>) {
     let ratios = theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours).collect();
     let (ours, theirs) = (quartiles(ours)[1] * 1e6, quartiles(theirs)[1] * 1e6);
     println!("{name:16} {bytes:>10} {ours:>12.2} {theirs:>14.2} {:>26}", show(quartiles(ratios)));
-}
-
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
-}
-
-fn show([low, median, high]: [f64; 3]) -> String {
-    format!("{median:.2} ({low:.2} to {high:.2})")
 }

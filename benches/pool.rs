@@ -7,11 +7,14 @@
 //! All buckets are started, as backward would start them, and then waited for. The two ways are measured in turn; what
 //! counts is the median of the ratios of the pairs.
 
+mod quartiles;
+
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::testing::run_ranks;
 use epl_comm::{Pool, ReduceOp};
+use quartiles::{quartiles, show};
 
 const BUCKETS: usize = 8;
 const WARM_UP: usize = 3;
@@ -54,15 +57,8 @@ fn main() {
                 let times = times[0][WARM_UP..].to_vec();
                 let ratios = quartiles(times.iter().map(|(row, together)| row / together).collect());
                 let row = quartiles(times.iter().map(|(row, _)| *row).collect())[1] * 1e6;
-                let [low, median, high] = ratios;
-                let ratio = format!("{median:.2} ({low:.2} to {high:.2})");
-                println!("{ranks:>6} {communicators:>14} {bytes:>14} {row:>14.1} {ratio:>26}");
+                println!("{ranks:>6} {communicators:>14} {bytes:>14} {row:>14.1} {:>26}", show(ratios));
             }
         }
     }
-}
-
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])
 }
