@@ -82,7 +82,7 @@ pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
 pub use layout::{Copied, Partial, Split, copied, sliced};
 pub use log::{Log, LogEntry};
-pub use operation::{Call, Operation, ReduceOp};
+pub use operation::{Call, Operation, PerMember, ReduceOp};
 pub use pending::Pending;
 pub use pool::Pool;
 pub use process_group::ProcessGroup;

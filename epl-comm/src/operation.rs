@@ -5,6 +5,7 @@ use core::hash::{Hash, Hasher};
 
 use burn::tensor::{DType, Shape};
 use rustc_hash::FxHasher;
+use smallvec::SmallVec;
 
 /// How values of several members become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,6 +120,9 @@ impl fmt::Display for Operation {
     }
 }
 
+/// A number for each member of a group; in a group of up to eight it takes no allocation.
+pub type PerMember = SmallVec<[usize; 8]>;
+
 /// One call of a collective by one member: everything but the data.
 ///
 /// Seen by a transport, a buffer is a row-major matrix of [`rows`](Self::rows) rows, so that a dim other than the
@@ -149,9 +153,9 @@ pub struct Call {
     pub rows: usize,
     /// How many elements go to each member: in each row (reduce_scatter, scatter), in all (all_to_all); otherwise
     /// empty.
-    pub send: Vec<usize>,
+    pub send: PerMember,
     /// How many elements come from each member into each row (all_gather, gather, all_to_all); otherwise empty.
-    pub receive: Vec<usize>,
+    pub receive: PerMember,
     /// The name of the group that a split makes; otherwise empty.
     pub name: String,
     /// The number of the call in its group, from 1. The transport gives it: see
@@ -162,7 +166,7 @@ pub struct Call {
 impl Call {
     /// A call in which no dim is divided.
     pub fn new(operation: Operation, dtype: DType, shape: Shape) -> Self {
-        let (send, receive, name) = (Vec::new(), Vec::new(), String::new());
+        let (send, receive, name) = (PerMember::new(), PerMember::new(), String::new());
         Self { operation, dtype, shape, dim: None, split_dim: None, rows: 1, send, receive, name, sequence: 0 }
     }
 
@@ -257,8 +261,8 @@ mod tests {
     fn calls_have_the_same_digest_if_and_only_if_they_agree() {
         let call = |operation, shape: [usize; 2], dim: Option<usize>, send: &[usize], receive: &[usize]| Call {
             dim,
-            send: send.to_vec(),
-            receive: receive.to_vec(),
+            send: send.into(),
+            receive: receive.into(),
             ..Call::new(operation, DType::F32, Shape::new(shape))
         };
         let (sum, max) = (Operation::AllReduce(ReduceOp::Sum), Operation::AllReduce(ReduceOp::Max));

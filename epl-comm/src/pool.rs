@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::process_group::ProcessGroup;
 
-/// Communicators of the same ranks, each with a helper thread of its own, so that started collectives may be in
-/// flight together.
+/// Communicators of the same ranks, with a helper thread each, so that started collectives may be in flight together;
+/// where the ranks already keep all cores busy, some share one ([`Transport::lanes`](crate::Transport::lanes)).
 ///
 /// ```text
 /// communicator 0   [bucket 0      ][bucket 2   ]
@@ -12,6 +12,7 @@ use crate::process_group::ProcessGroup;
 /// ```
 ///
 /// A collective's communicator is chosen by its number, which is the same on every rank: never by which one is free.
+/// The pool is one queue to its users: every rank starts the same collectives in the same order over all of it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     communicators: Vec<ProcessGroup>,
@@ -27,8 +28,17 @@ impl Pool {
         if size == 0 {
             return Err(Error::invalid("a pool of 0 communicators; it needs at least 1"));
         }
-        let communicator = |number| group.split_by(&format!("{} {number}", group.name()), |member| (0, member));
-        Ok(Self { communicators: (0..size).map(communicator).collect::<Result<_>>()? })
+        let lanes = group.lanes().clamp(1, size);
+        let mut communicators: Vec<ProcessGroup> = Vec::with_capacity(size);
+        for number in 0..size {
+            let communicator = group.split_by(&format!("{} {number}", group.name()), |member| (0, member))?;
+            let communicator = match communicators.get(number % lanes) {
+                Some(first) => communicator.on_lane_of(first),
+                None => communicator,
+            };
+            communicators.push(communicator);
+        }
+        Ok(Self { communicators })
     }
 
     /// The communicator of the collective with this number.

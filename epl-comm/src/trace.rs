@@ -130,6 +130,10 @@ impl Transport for Traced {
         Ok(Arc::new(Self::new(self.inner.link(from, to)?, self.trace.clone())))
     }
 
+    fn lanes(&self) -> usize {
+        self.inner.lanes()
+    }
+
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         self.inner.sleep(operation, sequence, sleep);
     }

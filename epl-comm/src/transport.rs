@@ -83,6 +83,12 @@ pub trait Transport: Debug + Send + Sync {
     /// When the medium cannot make one.
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>>;
 
+    /// How many calls of this rank, in different groups, may usefully be in flight together, at least 1: where all
+    /// cores are busy, another thread only takes one away.
+    fn lanes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
     ///
     /// A transport that looks for ranks that wait for each other learns of the wait here.

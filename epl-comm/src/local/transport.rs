@@ -14,7 +14,7 @@ use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
-use crate::operation::{Call, Operation};
+use crate::operation::{Call, Operation, PerMember};
 use crate::rank::Rank;
 use crate::transport::{Transport, of_one_color};
 
@@ -197,7 +197,7 @@ impl Transport for LocalTransport {
             sequence,
             name: name.to_string(),
             dim: Some(0),
-            receive: vec![wish.len(); members.len()],
+            receive: PerMember::from_elem(wish.len(), members.len()),
             ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
         };
         let wishes = self.run(call, Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
@@ -215,6 +215,10 @@ impl Transport for LocalTransport {
             Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
         };
         Ok(links.entry((from, to)).or_insert_with(link).clone())
+    }
+
+    fn lanes(&self) -> usize {
+        self.world.lanes()
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {

@@ -5,6 +5,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Bytes;
+use smallvec::SmallVec;
 
 use super::board::Meeting;
 use super::memory::Memory;
@@ -65,7 +66,7 @@ pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<B
 
 /// Reduces this member's slice of all buffers, and leaves the result in all of them.
 fn all_reduce<N: Number>(meeting: &Meeting<'_>, member: usize, len: usize, op: ReduceOp) {
-    let mut slices: Vec<&mut [N]> = Vec::with_capacity(meeting.members());
+    let mut slices: SmallVec<[&mut [N]; 8]> = SmallVec::new();
     for post in meeting.posts() {
         let Memory::Write(memory) = &post.memory else { panic!("an all-reduce posts memory to be written") };
         assert_eq!(memory.len::<N>(), len, "a buffer of an all-reduce covers its memory as a whole");
@@ -114,7 +115,7 @@ fn columns(widths: &[usize], member: usize) -> (usize, Range<usize>) {
 
 /// Row by row, every member's part of the row.
 fn all_gather<N: Number>(meeting: &Meeting<'_>, rows: usize, receive: &[usize]) -> Vec<N> {
-    let parts = (0..meeting.members()).map(|member| meeting.numbers::<N>(member)).collect();
+    let parts = (0..meeting.members()).map(|member| meeting.numbers::<N>(member));
     side_by_side(meeting, rows, parts, receive)
 }
 
@@ -156,11 +157,17 @@ fn all_to_all<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, rece
         let before: usize = meeting.call(from).send[..member].iter().sum();
         &meeting.numbers::<N>(from)[before..]
     };
-    side_by_side(meeting, rows, (0..meeting.members()).map(piece).collect(), receive)
+    side_by_side(meeting, rows, (0..meeting.members()).map(piece), receive)
 }
 
 /// Row by row, so many numbers of every part's row.
-fn side_by_side<N: Number>(meeting: &Meeting<'_>, rows: usize, parts: Vec<&[N]>, widths: &[usize]) -> Vec<N> {
+fn side_by_side<'a, N: Number>(
+    meeting: &Meeting<'_>,
+    rows: usize,
+    parts: impl Iterator<Item = &'a [N]>,
+    widths: &[usize],
+) -> Vec<N> {
+    let parts: SmallVec<[&[N]; 8]> = parts.collect();
     let mut all = meeting.arena().vec(rows * widths.iter().sum::<usize>());
     for row in 0..rows {
         for (part, width) in parts.iter().zip(widths) {

@@ -45,8 +45,8 @@ pub(super) struct World {
     arena: Arc<Arena>,
     failure: OnceLock<Failure>,
     bells: Mutex<Vec<Weak<Bell>>>,
-    /// Whether ranks outnumber cores.
-    crowded: bool,
+    /// Cores that the ranks share.
+    cores: usize,
 }
 
 /// The first failure. It stays.
@@ -96,7 +96,7 @@ impl World {
             arena: Arc::default(),
             failure: OnceLock::new(),
             bells: Mutex::new(Vec::new()),
-            crowded: ranks > cores,
+            cores,
         }
     }
 
@@ -121,6 +121,11 @@ impl World {
         }
     }
 
+    /// A rank's calls that can be in flight together without taking a core from another rank.
+    pub(super) fn lanes(&self) -> usize {
+        (self.cores / self.ended.len()).max(1)
+    }
+
     /// The largest buffer that is small.
     pub(super) fn eager_limit(&self) -> usize {
         self.watch.eager_limit
@@ -133,7 +138,7 @@ impl World {
 
     /// A bell that failures and ends ring too.
     pub(super) fn bell(&self) -> Arc<Bell> {
-        let bell = Arc::new(Bell::new(self.crowded));
+        let bell = Arc::new(Bell::new(self.ended.len() > self.cores));
         let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(Arc::downgrade(&bell));

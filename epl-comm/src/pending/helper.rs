@@ -1,4 +1,4 @@
-//! The thread that runs a group's started calls.
+//! A thread that runs started calls.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -25,7 +25,6 @@ pub(crate) struct Helper {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     outstanding: Arc<AtomicUsize>,
-    transport: Arc<dyn Transport>,
     helpers: Helpers,
 }
 
@@ -60,15 +59,14 @@ impl Helpers {
 }
 
 impl Helper {
-    /// Starts a thread that runs calls over `transport`.
-    pub(crate) fn spawn(transport: Arc<dyn Transport>, helpers: Helpers, log: Log) -> Result<Self> {
+    /// Starts a thread of this name.
+    pub(crate) fn spawn(name: String, helpers: Helpers, log: Log) -> Result<Self> {
         let (jobs, queue) = channel::<Job>();
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (ended, all) = (outstanding.clone(), helpers.clone());
-        let name = format!("{} of {}", transport.name(), transport.members()[transport.member()]);
-        let carrier = transport.clone();
         let work = move || {
             for Job { call, buffer, mark, ticket } in queue {
+                let carrier = ticket.transport();
                 log.begin(mark);
                 let result = catch(|| carrier.run(call, buffer)).unwrap_or_else(Err);
                 log.end(mark);
@@ -88,7 +86,7 @@ impl Helper {
                  process more threads"
             ))
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, transport, helpers })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), outstanding, helpers })
     }
 
     /// Whether no call is queued or running.
@@ -103,9 +101,9 @@ impl Helper {
         }
     }
 
-    /// Queues a call.
-    pub(crate) fn submit(&self, call: Call, buffer: Buffer, mark: LogMark) -> Ticket {
-        let ticket = Ticket::new(self.transport.clone(), &call);
+    /// Queues a call over `transport`.
+    pub(crate) fn submit(&self, transport: Arc<dyn Transport>, call: Call, buffer: Buffer, mark: LogMark) -> Ticket {
+        let ticket = Ticket::new(transport, &call);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.helpers.0.outstanding.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");

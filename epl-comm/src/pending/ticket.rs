@@ -32,6 +32,11 @@ impl Ticket {
         Self(Arc::new(Place { transport, operation, sequence, result, filled, is_done }))
     }
 
+    /// What runs the call.
+    pub(super) fn transport(&self) -> &dyn Transport {
+        &*self.0.transport
+    }
+
     pub(crate) fn fill(&self, result: Result<Buffer>) {
         *self.0.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.0.is_done.store(true, Ordering::Release);

@@ -1,10 +1,12 @@
 //! Whether a collective's arguments fit each other. What does not is refused before anything is sent.
 
+use core::fmt::Arguments;
+
 use burn::tensor::DType;
 
 use super::ProcessGroup;
 use crate::error::{Error, Result};
-use crate::operation::{Operation, ReduceOp};
+use crate::operation::{Operation, PerMember, ReduceOp};
 
 impl ProcessGroup {
     pub(super) fn invalid(&self, message: String) -> Error {
@@ -105,7 +107,7 @@ impl ProcessGroup {
     }
 
     /// The part of each member when an extent is divided evenly; `instead` says what else can be called.
-    pub(super) fn even_sizes(&self, what: &str, dim: usize, extent: usize, instead: &str) -> Result<Vec<usize>> {
+    pub(super) fn even_sizes(&self, what: &str, dim: usize, extent: usize, instead: Arguments<'_>) -> Result<PerMember> {
         let size = self.size();
         if !extent.is_multiple_of(size) {
             return Err(self.invalid(format!(
@@ -114,6 +116,6 @@ impl ProcessGroup {
                 extent.next_multiple_of(size)
             )));
         }
-        Ok(vec![extent / size; size])
+        Ok(PerMember::from_elem(extent / size, size))
     }
 }

@@ -18,15 +18,22 @@ pub(super) struct Communicator {
     pub(super) seat: Seat,
     /// The group's name, for the log.
     name: Arc<str>,
-    helper: OnceLock<Helper>,
+    /// Made when it is first needed; communicators of a pool may share one.
+    lane: Arc<OnceLock<Helper>>,
     /// The links of which this member is an end, by their members: made when they are first needed.
     links: Mutex<HashMap<(usize, usize), Arc<Communicator>>>,
 }
 
 impl Communicator {
     pub(super) fn new(transport: Arc<dyn Transport>, seat: Seat) -> Self {
-        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Mutex::default());
-        Self { transport, seat, name, helper, links }
+        let (name, lane, links) = (Arc::from(transport.name()), Arc::default(), Mutex::default());
+        Self { transport, seat, name, lane, links }
+    }
+
+    /// The same transport, its started calls queued behind another communicator's.
+    pub(super) fn on_lane_of(&self, other: &Self) -> Self {
+        let lane = other.lane.clone();
+        Self { lane, ..Self::new(self.transport.clone(), self.seat.clone()) }
     }
 
     /// Makes the calling thread the driver of the rank, if there is none yet.
@@ -56,7 +63,7 @@ impl Communicator {
         let helper = self.busy_helper();
         let (call, mark) = self.issue(call, helper.is_none());
         match helper {
-            Some(helper) => helper.submit(call, buffer, mark).wait(),
+            Some(helper) => helper.submit(self.transport.clone(), call, buffer, mark).wait(),
             None => {
                 let result = self.transport.run(call, buffer);
                 self.seat.log.end(mark);
@@ -73,16 +80,17 @@ impl Communicator {
         finish: impl FnOnce(Buffer) -> T + Send + 'static,
     ) -> Result<Pending<T>> {
         self.enter()?;
-        let helper = match self.helper.get() {
+        let helper = match self.lane.get() {
             Some(helper) => helper,
             None => {
-                let helper = Helper::spawn(self.transport.clone(), self.seat.helpers.clone(), self.seat.log.clone())?;
-                self.helper.get_or_init(|| helper)
+                let name = format!("{} of {}", self.name, self.transport.members()[self.transport.member()]);
+                let helper = Helper::spawn(name, self.seat.helpers.clone(), self.seat.log.clone())?;
+                self.lane.get_or_init(|| helper)
             }
         };
         let buffer = buffer.contiguous();
         let (call, mark) = self.issue(call, false);
-        Ok(Pending::running(helper.submit(call, buffer, mark), finish))
+        Ok(Pending::running(helper.submit(self.transport.clone(), call, buffer, mark), finish))
     }
 
     /// Divides the group, after all started calls.
@@ -114,7 +122,7 @@ impl Communicator {
     }
 
     fn busy_helper(&self) -> Option<&Helper> {
-        self.helper.get().filter(|helper| !helper.is_idle())
+        self.lane.get().filter(|helper| !helper.is_idle())
     }
 
     /// Takes the number of a call and logs it; `begun`: that it goes out at once.

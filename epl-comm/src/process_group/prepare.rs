@@ -9,7 +9,7 @@ use super::ProcessGroup;
 use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation};
+use crate::operation::{Call, Operation, PerMember};
 
 /// A collective about to be run.
 pub(super) enum Prepared<const D: usize, K: Basic> {
@@ -66,7 +66,7 @@ impl ProcessGroup {
         operation: Operation,
     ) -> Result<Prepared<D, K>> {
         self.check_dim(operation.name(), &x.dims(), dim)?;
-        let sizes = vec![x.dims()[dim]; self.size()];
+        let sizes = PerMember::from_elem(x.dims()[dim], self.size());
         self.prepare_along(x, dim, &sizes, operation)
     }
 
@@ -93,8 +93,8 @@ impl ProcessGroup {
     ) -> Result<Prepared<D, K>> {
         let name = operation.name();
         self.check_dim(name, &x.dims(), dim)?;
-        let instead = format!(", or give the sizes ({name}_uneven)");
-        let sizes = self.even_sizes(name, dim, x.dims()[dim], &instead)?;
+        let instead = format_args!(", or give the sizes ({name}_uneven)");
+        let sizes = self.even_sizes(name, dim, x.dims()[dim], instead)?;
         self.prepare_scatter(x, dim, &sizes, operation)
     }
 
@@ -151,11 +151,11 @@ impl ProcessGroup {
         self.check_dim("all_to_all", &shape, split_dim)?;
         self.check_dim("all_to_all", &shape, concat_dim)?;
         let instead = match (split_dim, concat_dim) {
-            (0, 0) => ", or give the rows for each member (all_to_all_uneven)",
-            _ => "",
+            (0, 0) => format_args!(", or give the rows for each member (all_to_all_uneven)"),
+            _ => format_args!(""),
         };
         let split = self.even_sizes("all_to_all", split_dim, shape[split_dim], instead)?;
-        let concat = vec![shape[concat_dim]; self.size()];
+        let concat = PerMember::from_elem(shape[concat_dim], self.size());
         self.prepare_exchange(x, Exchange { split: (split_dim, &split), concat: (concat_dim, &concat) })
     }
 
@@ -209,15 +209,15 @@ impl ProcessGroup {
     ) -> Result<Prepared<D, K>> {
         let shape = x.dims();
         let columns: usize = shape[dim + 1..].iter().product();
-        let widths = sizes.iter().map(|size| size * columns).collect();
+        let widths: PerMember = sizes.iter().map(|size| size * columns).collect();
         let me = self.rank();
         if let Operation::Gather { root } | Operation::Scatter { root } = operation {
             self.check_member(operation.name(), root)?;
         }
         let (send, receive, extent) = match operation {
-            Operation::Gather { root } if root != me => (Vec::new(), widths, shape[dim]),
-            Operation::AllGather | Operation::Gather { .. } => (Vec::new(), widths, sizes.iter().sum()),
-            _ => (widths, Vec::new(), sizes[me]),
+            Operation::Gather { root } if root != me => (PerMember::new(), widths, shape[dim]),
+            Operation::AllGather | Operation::Gather { .. } => (PerMember::new(), widths, sizes.iter().sum()),
+            _ => (widths, PerMember::new(), sizes[me]),
         };
         let rows = shape[..dim].iter().product();
         let call = Call { dim: Some(dim), rows, send, receive, ..Call::new(operation, x.dtype(), Shape::new(shape)) };
