@@ -61,7 +61,7 @@ impl Plain<'_> {
         self.epl.context().begin(Pass { step: 0, training: true, samples, empty: false });
         let model = self.model.take().expect("the model is only away during a step");
         let weights = model.weights(batch);
-        let scaled = |term: epl::Term| term.sum * (term.coefficient / weights.get(term.name).unwrap_or(1.0));
+        let scaled = |term: epl::Term| term.value * (term.coefficient / weights.get(term.name, 0).unwrap_or(1.0));
         let terms = forward(&model, batch).terms.into_iter().map(scaled);
         let loss = terms.reduce(|a, b| a + b).expect("a loss has a term");
         let mut gradients = GradientsParams::from_grads(loss.backward(), &model);

@@ -29,6 +29,6 @@ pub mod prelude {
     pub use epl_core::trainer::{Trainer, TrainerConfig};
     pub use epl_core::{
         Carry, CarryMapper, Context, Engine, EngineSettings, Epl, Error, LearningRate, Loss, MicroBatch, OneSegment,
-        Place, Result, Segmented, Weights, WholeModel, launch,
+        Place, Result, Segmented, Weights, WholeModel, WithLoss, launch,
     };
 }

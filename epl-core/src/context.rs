@@ -8,6 +8,7 @@ use epl_comm::{ProcessGroup, Trace};
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
+use crate::scopes::Scopes;
 
 /// One group for every axis of the mesh, as this rank sees it.
 #[derive(Clone, Debug)]
@@ -65,7 +66,23 @@ pub struct Pass {
 /// A cheap clone, one per rank. Layers keep it in a `#[module(skip)]` field; the engine writes it.
 /// A model that holds contexts is never forked to another rank.
 #[derive(Clone, Debug)]
-pub struct Context(Arc<Shared>);
+pub struct Context {
+    shared: Arc<Shared>,
+    part: Part,
+}
+
+/// Over which ranks the split layers of a part of the model are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Over the tensor axis of the mesh, whose ranks run the same rows.
+    Mesh,
+    /// Over the ranks of a replica, which run different rows: a `split` scope colocated with a `replicate` scope.
+    /// Whether these rows have been gathered is the question.
+    Colocated {
+        /// Whether they have.
+        gathered: bool,
+    },
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -73,6 +90,8 @@ struct Shared {
     mesh: Mesh,
     seed: u64,
     trace: Option<Trace>,
+    /// The axis over which split layers of `split` scopes are cut.
+    split_axis: Axis,
     state: Mutex<State>,
 }
 
@@ -92,11 +111,23 @@ struct State {
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     shardings: HashMap<ParamId, Sharding>,
+    scopes: Scopes,
 }
 
 impl Context {
     /// Makes the context of one rank. Collective, as it splits the world along every axis.
     pub fn new(world: ProcessGroup, mesh: Mesh, seed: u64, trace: Option<Trace>) -> Result<Self> {
+        Self::with_split_axis(world, mesh, seed, trace, Axis::Tensor)
+    }
+
+    /// [`new`](Self::new), with the axis over which the split layers of `split` scopes are cut.
+    pub(crate) fn with_split_axis(
+        world: ProcessGroup,
+        mesh: Mesh,
+        seed: u64,
+        trace: Option<Trace>,
+        split_axis: Axis,
+    ) -> Result<Self> {
         let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
         let state = State {
             pass,
@@ -104,14 +135,45 @@ impl Context {
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             shardings: HashMap::new(),
+            scopes: Scopes::default(),
         };
         let groups = Groups::new(world, &mesh)?;
-        Ok(Self(Arc::new(Shared { groups, mesh, seed, trace, state: Mutex::new(state) })))
+        let shared = Shared { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
+        Ok(Self { shared: Arc::new(shared), part: Part::Mesh })
+    }
+
+    /// The context of a part of the model.
+    pub(crate) fn of_part(&self, part: Part) -> Self {
+        Self { shared: self.shared.clone(), part }
+    }
+
+    /// The part of the model that this context is given to.
+    pub(crate) fn part(&self) -> Part {
+        self.part
+    }
+
+    /// Over which axis the split layers of `split` scopes are cut.
+    pub(crate) fn split_axis(&self) -> Axis {
+        self.shared.split_axis
+    }
+
+    /// The ranks that hold the other slices of this part's split layers, where they run other rows than this rank: these
+    /// must be gathered before such a layer.
+    pub fn to_be_bridged(&self) -> Option<&ProcessGroup> {
+        (self.part != Part::Mesh && self.tensor().size() > 1).then(|| self.tensor())
+    }
+
+    /// The axis of the mesh that a layer of this part means.
+    pub(crate) fn meant(&self, axis: Axis) -> Axis {
+        match (axis, self.part) {
+            (Axis::Tensor, Part::Colocated { .. }) => self.shared.split_axis,
+            (axis, _) => axis,
+        }
     }
 
     /// All ranks.
     pub fn world(&self) -> &ProcessGroup {
-        &self.0.groups.world
+        &self.shared.groups.world
     }
 
     /// The replicas of this rank's part of the model.
@@ -119,7 +181,8 @@ impl Context {
         self.axis(Axis::Data)
     }
 
-    /// The ranks that hold the other slices of this rank's split layers.
+    /// The ranks that hold the other slices of this rank's split layers. In a `split` scope that is colocated with
+    /// replicated parts these are the ranks of the replica.
     pub fn tensor(&self) -> &ProcessGroup {
         self.axis(Axis::Tensor)
     }
@@ -136,22 +199,22 @@ impl Context {
 
     /// The group along one axis.
     pub fn axis(&self, axis: Axis) -> &ProcessGroup {
-        self.0.groups.axis(axis)
+        self.shared.groups.axis(self.meant(axis))
     }
 
     /// The mesh the groups were cut from.
     pub fn mesh(&self) -> &Mesh {
-        &self.0.mesh
+        &self.shared.mesh
     }
 
     /// Where this rank stands in the mesh.
     pub fn coordinate(&self) -> Coordinate {
-        self.0.mesh.coordinate(self.world().rank())
+        self.shared.mesh.coordinate(self.world().rank())
     }
 
     /// The seed of the run.
     pub fn seed(&self) -> u64 {
-        self.0.seed
+        self.shared.seed
     }
 
     /// The current optimizer step, from 0.
@@ -162,6 +225,11 @@ impl Context {
     /// Whether dropout and jitter are active.
     pub fn is_training(&self) -> bool {
         self.state().pass.training
+    }
+
+    /// Whether the rows of the current micro-batch are a stand-in that must not count.
+    pub fn is_stand_in(&self) -> bool {
+        self.state().pass.empty
     }
 
     /// The global sample number of every row of the current micro-batch.
@@ -214,7 +282,7 @@ impl Context {
 
     /// Writes a mark into the trace, if there is one.
     pub fn mark(&self, what: &str) {
-        if let Some(trace) = &self.0.trace {
+        if let Some(trace) = &self.shared.trace {
             trace.mark(self.world().global(self.world().rank()), what);
         }
     }
@@ -227,7 +295,8 @@ impl Context {
         *count - 1
     }
 
-    pub(crate) fn declare_sharding(&self, id: ParamId, sharding: Sharding) {
+    pub(crate) fn declare_sharding(&self, id: ParamId, mut sharding: Sharding) {
+        sharding.cuts.iter_mut().for_each(|(axis, _)| *axis = self.meant(*axis));
         self.state().shardings.insert(id, sharding);
     }
 
@@ -240,8 +309,13 @@ impl Context {
         core::mem::take(&mut self.state().shardings)
     }
 
+    /// What the scopes around the model's parts said so far.
+    pub(crate) fn scopes<T>(&self, f: impl FnOnce(&mut Scopes) -> T) -> T {
+        f(&mut self.state().scopes)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held cannot leave the counters half-written.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,6 +15,9 @@ pub enum Error {
     /// The ranks that exist do not make the mesh that was asked for.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::ClusterError),
+    /// The scopes around the model's parts cannot be laid out.
+    #[error(transparent)]
+    Layout(#[from] crate::layout::LayoutError),
     /// The model cannot be laid out as asked; found before the first step.
     #[error("parameter `{name}`: {reason}")]
     Parameter {

@@ -1,15 +1,18 @@
 //! Runs a closure once per rank, and builds models in it.
 
 use core::time::Duration;
+use std::collections::HashMap;
 
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
-use crate::cluster::Mesh;
+use crate::cluster::{Axis, Cluster, Mesh};
 use crate::config::Config;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::layout::{Arrangement, Layout};
 use crate::place::Place;
 use crate::plan::{self, Plan};
 use crate::segment::Segmented;
@@ -18,6 +21,10 @@ use crate::segment::Segmented;
 #[derive(Clone, Debug)]
 pub struct Epl {
     config: Config,
+    cluster: Cluster,
+    /// All ranks.
+    world: ProcessGroup,
+    trace: Option<Trace>,
     place: Place,
 }
 
@@ -38,6 +45,12 @@ impl<M> Built<M> {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The context that the model's layers hold. Where scopes were opened, it is not [`Epl::context`]: they decided the
+    /// mesh.
+    pub fn context(&self) -> &Context {
+        self.place.context()
     }
 
     /// The ordinary Burn module.
@@ -70,9 +83,17 @@ impl Epl {
             Some(trace) => world.traced(trace),
             None => world,
         };
-        let context = Context::new(world, mesh, config.train.seed, trace)?;
+        let cluster = Cluster::local(world.size())?;
+        // What most models that are colocated need; others are laid out again.
+        let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
+        let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
         let place = Place::new(Device::default().autodiff(), context);
-        Ok(Self { config, place })
+        Ok(Self { config, cluster, world, trace, place })
+    }
+
+    /// The workers and devices that exist.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// The configuration.
@@ -80,7 +101,7 @@ impl Epl {
         &self.config
     }
 
-    /// The rank's context.
+    /// The rank's context, by the options `dist.*`. Scopes in a model may decide another: [`Built::context`].
     pub fn context(&self) -> &Context {
         self.place.context()
     }
@@ -93,13 +114,23 @@ impl Epl {
     /// Builds a model: the plan is made from lazy shapes, then every parameter is drawn from (seed, path).
     /// Collective.
     ///
+    /// Where `model` opens scopes that need another mesh than the options `dist.*` give, it is called a second time, in
+    /// that mesh; it must make the same model again.
+    ///
     /// # Errors
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
-    pub fn build<M: Segmented>(&self, model: impl FnOnce(&Place) -> M) -> Result<Built<M>> {
-        let model = epl_comm::catch(|| model(&self.place))?;
-        let context = self.context();
-        let mut survey = plan::survey::survey(&model, context)?;
+    pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+        let Laid { model, layout, owners, place } = self.lay(&mut model)?;
+        if let Some(layout) = layout.as_ref().filter(|layout| layout.stages() > 1) {
+            return Err(Error::invalid(format!(
+                "the scopes make {} pipeline stages, which are planned but not run yet; use one scope, or set \
+                 cluster.colocate_split_and_replicate = true\n{layout}",
+                layout.stages()
+            )));
+        }
+        let context = place.context();
+        let mut survey = plan::survey::survey(&model, context, &owners)?;
         survey.check(context, self.config.train.allow_unseeded_layers)?;
         if self.config.communication.sparse_as_dense {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
@@ -108,7 +139,8 @@ impl Epl {
         let mut plan = Plan {
             mesh: context.mesh().clone(),
             coordinate: context.coordinate(),
-            device: format!("{:?}", self.place.device()),
+            layout,
+            device: format!("{:?}", place.device()),
             segments: model.segments(),
             records: survey.records,
             buckets: Vec::new(),
@@ -118,8 +150,66 @@ impl Epl {
             batch_norms: survey.batch_norms,
         };
         plan.complete(&model, context)?;
-        Ok(Built { model, plan, place: self.place.clone() })
+        Ok(Built { model, plan, place })
     }
+
+    /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.
+    ///
+    /// # Errors
+    ///
+    /// When the scopes cannot be laid out.
+    pub fn layout<M: Module>(&self, model: impl FnOnce(&Place) -> M) -> Result<Option<Layout>> {
+        let place = self.place.clone();
+        epl_comm::catch(|| model(&place))?;
+        place.context().take_shardings();
+        Ok(self.resolve(place.context())?.0)
+    }
+
+    /// Makes the model in the mesh that its scopes ask for.
+    fn lay<M: Module>(&self, model: &mut impl FnMut(&Place) -> M) -> Result<Laid<M>> {
+        let mut place = self.place.clone();
+        let mut made = epl_comm::catch(|| model(&place))?;
+        let (mut layout, mut owners) = self.resolve(place.context())?;
+        let context = place.context();
+        let other = layout.as_ref().and_then(|layout| Some((layout.mesh()?.clone(), layout.split_axis())));
+        if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
+            // Its layers were made for the mesh of `dist.*`.
+            drop(made);
+            context.take_shardings();
+            let (world, seed) = (self.world.clone(), self.config.train.seed);
+            let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
+            place = Place::new(place.device().clone(), context);
+            made = epl_comm::catch(|| model(&place))?;
+            let (again, new_owners) = self.resolve(place.context())?;
+            if again != layout {
+                return Err(Error::invalid(
+                    "the model opens other scopes when it is made a second time; open the same",
+                ));
+            }
+            (layout, owners) = (again, new_owners);
+        }
+        Ok(Laid { model: made, layout, owners, place })
+    }
+
+    /// What the scopes that were opened since the last time come to.
+    fn resolve(&self, context: &Context) -> Result<(Option<Layout>, HashMap<ParamId, usize>)> {
+        let (graphs, owners) = context.scopes(std::mem::take).task_graphs();
+        if graphs.is_empty() {
+            return Ok((None, owners));
+        }
+        let layout = Layout::new(graphs, &self.cluster, Arrangement::from_config(&self.config))?;
+        layout.check_agrees(&self.config)?;
+        Ok((Some(layout), owners))
+    }
+}
+
+/// A model that was made in its mesh.
+struct Laid<M> {
+    model: M,
+    layout: Option<Layout>,
+    /// The task graph of every parameter that was made in a scope.
+    owners: HashMap<ParamId, usize>,
+    place: Place,
 }
 
 /// The options by which the layout changes the mathematics.

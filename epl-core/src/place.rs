@@ -3,13 +3,14 @@
 use core::ops::Deref;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use burn::module::{Param, ParamId};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::cluster::Axis;
-use crate::context::{Context, Sharding};
+use crate::context::{Context, Part, Sharding};
+use crate::layout::{LayoutError, Strategy, StrategyKind};
 
 /// Where a part of the model goes.
 ///
@@ -20,6 +21,8 @@ pub struct Place {
     device: Device,
     context: Context,
     path: String,
+    /// The scope that is open here.
+    scope: Option<String>,
 }
 
 impl Deref for Place {
@@ -33,7 +36,7 @@ impl Deref for Place {
 impl Place {
     /// The root of a model on a device.
     pub fn new(device: Device, context: Context) -> Self {
-        Self { device, context, path: String::new() }
+        Self { device, context, path: String::new(), scope: None }
     }
 
     /// The rank's context.
@@ -55,6 +58,129 @@ impl Place {
     pub fn child(&self, name: &str) -> Place {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Place { path, ..self.clone() }
+    }
+
+    /// Makes a part of the model in a `replicate` scope: each of so many devices holds it whole, and they divide the
+    /// micro-batch among them.
+    ///
+    /// # Errors
+    ///
+    /// As [`scope`](Self::scope).
+    pub fn replicate<M: Module>(&self, devices: usize, part: impl FnOnce(&Place) -> M) -> M {
+        self.scope(Strategy::replicate(devices), part)
+    }
+
+    /// Makes a part of the model in a `split` scope: each of so many devices holds a slice of its split layers.
+    ///
+    /// # Errors
+    ///
+    /// As [`scope`](Self::scope).
+    pub fn split<M: Module>(&self, devices: usize, part: impl FnOnce(&Place) -> M) -> M {
+        self.scope(Strategy::split(devices), part)
+    }
+
+    /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module.
+    ///
+    /// ```
+    /// # use burn::module::Module;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use epl_core::{Place, Strategy};
+    /// #[derive(Module, Debug)]
+    /// struct Net { encoder: Linear, decoder: Linear }
+    ///
+    /// fn net(at: &Place) -> Net {
+    ///     Net {
+    ///         encoder: at.scope(Strategy::replicate(1).named("encoder"), |at| LinearConfig::new(8, 8).init(at)),
+    ///         decoder: at.replicate(1, |at| LinearConfig::new(8, 8).init(at)),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error in an open scope, as strategies do not nest, and when another scope has the same name.
+    pub fn scope<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
+        let context = self.context.of_part(self.part_of(strategy.kind));
+        let (number, name) = self.open(strategy, false);
+        let part = part(&Place { context, scope: Some(name), ..self.clone() });
+        self.context.scopes(|scopes| scopes.claim(number, &part));
+        part
+    }
+
+    /// Makes a part of the model under a strategy for everything in it that is in no scope. A second one, beside the
+    /// first or inside it, is another task graph.
+    ///
+    /// # Errors
+    ///
+    /// As [`scope`](Self::scope); scopes inside are allowed.
+    pub fn default_strategy<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
+        let context = self.context.of_part(self.part_of(strategy.kind));
+        let (number, _) = self.open(strategy, true);
+        let part = part(&Place { context, ..self.clone() });
+        self.context.scopes(|scopes| scopes.claim(number, &part));
+        part
+    }
+
+    fn part_of(&self, kind: StrategyKind) -> Part {
+        match (kind, self.context.split_axis()) {
+            (StrategyKind::Replicate, _) | (StrategyKind::Split, Axis::Tensor) => Part::Mesh,
+            (StrategyKind::Split, _) => Part::Colocated { gathered: false },
+        }
+    }
+
+    /// The number of the new scope, and what it is called.
+    fn open(&self, strategy: Strategy, is_default: bool) -> (usize, String) {
+        let name = strategy.to_string();
+        let opened = match self.scope.clone() {
+            Some(outer) => Err(LayoutError::Nested { outer, inner: name.clone() }),
+            None => self.context.scopes(|scopes| scopes.open(strategy, is_default)),
+        };
+        match opened {
+            Ok(number) => (number, name),
+            Err(error) => epl_comm::unwind(epl_comm::Error::invalid(error.to_string())),
+        }
+    }
+
+    /// The place of what divides its work over the mesh by itself, such as experts, wherever it stands.
+    #[must_use]
+    pub fn on_mesh(&self) -> Place {
+        Place { context: self.context.of_part(Part::Mesh), ..self.clone() }
+    }
+
+    /// The place behind a bridge: of layers that get the rows of all ranks of the replica. Where these run the same rows
+    /// anyway it is this one.
+    ///
+    /// A layer that is made here must divide its parameters, and its input must be gathered over
+    /// [`Context::tensor`]; what it computes counts once for all these ranks.
+    #[must_use]
+    pub fn behind_bridge(&self) -> Place {
+        let part = match self.context.part() {
+            Part::Mesh => Part::Mesh,
+            Part::Colocated { .. } => Part::Colocated { gathered: true },
+        };
+        Place { context: self.context.of_part(part), ..self.clone() }
+    }
+
+    /// Refuses a parameter that the layout would make wrong: see [`Part`].
+    fn check_part(&self, cuts: &[(Axis, usize)]) {
+        let is_cut = cuts.iter().any(|(axis, _)| *axis == Axis::Tensor);
+        let reason = match self.context.part() {
+            _ if self.context.tensor().size() == 1 => return,
+            Part::Colocated { gathered: false } if is_cut => {
+                "each of them runs rows of its own, and a split layer needs the same rows on all: use SplitClassifier, \
+                 or make the layer behind a Bridge"
+            }
+            Part::Colocated { gathered: true } if !is_cut => {
+                "behind a bridge they all run the same rows, and a parameter that each holds whole would count them \
+                 several times: divide it, or make it before the bridge"
+            }
+            _ => return,
+        };
+        epl_comm::unwind(epl_comm::Error::invalid(format!(
+            "{}: a `split` scope is colocated with replicated parts on {} ranks; {reason}",
+            if self.path.is_empty() { "a layer" } else { &self.path },
+            self.context.tensor().size()
+        )));
     }
 
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.
@@ -103,6 +229,7 @@ impl Place {
                 self.path
             )));
         }
+        self.check_part(cuts);
         let mut ranges = shape.map(|extent| 0..extent);
         for &(axis, dim) in cuts {
             let group = self.context.axis(axis);

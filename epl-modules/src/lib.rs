@@ -11,6 +11,7 @@
 //! | [`RmsNorm`], [`LayerNorm`], [`ReplicatedLinear`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
+//! | [`SplitClassifier`] | classes; behind a [`Bridge`] where the ranks run different rows |
 //! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
 //! | [`FeedForward`] | hidden features |
 //! | [`Moe`] | hidden features; of the expert axis: experts |
@@ -49,6 +50,8 @@ pub mod linear;
 pub mod embedding;
 pub mod cross_entropy;
 pub mod argmax;
+pub mod bridge;
+pub mod classifier;
 pub mod attention;
 pub mod mlp;
 pub mod moe;
@@ -58,6 +61,8 @@ pub use argmax::split_argmax;
 pub use attention::{
     AttentionCache, AttentionInput, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias, RelativeBiasConfig,
 };
+pub use bridge::{Bridge, Crossing};
+pub use classifier::{SplitClassifier, SplitClassifierConfig};
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};

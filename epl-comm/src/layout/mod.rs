@@ -85,6 +85,11 @@ pub fn sliced<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) ->
 }
 
 impl<const D: usize> Copied<D> {
+    /// States that `local` is the same on every member, and takes a gradient that is a partial sum on each.
+    pub fn from_local(local: Tensor<D>, group: &ProcessGroup) -> Self {
+        Self { local, group: group.clone() }
+    }
+
     /// This member's tensor, to be computed with.
     pub fn local(self) -> Tensor<D> {
         self.local

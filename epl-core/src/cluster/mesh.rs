@@ -58,14 +58,14 @@ impl Mesh {
         Ok(Self { sizes, order, ranks, positions })
     }
 
-    /// The mesh that the options `dist.*` ask for, on ranks of one worker. There are as many ranks
+    /// The mesh that the options `dist.*` ask for, on `cluster.ranks` ranks of one worker; left out, there are as many
     /// as the sizes need.
     ///
     /// # Errors
     ///
     /// See [`MeshRequest::resolve`].
     pub fn from_config(config: &Config) -> Result<Self> {
-        let sizes = MeshRequest::from_config(&config.dist).resolve()?;
+        let sizes = MeshRequest::from_config(config).resolve()?;
         Self::over_config(&Cluster::local(sizes.world())?, sizes, config)
     }
 
@@ -77,7 +77,7 @@ impl Mesh {
     /// See [`MeshRequest::resolve`].
     pub fn on_cluster(cluster: &Cluster, config: &Config) -> Result<Self> {
         let ranks = Some(cluster.world_size());
-        let sizes = MeshRequest { ranks, ..MeshRequest::from_config(&config.dist) }.resolve()?;
+        let sizes = MeshRequest { ranks, ..MeshRequest::from_config(config) }.resolve()?;
         Self::over_config(cluster, sizes, config)
     }
 

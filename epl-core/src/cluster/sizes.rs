@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Digit};
 use super::error::{ClusterError, Result};
-use crate::config::{DistConfig, MOST_RANKS};
+use crate::config::{Config, MOST_RANKS};
 
 /// The size of every axis; checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +86,11 @@ pub struct MeshRequest {
 }
 
 impl MeshRequest {
-    /// What the options `dist.*` say.
-    pub fn from_config(dist: &DistConfig) -> Self {
+    /// What the options `cluster.ranks` and `dist.*` say.
+    pub fn from_config(config: &Config) -> Self {
+        let dist = &config.dist;
         Self {
-            ranks: None,
+            ranks: config.cluster.ranks,
             data: dist.data_parallel_size,
             pipeline: Some(dist.pipeline_parallel_size),
             tensor: Some(dist.tensor_parallel_size),
@@ -165,7 +166,7 @@ mod tests {
         for (request, expected) in cases {
             assert_eq!(request.resolve(), Ok(expected), "{request:?}");
         }
-        assert_eq!(MeshRequest::from_config(&DistConfig::default()).resolve(), Ok(sizes(1, 1, 1, 1)));
+        assert_eq!(MeshRequest::from_config(&Config::default()).resolve(), Ok(sizes(1, 1, 1, 1)));
     }
 
     #[test]

@@ -78,7 +78,9 @@ options! {
         /// Use only these devices of each worker, such as "0,4,7"; empty: all.
         run_visible_devices: String = String::new(), Kind::DeviceList, NotYet;
         /// All task graphs share the same devices.
-        colocate_split_and_replicate: bool = false, Kind::Switch, NotYet;
+        colocate_split_and_replicate: bool = false, Kind::Switch, Implemented;
+        /// Ranks of this process, each a thread. none: as many as dist.* needs.
+        ranks: Option<usize> = None, MAYBE_SIZE, Implemented;
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {

@@ -13,6 +13,7 @@
 //! - `epoch`: the permutation of one epoch.
 //! - [`shuffled`], [`length`]: the two samplers.
 //! - [`cut`](mod@cut): from a global batch to the rows of one micro-batch.
+//! - [`rows`]: batches that every rank has whole.
 //! - [`source`]: a Burn dataset and a batcher.
 //! - [`prefetch`]: a thread that works ahead.
 //! - [`loader`]: the steps of a training run.
@@ -23,6 +24,7 @@ mod epoch;
 pub mod shuffled;
 pub mod length;
 pub mod cut;
+pub mod rows;
 pub mod source;
 pub mod prefetch;
 pub mod loader;
@@ -32,6 +34,7 @@ pub use cut::{Share, cut};
 pub use evaluation::{EvaluationLoader, ValidData};
 pub use length::{LengthSampler, LengthSamplerConfig};
 pub use loader::{Loader, Step, TrainData};
+pub use rows::{Rows, micro_batches};
 pub use sampler::{GlobalBatch, Sampler};
 pub use shuffled::ShuffledSampler;
 pub use source::Source;

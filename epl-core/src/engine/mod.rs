@@ -38,10 +38,12 @@ pub use settings::EngineSettings;
 use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
 use crate::json::json;
+use crate::launch::{Built, Epl};
+use crate::loss::{Loss, Term, TermWeights};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::{Plan, draw};
-use crate::segment::{Loss, Segmented, Term, Weights};
+use crate::segment::Segmented;
 use gather::Source;
 use gradients::GradientStore;
 use reduce::{Lanes, Reducer};
@@ -63,25 +65,43 @@ pub struct Engine<M: Segmented> {
     settings: EngineSettings,
     lanes: Lanes,
     step: u64,
+    /// Samples that were drawn for [`step_whole`](Self::step_whole).
+    drawn: u64,
 }
 
 impl<M: Segmented> Engine<M> {
+    /// Builds a model and makes its engine, as the configuration says. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`Epl::build`] and [`new`](Self::new).
+    pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
+        Self::new(epl.build(model)?, optimizer, EngineSettings::from_config(epl.config()))
+    }
+
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
     ///
     /// # Errors
     ///
     /// When the optimizer would compute something else under this layout, or a rank failed.
-    pub fn new<O: OptimizerConfig>(
-        built: crate::launch::Built<M>,
-        optimizer: &O,
-        settings: EngineSettings,
-    ) -> Result<Self> {
-        let crate::launch::Built { model, plan, place } = built;
+    pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        let Built { model, plan, place } = built;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
-        Ok(Self { model: Some(model), optimizer, optimizer_settings, plan, context, device, settings, lanes, step: 0 })
+        Ok(Self {
+            model: Some(model),
+            optimizer,
+            optimizer_settings,
+            plan,
+            context,
+            device,
+            settings,
+            lanes,
+            step: 0,
+            drawn: 0,
+        })
     }
 
     /// The model.
@@ -112,6 +132,17 @@ impl<M: Segmented> Engine<M> {
     /// The device of this rank, with autodiff.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The micro-batches of a step of [`step_whole`](Self::step_whole).
+    pub(crate) fn num_micro_batch(&self) -> usize {
+        self.settings.num_micro_batch
+    }
+
+    /// Draws so many samples; returns the global number of the first.
+    pub(crate) fn draw_samples(&mut self, samples: u64) -> u64 {
+        self.drawn += samples;
+        self.drawn - samples
     }
 
     /// How many steps were made.
@@ -167,17 +198,18 @@ impl<M: Segmented> Engine<M> {
     ) -> Result<EvalReport> {
         let model = self.model().valid();
         let mut sums = TermSums::default();
-        let (mut weights, mut count) = (Weights::new(), 0);
+        let (mut weights, mut count) = (TermWeights::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
-            weights = weights.plus(weights::weights_of(&model, &micro_batch))?;
+            let own = weights::weights_of(&model, &micro_batch);
+            weights = weights.plus(own.clone())?;
             count += 1;
             let loss = caught(|| {
                 self.begin(&micro_batch, false);
                 Ok(forward(&model, &micro_batch.batch))
             })?;
-            loss.check(&weights)?;
-            sums.add(loss, micro_batch.empty)?;
+            loss.check(&own)?;
+            sums.add(loss, &own, micro_batch.empty)?;
         }
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
@@ -260,20 +292,22 @@ impl<M: Segmented> Engine<M> {
         for (number, micro_batch) in micro_batches.iter().enumerate() {
             let last = number + 1 == micro_batches.len();
             let reducer = last.then_some(&mut reducer);
-            let loss = self.differentiate(micro_batch, number, &weights, &mut store, reducer)?;
-            sums.add(loss, micro_batch.empty)?;
+            let own = weights::weights_of(self.model(), micro_batch);
+            let loss = self.differentiate(micro_batch, number, (&own, &weights), &mut store, reducer)?;
+            sums.add(loss, &own, micro_batch.empty)?;
         }
         reducer.finish(&mut store)?;
         let squared = norm::squared(&self.plan, &store);
         Ok((store, sums.reduce(squared, &weights, &self.context)?))
     }
 
-    /// Forward and backward of one micro-batch; adds to the store, and starts buckets if a reducer is given.
+    /// Forward and backward of one micro-batch; adds to the store, and starts buckets if a reducer is given. Takes the
+    /// weights of the micro-batch, and those of the step.
     fn differentiate(
         &self,
         micro_batch: &MicroBatch<M::Batch>,
         number: usize,
-        weights: &Weights,
+        (own, weights): (&TermWeights, &TermWeights),
         store: &mut GradientStore,
         mut reducer: Option<&mut Reducer<'_>>,
     ) -> Result<Loss> {
@@ -282,11 +316,15 @@ impl<M: Segmented> Engine<M> {
         let before = |segment| context.mark(&format!("forward {number} segment {segment}"));
         let (loss, tape) = Tape::forward(model, &micro_batch.batch, before);
         loss.check(weights)?;
+        let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
         let scale = |term: &Term| match micro_batch.empty {
             true => 0.0,
-            false => weights::seed(term.coefficient, weights.get(term.name).unwrap_or(0.0), self.settings.reduce),
+            false => {
+                let to_sum = term.to_sum(weight(own, term));
+                weights::seed(term.coefficient, to_sum, weight(weights, term), self.settings.reduce)
+            }
         };
-        let root = loss.terms.iter().map(|term| term.sum.clone() * scale(term)).reduce(|a, b| a + b);
+        let root = loss.terms.iter().map(|term| term.value.clone() * scale(term)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
         let mut outcome = Ok(());
         tape.backward(

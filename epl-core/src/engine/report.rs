@@ -10,7 +10,7 @@ use crate::cluster::Axis;
 use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::segment::{Loss, Weights};
+use crate::loss::{Loss, TermWeights};
 
 /// What one step did; the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,12 +43,12 @@ pub struct EvalReport {
 pub(crate) struct TermSums(Vec<(&'static str, f64, f64)>);
 
 impl TermSums {
-    /// Adds the terms of one micro-batch, read from the device.
+    /// Adds the terms of one micro-batch, read from the device; `own` are its weights.
     ///
     /// # Errors
     ///
     /// When the model names other terms than for the micro-batch before.
-    pub fn add(&mut self, loss: Loss, empty: bool) -> Result<()> {
+    pub fn add(&mut self, loss: Loss, own: &TermWeights, empty: bool) -> Result<()> {
         if self.0.is_empty() {
             self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
         }
@@ -61,18 +61,19 @@ impl TermSums {
             )));
         }
         for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
-            let value = scalar(term.sum);
+            let to_sum = term.to_sum(own.get(term.name).unwrap_or(0.0));
+            let value = scalar(term.value) * to_sum;
             *sum += if empty { 0.0 } else { value };
         }
         Ok(())
     }
 
     /// Σ coefficient · sum ÷ weight, and the terms one by one.
-    fn divided(&self, weights: &Weights) -> (f64, Vec<(String, f64)>) {
+    fn divided(&self, weights: &TermWeights) -> (f64, Vec<(String, f64)>) {
         let mut loss = 0.0;
         let mut terms = Vec::new();
         for (name, coefficient, sum) in &self.0 {
-            let mean = sum * weights::seed(1.0, weights.get(name).unwrap_or(0.0), ReduceMethod::Mean);
+            let mean = sum * weights::seed(1.0, 1.0, weights.get(name).unwrap_or(0.0), ReduceMethod::Mean);
             loss += coefficient * mean;
             terms.push(((*name).to_string(), mean));
         }
@@ -81,7 +82,7 @@ impl TermSums {
 
     /// Sums over the world what each rank counts: `norm` of the parameters it owns; its terms and metrics if it is
     /// the first of its tensor group, whose ranks all hold the same. Collective.
-    pub fn reduce(mut self, norm: f64, weights: &Weights, context: &Context) -> Result<StepReport> {
+    pub fn reduce(mut self, norm: f64, weights: &TermWeights, context: &Context) -> Result<StepReport> {
         let mut metrics = context.take_metrics();
         let first = context.coordinate().along(Axis::Tensor) == 0;
         let share = if first { 1.0 } else { 0.0 };

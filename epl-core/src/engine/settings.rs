@@ -10,6 +10,8 @@ pub struct EngineSettings {
     pub clip_norm: Option<f64>,
     /// How the gradients of micro-batches and replicas are combined.
     pub reduce: ReduceMethod,
+    /// Micro-batches of a step of [`Engine::step_whole`](super::Engine::step_whole).
+    pub num_micro_batch: usize,
     /// Reductions that may be in flight together.
     pub num_communicators: usize,
     /// Gradients in 16 bits on their way; none: in their own type.
@@ -24,12 +26,13 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm` and `communication.*` say.
+    /// What the options `train.clip_norm`, `pipeline.num_micro_batch` and `communication.*` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
         Self {
             clip_norm: config.train.clip_norm,
             reduce: communication.gradients_reduce_method,
+            num_micro_batch: config.pipeline.num_micro_batch,
             num_communicators: communication.num_communicators,
             compression: Compression::from_config(communication),
         }

@@ -16,7 +16,9 @@ use burn::backend::DispatchTensor;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::custom_vjp;
 
-use crate::segment::{Carry, CarryMapper, Loss, Segmented};
+use crate::carry::{Carry, CarryMapper};
+use crate::loss::Loss;
+use crate::segment::Segmented;
 
 /// The graphs of one micro-batch, from the first segment to the last.
 pub(crate) struct Tape<C> {

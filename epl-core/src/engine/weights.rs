@@ -10,11 +10,12 @@ use super::micro_batch::MicroBatch;
 use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::segment::{Segmented, Weights};
+use crate::loss::TermWeights;
+use crate::segment::Segmented;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.
-pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> Weights {
-    let mut weights = model.weights(&micro_batch.batch);
+pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
+    let mut weights = model.weights(&micro_batch.batch).of(micro_batch.samples.len());
     if micro_batch.empty {
         weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
     }
@@ -26,11 +27,11 @@ pub(crate) fn global_weights<M: Segmented>(
     model: &M,
     micro_batches: &[MicroBatch<M::Batch>],
     context: &Context,
-) -> Result<Weights> {
+) -> Result<TermWeights> {
     if micro_batches.is_empty() {
         return Err(Error::invalid("a step without a micro-batch; give a replica without samples a stand-in"));
     }
-    let mut total = Weights::new();
+    let mut total = TermWeights::default();
     for micro_batch in micro_batches {
         total = total.plus(weights_of(model, micro_batch))?;
     }
@@ -42,7 +43,11 @@ pub(crate) fn global_weights<M: Segmented>(
 /// # Errors
 ///
 /// When the replicas have different numbers of micro-batches.
-pub(crate) fn sum_over_replicas(mut total: Weights, micro_batches: usize, context: &Context) -> Result<Weights> {
+pub(crate) fn sum_over_replicas(
+    mut total: TermWeights,
+    micro_batches: usize,
+    context: &Context,
+) -> Result<TermWeights> {
     let mut values: Vec<f64> = vec![micro_batches as f64];
     values.extend(total.0.iter().map(|(_, sum)| sum));
     let data = context.data();
@@ -60,11 +65,12 @@ pub(crate) fn sum_over_replicas(mut total: Weights, micro_batches: usize, contex
     Ok(total)
 }
 
-/// What the gradient of a term's sum is multiplied by.
-pub(crate) fn seed(coefficient: f64, weight: f64, reduce: ReduceMethod) -> f64 {
+/// What the gradient of a term's value is multiplied by; `to_sum` is what the value itself must be multiplied by to be
+/// a sum.
+pub(crate) fn seed(coefficient: f64, to_sum: f64, weight: f64, reduce: ReduceMethod) -> f64 {
     match reduce {
-        ReduceMethod::Sum => coefficient,
+        ReduceMethod::Sum => coefficient * to_sum,
         ReduceMethod::Mean if weight == 0.0 => 0.0,
-        ReduceMethod::Mean => coefficient / weight,
+        ReduceMethod::Mean => coefficient * to_sum / weight,
     }
 }

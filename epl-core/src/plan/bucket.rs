@@ -109,6 +109,7 @@ mod tests {
             trainable: true,
             origin: Origin::Drawn,
             segments: vec![segment],
+            task_graph: None,
             sparse: false,
             counted: true,
         }

@@ -6,6 +6,9 @@ use super::{Origin, ParamRecord, Plan};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        if let Some(layout) = &self.layout {
+            writeln!(f, "{layout}")?;
+        }
         writeln!(f, "{}", self.mesh)?;
         writeln!(
             f,

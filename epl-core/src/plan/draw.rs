@@ -154,7 +154,9 @@ impl ModuleMapper for Drawer<'_> {
         let mut param = match record.origin {
             Origin::Drawn => {
                 self.draw(record, &param);
-                param
+                // A clone of a lazy parameter shares its value, and with it a graph: ranks need leaves of their own.
+                let values = param.base().inner();
+                with_values(param, values)
             }
             Origin::Broadcast => match self.broadcast(record, param.clone()) {
                 Ok(param) => param,

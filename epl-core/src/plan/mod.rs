@@ -24,6 +24,7 @@ use burn::module::Module;
 use crate::cluster::{Coordinate, Mesh};
 use crate::context::Context;
 use crate::error::Result;
+use crate::layout::Layout;
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Plan {
     pub mesh: Mesh,
     /// Where this rank stands in it.
     pub coordinate: Coordinate,
+    /// The task graphs, where scopes were opened around the model's parts.
+    pub layout: Option<Layout>,
     /// The device of this rank, in words.
     pub device: String,
     /// How many segments the model is a chain of.

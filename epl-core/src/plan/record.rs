@@ -48,6 +48,8 @@ pub struct ParamRecord {
     pub origin: Origin,
     /// The segments that use it; several for a tied weight.
     pub segments: Vec<usize>,
+    /// The number of its task graph, where scopes were opened.
+    pub task_graph: Option<usize>,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
     /// Whether this rank counts its elements in sums over all parameters, such as the norm.

@@ -45,10 +45,12 @@ const UNSEEDED: [&str; 2] = ["Struct:Dropout", "Struct:GaussianNoise"];
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
-/// Surveys a model: one record a parameter, in the module's order.
-pub(crate) fn survey<M: Segmented>(model: &M, context: &Context) -> Result<Survey> {
+/// Surveys a model: one record a parameter, in the module's order. `owners` are the task graphs of those that were made
+/// in a scope.
+pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &HashMap<ParamId, usize>) -> Result<Survey> {
     let mut surveyor = Surveyor {
         context,
+        owners,
         path: Vec::new(),
         table: None,
         records: Vec::new(),
@@ -74,7 +76,20 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context) -> Result<Surve
     for record in &mut records {
         record.segments = segments_of(model, &record.name)?;
     }
+    check_owned(&records, owners)?;
     Ok(Survey { records, unseeded_layers: unseeded, batch_norms })
+}
+
+/// Where some parameters are in scopes, all are: EPL would not know where to put the others.
+fn check_owned(records: &[ParamRecord], owners: &HashMap<ParamId, usize>) -> Result<()> {
+    match records.iter().find(|record| record.task_graph.is_none()) {
+        Some(record) if !owners.is_empty() => Err(Error::Parameter {
+            name: record.name.clone(),
+            reason: "is in no scope, and others are; make it in one, or make the whole model under a default strategy"
+                .to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
@@ -89,6 +104,8 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 
 struct Surveyor<'a> {
     context: &'a Context,
+    /// The task graphs of the parameters that were made in a scope.
+    owners: &'a HashMap<ParamId, usize>,
     path: Vec<String>,
     /// The path's length inside an embedding's table.
     table: Option<usize>,
@@ -132,6 +149,7 @@ impl Surveyor<'_> {
             trainable: true,
             origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
             segments: Vec::new(),
+            task_graph: self.owners.get(&param.id).copied(),
             sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };

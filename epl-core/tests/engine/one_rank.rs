@@ -57,9 +57,9 @@ fn segments_equal_one_tape_bitwise() {
         for index in 0..4 {
             carry = Some(model.forward_segment(index, carry, &batch));
         }
-        let weight = model.weights(&batch).get("error").unwrap();
+        let weight = model.weights(&batch).get("error", 0).unwrap();
         let term = model.loss(carry.unwrap(), &batch).terms.remove(0);
-        let tape = GradientsParams::from_grads((term.sum * (term.coefficient / weight)).backward(), model);
+        let tape = GradientsParams::from_grads((term.value * (term.coefficient / weight)).backward(), model);
         let (_, gradients) = engine.gradients(micro_batches(&epl, 1))?;
         let plain = [
             ("first.weight", tape.get::<2>(model.first.weight.id).unwrap().into_data()),

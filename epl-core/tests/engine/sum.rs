@@ -24,8 +24,8 @@ fn errors(epl: &Epl, count: usize) -> Result<[f64; 4]> {
     let (model, batch) = (engine.model(), rows(0..13, &Device::flex().autodiff()));
     let carry = (0..4).fold(None, |carry, index| Some(model.forward_segment(index, carry, &batch)));
     let term = model.loss(carry.unwrap(), &batch).terms.remove(0);
-    let sum = term.sum.clone().into_data().iter::<f64>().sum::<f64>() * term.coefficient;
-    let tape = GradientsParams::from_grads((term.sum * term.coefficient).backward(), model);
+    let sum = term.value.clone().into_data().iter::<f64>().sum::<f64>() * term.coefficient;
+    let tape = GradientsParams::from_grads((term.value * term.coefficient).backward(), model);
     let error = |a: f64, b: f64| (a - b).abs() / b.abs();
     // The loss that is reported is still the mean: 10 of the 13 samples count.
     let loss = error(report.loss, sum / 10.0);

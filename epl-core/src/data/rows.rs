@@ -1,0 +1,143 @@
+//! Batches that can be cut by rows.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use burn::tensor::kind::Basic;
+
+use super::cut::Share;
+use crate::engine::{Engine, MicroBatch, StepReport};
+use crate::error::{Error, Result};
+use crate::segment::Segmented;
+
+/// A batch whose first dim counts its rows.
+pub trait Rows: Sized {
+    /// How many rows there are.
+    ///
+    /// # Errors
+    ///
+    /// When its parts have different numbers of rows.
+    fn rows(&self) -> Result<usize>;
+
+    /// Some of the rows.
+    #[must_use]
+    fn narrow(&self, rows: Range<usize>) -> Self;
+}
+
+impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
+    fn rows(&self) -> Result<usize> {
+        Ok(self.dims()[0])
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Self {
+        self.clone().slice_dim(0, rows)
+    }
+}
+
+impl<T: Clone> Rows for Vec<T> {
+    fn rows(&self) -> Result<usize> {
+        Ok(self.len())
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Self {
+        self[rows].to_vec()
+    }
+}
+
+impl<A: Rows, B: Rows> Rows for (A, B) {
+    fn rows(&self) -> Result<usize> {
+        equal(self.0.rows()?, self.1.rows()?)
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Self {
+        (self.0.narrow(rows.clone()), self.1.narrow(rows))
+    }
+}
+
+impl<A: Rows, B: Rows, C: Rows> Rows for (A, B, C) {
+    fn rows(&self) -> Result<usize> {
+        equal(equal(self.0.rows()?, self.1.rows()?)?, self.2.rows()?)
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Self {
+        (self.0.narrow(rows.clone()), self.1.narrow(rows.clone()), self.2.narrow(rows))
+    }
+}
+
+impl<M: Segmented> Engine<M>
+where
+    M::Batch: Rows,
+{
+    /// Makes one step on a batch that every rank has whole: each replica runs its rows of it, in
+    /// `pipeline.num_micro_batch` micro-batches. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step) and [`micro_batches`].
+    pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
+        let data = self.context().data();
+        let share = Share::new(data.rank(), data.size(), self.num_micro_batch())?;
+        let first = self.draw_samples(batch.rows()? as u64);
+        self.step(micro_batches(batch, share, first)?, rate)
+    }
+}
+
+fn equal(first: usize, second: usize) -> Result<usize> {
+    match first == second {
+        true => Ok(first),
+        false => {
+            Err(Error::invalid(format!("parts of one batch have {first} and {second} rows; give all the same number")))
+        }
+    }
+}
+
+/// A replica's micro-batches of a batch that every rank has whole; `first` is the global number of its first sample.
+///
+/// # Errors
+///
+/// A batch without a row, or with parts of different numbers of rows.
+pub fn micro_batches<B: Rows>(batch: &B, share: Share, first: u64) -> Result<Vec<MicroBatch<B>>> {
+    let rows = batch.rows()?;
+    if rows == 0 {
+        return Err(Error::invalid("a batch without a row; give at least one"));
+    }
+    let micro_batch = |range: Range<usize>| {
+        let is_empty = range.is_empty();
+        // Something must run: see `MicroBatch`.
+        let range = if is_empty { 0..1 } else { range };
+        let samples: Vec<u64> = range.clone().map(|row| first + row as u64).collect();
+        MicroBatch { batch: batch.narrow(range), samples: samples.into(), empty: is_empty }
+    };
+    Ok(share.rows(rows).into_iter().map(micro_batch).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_and_micro_batches_share_the_rows_of_all_parts() -> Result<()> {
+        let batch = (vec![1, 2, 3, 4, 5], vec!["a", "b", "c", "d", "e"]);
+        let share = |replica| Share::new(replica, 2, 2);
+        let cut = [micro_batches(&batch, share(0)?, 10)?, micro_batches(&batch, share(1)?, 10)?].concat();
+        let rows: Vec<_> = cut.iter().map(|micro| (micro.batch.0.clone(), micro.samples.to_vec())).collect();
+        let expected = [(vec![1, 2], vec![10, 11]), (vec![3], vec![12]), (vec![4], vec![13]), (vec![5], vec![14])];
+        assert_eq!(rows, expected);
+        assert_eq!(cut[3].batch.1, ["e"]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_replica_without_a_row_gets_a_stand_in() -> Result<()> {
+        let cut = micro_batches(&vec![7], Share::new(1, 2, 1)?, 0)?;
+        assert!(cut[0].empty && cut[0].batch == [7]);
+        Ok(())
+    }
+
+    #[test]
+    fn parts_of_different_lengths_and_empty_batches_are_refused() {
+        let said = |batch: (Vec<u8>, Vec<u8>)| micro_batches(&batch, Share::whole(), 0).unwrap_err().to_string();
+        assert!(said((vec![1, 2], vec![1])).contains("2 and 1 rows"));
+        assert!(said((vec![], vec![])).contains("without a row"));
+    }
+}

@@ -1,0 +1,193 @@
+//! From task graphs and ranks to replicas, devices and the mesh.
+//!
+//! ```text
+//!                           devices of a replica              on 16 ranks
+//! replicate(8), split(8)    8 + 8 = 16                        1 replica of 2 stages
+//! the same, colocated       8, each used by both              2 replicas
+//! ```
+//!
+//! Data parallelism is wrapped around whatever is left.
+
+use super::error::{LayoutError, Result};
+use super::strategy::{StrategyKind, TaskGraph};
+use crate::cluster::{Axis, Cluster, Mesh, MeshSizes, RankOrder};
+use crate::config::Config;
+
+/// How devices are given to task graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    /// All task graphs share the same devices.
+    pub colocated: bool,
+    /// In which order ranks are numbered.
+    pub order: RankOrder,
+    /// Keep one replica inside a worker; otherwise devices are taken across workers first.
+    pub prefer_intra_node: bool,
+}
+
+impl Arrangement {
+    /// What the options `cluster.*` and `dist.order` say.
+    pub fn from_config(config: &Config) -> Self {
+        Self {
+            colocated: config.cluster.colocate_split_and_replicate,
+            order: config.dist.order,
+            prefer_intra_node: config.cluster.device_place_prefer_intra_node,
+        }
+    }
+}
+
+/// The task graphs of a model, with the ranks that run each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) task_graphs: Vec<TaskGraph>,
+    pub(super) arrangement: Arrangement,
+    /// Of every replica, for every task graph, its ranks.
+    pub(super) ranks: Vec<Vec<Vec<usize>>>,
+    mesh: Option<Mesh>,
+}
+
+impl Layout {
+    /// Lays task graphs out over the ranks of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// A task graph without a device, ranks that do not divide into replicas, colocated task graphs of different
+    /// sizes.
+    ///
+    /// # Panics
+    ///
+    /// Without a task graph.
+    pub fn new(task_graphs: Vec<TaskGraph>, cluster: &Cluster, arrangement: Arrangement) -> Result<Self> {
+        assert!(!task_graphs.is_empty(), "a model has at least one task graph");
+        if let Some(graph) = task_graphs.iter().find(|graph| graph.devices == 0) {
+            return Err(LayoutError::NoDevice { graph: graph.clone() });
+        }
+        let devices = devices_of_a_replica(&task_graphs, arrangement)?;
+        let replicas = replicas(&task_graphs, devices, cluster.world_size(), arrangement)?;
+        let ranks = place(&task_graphs, replicas, cluster, arrangement);
+        let sizes = sizes(&task_graphs, replicas, arrangement);
+        let over = |sizes| Mesh::over(cluster, sizes, arrangement.order, arrangement.prefer_intra_node).ok();
+        Ok(Self { task_graphs, arrangement, ranks, mesh: sizes.and_then(over) })
+    }
+
+    /// The task graphs, in the order in which they were opened.
+    pub fn task_graphs(&self) -> &[TaskGraph] {
+        &self.task_graphs
+    }
+
+    /// How often the whole model exists.
+    pub fn replicas(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The pipeline stages of a replica: task graphs that do not share their devices.
+    pub fn stages(&self) -> usize {
+        if self.arrangement.colocated { 1 } else { self.task_graphs.len() }
+    }
+
+    /// The ranks that run a task graph of a replica.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such replica or task graph.
+    pub fn ranks(&self, replica: usize, task_graph: usize) -> &[usize] {
+        &self.ranks[replica][task_graph]
+    }
+
+    /// The mesh; none where stages use their devices in different ways.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_ref()
+    }
+
+    /// The axis over which the split layers of `split` scopes are cut: the data ranks of a replica, where these run
+    /// replicated parts too.
+    pub(crate) fn split_axis(&self) -> Axis {
+        let is_shared = self.task_graphs.iter().any(|graph| graph.kind == StrategyKind::Replicate);
+        if self.arrangement.colocated && is_shared { Axis::Expert } else { Axis::Tensor }
+    }
+
+    /// Compares with what `dist.*` says.
+    pub(crate) fn check_agrees(&self, config: &Config) -> Result<()> {
+        let Some(mesh) = &self.mesh else { return Ok(()) };
+        let dist = &config.dist;
+        let given = |key, size: usize| (size != 1 || config.is_given(key)).then_some(size);
+        let keys = ["dist.data_parallel_size", "dist.tensor_parallel_size", "dist.expert_parallel_size"];
+        let sizes = [
+            dist.data_parallel_size,
+            given(keys[1], dist.tensor_parallel_size),
+            given(keys[2], dist.expert_parallel_size),
+        ];
+        for ((axis, key), size) in [Axis::Data, Axis::Tensor, Axis::Expert].into_iter().zip(keys).zip(sizes) {
+            let scopes = mesh.size(axis);
+            match size {
+                Some(given) if given != scopes => {
+                    return Err(LayoutError::Disagree { axis: axis.name(), scopes, key, given });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn devices_of_a_replica(graphs: &[TaskGraph], arrangement: Arrangement) -> Result<usize> {
+    if !arrangement.colocated {
+        return Ok(graphs.iter().fold(0, |sum, graph| sum.saturating_add(graph.devices)));
+    }
+    match graphs.iter().find(|graph| graph.devices != graphs[0].devices) {
+        Some(other) => Err(LayoutError::ColocatedSizes { first: graphs[0].clone(), second: other.clone() }),
+        None => Ok(graphs[0].devices),
+    }
+}
+
+fn replicas(graphs: &[TaskGraph], devices: usize, ranks: usize, arrangement: Arrangement) -> Result<usize> {
+    if ranks.is_multiple_of(devices) {
+        return Ok(ranks / devices);
+    }
+    let below = ranks / devices * devices;
+    let kinds = |kind| graphs.iter().any(|graph| graph.kind == kind);
+    let mixed = !arrangement.colocated && kinds(StrategyKind::Replicate) && kinds(StrategyKind::Split);
+    Err(LayoutError::RanksDoNotDivide {
+        graphs: graphs.to_vec(),
+        devices,
+        how: if arrangement.colocated { ", colocated" } else { "" },
+        ranks,
+        below: if below == 0 { String::new() } else { format!("{below} or ") },
+        above: (ranks / devices).saturating_add(1).saturating_mul(devices),
+        remedy: if mixed { ", or set cluster.colocate_split_and_replicate = true" } else { "" },
+    })
+}
+
+/// Of every replica, for every task graph, its ranks.
+fn place(graphs: &[TaskGraph], replicas: usize, cluster: &Cluster, arrangement: Arrangement) -> Vec<Vec<Vec<usize>>> {
+    let mut ranks = cluster.ranks_in_order(arrangement.prefer_intra_node).into_iter();
+    let mut take = |graph: &TaskGraph| ranks.by_ref().take(graph.devices).collect::<Vec<_>>();
+    if arrangement.colocated {
+        return (0..replicas).map(|_| vec![take(&graphs[0]); graphs.len()]).collect();
+    }
+    match arrangement.order {
+        RankOrder::DataPipelineTensor => (0..replicas).map(|_| graphs.iter().map(&mut take).collect()).collect(),
+        RankOrder::PipelineDataTensor => {
+            let mut placed = vec![Vec::with_capacity(graphs.len()); replicas];
+            for graph in graphs {
+                placed.iter_mut().for_each(|replica| replica.push(take(graph)));
+            }
+            placed
+        }
+    }
+}
+
+/// The sizes of the mesh; none where its stages would need different ones, or a stage of a replica several places on
+/// the data axis.
+fn sizes(graphs: &[TaskGraph], replicas: usize, arrangement: Arrangement) -> Option<MeshSizes> {
+    let (first, devices) = (graphs[0].kind, graphs[0].devices);
+    let is_uniform = graphs.iter().all(|graph| (graph.kind, graph.devices) == (first, devices));
+    let stages = if arrangement.colocated { 1 } else { graphs.len() };
+    let sizes = match (first, is_uniform) {
+        (StrategyKind::Replicate, true) if stages > 1 && devices > 1 => return None,
+        (StrategyKind::Replicate, true) => MeshSizes::new(replicas * devices, stages, 1, 1),
+        (StrategyKind::Split, true) => MeshSizes::new(replicas, stages, devices, 1),
+        (_, false) if arrangement.colocated => MeshSizes::new(replicas * devices, 1, 1, devices),
+        (_, false) => return None,
+    };
+    sizes.ok()
+}

@@ -1,0 +1,188 @@
+//! The loss contract: named terms, each a sum or a mean with its weight. Never a mean of means.
+
+use burn::tensor::Tensor;
+
+use crate::carry::{Carry, CarryMapper};
+use crate::error::{Error, Result};
+
+/// The weights of a batch's loss terms: what their sums are divided by. From the batch alone, on the host.
+///
+/// Tokens for a cross-entropy, routing groups for an auxiliary loss.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights(Vec<(&'static str, Weight)>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Weight {
+    Known(f64),
+    /// As much as the micro-batch has rows, which the engine knows.
+    Rows,
+}
+
+impl Weight {
+    fn of(self, rows: usize) -> f64 {
+        match self {
+            Self::Known(weight) => weight,
+            Self::Rows => rows as f64,
+        }
+    }
+}
+
+impl Weights {
+    /// No weight yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the weight of a term.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, weight: f64) -> Self {
+        self.0.push((name, Weight::Known(weight)));
+        self
+    }
+
+    /// Adds a term that weighs as much as the micro-batch has rows.
+    #[must_use]
+    pub fn with_rows(mut self, name: &'static str) -> Self {
+        self.0.push((name, Weight::Rows));
+        self
+    }
+
+    /// The weight of a term of a micro-batch of so many rows.
+    pub fn get(&self, name: &str, rows: usize) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, weight)| weight.of(rows))
+    }
+
+    /// The weights of a micro-batch of so many rows.
+    pub(crate) fn of(self, rows: usize) -> TermWeights {
+        TermWeights(self.0.into_iter().map(|(name, weight)| (name, weight.of(rows))).collect())
+    }
+}
+
+/// The weight of every term, known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TermWeights(pub Vec<(&'static str, f64)>);
+
+impl TermWeights {
+    /// The sums of two micro-batches' weights; an empty one takes the names of the other.
+    ///
+    /// # Errors
+    ///
+    /// When the batches name different terms, or name them in another order.
+    pub fn plus(mut self, other: Self) -> Result<Self> {
+        if self.0.is_empty() {
+            return Ok(other);
+        }
+        if self.names() != other.names() {
+            return Err(Error::invalid(format!(
+                "the model's `weights` names {:?} for one batch and {:?} for another; name the same terms, in the \
+                 same order, for every batch",
+                self.names(),
+                other.names()
+            )));
+        }
+        self.0.iter_mut().zip(other.0).for_each(|((_, sum), (_, weight))| *sum += weight);
+        Ok(self)
+    }
+
+    /// The weight of a term.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, weight)| *weight)
+    }
+
+    /// The names of the terms.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(name, _)| *name).collect()
+    }
+}
+
+/// What the value of a [`Term`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TermKind {
+    /// The sum over this rank's share of the batch.
+    Sum,
+    /// That sum divided by the weight of this rank's share.
+    Mean,
+}
+
+/// One term of a loss.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The name that [`Weights`] knows it by.
+    pub name: &'static str,
+    /// What is summed over the ranks, or the mean of it. Shape `[1]`.
+    pub value: Tensor<1>,
+    /// Which of both.
+    pub kind: TermKind,
+    /// Its factor in the loss.
+    pub coefficient: f64,
+}
+
+impl Term {
+    /// What the value must be multiplied by to be a sum, if the share has this weight.
+    pub(crate) fn to_sum(&self, weight: f64) -> f64 {
+        match self.kind {
+            TermKind::Sum => 1.0,
+            TermKind::Mean => weight,
+        }
+    }
+}
+
+/// A loss of named terms: loss = Σ coefficient · Σ sum ÷ Σ weight, over all micro-batches and replicas.
+#[derive(Clone, Debug, Default)]
+pub struct Loss {
+    /// The terms.
+    pub terms: Vec<Term>,
+}
+
+impl Loss {
+    /// No term yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a term that is a sum over the rows, tokens or groups of the batch.
+    ///
+    /// # Shapes
+    ///
+    /// - sum: `[1]`
+    #[must_use]
+    pub fn with(self, name: &'static str, sum: Tensor<1>, coefficient: f64) -> Self {
+        self.and(Term { name, value: sum, kind: TermKind::Sum, coefficient })
+    }
+
+    /// Adds a term that is a mean over what its weight counts, as most loss functions give it. Of the means of uneven
+    /// batches the weighted mean is taken.
+    ///
+    /// # Shapes
+    ///
+    /// - mean: `[1]`
+    #[must_use]
+    pub fn with_mean(self, name: &'static str, mean: Tensor<1>, coefficient: f64) -> Self {
+        self.and(Term { name, value: mean, kind: TermKind::Mean, coefficient })
+    }
+
+    fn and(mut self, term: Term) -> Self {
+        self.terms.push(term);
+        self
+    }
+
+    /// Checks that every term has a weight.
+    pub(crate) fn check(&self, weights: &TermWeights) -> Result<()> {
+        match self.terms.iter().find(|term| weights.get(term.name).is_none()) {
+            Some(term) => Err(Error::invalid(format!(
+                "the loss has a term `{}`, and the model's `weights` names only {:?}; a term without a weight would \
+                 not be trained",
+                term.name,
+                weights.names()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Carry for Loss {
+    fn map<M: CarryMapper>(mut self, mapper: &mut M) -> Self {
+        self.terms = self.terms.into_iter().map(|term| Term { value: mapper.float(term.value), ..term }).collect();
+        self
+    }
+}

@@ -1,0 +1,126 @@
+//! A class layer with its loss, whose classes are split.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::Initializer;
+use burn::tensor::{Int, Tensor};
+use epl_core::Place;
+
+use crate::argmax::split_argmax;
+use crate::bridge::{Bridge, Crossing};
+use crate::cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig};
+use crate::invalid::refuse;
+use crate::linear::{SplitLinear, SplitLinearConfig, default_initializer};
+
+/// Configuration to create a [`SplitClassifier`] using the [init function](SplitClassifierConfig::init).
+#[derive(Config, Debug)]
+pub struct SplitClassifierConfig {
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The number of classes, over all ranks.
+    pub classes: usize,
+    /// Whether a bias is added to the logits. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// The share of a label that is spread evenly over all classes. Default: 0
+    #[config(default = 0.0)]
+    pub label_smoothing: f64,
+    /// The target of a row that does not count. Default: -100
+    #[config(default = -100)]
+    pub ignore_index: i64,
+    /// How the parameters get their first values. Default: as Burn's `Linear`
+    #[config(default = "default_initializer()")]
+    pub initializer: Initializer,
+}
+
+/// A linear layer over classes that are split, with the cross-entropy of its logits: large-scale classification.
+///
+/// Each rank holds some of the classes, and no rank ever the logits of all. It takes and gives the rows of its own rank:
+/// in a `split` scope that is colocated with a replicated backbone, the rows of the ranks that share the classes are
+/// gathered inside ([`Bridge`]).
+///
+/// Should be created with [`SplitClassifierConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct SplitClassifier {
+    /// `[d_input, classes]`, cut by columns.
+    pub linear: SplitLinear,
+    /// The loss.
+    pub cross_entropy: SplitCrossEntropy,
+    bridge: Bridge,
+}
+
+impl SplitClassifierConfig {
+    /// Initializes a new [`SplitClassifier`].
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a rank would hold no class, or the label smoothing is not in `[0, 1]`.
+    pub fn init(&self, place: &Place) -> SplitClassifier {
+        let linear = SplitLinearConfig::new(self.d_input, self.classes)
+            .with_bias(self.bias)
+            .with_initializer(self.initializer.clone());
+        let cross_entropy = SplitCrossEntropyConfig::new()
+            .with_label_smoothing(self.label_smoothing)
+            .with_ignore_index(self.ignore_index);
+        SplitClassifier {
+            linear: linear.init(&place.behind_bridge().child("linear")),
+            cross_entropy: cross_entropy.init(),
+            bridge: Bridge::new(place),
+        }
+    }
+}
+
+impl SplitClassifier {
+    /// The sum of the rows' losses, as a term of the loss. Its weight is [`weight`](Self::weight). Collective.
+    ///
+    /// # Shapes
+    ///
+    /// - features: `[rows, d_input]`
+    /// - targets: `[rows]`
+    /// - output: `[1]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a row has no target, a target is no class, or a peer fails.
+    pub fn forward_loss(&self, features: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+        let [rows, _] = features.dims();
+        if targets.dims() != [rows] {
+            let given = targets.dims()[0];
+            refuse(format!("a classifier takes a target for every row: got {rows} rows and {given} targets"));
+        }
+        let crossing = self.bridge.open(rows);
+        let logits = self.linear.forward(crossing.gather(features));
+        crossing.count_once(self.cross_entropy.forward(logits, crossing.gather_ids(targets)))
+    }
+
+    /// The most likely class of every row; of equals, the lowest. Collective.
+    ///
+    /// # Shapes
+    ///
+    /// - features: `[rows, d_input]`
+    /// - output: `[rows]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a peer fails.
+    pub fn predict(&self, features: Tensor<2>) -> Tensor<1, Int> {
+        let crossing: Crossing = self.bridge.open(features.dims()[0]);
+        crossing.own(split_argmax(self.linear.forward(crossing.gather(features))))
+    }
+
+    /// How many targets count: the weight of [`forward_loss`](Self::forward_loss).
+    pub fn weight(&self, targets: &[i64]) -> f64 {
+        self.cross_entropy.weight(targets)
+    }
+}
+
+impl ModuleDisplay for SplitClassifier {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content.add("linear", &self.linear).add("cross_entropy", &self.cross_entropy).optional()
+    }
+}

@@ -1,0 +1,48 @@
+//! The quick start: three lines more than plain Burn, the same losses.
+
+// Its own `main` is not called here.
+#[allow(dead_code)]
+#[path = "../examples/quickstart.rs"]
+mod quickstart;
+
+use std::collections::HashMap;
+
+const SOURCE: &str = include_str!("../examples/quickstart.rs");
+
+/// The lines of a function's body that say something: no brackets alone, no comments.
+fn body(name: &str) -> Vec<&'static str> {
+    let start = SOURCE.find(&format!("\npub fn {name}(")).expect("the function is there");
+    let lines = SOURCE[start + 1..].lines().skip(1).take_while(|line| *line != "}").map(str::trim);
+    lines.filter(|line| line.chars().any(char::is_alphanumeric) && !line.starts_with("//")).collect()
+}
+
+#[test]
+fn three_lines_are_added_to_plain_burn() {
+    let mut plain: HashMap<&str, usize> = HashMap::new();
+    body("plain").into_iter().for_each(|line| *plain.entry(line).or_default() += 1);
+    assert!(plain.len() >= 7, "the plain program is there: {plain:?}");
+    let mut added = Vec::new();
+    for line in body("parallel") {
+        match plain.get_mut(line) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => added.push(line),
+        }
+    }
+    assert!(added.len() <= 3, "{added:#?}");
+}
+
+#[test]
+fn the_losses_are_those_of_plain_burn() -> epl::Result<()> {
+    let device = burn::tensor::Device::default().autodiff();
+    let net = quickstart::Net::new(&device);
+    let alone = quickstart::plain(net.clone());
+    assert_eq!(alone.len(), 10);
+    assert!(alone.iter().all(|loss| (1.0..5.0).contains(loss)), "ten classes, guessed: {alone:?}");
+    assert_eq!(quickstart::parallel(1, &net)?, [alone.clone()], "to the bit");
+    for losses in quickstart::parallel(2, &net)? {
+        for (found, expected) in losses.iter().zip(&alone) {
+            assert!((found - expected).abs() <= 1e-6 * expected, "{found} is not {expected}");
+        }
+    }
+    Ok(())
+}
