@@ -164,6 +164,11 @@ impl Context {
         self.state().pass.training
     }
 
+    /// Whether the rows of the current micro-batch are a stand-in that must not count.
+    pub fn is_stand_in(&self) -> bool {
+        self.state().pass.empty
+    }
+
     /// The global sample number of every row of the current micro-batch.
     pub fn samples(&self) -> Arc<[u64]> {
         self.state().pass.samples.clone()
