@@ -74,7 +74,7 @@ fn images_become_features_and_logits() {
         assert_eq!(model.forward(pixels()).dims(), [2, 5]);
         let grey = Tensor::<4>::ones([2, 1, 33, 20], epl.place().device());
         let error = epl_comm::catch(|| model.forward(grey)).unwrap_err().to_string();
-        assert!(error.contains("images of 3 channels got a batch of [2, 1, 33, 20]"), "{error}");
+        assert!(error.contains("of 3 input channels got an input of [2, 1, 33, 20], which has 1"), "{error}");
         let error = epl_comm::catch(|| ResNetConfig::tiny(0).init(epl.place())).unwrap_err().to_string();
         assert!(error.contains("`classes` is or has 0"), "{error}");
         Ok(())

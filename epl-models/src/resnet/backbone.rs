@@ -5,7 +5,6 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;
-use epl_comm::{Error, unwind};
 use epl_core::Place;
 
 use super::config::ResNetConfig;
@@ -26,8 +25,6 @@ pub struct Backbone {
     pub stem: ConvNorm,
     /// The stages, in order.
     pub stages: Vec<Stage>,
-    /// The channels of an image.
-    pub channels: usize,
 }
 
 impl Stage {
@@ -61,7 +58,6 @@ impl Backbone {
         Self {
             stem: ConvNorm::new(config, stem, &place.child("stem")),
             stages: (0..config.depths.len()).map(stage).collect(),
-            channels: config.channels,
         }
     }
 
@@ -71,19 +67,7 @@ impl Backbone {
     ///
     /// - pixels: `[rows, channels, height, width]`
     /// - output: `[rows, embedding size, height / 4, width / 4]`, rounded up
-    ///
-    /// # Errors
-    ///
-    /// Unwinds with an error when the images have another number of channels.
     pub fn enter(&self, pixels: Tensor<4>) -> Tensor<4> {
-        let shape = pixels.dims();
-        if shape[1] != self.channels {
-            unwind(Error::invalid(format!(
-                "a ResNet for images of {} channels got a batch of {shape:?}, whose images have {}; make the model \
-                 with as many `channels`",
-                self.channels, shape[1]
-            )));
-        }
         let hidden = relu(self.stem.forward(pixels));
         max_pool2d(hidden, MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]))
     }

@@ -2,6 +2,7 @@
 
 use burn::config::Config;
 use epl_core::{Error, Result};
+use epl_modules::BatchStatistics;
 use serde::{Deserialize, Serialize};
 
 /// What a residual layer is made of.
@@ -57,6 +58,9 @@ pub struct ResNetConfig {
     /// The share of a batch's statistics in the running ones.
     #[config(default = 0.1)]
     pub momentum: f64,
+    /// Over which rows the norms take mean and variance in training.
+    #[config(default = "BatchStatistics::Global")]
+    pub statistics: BatchStatistics,
     /// Whether the norms use the running statistics in training too, and leave them as they are: for fine-tuning.
     #[config(default = false)]
     pub fixed_statistics: bool,

@@ -1,11 +1,10 @@
 //! A convolution and the norm behind it.
 
 use burn::module::{Module, Param};
-use burn::nn::conv::{Conv2d as ReplicatedConv2d, Conv2dConfig as ReplicatedConv2dConfig};
-use burn::nn::{BatchNorm as SyncBatchNorm, BatchNormConfig as SyncBatchNormConfig};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::Tensor;
 use epl_core::Place;
+use epl_modules::{ReplicatedConv2d, ReplicatedConv2dConfig, SyncBatchNorm, SyncBatchNormConfig};
 
 use super::config::ResNetConfig;
 
@@ -25,7 +24,7 @@ pub struct Window {
 pub struct ConvNorm {
     /// The convolution.
     pub convolution: ReplicatedConv2d,
-    /// The norm.
+    /// The norm over the rows of all replicas, or of one.
     pub norm: SyncBatchNorm,
 }
 
@@ -39,7 +38,10 @@ impl ConvNorm {
             .with_padding(PaddingConfig2d::Explicit(around, around, around, around))
             .with_bias(false)
             .with_initializer(Initializer::KaimingNormal { gain: 2f64.sqrt(), fan_out_only: true });
-        let norm = SyncBatchNormConfig::new(channels[1]).with_epsilon(config.epsilon).with_momentum(config.momentum);
+        let norm = SyncBatchNormConfig::new(channels[1])
+            .with_epsilon(config.epsilon)
+            .with_momentum(config.momentum)
+            .with_statistics(config.statistics);
         let mut norm = norm.init(&place.child("norm"));
         if config.fixed_statistics {
             // Scale and shift are trained all the same.
