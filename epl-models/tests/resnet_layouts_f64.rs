@@ -14,6 +14,7 @@ use epl_core::{Built, Epl, Result};
 use epl_models::ResNetConfig;
 use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
 use epl_models::vision::{IGNORED, ImageBatch};
+use epl_modules::BatchStatistics;
 
 const TOLERANCE: f64 = 1e-9;
 const CLASSES: usize = 7;
@@ -117,4 +118,14 @@ fn images_over_the_data_axis() {
 fn replicas_without_an_image() {
     configure();
     check(&basic(), 2, &[((3, 1, 1), false), ((4, 1, 1), false)]);
+}
+
+#[test]
+fn statistics_of_a_replica_alone_depend_on_the_layout() {
+    configure();
+    let config = basic().with_statistics(BatchStatistics::PerReplica);
+    let [one, two] = [1, 2].map(|data| outcome(&config, (data, 1, 1), false, 6));
+    assert!(largest_error(&one.1, &two.1).1 > 1e-3, "the other tests would not see a norm that is not synchronised");
+    let synchronised = outcome(&basic(), (1, 1, 1), false, 6);
+    assert!(largest_error(&one.1, &synchronised.1).1 <= TOLERANCE);
 }
