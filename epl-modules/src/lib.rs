@@ -60,9 +60,7 @@ pub use argmax::split_argmax;
 pub use attention::{
     AttentionCache, AttentionInput, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias, RelativeBiasConfig,
 };
-pub use conv::{
-    ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d, SplitConv2dConfig, SplitConvInput,
-};
+pub use conv::{ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d, SplitConv2dConfig, SplitConvInput};
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};

@@ -147,7 +147,9 @@ impl SplitConv2d {
 
     fn by_output(&self, input: Operand<4>) -> Split<4> {
         if self.cut != ChannelCut::Output {
-            refuse("a convolution cut by input channels takes a Split tensor: slice a replicated one with `sliced`".into());
+            refuse(
+                "a convolution cut by input channels takes a Split tensor: slice a replicated one with `sliced`".into(),
+            );
         }
         let group = self.context.tensor();
         let input = input.copied(group).local();
