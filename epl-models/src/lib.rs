@@ -2,15 +2,21 @@
 //!
 //! - [`text`]: text for translation models: corpora, tokenizers, scores;
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
-//! - [`t5`]: T5, dense or with experts.
+//! - [`t5`]: T5, dense or with experts;
+//! - [`vision`]: images for classification models: datasets, batches, scores;
+//! - [`resnet`]: ResNet.
 #![warn(missing_docs)]
 
 pub mod text;
 pub mod huggingface;
 pub mod t5;
+pub mod vision;
+pub mod resnet;
 
+pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,
     TokenPairs, Tokenizer,
 };
+pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig, TopHits};

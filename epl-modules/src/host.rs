@@ -127,7 +127,7 @@ fn exp_f32(x: f32) -> f32 {
 }
 
 /// Lanes along which a row is summed.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Σ f(a, b) along two rows of one length.
 #[inline(always)]

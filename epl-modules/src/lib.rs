@@ -8,8 +8,9 @@
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
 //! | [`Dropout`], [`Activation`] | nothing |
-//! | [`RmsNorm`], [`LayerNorm`], [`ReplicatedLinear`] | the whole |
+//! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
+//! | [`SplitConv2d`] | output channels, or input channels |
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
 //! | [`SplitClassifier`] | classes; behind a [`Bridge`] where the ranks run different rows |
 //! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
@@ -47,6 +48,7 @@ pub mod activation;
 pub mod dropout;
 pub mod norm;
 pub mod linear;
+pub mod conv;
 pub mod embedding;
 pub mod cross_entropy;
 pub mod argmax;
@@ -63,6 +65,7 @@ pub use attention::{
 };
 pub use bridge::{Bridge, Crossing};
 pub use classifier::{SplitClassifier, SplitClassifierConfig};
+pub use conv::{ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d, SplitConv2dConfig, SplitConvInput};
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
@@ -71,4 +74,6 @@ pub use linear::{
 };
 pub use mlp::{FeedForward, FeedForwardConfig};
 pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, TokenMask};
-pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
+pub use norm::{
+    BatchStatistics, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig, SyncBatchNorm, SyncBatchNormConfig,
+};

@@ -47,6 +47,8 @@ fn layers_accept_half_precision() {
         let (rms, layer) = (RmsNormConfig::new(24).init(epl.place()), LayerNormConfig::new(24).init(epl.place()));
         check(epl, "rms norm", shape, |x| rms.forward(x));
         check(epl, "layer norm", shape, |x| layer.forward(x));
+        let batch = SyncBatchNormConfig::new(5).init(epl.place());
+        check(epl, "batch norm", shape, |x| batch.forward(x));
         let dropout = DropoutConfig::new(0.5).init(epl.place());
         check(epl, "dropout", shape, |x| dropout.forward(x));
         check(epl, "gelu", shape, |x| Activation::GeluNew.forward(x));

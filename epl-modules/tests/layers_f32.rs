@@ -2,7 +2,7 @@
 
 mod layers;
 
-use layers::{against_burn, cases};
+use layers::{against_burn, batch_norm, cases, conv, replicas};
 
 const LIMIT: f64 = 1e-5;
 
@@ -74,4 +74,49 @@ fn burns_cross_entropy() {
 #[test]
 fn burns_attention() {
     against_burn::attention(LIMIT);
+}
+
+#[test]
+fn batch_norm_over_replicas() {
+    batch_norm::replicas_against_the_formula(LIMIT);
+}
+
+#[test]
+fn batch_norm_of_one_rank() {
+    batch_norm::replicas_against_one(LIMIT);
+}
+
+#[test]
+fn burns_batch_norm() {
+    batch_norm::burns(LIMIT);
+}
+
+#[test]
+fn batch_norm_in_the_engine() {
+    replicas::engine(LIMIT);
+}
+
+#[test]
+fn convolutions() {
+    conv::output_then_input(LIMIT);
+}
+
+#[test]
+fn convolutions_gathered_and_sliced() {
+    conv::gathered_and_sliced(LIMIT);
+}
+
+#[test]
+fn burns_convolution() {
+    conv::burns(LIMIT);
+}
+
+#[test]
+fn batch_norm_of_a_large_mean() {
+    batch_norm::a_large_mean();
+}
+
+#[test]
+fn running_statistics() {
+    replicas::running_statistics();
 }

@@ -5,7 +5,7 @@ mod layers;
 use std::sync::Once;
 
 use burn::tensor::{Device, FloatDType};
-use layers::{against_burn, cases};
+use layers::{against_burn, batch_norm, cases, conv, replicas};
 
 const LIMIT: f64 = 1e-10;
 
@@ -97,4 +97,46 @@ fn burns_cross_entropy() {
 fn burns_attention() {
     configure();
     against_burn::attention(LIMIT);
+}
+
+#[test]
+fn batch_norm_over_replicas() {
+    configure();
+    batch_norm::replicas_against_the_formula(LIMIT);
+}
+
+#[test]
+fn batch_norm_of_one_rank() {
+    configure();
+    batch_norm::replicas_against_one(LIMIT);
+}
+
+#[test]
+fn burns_batch_norm() {
+    configure();
+    batch_norm::burns(LIMIT);
+}
+
+#[test]
+fn batch_norm_in_the_engine() {
+    configure();
+    replicas::engine(LIMIT);
+}
+
+#[test]
+fn convolutions() {
+    configure();
+    conv::output_then_input(LIMIT);
+}
+
+#[test]
+fn convolutions_gathered_and_sliced() {
+    configure();
+    conv::gathered_and_sliced(LIMIT);
+}
+
+#[test]
+fn burns_convolution() {
+    configure();
+    conv::burns(LIMIT);
 }

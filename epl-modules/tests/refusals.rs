@@ -26,6 +26,16 @@ fn sizes_that_cannot_be_split() {
     refused(4, &["3 columns", "4 ranks"], |epl| SplitLinearConfig::new(8, 3).init(epl.place()));
     refused(4, &["3 rows", "4 ranks"], |epl| SplitLinearConfig::new(3, 8).with_cut(LinearCut::Row).init(epl.place()));
     refused(4, &["2 rows", "4 ranks"], |epl| SplitEmbeddingConfig::new(2, 8).init(epl.place()));
+    refused(4, &["3 output channels", "4 ranks"], |epl| SplitConv2dConfig::new([8, 3], [1, 1]).init(epl.place()));
+    refused(4, &["3 input channels", "4 ranks"], |epl| {
+        SplitConv2dConfig::new([3, 8], [1, 1]).with_cut(ChannelCut::Input).init(epl.place())
+    });
+    refused(2, &["2 groups", "ReplicatedConv2d"], |epl| {
+        SplitConv2dConfig::new([4, 4], [1, 1]).with_groups(2).init(epl.place())
+    });
+    refused(1, &["3 groups", "4 input", "6 output"], |epl| {
+        ReplicatedConv2dConfig::new([4, 6], [1, 1]).with_groups(3).init(epl.place())
+    });
     refused(1, &["2 buckets", "at least 4"], |epl| RelativeBiasConfig::new(1).with_n_buckets(2).init(epl.place()));
 }
 
@@ -34,6 +44,12 @@ fn values_out_of_range() {
     refused(1, &["1.5", "[0, 1)"], |epl| DropoutConfig::new(1.5).init(epl.place()));
     refused(1, &["epsilon -1"], |epl| RmsNormConfig::new(4).with_epsilon(-1.0).init(epl.place()));
     refused(1, &["epsilon 0"], |epl| LayerNormConfig::new(4).with_epsilon(0.0).init(epl.place()));
+    refused(1, &["epsilon NaN"], |epl| SyncBatchNormConfig::new(4).with_epsilon(f64::NAN).init(epl.place()));
+    refused(1, &["momentum 1.1", "[0, 1]"], |epl| SyncBatchNormConfig::new(4).with_momentum(1.1).init(epl.place()));
+    refused(1, &["0 channels"], |epl| SyncBatchNormConfig::new(0).init(epl.place()));
+    refused(1, &["stride is [1, 0]", "at least 1"], |epl| {
+        ReplicatedConv2dConfig::new([2, 2], [3, 3]).with_stride([1, 0]).init(epl.place())
+    });
     refused(1, &["2", "[0, 1]"], |_| SplitCrossEntropyConfig::new().with_label_smoothing(2.0).init());
 }
 
@@ -84,6 +100,34 @@ fn a_last_dim_that_is_not_the_layers() {
     refused(1, &parts, |epl| MoeConfig::new(4, 8, 2).init(epl.place()).forward(x(epl), None));
     refused(2, &parts, |epl| {
         MultiHeadAttentionConfig::new(4, 2).init(epl.place()).forward(AttentionInput::self_attention(x(epl)))
+    });
+}
+
+#[test]
+fn channels_that_are_not_the_layers() {
+    fn x(epl: &Epl) -> Tensor<4> {
+        Tensor::ones([2, 6, 3, 3], epl.place().device())
+    }
+    refused(1, &["num_features 4", "[2, 6, 3, 3]"], |epl| {
+        SyncBatchNormConfig::new(4).init(epl.place()).forward(x(epl))
+    });
+    refused(1, &["num_features 4", "[4]"], |epl| {
+        SyncBatchNormConfig::new(4).init(epl.place()).forward(Tensor::<1>::ones([4], epl.place().device()))
+    });
+    let parts = ["4 input channels", "[2, 6, 3, 3]", "which has 6"];
+    refused(1, &parts, |epl| ReplicatedConv2dConfig::new([4, 4], [1, 1]).init(epl.place()).forward(x(epl)));
+    refused(2, &parts, |epl| SplitConv2dConfig::new([4, 4], [1, 1]).init(epl.place()).forward(x(epl)));
+    refused(2, &["dim 1 of 4", "dim 1 of 6"], |epl| {
+        let layer = SplitConv2dConfig::new([4, 4], [1, 1]).with_cut(ChannelCut::Input).init(epl.place());
+        layer.forward(epl_comm::sliced(x(epl), 1, epl.context().tensor()))
+    });
+    refused(2, &["cut by input channels", "Split"], |epl| {
+        SplitConv2dConfig::new([6, 4], [1, 1]).with_cut(ChannelCut::Input).init(epl.place()).forward(x(epl))
+    });
+    refused(2, &["cut by output channels", "gather"], |epl| {
+        let layer = SplitConv2dConfig::new([6, 6], [1, 1]).init(epl.place());
+        let split = layer.forward(x(epl));
+        layer.forward(split)
     });
 }
 
@@ -151,6 +195,13 @@ fn a_display_says_where_a_layer_is() {
         assert!(shown.contains(columns) && shown.contains("tensor"), "{shown}");
         let attention = MultiHeadAttentionConfig::new(4, 2).init(epl.place()).to_string();
         assert!(attention.contains("head") && attention.contains("of 2"), "{attention}");
+        let conv = SplitConv2dConfig::new([3, 5], [1, 1]).init(epl.place()).to_string();
+        let channels = if rank == 0 { "output channels 0..3 of 5" } else { "output channels 3..5 of 5" };
+        assert!(conv.contains(channels), "{conv}");
+        let conv = ReplicatedConv2dConfig::new([3, 5], [1, 1]).init(epl.place()).to_string();
+        assert!(conv.contains("placement: replicated") && conv.contains("[3, 5]"), "{conv}");
+        let norm = SyncBatchNormConfig::new(4).init(epl.place()).to_string();
+        assert!(norm.contains("placement: replicated") && norm.contains("of all replicas"), "{norm}");
         let moe = MoeConfig::new(4, 6, 2).init(epl.place());
         assert!(moe.router.to_string().contains("placement: replicated"), "{}", moe.router);
         let features = if rank == 0 { "hidden features 0..3 of 6" } else { "hidden features 3..6 of 6" };

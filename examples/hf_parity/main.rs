@@ -1,7 +1,7 @@
 //! Checks an imported model: its logits, loss and every gradient against what Hugging Face computed.
 //!
 //! ```text
-//! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/switch --data 2 --expert 2
+//! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/resnet --data 2
 //! ```
 //!
 //! A folder holds what `save_pretrained` writes, and `io.safetensors` with inputs, logits, loss and gradients
@@ -9,6 +9,8 @@
 //! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
 
 mod parity;
+mod resnet;
+mod t5;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,24 +1,31 @@
-//! Loads a folder under a layout and compares what the engine computes with what is stored.
+//! Compares what the engine computes with what is stored, whatever the architecture.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burn::data::dataloader::batcher::Batcher;
-use burn::optim::SgdConfig;
 use burn::tensor::TensorData;
-use epl::comm::shard_range;
-use epl::config::Config;
-use epl::models::huggingface::{Names, Reference, read_io};
-use epl::models::t5::{self, T5Batcher, T5Config, T5Names};
-use epl::models::text::TokenPair;
+use epl::config::{Config, ConfigError};
+use epl::models::huggingface::{Folder, Names, Reference};
 use epl::testing::relative_error;
-use epl::{Engine, EngineSettings, Epl, Error, MicroBatch};
+
+use crate::{resnet, t5};
 
 /// The sizes of the mesh.
 pub struct Layout {
     pub data: usize,
     pub tensor: usize,
     pub expert: usize,
+}
+
+impl Layout {
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let config = Config::new()
+            .with("dist.data_parallel_size", self.data)?
+            .with("dist.tensor_parallel_size", self.tensor)?
+            .with("dist.expert_parallel_size", self.expert)?;
+        config.validate()?;
+        Ok(config)
+    }
 }
 
 /// The errors of an imported model.
@@ -32,55 +39,25 @@ pub struct Errors {
 }
 
 /// What one rank computed, the same on all ranks.
-struct Computed {
-    logits: TensorData,
-    loss: f64,
-    gradients: BTreeMap<String, TensorData>,
+pub struct Computed {
+    pub logits: TensorData,
+    pub loss: f64,
+    pub gradients: BTreeMap<String, TensorData>,
 }
 
-type Failure = Box<dyn std::error::Error>;
+pub type Failure = Box<dyn std::error::Error>;
 
 /// Compares the model in a folder with its stored outputs.
 pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
-    let (weights, model) = t5::open(folder)?;
-    let reference = read_io(folder)?;
-    let names = T5Names::new(&weights)?;
-    let pairs = t5::reference_pairs(&reference)?;
-    let config = Config::new()
-        .with("dist.data_parallel_size", layout.data)?
-        .with("dist.tensor_parallel_size", layout.tensor)?
-        .with("dist.expert_parallel_size", layout.expert)?;
-    config.validate()?;
-    let computed = epl::launch(&config, |epl| {
-        let load = |model, plan: &epl::Plan| {
-            t5::load(model, &plan.records, &weights).map_err(|error| Error::invalid(error.to_string()))
-        };
-        compute(&epl, epl.build(|place| model.init(place))?.try_map(load)?, &model, &pairs)
-    })?;
-    let computed = computed.into_iter().next().ok_or("no rank ran")?;
-    compare(&computed, &reference, &names)
+    match Folder::open(folder)?.model_type()? {
+        "resnet" => resnet::check(folder, layout),
+        _ => t5::check(folder, layout),
+    }
 }
 
-fn compute(epl: &Epl, built: epl::Built<t5::T5>, model: &T5Config, pairs: &[TokenPair]) -> epl::Result<Computed> {
-    let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-    let data = epl.context().data().clone();
-    let rows = shard_range(pairs.len(), data.size(), data.rank());
-    // A replica without a row runs a stand-in, of which no logits are taken.
-    let mine = if rows.is_empty() { pairs[..1].to_vec() } else { pairs[rows.clone()].to_vec() };
-    let batch = T5Batcher::new(model).batch(mine, engine.device());
-    let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
-    let micro_batch = match rows.is_empty() {
-        true => MicroBatch::stand_in(batch.clone(), [0]),
-        false => MicroBatch::new(batch.clone(), samples),
-    };
-    let logits = epl::comm::catch(|| engine.inference().forward(&batch).inner())?.slice([0..rows.len()]);
-    let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(pairs.len(), data.size(), rank).len()).collect();
-    let logits = data.all_gather_uneven(logits, 0, &sizes)?.into_data();
-    let (report, gradients) = engine.gradients(vec![micro_batch])?;
-    Ok(Computed { logits, loss: report.loss, gradients })
-}
-
-fn compare(computed: &Computed, reference: &Reference, names: &T5Names) -> Result<Errors, Failure> {
+/// Compares what the first rank computed with what is stored.
+pub fn compare(ranks: Vec<Computed>, reference: &Reference, names: &impl Names) -> Result<Errors, Failure> {
+    let computed = ranks.into_iter().next().ok_or("no rank ran")?;
     let expected = reference.loss()?;
     let mut worst = (String::new(), 0.0_f64);
     for (path, gradient) in &computed.gradients {

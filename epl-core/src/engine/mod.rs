@@ -152,6 +152,8 @@ impl<M: Segmented> Engine<M> {
 
     /// Makes one step over the micro-batches of this replica. Collective.
     ///
+    /// Layers that keep running statistics update them in forward, also in a step that then fails.
+    ///
     /// # Errors
     ///
     /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
@@ -233,7 +235,9 @@ impl<M: Segmented> Engine<M> {
         }
     }
 
-    /// The reduced gradients of a step, whole, by parameter; nothing is updated. Collective.
+    /// The reduced gradients of a step, whole, by parameter. Collective.
+    ///
+    /// Nothing is updated but the running statistics of layers that keep some.
     pub fn gradients(
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,

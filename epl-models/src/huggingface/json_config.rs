@@ -48,6 +48,17 @@ impl JsonConfig {
         if self.has(key) { self.count(key) } else { Ok(default) }
     }
 
+    /// Counts, in order.
+    pub fn counts(&self, key: &str) -> Result<Vec<usize>> {
+        let count = |value: &Value| value.as_u64().and_then(|count| usize::try_from(count).ok());
+        self.get(key, "a list of counts", |value| value.as_array()?.iter().map(count).collect())
+    }
+
+    /// How many entries an object has.
+    pub fn entries(&self, key: &str) -> Result<usize> {
+        self.get(key, "an object", |value| value.as_object().map(|object| object.len()))
+    }
+
     /// A number, or another one when the key is missing or null.
     pub fn number_or(&self, key: &str, default: f64) -> Result<f64> {
         if self.has(key) { self.get(key, "a number", Value::as_f64) } else { Ok(default) }

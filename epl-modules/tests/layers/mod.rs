@@ -1,9 +1,12 @@
-//! A layer under any split of the tensor axis, against one rank, and against Burn's own layer.
+//! A layer under any split of the tensor axis or of a batch, against one rank, and against Burn's own layer.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod against_burn;
+pub(crate) mod batch_norm;
 pub(crate) mod cases;
+pub(crate) mod conv;
+pub(crate) mod replicas;
 pub(crate) mod run;
 
 use std::collections::BTreeMap;

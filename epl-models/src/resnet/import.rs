@@ -1,0 +1,97 @@
+//! A ResNet from a folder of Hugging Face.
+
+use std::path::Path;
+
+use burn::tensor::{Device, Tensor};
+use epl_core::ParamRecord;
+
+use super::class_layer::ClassLayer;
+use super::config::{ResNetConfig, ResNetLayer};
+use super::model::ResNet;
+use super::names::ResNetNames;
+use crate::huggingface::{self, Error, Folder, JsonConfig, Reference, Result};
+use crate::vision::ImageBatch;
+
+/// The architecture read here, as `model_type` names it.
+const SUPPORTED: &str = "resnet";
+
+impl ResNetConfig {
+    /// The shape that a folder's `config.json` describes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this ResNet has not.
+    pub fn from_huggingface(folder: &Folder) -> Result<Self> {
+        let model_type = folder.model_type()?;
+        if model_type != SUPPORTED {
+            return Err(Error::Unsupported {
+                folder: folder.path().to_path_buf(),
+                model_type: model_type.to_string(),
+                supported: SUPPORTED,
+            });
+        }
+        let json = folder.config();
+        let config = read_shape(json)?;
+        match config.validate() {
+            Ok(()) => Ok(config),
+            Err(error) => Err(json.error("model_type", format!("is known, but: {error}"))),
+        }
+    }
+}
+
+fn read_shape(json: &JsonConfig) -> Result<ResNetConfig> {
+    let layer = match json.text_or("layer_type", "bottleneck")? {
+        "basic" => ResNetLayer::Basic,
+        "bottleneck" => ResNetLayer::Bottleneck,
+        other => return Err(json.error("layer_type", format!("is `{other}`; supported are basic and bottleneck"))),
+    };
+    match json.text_or("hidden_act", "relu")? {
+        "relu" => {}
+        other => return Err(json.error("hidden_act", format!("is `{other}`; supported is relu"))),
+    }
+    // Two classes are what `transformers` assumes, and does not write.
+    let classes = if json.has("id2label") { json.entries("id2label")? } else { json.count_or("num_labels", 2)? };
+    Ok(ResNetConfig::new(classes)
+        .with_channels(json.count_or("num_channels", 3)?)
+        .with_embedding_size(json.count_or("embedding_size", 64)?)
+        .with_hidden_sizes(json.counts("hidden_sizes")?)
+        .with_depths(json.counts("depths")?)
+        .with_layer(layer)
+        .with_downsample_in_first_stage(json.flag_or("downsample_in_first_stage", false)?)
+        .with_downsample_in_bottleneck(json.flag_or("downsample_in_bottleneck", false)?))
+}
+
+/// Fills a model from a folder, running statistics included: every rank reads what its records say it holds.
+///
+/// # Errors
+///
+/// See [`huggingface::load`].
+pub fn load<C: ClassLayer>(model: ResNet<C>, records: &[ParamRecord], folder: &Folder) -> Result<ResNet<C>> {
+    huggingface::load(model, records, folder, &ResNetNames)
+}
+
+/// The stored inputs of a ResNet: normalised pixels, and the labels.
+///
+/// # Errors
+///
+/// When an input is missing, or there is not a label for every image.
+pub fn reference_batch(reference: &Reference, device: &Device) -> Result<ImageBatch> {
+    let (pixels, labels) = (reference.input("pixel_values")?, reference.input("labels")?);
+    let (shape, counted) = (pixels.shape().to_vec(), labels.shape().to_vec());
+    if shape.len() != 4 || counted != shape[..1] {
+        let reason = format!("images {shape:?} and labels {counted:?}; they should be [rows, c, h, w] and [rows]");
+        return Err(reference.error(reason));
+    }
+    Ok(ImageBatch::new(Tensor::from_data(pixels, device), labels.iter().collect()))
+}
+
+/// Opens a folder whose architecture is one that is read here.
+///
+/// # Errors
+///
+/// As [`Folder::open`] and [`ResNetConfig::from_huggingface`].
+pub fn open(path: impl AsRef<Path>) -> Result<(Folder, ResNetConfig)> {
+    let folder = Folder::open(path)?;
+    let config = ResNetConfig::from_huggingface(&folder)?;
+    Ok((folder, config))
+}

@@ -1,0 +1,92 @@
+//! The whole model.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use epl_comm::{Error, unwind};
+use epl_core::{Context, Place};
+use epl_modules::{ReplicatedLinear, ReplicatedLinearConfig, SplitLinear, SplitLinearConfig};
+
+use super::backbone::Backbone;
+use super::class_layer::ClassLayer;
+use super::config::ResNetConfig;
+
+/// A ResNet that classifies images.
+///
+/// Every rank holds the backbone whole. Made by [`ResNetConfig::init`], [`init_split`](ResNetConfig::init_split) or
+/// [`init_with`](ResNetConfig::init_with).
+#[derive(Module, Debug)]
+pub struct ResNet<C> {
+    /// From an image to its features.
+    pub backbone: Backbone,
+    /// From features to logits.
+    pub class_layer: C,
+    #[module(skip)]
+    config: ResNetConfig,
+    #[module(skip)]
+    context: Context,
+}
+
+impl ResNetConfig {
+    /// Lays out a model whose class layer every rank holds whole; its parameters are drawn later.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible.
+    pub fn init(&self, place: &Place) -> ResNet<ReplicatedLinear> {
+        self.init_with(place, |place| ReplicatedLinearConfig::new(self.features(), self.classes).init(place))
+    }
+
+    /// Lays out a model whose classes are split over the tensor axis.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible, or there are fewer classes than ranks of the tensor axis.
+    pub fn init_split(&self, place: &Place) -> ResNet<SplitLinear> {
+        self.init_with(place, |place| SplitLinearConfig::new(self.features(), self.classes).init(place))
+    }
+
+    /// Lays out a model with a class layer of the caller's, from [`features`](Self::features) to
+    /// [`classes`](Self::classes); it is given its place.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible.
+    pub fn init_with<C>(&self, place: &Place, class_layer: impl FnOnce(&Place) -> C) -> ResNet<C> {
+        if let Err(error) = self.validate() {
+            unwind(Error::invalid(error.to_string()));
+        }
+        ResNet {
+            backbone: Backbone::new(self, &place.child("backbone")),
+            class_layer: class_layer(&place.child("class_layer")),
+            config: self.clone(),
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl<C: ClassLayer> ResNet<C> {
+    /// The shape.
+    pub fn config(&self) -> &ResNetConfig {
+        &self.config
+    }
+
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The device of the parameters.
+    pub fn device(&self) -> Device {
+        self.backbone.stem.convolution.weight.lazy_device()
+    }
+
+    /// The logits of images. Collective over the tensor axis, and in training over the data axis.
+    ///
+    /// # Shapes
+    ///
+    /// - pixels: `[rows, channels, height, width]`
+    /// - output: `[rows, classes]`
+    pub fn forward(&self, pixels: Tensor<4>) -> Tensor<2> {
+        self.class_layer.logits(self.backbone.forward(pixels), &self.context).all_gather()
+    }
+}

@@ -1,0 +1,57 @@
+//! The model as a chain of segments, with its loss.
+
+use burn::tensor::Tensor;
+use epl_core::{Loss, Segmented, Weights};
+use epl_modules::SplitCrossEntropyConfig;
+
+use super::class_layer::ClassLayer;
+use super::model::ResNet;
+use crate::vision::{IGNORED, ImageBatch};
+
+/// The loss of the classes.
+const CROSS_ENTROPY: &str = "cross_entropy";
+
+impl<C: ClassLayer> Segmented for ResNet<C> {
+    type Batch = ImageBatch;
+    /// Channels of an image, `[rows, channels, height, width]`; behind the last segment its features, of one pixel.
+    type Carry = Tensor<4>;
+
+    fn segments(&self) -> usize {
+        self.backbone.stages.len() + 2
+    }
+
+    fn segments_of(&self, path: &str) -> Vec<usize> {
+        let stage = |rest: &str| rest.split('.').next().and_then(|index| index.parse::<usize>().ok());
+        match path.split_once('.') {
+            Some(("class_layer", _)) => vec![self.segments() - 1],
+            Some(("backbone", rest)) => match rest.split_once('.') {
+                Some(("stem", _)) => vec![0],
+                Some(("stages", rest)) => stage(rest).map(|index| index + 1).into_iter().collect(),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn forward_segment(&self, index: usize, carry: Option<Tensor<4>>, batch: &ImageBatch) -> Tensor<4> {
+        let Some(hidden) = carry else { return self.backbone.enter(batch.pixels.clone()) };
+        match self.backbone.stages.get(index - 1) {
+            Some(stage) => stage.forward(hidden),
+            None => self.backbone.leave(hidden),
+        }
+    }
+
+    fn weights(&self, batch: &ImageBatch) -> Weights {
+        Weights::new().with(CROSS_ENTROPY, batch.counted())
+    }
+
+    fn loss(&self, carry: Tensor<4>, batch: &ImageBatch) -> Loss {
+        // The class layer belongs to the last segment, which leaves its logits in the layout of that layer.
+        let logits = self.class_layer.logits(carry.flatten(1, 3), self.context());
+        // Smoothing is a means of training; what is evaluated is the likelihood.
+        let smoothing = if self.context().is_training() { self.config().label_smoothing } else { 0.0 };
+        let criterion =
+            SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init();
+        Loss::new().with(CROSS_ENTROPY, criterion.forward(logits, batch.labels.clone()), 1.0)
+    }
+}

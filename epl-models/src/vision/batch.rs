@@ -1,0 +1,186 @@
+//! Images as normalised tensors.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use epl_comm::{Error, unwind};
+use epl_modules::token_weight;
+
+use super::image::LabelledImage;
+
+/// The label of an image that does not count.
+pub const IGNORED: i64 = -100;
+
+/// Mean and deviation of the channels over ImageNet, for pixels from 0 to 1: what most image models expect.
+const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// Images and their classes.
+#[derive(Clone, Debug)]
+pub struct ImageBatch {
+    /// The normalised pixels. Shape `[rows, channels, height, width]`.
+    pub pixels: Tensor<4>,
+    /// The classes, [`IGNORED`] where an image does not count. Shape `[rows]`.
+    pub labels: Tensor<1, Int>,
+    /// The same on the host.
+    pub host_labels: Vec<i64>,
+}
+
+impl ImageBatch {
+    /// A batch of pixels that are already normalised.
+    ///
+    /// # Shapes
+    ///
+    /// - pixels: `[rows, channels, height, width]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when there is not a label for every row.
+    pub fn new(pixels: Tensor<4>, labels: Vec<i64>) -> Self {
+        let rows = pixels.dims()[0];
+        if labels.len() != rows {
+            refuse(format!("a batch of {rows} images has {} labels; give one for every image", labels.len()));
+        }
+        let device = pixels.device();
+        let data = TensorData::new(labels.clone(), [rows]);
+        Self { pixels, labels: Tensor::from_data(data, &device), host_labels: labels }
+    }
+
+    /// The number of images that count.
+    pub fn counted(&self) -> f64 {
+        token_weight(&self.host_labels, IGNORED)
+    }
+}
+
+/// Makes an [`ImageBatch`] of images: from bytes to numbers from 0 to 1, then `(x − mean) ÷ deviation` by channel.
+#[derive(Clone, Debug)]
+pub struct ImageBatcher {
+    classes: usize,
+    mean: [f32; 3],
+    deviation: [f32; 3],
+}
+
+impl ImageBatcher {
+    /// For models of so many classes, with the mean and deviation of ImageNet.
+    pub fn new(classes: usize) -> Self {
+        Self { classes, mean: MEAN, deviation: DEVIATION }
+    }
+
+    /// What is subtracted from red, green and blue.
+    #[must_use]
+    pub fn with_mean(mut self, mean: [f32; 3]) -> Self {
+        self.mean = mean;
+        self
+    }
+
+    /// What red, green and blue are divided by.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when one is not a positive number.
+    #[must_use]
+    pub fn with_deviation(mut self, deviation: [f32; 3]) -> Self {
+        if deviation.iter().any(|deviation| !deviation.is_normal() || *deviation < 0.0) {
+            refuse(format!("a deviation of {deviation:?} is not three positive numbers"));
+        }
+        self.deviation = deviation;
+        self
+    }
+
+    /// Refuses images of different sizes and classes that the model has not.
+    fn check(&self, images: &[LabelledImage]) -> [usize; 2] {
+        let size = images.first().map_or([0, 0], |image| [image.height, image.width]);
+        for (row, image) in images.iter().enumerate() {
+            let (height, width) = (image.height, image.width);
+            if [height, width] != size || image.pixels.len() != 3 * height * width {
+                refuse(format!(
+                    "image {row} of a batch is {height}×{width} ({} bytes) and the first one {}×{}; all images of a \
+                     batch have one size, and three bytes a pixel",
+                    image.pixels.len(),
+                    size[0],
+                    size[1]
+                ));
+            }
+            if image.label >= self.classes {
+                refuse(format!(
+                    "image {row} of a batch is of class {}; the classes of the model are 0 to {}: make it with more \
+                     classes",
+                    image.label,
+                    self.classes.saturating_sub(1)
+                ));
+            }
+        }
+        size
+    }
+
+    /// One image, channel after channel.
+    fn normalise(&self, image: &LabelledImage, values: &mut Vec<f32>) {
+        for channel in 0..3 {
+            let (mean, scale) = (self.mean[channel], 1.0 / self.deviation[channel]);
+            let bytes = image.pixels.iter().skip(channel).step_by(3);
+            values.extend(bytes.map(|byte| (f32::from(*byte) / 255.0 - mean) * scale));
+        }
+    }
+}
+
+impl Batcher<LabelledImage, ImageBatch> for ImageBatcher {
+    fn batch(&self, images: Vec<LabelledImage>, device: &Device) -> ImageBatch {
+        let [height, width] = self.check(&images);
+        let mut values = Vec::with_capacity(images.len() * 3 * height * width);
+        images.iter().for_each(|image| self.normalise(image, &mut values));
+        let pixels = Tensor::from_data(TensorData::new(values, [images.len(), 3, height, width]), device);
+        ImageBatch::new(pixels, images.iter().map(|image| image.label as i64).collect())
+    }
+}
+
+#[cold]
+fn refuse(message: String) -> ! {
+    unwind(Error::invalid(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(bytes: [u8; 6], label: usize) -> LabelledImage {
+        LabelledImage { pixels: bytes.to_vec(), height: 1, width: 2, label }
+    }
+
+    fn refused(images: Vec<LabelledImage>) -> String {
+        let batch = || ImageBatcher::new(4).batch(images, &Device::default());
+        epl_comm::catch(batch).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn channels_are_separated_and_normalised() {
+        let batcher = ImageBatcher::new(4).with_mean([0.0, 0.2, 1.0]).with_deviation([1.0, 0.5, 0.1]);
+        let images = vec![image([0, 51, 255, 255, 255, 0], 3), image([51, 0, 0, 102, 0, 0], 0)];
+        let batch = batcher.batch(images, &Device::default());
+        assert_eq!(batch.pixels.dims(), [2, 3, 1, 2]);
+        let expected = [0.0, 1.0, 0.0, 1.6, 0.0, -10.0, 0.2, 0.4, -0.4, -0.4, -10.0, -10.0];
+        let found: Vec<f64> = batch.pixels.into_data().iter().collect();
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?}");
+        assert_eq!(batch.labels.into_data().iter::<i64>().collect::<Vec<_>>(), [3, 0]);
+        assert_eq!(batch.host_labels, [3, 0]);
+    }
+
+    #[test]
+    fn rows_that_do_not_count_have_no_weight() {
+        let pixels = Tensor::zeros([3, 3, 2, 2], &Device::default());
+        assert_eq!(ImageBatch::new(pixels, vec![1, IGNORED, 0]).counted(), 2.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers() {
+        let tall = LabelledImage { height: 2, width: 1, ..image([0; 6], 0) };
+        assert!(refused(vec![image([0; 6], 0), tall]).contains("image 1 of a batch is 2×1"));
+        let short = LabelledImage { pixels: vec![0; 5], ..image([0; 6], 0) };
+        assert!(refused(vec![short]).contains("(5 bytes)"));
+        assert!(refused(vec![image([0; 6], 4)]).contains("class 4; the classes of the model are 0 to 3"));
+        let pixels = Tensor::zeros([3, 3, 2, 2], &Device::default());
+        let error = epl_comm::catch(|| ImageBatch::new(pixels, vec![0])).unwrap_err().to_string();
+        assert!(error.contains("3 images has 1 labels"), "{error}");
+        for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            assert!(epl_comm::catch(|| ImageBatcher::new(4).with_deviation([1.0, bad, 1.0])).is_err(), "{bad}");
+        }
+    }
+}

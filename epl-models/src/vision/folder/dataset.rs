@@ -1,0 +1,207 @@
+//! The images of a folder as a dataset.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::image::{ImageReader, RgbImage};
+use burn::config::Config;
+use burn::data::dataset::{Dataset, DatasetError};
+
+use super::list::{Listing, list};
+use super::view;
+use crate::vision::error::{Error, Result};
+use crate::vision::image::LabelledImage;
+use crate::vision::random::generator;
+
+/// How the images of a folder are seen.
+///
+/// Without variants the largest square in the middle of an image is kept and resized. With variants the image is there
+/// as often, each time as another random square of 7/8 its short side, half of them mirrored. What is drawn depends on
+/// the seed, the variant and the image alone, so that no layout changes it; one epoch of such a dataset is as many
+/// passes over the images.
+#[derive(Config, Debug, PartialEq)]
+pub struct ImageFolderConfig {
+    /// Rows, and pixels of a row.
+    pub size: usize,
+    /// How many random squares there are of every image; 0: the one in the middle.
+    #[config(default = 0)]
+    pub variants: usize,
+    /// Seed of the random squares.
+    #[config(default = 0)]
+    pub seed: u64,
+}
+
+impl ImageFolderConfig {
+    /// Lists the images below `root`. The classes are the names of the folders in it, in order.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be read, there is no class, or a class has no image.
+    pub fn open(&self, root: impl AsRef<Path>) -> Result<ImageFolder> {
+        self.init(list(root.as_ref(), None)?)
+    }
+
+    /// Lists images whose classes have the numbers that they have among `classes`, such as those of the training
+    /// images. Not every class need be there.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and when there is a class that is not among `classes`.
+    pub fn open_with_classes(&self, root: impl AsRef<Path>, classes: &[String]) -> Result<ImageFolder> {
+        self.init(list(root.as_ref(), Some(classes))?)
+    }
+
+    fn init(&self, listing: Listing) -> Result<ImageFolder> {
+        if self.size == 0 {
+            return Err(Error::Number { name: "size", found: 0, least: 1 });
+        }
+        let Listing { classes, files, others } = listing;
+        Ok(ImageFolder { config: self.clone(), classes, files: files.into(), others })
+    }
+}
+
+/// Images of a folder, decoded when they are asked for.
+///
+/// ```no_run
+/// use burn::data::dataset::Dataset;
+/// use epl_models::vision::ImageFolderConfig;
+///
+/// let training = ImageFolderConfig::new(224).with_variants(10).open("flowers/train")?;
+/// let valid = ImageFolderConfig::new(224).open_with_classes("flowers/valid", training.classes())?;
+/// println!("{} images of {} classes, {} to judge by", training.images(), training.classes().len(), valid.len());
+/// # Ok::<(), epl_models::vision::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    config: ImageFolderConfig,
+    classes: Vec<String>,
+    files: Arc<[(PathBuf, usize)]>,
+    others: usize,
+}
+
+impl ImageFolder {
+    /// The names of the classes, by number.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// How many image files there are, whatever the number of variants.
+    pub fn images(&self) -> usize {
+        self.files.len()
+    }
+
+    /// How many files were left out, since they are no images by their names or lie in no class.
+    pub fn left_out(&self) -> usize {
+        self.others
+    }
+
+    fn read(&self, index: usize) -> Result<LabelledImage> {
+        let (path, label) = &self.files[index % self.files.len()];
+        let (image, size) = (decode(path)?, self.config.size as u32);
+        let square = match self.config.variants {
+            0 => view::centre(&image, size),
+            _ => view::random(&image, size, &mut generator(self.config.seed, index as u64)),
+        };
+        let (width, height) = (square.width() as usize, square.height() as usize);
+        Ok(LabelledImage { pixels: square.into_raw(), height, width, label: *label })
+    }
+}
+
+impl Dataset<LabelledImage> for ImageFolder {
+    fn get(&self, index: usize) -> Result<LabelledImage, DatasetError> {
+        assert!(index < self.len(), "image {index} of {}", self.len());
+        self.read(index).map_err(DatasetError::new)
+    }
+
+    fn len(&self) -> usize {
+        self.files.len() * self.config.variants.max(1)
+    }
+}
+
+/// What the file holds, whatever its ending says of the format.
+fn decode(path: &Path) -> Result<RgbImage> {
+    let unreadable = |cause| Error::Read { path: path.to_path_buf(), cause };
+    let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format).map_err(unreadable)?;
+    let decoded = reader.decode().map_err(|cause| Error::Decode { path: path.to_path_buf(), cause })?;
+    Ok(decoded.into_rgb8())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ::image::Rgb;
+
+    use super::*;
+
+    /// A folder with classes `bee` (a wide red PNG, a green JPEG) and `ant` (a grey PNG).
+    fn folder() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let save = |name: &str, (width, height), colour| {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            RgbImage::from_pixel(width, height, Rgb(colour)).save(path).unwrap();
+        };
+        save("bee/a.png", (40, 20), [200, 0, 0]);
+        save("bee/b.JPG", (10, 30), [0, 200, 0]);
+        save("ant/c.png", (16, 16), [90, 90, 90]);
+        fs::write(root.path().join("bee/notes.txt"), "two bees").unwrap();
+        root
+    }
+
+    fn message<T>(result: Result<T>) -> String {
+        result.err().expect("it is refused").to_string()
+    }
+
+    #[test]
+    fn classes_are_sorted_and_images_fit() {
+        let root = folder();
+        let images = ImageFolderConfig::new(16).open(root.path()).unwrap();
+        assert_eq!(images.classes(), ["ant", "bee"]);
+        assert_eq!((images.len(), images.images(), images.left_out()), (3, 3, 1));
+        let read: Vec<LabelledImage> = images.iter().map(|image| image.unwrap()).collect();
+        assert_eq!(read.iter().map(|image| image.label).collect::<Vec<_>>(), [0, 1, 1]);
+        assert!(read.iter().all(|image| (image.height, image.width, image.pixels.len()) == (16, 16, 768)));
+        assert_eq!([read[0].pixel(8, 8), read[1].pixel(0, 15)], [[90; 3], [200, 0, 0]]);
+        let green = read[2].pixel(8, 8);
+        assert!(green[0] < 5 && green[1].abs_diff(200) < 5 && green[2] < 5, "{green:?}");
+    }
+
+    #[test]
+    fn variants_are_as_many_passes() {
+        let root = folder();
+        let config = ImageFolderConfig::new(14).with_variants(3);
+        let images = config.open(root.path()).unwrap();
+        assert_eq!((images.len(), images.images()), (9, 3));
+        assert_eq!(images.iter().map(|image| image.unwrap().label).collect::<Vec<_>>(), [0, 1, 1, 0, 1, 1, 0, 1, 1]);
+        assert_eq!(images.get(4).unwrap(), config.open(root.path()).unwrap().get(4).unwrap());
+    }
+
+    #[test]
+    fn validation_keeps_the_numbers_of_training() {
+        let root = folder();
+        let classes = ["ant", "bear", "bee"].map(String::from);
+        let images = ImageFolderConfig::new(8).open_with_classes(root.path(), &classes).unwrap();
+        assert_eq!(images.iter().map(|image| image.unwrap().label).collect::<Vec<_>>(), [0, 2, 2]);
+        let refused = message(ImageFolderConfig::new(8).open_with_classes(root.path(), &classes[..2]));
+        assert!(refused.contains("bee is the folder of a class that the 2 known ones do not contain"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let config = ImageFolderConfig::new(8);
+        let root = tempfile::tempdir().unwrap();
+        assert!(message(config.open(root.path().join("none"))).contains("none: "));
+        fs::write(root.path().join("loose.png"), "").unwrap();
+        assert!(message(config.open(root.path())).contains("has no folder in it"));
+        fs::create_dir(root.path().join("cat")).unwrap();
+        fs::write(root.path().join("cat/x.gif"), "").unwrap();
+        assert!(message(config.open(root.path())).contains("cat has no image in it, only 1 other file(s)"));
+        fs::write(root.path().join("cat/y.png"), "no image").unwrap();
+        let images = config.open(root.path()).unwrap();
+        assert_eq!((images.len(), images.left_out()), (1, 2));
+        let refused = images.get(0).unwrap_err().to_string();
+        assert!(refused.contains("y.png is not a whole PNG or JPEG image"), "{refused}");
+        assert!(message(ImageFolderConfig::new(0).open(root.path())).contains("`size` is 0"));
+    }
+}

@@ -1,0 +1,131 @@
+//! The layout changes nothing of a ResNet, in f64: neither losses nor gradients, parameters and running statistics.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Once;
+
+use burn::optim::SgdConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use epl_comm::shard_range;
+use epl_core::engine::{Engine, EngineSettings, MicroBatch};
+use epl_core::testing::{largest_error, run};
+use epl_core::{Built, Epl, Result};
+use epl_models::ResNetConfig;
+use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
+use epl_models::vision::{IGNORED, ImageBatch};
+use epl_modules::BatchStatistics;
+
+const TOLERANCE: f64 = 1e-9;
+const CLASSES: usize = 7;
+const STEPS: usize = 3;
+
+/// The device of a process has one default type, chosen before the first tensor.
+fn configure() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
+}
+
+fn bottleneck() -> ResNetConfig {
+    ResNetConfig::new(CLASSES)
+        .with_embedding_size(6)
+        .with_hidden_sizes(vec![8, 12])
+        .with_depths(vec![1, 2])
+        .with_label_smoothing(0.1)
+}
+
+fn basic() -> ResNetConfig {
+    bottleneck().with_layer(ResNetLayer::Basic).with_depths(vec![2, 1])
+}
+
+/// Images that no rule makes alike; every fourth does not count.
+fn batch(rows: Range<usize>, device: &Device) -> ImageBatch {
+    let shape = [rows.len(), 3, 13, 10];
+    let pixels = rows.clone().flat_map(|row| (0..390).map(move |i| ((row * 397 + i * i + 1) as f64).sin()));
+    let labels = rows.map(|row| if row % 4 == 3 { IGNORED } else { (row * 3 % CLASSES) as i64 }).collect();
+    ImageBatch::new(Tensor::from_data(TensorData::new(pixels.collect::<Vec<_>>(), shape), device), labels)
+}
+
+/// The losses of some steps of `rows` images, then the gradients of another one, and the parameters.
+type Outcome = (Vec<f64>, BTreeMap<String, TensorData>);
+
+fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, rows: usize) -> Result<Outcome> {
+    let momentum = MomentumConfig::new().with_dampening(0.0);
+    let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
+    let data = epl.context().data();
+    let micro_batch = |step: usize, device: &Device| {
+        let mine = shard_range(rows, data.size(), data.rank());
+        let range = step * rows + mine.start..step * rows + mine.end;
+        let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
+        match range.is_empty() {
+            true => vec![MicroBatch::stand_in(batch(0..1, device), [0])],
+            false => vec![MicroBatch::new(batch(range, device), samples)],
+        }
+    };
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let micro_batches = micro_batch(step, engine.device());
+        losses.push(engine.step(micro_batches, 0.05)?.loss);
+    }
+    let (report, mut tensors) = engine.gradients(micro_batch(STEPS, engine.device()))?;
+    losses.push(report.loss);
+    // The gradients' names are those of parameters.
+    for (name, data) in engine.parameters()? {
+        tensors.insert(format!("{name} itself"), data);
+    }
+    // What an evaluation finds comes from the running statistics.
+    let mine = micro_batch(0, &engine.device().clone().without_autodiff()).remove(0);
+    losses.push(engine.evaluate([Ok(mine)])?.loss);
+    Ok((losses, tensors))
+}
+
+fn outcome(config: &ResNetConfig, mesh: (usize, usize, usize), split: bool, rows: usize) -> Outcome {
+    let mut outcomes = run(mesh, |epl| match split {
+        true => train(&epl, epl.build(|at| config.init_split(at))?, rows),
+        false => train(&epl, epl.build(|at| config.init(at))?, rows),
+    });
+    outcomes.swap_remove(outcomes.len() - 1)
+}
+
+fn check(config: &ResNetConfig, rows: usize, layouts: &[((usize, usize, usize), bool)]) {
+    let (losses, expected) = outcome(config, (1, 1, 1), false, rows);
+    assert!(losses.iter().all(|loss| loss.is_finite()) && losses[STEPS - 1] != losses[0], "{losses:?}");
+    assert!(expected.keys().any(|name| name.ends_with("running_var itself")));
+    for (mesh, split) in layouts {
+        let (others, found) = outcome(config, *mesh, *split, rows);
+        let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
+        assert!(same, "mesh {mesh:?}, split {split}, {rows} rows: losses {others:?}, not {losses:?}");
+        let (name, error) = largest_error(&found, &expected);
+        assert!(error <= TOLERANCE, "mesh {mesh:?}, split {split}, {rows} rows: error {error:e} in {name}");
+    }
+}
+
+#[test]
+fn classes_over_the_tensor_axis() {
+    configure();
+    check(&bottleneck(), 5, &[((1, 1, 1), true), ((1, 2, 1), true), ((1, 3, 1), true), ((1, 2, 1), false)]);
+}
+
+#[test]
+fn images_over_the_data_axis() {
+    configure();
+    let layouts = [((2, 1, 1), false), ((3, 1, 1), false), ((2, 2, 1), true)];
+    check(&bottleneck(), 7, &layouts);
+    check(&basic(), 7, &layouts);
+}
+
+#[test]
+fn replicas_without_an_image() {
+    configure();
+    check(&basic(), 2, &[((3, 1, 1), false), ((4, 1, 1), false)]);
+}
+
+#[test]
+fn statistics_of_a_replica_alone_depend_on_the_layout() {
+    configure();
+    let config = basic().with_statistics(BatchStatistics::PerReplica);
+    let [one, two] = [1, 2].map(|data| outcome(&config, (data, 1, 1), false, 6));
+    assert!(largest_error(&one.1, &two.1).1 > 1e-3, "the other tests would not see a norm that is not synchronised");
+    let synchronised = outcome(&basic(), (1, 1, 1), false, 6);
+    assert!(largest_error(&one.1, &synchronised.1).1 <= TOLERANCE);
+}

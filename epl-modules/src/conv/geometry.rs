@@ -1,0 +1,72 @@
+//! How a kernel moves over an image, and the first values of its weights.
+
+use burn::module::Param;
+use burn::nn::conv::Conv2d;
+use burn::nn::{Initializer, PaddingConfig2d};
+use burn::tensor::Tensor;
+
+use crate::invalid::refuse;
+
+/// The default of Burn's `Conv2d`: uniform with bound `1 / sqrt(fan_in)`.
+pub(super) fn default_initializer() -> Initializer {
+    Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }
+}
+
+/// What two convolutions of the same channels may differ in.
+#[derive(Clone, Debug)]
+pub(super) struct Geometry {
+    pub kernel_size: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    pub groups: usize,
+    pub padding: PaddingConfig2d,
+}
+
+impl Geometry {
+    /// Refuses what no image fits.
+    pub fn check(&self, path: &str) {
+        let Self { kernel_size, stride, dilation, .. } = self;
+        let sizes = [("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)];
+        if let Some((name, found)) = sizes.into_iter().find(|(_, size)| size.contains(&0)) {
+            refuse(format!("{path}: a convolution's {name} is {found:?}; give it at least 1 along both dims"));
+        }
+    }
+
+    /// Fan-in and fan-out of `channels`, in and out, as Burn counts them.
+    pub fn fans(&self, [input, output]: [usize; 2]) -> (usize, usize) {
+        let kernel: usize = self.kernel_size.iter().product();
+        (input / self.groups * kernel, output / self.groups * kernel)
+    }
+
+    /// The convolution, as Burn's layer computes it.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[batch, channels_in, height, width]`
+    /// - weight: `[channels_out, channels_in / groups, kernel, kernel]`, bias: `[channels_out]`
+    /// - result: `[batch, channels_out, height, width]`, the sizes by stride and padding
+    pub fn apply(&self, x: Tensor<4>, weight: &Param<Tensor<4>>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
+        // Clones of parameters share their tensors.
+        let layer = Conv2d {
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            stride: self.stride,
+            kernel_size: self.kernel_size,
+            dilation: self.dilation,
+            groups: self.groups,
+            padding: self.padding.clone(),
+        };
+        layer.forward(x)
+    }
+}
+
+/// Refuses an input of other channels than the layer was made for.
+pub(super) fn check_channels(expected: usize, input: [usize; 4]) {
+    if input[1] != expected {
+        refuse(format!(
+            "a convolution of {expected} input channels got an input of {input:?}, which has {}: give it {expected}, \
+             or make the layer with {}",
+            input[1], input[1]
+        ));
+    }
+}

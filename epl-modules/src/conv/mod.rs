@@ -1,0 +1,14 @@
+//! Convolutions, whole or split by channels over the tensor axis.
+//!
+//! ```text
+//! X copied ─ X * W₀ ─> Y split ─ σ ─> Y₀ * V₀ ─┐
+//!            X * W₁ ─> Y split ─ σ ─> Y₁ * V₁ ─┴ partial ── all-reduce ──> Z replicated
+//!        output channels                   input channels
+//! ```
+
+mod geometry;
+mod replicated;
+mod split;
+
+pub use replicated::{ReplicatedConv2d, ReplicatedConv2dConfig};
+pub use split::{ChannelCut, SplitConv2d, SplitConv2dConfig, SplitConvInput};

@@ -1,0 +1,166 @@
+//! A model with batch norms through the engine: the same on any number of replicas.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::Module;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor, TensorData, activation};
+use epl_comm::shard_range;
+use epl_core::{
+    Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, StepReport, Weights, WholeModel, testing,
+};
+use epl_modules::*;
+
+use super::assert_close;
+use super::run::numbers;
+
+const CHANNELS: usize = 3;
+const WIDTH: usize = 4;
+
+/// A norm, and after it two branches of the same depth, each with one: their backward collectives have an order too.
+#[derive(Module, Debug)]
+pub(crate) struct Net {
+    first: ReplicatedLinear,
+    entry: SyncBatchNorm,
+    branch: ReplicatedLinear,
+    left: SyncBatchNorm,
+    right: SyncBatchNorm,
+}
+
+impl Net {
+    fn new(place: &Place, statistics: BatchStatistics) -> OneSegment<Self> {
+        let linear = ReplicatedLinearConfig::new(WIDTH, WIDTH);
+        let norm = SyncBatchNormConfig::new(CHANNELS).with_statistics(statistics);
+        let model = Self {
+            first: linear.init(place),
+            entry: norm.init(place),
+            branch: linear.init(place),
+            left: norm.init(place),
+            right: norm.init(place),
+        };
+        OneSegment { model }
+    }
+}
+
+impl WholeModel for Net {
+    type Batch = Tensor<3>;
+
+    fn weights(&self, batch: &Tensor<3>) -> Weights {
+        Weights::new().with("squares", batch.dims()[0] as f64)
+    }
+
+    fn forward_loss(&self, batch: &Tensor<3>) -> Loss {
+        let x = activation::tanh(self.entry.forward(self.first.forward(batch.clone())));
+        let (left, right) = (self.branch.forward(x.clone()), activation::tanh(x));
+        let y = activation::tanh(self.left.forward(left)) + self.right.forward(right);
+        Loss::new().with("squares", (y - batch.clone()).powi_scalar(2).sum(), 1.0)
+    }
+}
+
+fn batch(rows: std::ops::Range<usize>, device: &Device) -> Tensor<3> {
+    let each = CHANNELS * WIDTH;
+    let values = numbers(3, 40 * each)[rows.start * each..rows.end * each].to_vec();
+    Tensor::from_data(TensorData::new(values, [rows.len(), CHANNELS, WIDTH]), device)
+}
+
+/// The micro-batches are the same whatever the number of replicas; each is cut over these.
+fn micro_batches(epl: &Epl, samples: usize, count: usize) -> Vec<MicroBatch<Tensor<3>>> {
+    let (data, device) = (epl.context().data(), epl.place().device());
+    let cut = |number: usize| {
+        let all = shard_range(samples, count, number);
+        let mine = shard_range(all.len(), data.size(), data.rank());
+        let mine = all.start + mine.start..all.start + mine.end;
+        match mine.is_empty() {
+            true => MicroBatch::stand_in(batch(30..32, device), [0, 0]),
+            false => MicroBatch::new(batch(mine.clone(), device), mine.map(|s| s as u64).collect::<Vec<_>>()),
+        }
+    };
+    (0..count).map(cut).collect()
+}
+
+/// Gradients, and loss, norm and parameters after three steps.
+fn trained(data: usize, samples: usize, count: usize) -> (Vec<StepReport>, BTreeMap<String, TensorData>) {
+    let found = testing::run((data, 1, 1), |epl| {
+        let built = epl.build(|place| Net::new(place, BatchStatistics::Global))?;
+        let mut engine = Engine::new(built, &AdamWConfig::new().with_epsilon(1e-4), EngineSettings::default())?;
+        let (report, gradients) = engine.gradients(micro_batches(&epl, samples, count))?;
+        let mut tensors: BTreeMap<_, _> = gradients.into_iter().map(|(name, g)| (format!("∂ {name}"), g)).collect();
+        let mut reports = vec![report];
+        for _ in 0..3 {
+            reports.push(engine.step(micro_batches(&epl, samples, count), 0.02)?);
+        }
+        engine.check_replicas()?;
+        tensors.extend(engine.parameters()?);
+        let evaluated = engine.evaluate([Ok(MicroBatch::new(batch(0..2, epl.place().device()), [0, 1]))])?;
+        tensors.insert("evaluated".into(), TensorData::new(vec![evaluated.loss], [1]));
+        Ok((reports, tensors))
+    });
+    assert!(found.iter().all(|other| *other == found[0]), "ranks differ");
+    found.into_iter().next().expect("there is a first rank")
+}
+
+/// Ragged rows, replicas without a row, micro-batches, and micro-batches of which no replica has a row.
+pub(crate) fn engine(limit: f64) {
+    for (samples, count, real) in [(13, 1, 1), (3, 1, 1), (13, 2, 2), (3, 5, 3), (1, 1, 1)] {
+        let (reports, tensors) = trained(1, samples, real);
+        assert!(tensors["model.entry.running_mean"].iter::<f64>().any(|x| x != 0.0));
+        for data in [2, 3, 4] {
+            let what = format!("{samples} samples, {count} micro-batches, data {data}");
+            let found = trained(data, samples, count);
+            assert_close(&what, &found.1, &tensors, limit);
+            for (a, b) in found.0.iter().zip(&reports) {
+                for (a, b) in [(a.loss, b.loss), (a.grad_norm, b.grad_norm)] {
+                    assert!(((a - b) / b).abs() <= limit, "{what}: {a} instead of {b}");
+                }
+            }
+        }
+    }
+}
+
+/// Running statistics are in the plan and in a record, and are not trained.
+pub(crate) fn running_statistics() {
+    for statistics in [BatchStatistics::Global, BatchStatistics::PerReplica] {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("running-{statistics:?}"));
+        testing::run((2, 1, 1), |epl| {
+            let folder = folder.join(epl.context().world().rank().to_string());
+            std::fs::create_dir_all(&folder).expect("a folder can be made");
+            let engine = || -> epl_core::Result<_> {
+                let built = epl.build(|place| Net::new(place, statistics))?;
+                Engine::new(built, &AdamWConfig::new().with_weight_decay(0.5), EngineSettings::default())
+            };
+            let mut first = engine()?;
+            let record = first.plan().record("model.left.running_var").expect("it is in the plan");
+            assert!(!record.trainable && record.cuts.is_empty());
+            assert!(first.plan().record("model.left.gamma").expect("it is in the plan").trainable);
+            let bucketed: usize = first.plan().buckets.iter().map(|bucket| bucket.members.len()).sum();
+            let trainable = first.plan().records.iter().filter(|record| record.trainable).count();
+            assert_eq!(bucketed, trainable);
+
+            let (report, gradients) = first.gradients(micro_batches(&epl, 5, 1))?;
+            assert!(gradients.keys().all(|name| !name.contains("running")), "{:?}", gradients.keys());
+            let squared: f64 = gradients.values().flat_map(|g| g.iter::<f64>()).map(|g| g * g).sum();
+            assert!((report.grad_norm - squared.sqrt()).abs() < 1e-5 * report.grad_norm);
+
+            first.step(micro_batches(&epl, 5, 1), 0.1)?;
+            first.check_replicas()?;
+            first.save_rank(&folder)?;
+            let saved = first.parameters()?;
+            let mut second = engine()?;
+            second.load_rank(&folder, 1)?;
+            assert!(second.parameters()? == saved, "what is loaded is what was saved");
+            assert!(saved["model.left.running_var"].iter::<f64>().all(|x| x != 1.0), "it was updated");
+            // Both go on in the same way; a rate of zero moves the running statistics alone.
+            for engine in [&mut first, &mut second] {
+                engine.step(micro_batches(&epl, 4, 1), 0.0)?;
+            }
+            let (a, b) = (first.parameters()?, second.parameters()?);
+            assert!(a == b, "the loaded one goes on");
+            for (name, value) in &a {
+                assert_eq!(name.contains("running"), *value != saved[name], "{name}");
+            }
+            Ok(())
+        });
+        std::fs::remove_dir_all(&folder).expect("the folder is ours");
+    }
+}

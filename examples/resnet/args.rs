@@ -1,0 +1,84 @@
+//! The command line, and the configuration it makes.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use epl::config::{Config, ConfigError, Layers};
+use epl::models::ResNetConfig;
+
+/// Train a ResNet across ranks to classify images.
+///
+/// Without --images it learns to tell coloured shapes.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// A folder of training images (.png, .jpg), a folder a class
+    #[arg(long, value_name = "DIR")]
+    pub images: Option<PathBuf>,
+    /// A folder of images to evaluate on, with the same classes
+    #[arg(long, requires = "images", value_name = "DIR")]
+    pub valid: Option<PathBuf>,
+    /// How many random squares of every training image there are; 0: one, from its middle
+    #[arg(long, requires = "images", value_name = "N", default_value_t = 10)]
+    pub variants: usize,
+    /// Rows of an image, and its columns [default: 32, of a folder 224]
+    #[arg(long, value_name = "N")]
+    size: Option<usize>,
+    /// The model, by name [default: tiny, of a folder resnet18]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Replicas of the model
+    #[arg(long, value_name = "D")]
+    data: Option<usize>,
+    /// Stop after this many steps; the schedule is unchanged
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed of the data and the initial values
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// An option of the configuration, such as schedule.rate=0.1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// The folder of the run: checkpoints, metrics.jsonl, loss.svg; none: nothing is written
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on from the latest checkpoint in --out
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+}
+
+/// What this program sets where the user says nothing.
+const DEFAULTS: &str = include_str!("shapes.toml");
+
+impl Args {
+    /// This program's settings < environment < `--set` < the other flags.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let layers = Layers::new().toml(DEFAULTS, Path::new("shapes.toml"))?.process_environment()?;
+        let mut config = layers.command_line(&self.settings)?.command_line(self.flags())?.resolve()?;
+        if !config.is_given("dist.data_parallel_size") {
+            config.set("dist.data_parallel_size", 2)?;
+        }
+        if self.images.is_some() && self.valid.is_none() {
+            // There is nothing to evaluate on.
+            config.train.eval_every = None;
+        }
+        Ok(config)
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let counts = [("dist.data_parallel_size", self.data), ("train.steps", self.steps)];
+        let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
+        counts.chain(self.seed.map(|seed| format!("train.seed={seed}"))).collect()
+    }
+
+    /// Rows of an image, and its columns.
+    pub fn size(&self) -> usize {
+        self.size.unwrap_or(if self.images.is_some() { 224 } else { 32 })
+    }
+
+    /// The model for so many classes.
+    pub fn model(&self, classes: usize) -> epl::Result<ResNetConfig> {
+        let default = if self.images.is_some() { "resnet18" } else { "tiny" };
+        ResNetConfig::preset(self.model.as_deref().unwrap_or(default), classes)
+    }
+}
