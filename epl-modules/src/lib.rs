@@ -8,13 +8,14 @@
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
 //! | [`Dropout`], [`Activation`] | nothing |
-//! | [`RmsNorm`], [`LayerNorm`], [`ReplicatedLinear`] | the whole |
+//! | [`RmsNorm`], [`LayerNorm`], [`Norm`], [`ReplicatedLinear`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
 //! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
-//! | [`FeedForward`] | hidden features |
+//! | [`ParallelMlp`] | hidden features |
 //! | [`Moe`] | hidden features; of the expert axis: experts |
-//! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
+//! | [`TransformerLayer`] | what its parts hold |
+//! | [`SplitCrossEntropy`], [`split_argmax`], [`split_top_k`] | logits of its classes |
 //!
 //! ```
 //! use burn::tensor::Tensor;
@@ -49,9 +50,11 @@ pub mod linear;
 pub mod embedding;
 pub mod cross_entropy;
 pub mod argmax;
+pub mod top_k;
 pub mod attention;
 pub mod mlp;
 pub mod moe;
+pub mod transformer;
 
 pub use activation::Activation;
 pub use argmax::split_argmax;
@@ -64,6 +67,11 @@ pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
 pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };
-pub use mlp::{FeedForward, FeedForwardConfig};
-pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, TokenMask};
-pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
+pub use mlp::{ParallelMlp, ParallelMlpConfig};
+pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, RouterLosses, TokenMask};
+pub use norm::{LayerNorm, LayerNormConfig, Norm, NormConfig, NormKind, RmsNorm, RmsNormConfig};
+pub use top_k::{split_equal, split_in_top_k, split_top_k};
+pub use transformer::{
+    LayerExpertsConfig, NormOrder, TransformerCache, TransformerInput, TransformerLayer, TransformerLayerConfig,
+    TransformerOutput,
+};

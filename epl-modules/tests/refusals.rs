@@ -80,7 +80,7 @@ fn a_last_dim_that_is_not_the_layers() {
     refused(1, &parts, |epl| ReplicatedLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
     refused(2, &parts, |epl| SplitLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
     refused(2, &parts, |epl| SplitEmbeddingConfig::new(9, 4).init(epl.place()).logits(x(epl)));
-    refused(2, &parts, |epl| FeedForwardConfig::new(4, 8).init(epl.place()).forward(x(epl)));
+    refused(2, &parts, |epl| ParallelMlpConfig::new(4, 8).init(epl.place()).forward(x(epl)));
     refused(1, &parts, |epl| MoeConfig::new(4, 8, 2).init(epl.place()).forward(x(epl), None));
     refused(2, &parts, |epl| {
         MultiHeadAttentionConfig::new(4, 2).init(epl.place()).forward(AttentionInput::self_attention(x(epl)))

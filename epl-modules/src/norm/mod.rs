@@ -5,6 +5,8 @@
 
 mod layer_norm;
 mod rms_norm;
+mod kind;
 
+pub use kind::{Norm, NormConfig, NormKind};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};

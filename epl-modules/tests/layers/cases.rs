@@ -160,12 +160,12 @@ pub(crate) fn feed_forward(limit: f64) {
     let kinds = [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu];
     for (gated, activation) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
         check(&format!("{activation:?}"), limit, &RANKS, |ranks| {
-            let config = FeedForwardConfig::new(6, 13).with_gated(gated).with_activation(activation).with_dropout(0.25);
+            let config = ParallelMlpConfig::new(6, 13).with_gated(gated).with_activation(activation).with_dropout(0.25);
             outcome(
                 ranks,
                 &[[4, 3, 6]],
                 |place: &Place| config.init(place),
-                |at: At<'_, FeedForward>| at.layer.forward(at.inputs[0].clone()),
+                |at: At<'_, ParallelMlp>| at.layer.forward(at.inputs[0].clone()),
             )
         });
     }
