@@ -3,6 +3,7 @@
 //! Ids stay integers, as in [`argmax`](crate::argmax). Of equal logits, the one of the lowest id stands first; a NaN
 //! counts as +∞.
 
+use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use epl_comm::{ProcessGroup, ReduceOp, Split, shard_range, unwind};
 
@@ -57,9 +58,8 @@ pub fn split_in_top_k(logits: Split<2>, targets: Tensor<1, Int>, k: usize) -> Te
     let [rows, local] = logits.dims();
     let targets = read_targets(targets, rows, total);
     let device = logits.device();
-    let column = |values: Vec<i64>| {
-        Tensor::<2, Int>::from_data(TensorData::new(values, [rows, 1]), (&device, ids.dtype()))
-    };
+    let column =
+        |values: Vec<i64>| Tensor::<2, Int>::from_data(TensorData::new(values, [rows, 1]), (&device, ids.dtype()));
     let mask = |values: Vec<bool>| Tensor::<2, Bool>::from_data(TensorData::new(values, [rows, 1]), &device);
 
     // The target's logit, from the rank that has it.
@@ -71,11 +71,7 @@ pub fn split_in_top_k(logits: Split<2>, targets: Tensor<1, Int>, k: usize) -> Te
     // The target itself is the first of those that are not before it. If its logit is NaN, all are before it.
     let logits = nan_first(logits);
     let tied = logits.clone().equal(own.clone()).bool_and(ids.clone().greater_equal(column(targets.clone())));
-    let before = logits.lower(own).bool_or(tied).bool_not().int().sum_dim(1);
-    let before = match group.size() {
-        1 => before,
-        _ => group.all_reduce(before, ReduceOp::Sum).unwrap_or_else(|error| unwind(error)),
-    };
+    let before = reduce(&group, logits.lower(own).bool_or(tied).bool_not().int().sum_dim(1));
     let known = mask(targets.iter().map(|target| *target >= 0).collect());
     before.lower_elem(k as i64).bool_and(known).reshape([rows])
 }
@@ -124,7 +120,7 @@ impl Classes {
 }
 
 /// The sum over the ranks.
-fn reduce(group: &ProcessGroup, numbers: Tensor<2>) -> Tensor<2> {
+fn reduce<K: Numeric + Autodiff>(group: &ProcessGroup, numbers: Tensor<2, K>) -> Tensor<2, K> {
     match group.size() {
         1 => numbers,
         _ => group.all_reduce(numbers, ReduceOp::Sum).unwrap_or_else(|error| unwind(error)),

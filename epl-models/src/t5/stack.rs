@@ -4,9 +4,7 @@ use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
-use epl_modules::{
-    Dropout, DropoutConfig, RelativeBias, RelativeBiasConfig, RmsNorm, RmsNormConfig, TransformerLayer,
-};
+use epl_modules::{Dropout, DropoutConfig, RelativeBias, RelativeBiasConfig, RmsNorm, RmsNormConfig, TransformerLayer};
 
 use super::block;
 use super::config::T5Config;

@@ -53,9 +53,7 @@ impl NormConfig {
     pub fn init(&self, place: &Place) -> Norm {
         let Self { d_model, kind, epsilon } = *self;
         match kind {
-            NormKind::LayerNorm => {
-                Norm::LayerNorm(LayerNormConfig::new(d_model).with_epsilon(epsilon).init(place))
-            }
+            NormKind::LayerNorm => Norm::LayerNorm(LayerNormConfig::new(d_model).with_epsilon(epsilon).init(place)),
             NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig::new(d_model).with_epsilon(epsilon).init(place)),
         }
     }

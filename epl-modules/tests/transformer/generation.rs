@@ -53,7 +53,8 @@ fn check(layer: &TransformerLayer, epl: &Epl, cross: bool, limit: f64) {
     // A prompt of three, then one by one, then the rest at once. Later memories are not read.
     for (number, step) in [0..3, 3..4, 4..5, 5..7].into_iter().enumerate() {
         let memory = if number == 0 { memory.clone() } else { memory.zeros_like() };
-        let new = input(x.clone().slice([0..2, step.clone(), 0..6]), &memory).with_tokens(TokenMask::all(2, step.len()));
+        let new =
+            input(x.clone().slice([0..2, step.clone(), 0..6]), &memory).with_tokens(TokenMask::all(2, step.len()));
         let part = layer.forward_cache(new, &mut cache).hidden;
         assert_eq!(cache.len(), step.end);
         assert_same(part, whole.clone().slice([0..2, step, 0..6]));
