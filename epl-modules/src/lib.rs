@@ -8,15 +8,16 @@
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
 //! | [`Dropout`], [`Activation`] | nothing |
-//! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
+//! | [`RmsNorm`], [`LayerNorm`], [`Norm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitConv2d`] | output channels, or input channels |
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
 //! | [`SplitClassifier`] | classes; behind a [`Bridge`] where the ranks run different rows |
 //! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
-//! | [`FeedForward`] | hidden features |
+//! | [`ParallelMlp`] | hidden features |
 //! | [`Moe`] | hidden features; of the expert axis: experts |
-//! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
+//! | [`TransformerLayer`] | what its parts hold |
+//! | [`SplitCrossEntropy`], [`split_argmax`], [`split_top_k`] | logits of its classes |
 //!
 //! ```
 //! use burn::tensor::Tensor;
@@ -52,11 +53,13 @@ pub mod conv;
 pub mod embedding;
 pub mod cross_entropy;
 pub mod argmax;
+pub mod top_k;
 pub mod bridge;
 pub mod classifier;
 pub mod attention;
 pub mod mlp;
 pub mod moe;
+pub mod transformer;
 
 pub use activation::Activation;
 pub use argmax::split_argmax;
@@ -72,8 +75,14 @@ pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
 pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };
-pub use mlp::{FeedForward, FeedForwardConfig};
-pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, TokenMask};
+pub use mlp::{ParallelMlp, ParallelMlpConfig};
+pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, RouterLosses, TokenMask};
 pub use norm::{
-    BatchStatistics, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig, SyncBatchNorm, SyncBatchNormConfig,
+    BatchStatistics, LayerNorm, LayerNormConfig, Norm, NormConfig, NormKind, RmsNorm, RmsNormConfig, SyncBatchNorm,
+    SyncBatchNormConfig,
+};
+pub use top_k::{split_equal, split_in_top_k, split_top_k};
+pub use transformer::{
+    LayerExpertsConfig, NormOrder, TransformerCache, TransformerInput, TransformerLayer, TransformerLayerConfig,
+    TransformerOutput,
 };

@@ -12,9 +12,9 @@ use crate::dropout::{Dropout, DropoutConfig};
 use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
 use crate::placement;
 
-/// Configuration to create a [`FeedForward`] block using the [init function](FeedForwardConfig::init).
+/// Configuration to create a [`ParallelMlp`] block using the [init function](ParallelMlpConfig::init).
 #[derive(Config, Debug)]
-pub struct FeedForwardConfig {
+pub struct ParallelMlpConfig {
     /// The size of the input and output features.
     pub d_model: usize,
     /// The size of the hidden features, over all ranks.
@@ -44,10 +44,10 @@ pub struct FeedForwardConfig {
 /// `(f(x A) * x G) B`, as in [GLU variants improve transformer](https://arxiv.org/abs/2002.05202) and T5 v1.1.
 /// The first layers are cut by columns and share one all-reduce in backward, the last one is cut by rows.
 ///
-/// Should be created with [`FeedForwardConfig`].
+/// Should be created with [`ParallelMlpConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
-pub struct FeedForward {
+pub struct ParallelMlp {
     /// `[d_model, d_ff]`, cut by columns; its result is activated.
     pub input: SplitLinear,
     /// `[d_model, d_ff]`, cut by columns; multiplies the activation.
@@ -66,13 +66,13 @@ pub struct FeedForward {
     context: Context,
 }
 
-impl FeedForwardConfig {
-    /// Initializes a new [`FeedForward`] block.
+impl ParallelMlpConfig {
+    /// Initializes a new [`ParallelMlp`] block.
     ///
     /// # Errors
     ///
     /// Unwinds with an error when a rank would hold none of the hidden features.
-    pub fn init(&self, place: &Place) -> FeedForward {
+    pub fn init(&self, place: &Place) -> ParallelMlp {
         let linear = |name: &str, initializer: &Initializer, (d_input, d_output), cut| {
             SplitLinearConfig::new(d_input, d_output)
                 .with_cut(cut)
@@ -82,7 +82,7 @@ impl FeedForwardConfig {
         };
         let (up, down) = ((self.d_model, self.d_ff), (self.d_ff, self.d_model));
         let last = self.output_initializer.as_ref().unwrap_or(&self.initializer);
-        FeedForward {
+        ParallelMlp {
             input: linear("input", &self.initializer, up, LinearCut::Column),
             gate: self.gated.then(|| linear("gate", &self.initializer, up, LinearCut::Column)),
             output: linear("output", last, down, LinearCut::Row),
@@ -95,7 +95,7 @@ impl FeedForwardConfig {
     }
 }
 
-impl FeedForward {
+impl ParallelMlp {
     /// Applies the block.
     ///
     /// # Shapes
@@ -121,7 +121,7 @@ impl FeedForward {
     }
 }
 
-impl ModuleDisplay for FeedForward {
+impl ModuleDisplay for ParallelMlp {
     fn custom_settings(&self) -> Option<DisplaySettings> {
         DisplaySettings::new().with_new_line_after_attribute(false).optional()
     }

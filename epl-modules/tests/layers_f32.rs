@@ -47,8 +47,8 @@ fn cross_attention_with_bias() {
 }
 
 #[test]
-fn feed_forward() {
-    cases::feed_forward(LIMIT);
+fn parallel_mlp() {
+    cases::parallel_mlp(LIMIT);
 }
 
 #[test]

@@ -64,9 +64,9 @@ fn cross_attention_with_bias() {
 }
 
 #[test]
-fn feed_forward() {
+fn parallel_mlp() {
     configure();
-    cases::feed_forward(LIMIT);
+    cases::parallel_mlp(LIMIT);
 }
 
 #[test]

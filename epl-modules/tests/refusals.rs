@@ -43,6 +43,10 @@ fn sizes_that_cannot_be_split() {
 fn values_out_of_range() {
     refused(1, &["1.5", "[0, 1)"], |epl| DropoutConfig::new(1.5).init(epl.place()));
     refused(1, &["epsilon -1"], |epl| RmsNormConfig::new(4).with_epsilon(-1.0).init(epl.place()));
+    refused(1, &["epsilon -2"], |epl| NormConfig::new(4).with_epsilon(-2.0).init(epl.place()));
+    refused(1, &["layer.feed_forward.dense: dropout probability 1"], |epl| {
+        TransformerLayerConfig::new(4, 2, 8).with_activation_dropout(1.0).init(&epl.place().child("layer"))
+    });
     refused(1, &["epsilon 0"], |epl| LayerNormConfig::new(4).with_epsilon(0.0).init(epl.place()));
     refused(1, &["epsilon NaN"], |epl| SyncBatchNormConfig::new(4).with_epsilon(f64::NAN).init(epl.place()));
     refused(1, &["momentum 1.1", "[0, 1]"], |epl| SyncBatchNormConfig::new(4).with_momentum(1.1).init(epl.place()));
@@ -96,7 +100,7 @@ fn a_last_dim_that_is_not_the_layers() {
     refused(1, &parts, |epl| ReplicatedLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
     refused(2, &parts, |epl| SplitLinearConfig::new(4, 3).init(epl.place()).forward(x(epl)));
     refused(2, &parts, |epl| SplitEmbeddingConfig::new(9, 4).init(epl.place()).logits(x(epl)));
-    refused(2, &parts, |epl| FeedForwardConfig::new(4, 8).init(epl.place()).forward(x(epl)));
+    refused(2, &parts, |epl| ParallelMlpConfig::new(4, 8).init(epl.place()).forward(x(epl)));
     refused(1, &parts, |epl| MoeConfig::new(4, 8, 2).init(epl.place()).forward(x(epl), None));
     refused(2, &parts, |epl| {
         MultiHeadAttentionConfig::new(4, 2).init(epl.place()).forward(AttentionInput::self_attention(x(epl)))
@@ -186,6 +190,39 @@ fn a_memory_of_another_batch() {
 }
 
 #[test]
+fn a_transformer_layer_that_does_not_fit_its_input() {
+    let config = || TransformerLayerConfig::new(4, 2, 8);
+    let x = |epl: &Epl| Tensor::<3>::ones([2, 3, 4], epl.place().device());
+    refused(2, &["layer.self_attention.heads: 3 heads", "2 ranks"], |epl| {
+        TransformerLayerConfig::new(6, 3, 8).init(&epl.place().child("layer"))
+    });
+    refused(1, &["layer.feed_forward.moe: 1 experts", "Top2"], |epl| {
+        let experts = LayerExpertsConfig::new(1).with_gate(Gate::Top2);
+        config().with_experts(Some(experts)).init(&epl.place().child("layer"))
+    });
+    refused(1, &["with cross-attention got no memory", "with_memory"], |epl| {
+        let layer = config().with_cross_attention(true).init(epl.place());
+        layer.forward(TransformerInput::new(x(epl))).hidden
+    });
+    refused(1, &["without cross-attention got a memory", "`cross_attention` true"], |epl| {
+        config().init(epl.place()).forward(TransformerInput::new(x(epl)).with_memory(x(epl), None)).hidden
+    });
+    refused(1, &["2 x 3 keys", "[2, 4]"], |epl| {
+        let padding = Tensor::<2, Bool>::full([2, 4], false, epl.place().device());
+        config().init(epl.place()).forward(TransformerInput::new(x(epl)).with_padding(padding)).hidden
+    });
+    // The padding of cached positions says nothing of how many are new.
+    refused(1, &["1 positions of 2 sequences", "[2, 4]", "with_tokens"], |epl| {
+        let layer = config().with_experts(Some(LayerExpertsConfig::new(2))).init(epl.place());
+        let mut cache = TransformerCache::new();
+        layer.forward_cache(TransformerInput::new(x(epl)).causal(), &mut cache).hidden;
+        let padding = Tensor::<2, Bool>::full([2, 4], false, epl.place().device());
+        let next = TransformerInput::new(x(epl).narrow(1, 0, 1)).causal().with_padding(padding);
+        layer.forward_cache(next, &mut cache).hidden
+    });
+}
+
+#[test]
 fn a_display_says_where_a_layer_is() {
     testing::run((1, 2, 1), |epl| {
         let rank = epl.context().tensor().rank();
@@ -209,6 +246,16 @@ fn a_display_says_where_a_layer_is() {
         assert!(shown.contains("experts 0..2 of 2") && shown.contains(features), "{shown}");
         assert!(DropoutConfig::new(0.1).init(epl.place()).to_string().contains("placement: no parameters"));
         assert!(RmsNormConfig::new(4).init(epl.place()).to_string().contains("replicated"));
+        assert!(NormConfig::new(4).init(epl.place()).to_string().starts_with("LayerNorm {"));
+        let layer = TransformerLayerConfig::new(4, 2, 6).with_norm_order(NormOrder::Post).init(epl.place());
+        let shown = layer.to_string();
+        let (heads, features) = match rank {
+            0 => ("heads 0..1 of 2", "features 0..3 of 6"),
+            _ => ("heads 1..2 of 2", "features 3..6 of 6"),
+        };
+        for part in ["norm_order: Post", "cross_attention: None", "LayerNorm {d_model: 4", heads, features] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
         Ok(())
     });
 }

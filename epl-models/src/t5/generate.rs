@@ -9,10 +9,9 @@ use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::ReduceOp;
 use epl_core::{Error, Pass, Result};
-use epl_modules::{TokenMask, split_argmax};
+use epl_modules::{TokenMask, TransformerCache, TransformerInput, TransformerLayer, split_argmax};
 
 use super::batch::T5Batcher;
-use super::block::{Block, BlockCache, Surroundings, View};
 use super::config::is_token;
 use super::model::T5;
 
@@ -98,7 +97,7 @@ struct Generation {
     last: Vec<Option<i64>>,
     memory: Tensor<3>,
     padding: Tensor<2, Bool>,
-    caches: Vec<BlockCache>,
+    caches: Vec<TransformerCache>,
 }
 
 impl Generation {
@@ -107,16 +106,18 @@ impl Generation {
         let device = model.device();
         let (source, padding, real) = T5Batcher::new(model.config()).source(sources, &device);
         let length = source.dims()[1];
-        let view = View::Source { padding: &padding };
-        let around = Surroundings { bias: model.encoder.bias.forward(length, length, 0), real: &real, view };
+        let bias = model.encoder.bias.forward(length, length, 0);
         let hidden = model.encoder.enter(model.embed(&source));
-        let block = |hidden, block: &Block| block.forward(hidden, &around, None).0;
+        let block = |hidden, block: &TransformerLayer| {
+            let input = TransformerInput::new(hidden).with_padding(padding.clone()).with_bias(bias.clone());
+            block.forward(input.with_tokens(real.clone())).hidden
+        };
         let memory = model.encoder.leave(model.encoder.blocks.iter().fold(hidden, block));
         Self {
             written: vec![Vec::new(); sources.len()],
             rows: (0..sources.len()).collect(),
             last: vec![start; sources.len()],
-            caches: vec![BlockCache::default(); model.decoder.blocks.len()],
+            caches: vec![TransformerCache::new(); model.decoder.blocks.len()],
             memory,
             padding,
             device,
@@ -144,14 +145,16 @@ impl Generation {
         let tokens: Vec<i64> = self.last.iter().map(|token| token.unwrap_or(model.config().pad)).collect();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, 1]), &self.device);
         let lengths: Vec<usize> = self.last.iter().map(|token| usize::from(token.is_some())).collect();
-        let around = Surroundings {
-            bias: model.decoder.bias.forward(1, position + 1, position),
-            real: &TokenMask::from_lengths(&lengths, 1),
-            view: View::Target { memory: &self.memory, padding: &self.padding },
-        };
+        let bias = model.decoder.bias.forward(1, position + 1, position);
+        let real = TokenMask::from_lengths(&lengths, 1);
         let mut hidden = model.decoder.enter(model.embed(&tokens));
         for (block, cache) in model.decoder.blocks.iter().zip(&mut self.caches) {
-            hidden = block.forward(hidden, &around, Some(cache)).0;
+            let input = TransformerInput::new(hidden)
+                .causal()
+                .with_bias(bias.clone())
+                .with_memory(self.memory.clone(), Some(self.padding.clone()))
+                .with_tokens(real.clone());
+            hidden = block.forward_cache(input, cache).hidden;
         }
         let logits = model.logits(hidden).local();
         let classes = logits.dims()[2];
@@ -179,7 +182,7 @@ impl Generation {
         let ids = Tensor::<1, Int>::from_data(ids.as_slice(), &self.device);
         self.memory = self.memory.clone().select(0, ids.clone());
         self.padding = self.padding.clone().select(0, ids.clone());
-        self.caches = core::mem::take(&mut self.caches).into_iter().map(|cache| cache.select(&ids)).collect();
+        self.caches = core::mem::take(&mut self.caches).into_iter().map(|cache| cache.select(ids.clone())).collect();
         self.rows = kept.iter().map(|row| self.rows[*row]).collect();
         self.last = kept.iter().map(|row| self.last[*row]).collect();
     }

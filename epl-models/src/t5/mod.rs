@@ -10,7 +10,7 @@
 //!
 //! - [`config`], [`preset`]: the shape of a model, and known shapes by name;
 //! - [`batch`]: token pairs as padded tensors;
-//! - [`attention`], [`feed_forward`]: the residual parts of a block; [`block`], [`stack`]: what they make;
+//! - `block`: what a block is, a [`TransformerLayer`](epl_modules::TransformerLayer); [`stack`]: what blocks make;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`generate`]: greedy generation under any layout;
 //! - `tying`, [`names`], [`import`]: checkpoints of Hugging Face.
@@ -18,9 +18,7 @@
 pub mod config;
 pub mod preset;
 pub mod batch;
-pub mod attention;
-pub mod feed_forward;
-pub mod block;
+mod block;
 pub mod stack;
 pub mod model;
 pub mod segments;
@@ -30,7 +28,6 @@ pub mod names;
 pub mod import;
 
 pub use batch::{IGNORED, T5Batch, T5Batcher};
-pub use block::Block;
 pub use config::{T5Config, T5FeedForward, T5MoeConfig};
 pub use import::{load, open, reference_pairs};
 pub use model::T5;

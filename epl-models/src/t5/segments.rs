@@ -2,11 +2,9 @@
 
 use burn::tensor::Tensor;
 use epl_core::{Carry, CarryMapper, Loss, Segmented, Weights};
-use epl_modules::SplitCrossEntropyConfig;
+use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
-use super::block::{Surroundings, View};
-use super::feed_forward::RouterLosses;
 use super::model::T5;
 
 /// The loss of the targets.
@@ -74,12 +72,14 @@ impl T5 {
     fn encode(&self, index: usize, carry: T5Carry, batch: &T5Batch) -> T5Carry {
         let T5Carry { hidden, bias, memory, losses } = carry;
         let bias = bias.expect("the first block of the stack made it");
-        let view = View::Source { padding: &batch.source_padding };
-        let around = Surroundings { bias, real: &batch.source_real, view };
-        let (hidden, more) = self.encoder.blocks[index].forward(hidden, &around, None);
+        let input = TransformerInput::new(hidden)
+            .with_padding(batch.source_padding.clone())
+            .with_bias(bias.clone())
+            .with_tokens(batch.source_real.clone());
+        let TransformerOutput { hidden, losses: more, .. } = self.encoder.blocks[index].forward(input);
         let losses = RouterLosses::add(losses, more);
         if index + 1 < self.encoder.blocks.len() {
-            return T5Carry { hidden, bias: Some(around.bias), memory, losses };
+            return T5Carry { hidden, bias: Some(bias), memory, losses };
         }
         T5Carry { hidden: self.encoder.leave(hidden), bias: None, memory, losses }
     }
@@ -100,12 +100,16 @@ impl T5 {
         let T5Carry { hidden, bias, memory, losses } = carry;
         let bias = bias.expect("the first block of the stack made it");
         let memory = memory.expect("the encoder ran before");
-        let view = View::Target { memory: &memory, padding: &batch.source_padding };
-        let around = Surroundings { bias, real: &batch.target_real, view };
-        let (hidden, more) = self.decoder.blocks[index].forward(hidden, &around, None);
+        // Padding stands behind all real tokens, where no real one looks.
+        let input = TransformerInput::new(hidden)
+            .causal()
+            .with_bias(bias.clone())
+            .with_memory(memory.clone(), Some(batch.source_padding.clone()))
+            .with_tokens(batch.target_real.clone());
+        let TransformerOutput { hidden, losses: more, .. } = self.decoder.blocks[index].forward(input);
         let losses = RouterLosses::add(losses, more);
         match index + 1 < self.decoder.blocks.len() {
-            true => T5Carry { hidden, bias: Some(around.bias), memory: Some(memory), losses },
+            true => T5Carry { hidden, bias: Some(bias), memory: Some(memory), losses },
             false => T5Carry { hidden, bias: None, memory: None, losses },
         }
     }

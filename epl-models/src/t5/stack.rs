@@ -4,9 +4,9 @@ use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
-use epl_modules::{Dropout, DropoutConfig, RelativeBias, RelativeBiasConfig, RmsNorm, RmsNormConfig};
+use epl_modules::{Dropout, DropoutConfig, RelativeBias, RelativeBiasConfig, RmsNorm, RmsNormConfig, TransformerLayer};
 
-use super::block::Block;
+use super::block;
 use super::config::T5Config;
 
 /// The encoder or the decoder.
@@ -15,7 +15,7 @@ pub struct Stack {
     /// The position bias, which all blocks share.
     pub bias: RelativeBias,
     /// The blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<TransformerLayer>,
     /// The norm behind the last block.
     pub final_norm: RmsNorm,
     dropout: Dropout,
@@ -25,17 +25,17 @@ pub struct Stack {
 impl Stack {
     /// Makes the encoder.
     pub fn encoder(config: &T5Config, place: &Place) -> Self {
-        let block = |index| Block::encoder(config, config.encoder_moe(index), &block_place(place, index));
+        let block = |index| block::encoder(config, config.encoder_moe(index)).init(&block_place(place, index));
         Self::new(config, true, (0..config.encoder_layers).map(block).collect(), place)
     }
 
     /// Makes the decoder.
     pub fn decoder(config: &T5Config, place: &Place) -> Self {
-        let block = |index| Block::decoder(config, config.decoder_moe(index), &block_place(place, index));
+        let block = |index| block::decoder(config, config.decoder_moe(index)).init(&block_place(place, index));
         Self::new(config, false, (0..config.decoder_layers).map(block).collect(), place)
     }
 
-    fn new(config: &T5Config, bidirectional: bool, blocks: Vec<Block>, place: &Place) -> Self {
+    fn new(config: &T5Config, bidirectional: bool, blocks: Vec<TransformerLayer>, place: &Place) -> Self {
         let normal = Initializer::Normal { mean: 0.0, std: (config.d_model as f64).powf(-0.5) };
         let bias = RelativeBiasConfig::new(config.heads)
             .with_n_buckets(config.relative_buckets)

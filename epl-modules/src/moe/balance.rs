@@ -16,19 +16,38 @@
 
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::custom_vjp;
+use epl_core::{Carry, CarryMapper};
 
 use super::router::Routed;
 use super::routing::Routing;
 use crate::host::{self, HostFloat, Real, View, host_float};
 
-/// The two losses of one call, summed over groups.
+/// The losses of routers, each summed over groups: of one call, or of several layers.
+///
+/// One sequence is one group, so the weight of either is the number of sequences.
 #[derive(Clone, Debug)]
-pub(super) struct Losses {
+pub struct RouterLosses {
+    /// The load-balancing loss. Shape `[1]`.
     pub auxiliary: Tensor<1>,
+    /// The z loss. Shape `[1]`.
     pub z: Tensor<1>,
 }
 
-impl Losses {
+impl Carry for RouterLosses {
+    fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
+        Self { auxiliary: mapper.float(self.auxiliary), z: mapper.float(self.z) }
+    }
+}
+
+impl RouterLosses {
+    /// The sum of two layers' losses, if they have any.
+    pub fn add(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(Self { auxiliary: a.auxiliary + b.auxiliary, z: a.z + b.z }),
+            (a, b) => a.or(b),
+        }
+    }
+
     pub(super) fn new(routed: &Routed, routing: &Routing) -> Self {
         let [_, experts] = routed.probabilities.dims();
         Self {

@@ -4,7 +4,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Bool, Tensor};
 use epl_core::{Context, Place};
 
-use super::balance::Losses;
+use super::balance::RouterLosses;
 use super::config::MoeConfig;
 use super::dispatch::{Dispatch, combine, rows_of, weights};
 use super::expert::Experts;
@@ -59,6 +59,13 @@ pub struct MoeOutput {
     pub auxiliary: Tensor<1>,
     /// The z loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`.
     pub z: Tensor<1>,
+}
+
+impl MoeOutput {
+    /// The tokens, and the losses of the router.
+    pub fn into_parts(self) -> (Tensor<3>, RouterLosses) {
+        (self.hidden, RouterLosses { auxiliary: self.auxiliary, z: self.z })
+    }
 }
 
 impl MoeConfig {
@@ -140,7 +147,7 @@ impl Moe {
         let rows = self.experts.forward(rows, &dispatch.arrangement, mask);
         let rows = dispatch.send_back(rows);
         let hidden = combine(rows, weights(routed, routing, config.gate.choices()), routing);
-        let Losses { auxiliary, z } = Losses::new(routed, routing);
+        let RouterLosses { auxiliary, z } = RouterLosses::new(routed, routing);
         MoeOutput { hidden: hidden.reshape([batch, length, width]), auxiliary, z }
     }
 

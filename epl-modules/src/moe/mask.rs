@@ -1,22 +1,24 @@
 //! Which tokens of a batch are real, on the host.
 
+use std::sync::Arc;
+
 use burn::tensor::{Bool, Tensor};
 
 use crate::invalid::refuse;
 
 /// Which tokens of a batch are real and which are padding, on the host, where routing is decided.
 ///
-/// A model that knows its lengths makes it without waiting for the device.
+/// A model that knows its lengths makes it without waiting for the device. A clone shares its memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenMask {
     length: usize,
-    real: Vec<bool>,
+    real: Arc<[bool]>,
 }
 
 impl TokenMask {
     /// A batch without padding: `groups` sequences of `length` tokens.
     pub fn all(groups: usize, length: usize) -> Self {
-        Self { length, real: vec![true; groups * length] }
+        Self { length, real: vec![true; groups * length].into() }
     }
 
     /// Sequences of these lengths, padded behind to `length` tokens.

@@ -21,6 +21,7 @@ mod dispatch;
 mod expert;
 mod layer;
 
+pub use balance::RouterLosses;
 pub use config::MoeConfig;
 pub use expert::Experts;
 pub use gate::{Capacity, Gate};

@@ -14,5 +14,8 @@ mod standardise;
 mod batch_norm;
 
 pub use batch_norm::{BatchStatistics, SyncBatchNorm, SyncBatchNormConfig};
+mod kind;
+
+pub use kind::{Norm, NormConfig, NormKind};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};

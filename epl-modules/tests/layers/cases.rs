@@ -156,17 +156,23 @@ pub(crate) fn cross_attention_with_bias(limit: f64) {
     }
 }
 
-pub(crate) fn feed_forward(limit: f64) {
+pub(crate) fn parallel_mlp(limit: f64) {
     let kinds = [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu];
     for (gated, activation) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
-        check(&format!("{activation:?}"), limit, &RANKS, |ranks| {
-            let config = FeedForwardConfig::new(6, 13).with_gated(gated).with_activation(activation).with_dropout(0.25);
-            outcome(
-                ranks,
-                &[[4, 3, 6]],
-                |place: &Place| config.init(place),
-                |at: At<'_, FeedForward>| at.layer.forward(at.inputs[0].clone()),
-            )
-        });
+        for (d_ff, bias) in [(13, true), (13, false), (12, true)] {
+            check(&format!("{activation:?}, gated {gated}, d_ff {d_ff}"), limit, &RANKS, |ranks| {
+                let config = ParallelMlpConfig::new(6, d_ff).with_gated(gated).with_activation(activation);
+                let config = config.with_bias(bias).with_dropout(0.25);
+                let found = outcome(
+                    ranks,
+                    &[[4, 3, 6]],
+                    |place: &Place| config.init(place),
+                    |at: At<'_, ParallelMlp>| at.layer.forward(at.inputs[0].clone()),
+                );
+                // The output, the input's gradient, and that of every parameter.
+                assert_eq!(found.len(), 2 + (2 + usize::from(gated)) * (1 + usize::from(bias)));
+                found
+            });
+        }
     }
 }

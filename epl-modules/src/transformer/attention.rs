@@ -1,0 +1,52 @@
+//! Attention as a residual part of a layer.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use epl_core::Place;
+
+use super::config::TransformerLayerConfig;
+use super::residual::NormOrder;
+use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention};
+use crate::dropout::{Dropout, DropoutConfig};
+use crate::norm::Norm;
+
+/// Attention to the layer's own positions, or to a memory, with its norm, dropout and residual connection.
+#[derive(Module, Debug)]
+pub struct AttentionPart {
+    /// Normalises what enters, or what leaves.
+    pub norm: Norm,
+    /// The heads.
+    pub heads: MultiHeadAttention,
+    /// Dropout of what is added to the hidden states.
+    pub dropout: Dropout,
+    #[module(skip)]
+    order: NormOrder,
+}
+
+impl AttentionPart {
+    pub(super) fn new(config: &TransformerLayerConfig, place: &Place) -> Self {
+        Self {
+            norm: config.part_norm().init(&place.child("norm")),
+            heads: config.heads().init(&place.child("heads")),
+            dropout: DropoutConfig::new(config.dropout).init(place),
+            order: config.norm_order,
+        }
+    }
+
+    /// Attends to what `input` makes of the states; with a cache, from new positions only.
+    ///
+    /// # Shapes
+    ///
+    /// - hidden, output: `[batch_size, positions, d_model]`
+    pub(super) fn forward(
+        &self,
+        hidden: Tensor<3>,
+        input: impl FnOnce(Tensor<3>) -> AttentionInput,
+        cache: Option<&mut AttentionCache>,
+    ) -> Tensor<3> {
+        self.order.residual((&self.norm, &self.dropout), hidden, |states| match cache {
+            Some(cache) => self.heads.forward_cache(input(states), cache),
+            None => self.heads.forward(input(states)),
+        })
+    }
+}

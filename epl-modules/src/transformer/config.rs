@@ -1,0 +1,139 @@
+//! What the user says about a layer of a transformer.
+
+use burn::config::Config;
+use burn::nn::Initializer;
+
+use super::residual::NormOrder;
+use crate::activation::Activation;
+use crate::attention::MultiHeadAttentionConfig;
+use crate::mlp::ParallelMlpConfig;
+use crate::moe::{Capacity, Gate, MoeConfig};
+use crate::norm::{NormConfig, NormKind};
+
+/// Configuration to create a [`TransformerLayer`](super::TransformerLayer) using the
+/// [init function](TransformerLayerConfig::init).
+///
+/// | | norm order | norm | linear bias | activation | gated | inner dropout |
+/// |---|---|---|---|---|---|---|
+/// | BERT | post | LayerNorm | yes | GELU | no | no |
+/// | GPT-2 | pre | LayerNorm | yes | GELU by tanh | no | no |
+/// | T5, T5 1.1 | pre | RMSNorm | no | ReLU, GELU by tanh | no, yes | yes |
+/// | Llama | pre | RMSNorm | no | SiLU | yes | no |
+#[derive(Config, Debug)]
+pub struct TransformerLayerConfig {
+    /// The size of the input and output features.
+    pub d_model: usize,
+    /// The number of heads, over all ranks.
+    pub n_heads: usize,
+    /// The size of the hidden features of the feed-forward network, or of each expert, over all ranks.
+    pub d_ff: usize,
+    /// Where a part's norm stands. Default: before it
+    #[config(default = "NormOrder::Pre")]
+    pub norm_order: NormOrder,
+    /// The formula of the norms. Default: LayerNorm
+    #[config(default = "NormKind::LayerNorm")]
+    pub norm: NormKind,
+    /// A value required for numerical stability of the norms. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether the layer also attends to a memory, as a decoder's. Default: false
+    #[config(default = false)]
+    pub cross_attention: bool,
+    /// The size of each head. Default: `d_model / n_heads`
+    pub head_dim: Option<usize>,
+    /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
+    #[config(default = true)]
+    pub scale: bool,
+    /// The function inside the feed-forward network, or inside the experts. Default: GELU
+    #[config(default = "Activation::Gelu")]
+    pub activation: Activation,
+    /// Whether the activation is multiplied by a second product of the input. Default: false
+    #[config(default = false)]
+    pub gated: bool,
+    /// Whether the linear layers of attention and of a dense network have a bias; experts have none. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// The dropout probability of what every part adds to the hidden states. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// The dropout probability of the attention weights. Default: 0.1
+    #[config(default = 0.1)]
+    pub attention_dropout: f64,
+    /// The dropout probability inside the feed-forward network, or inside the experts. Default: 0
+    #[config(default = 0.0)]
+    pub activation_dropout: f64,
+    /// Experts in place of the dense feed-forward network. Default: none
+    pub experts: Option<LayerExpertsConfig>,
+    /// How all weights get their first values. Default: as the layers inside do by themselves
+    pub initializer: Option<Initializer>,
+    /// Another initializer for the query layers.
+    pub query_initializer: Option<Initializer>,
+    /// Another initializer for the last product of every part.
+    pub output_initializer: Option<Initializer>,
+}
+
+/// What experts of a layer have besides the shape of its feed-forward network; see [`MoeConfig`].
+#[derive(Config, Debug)]
+pub struct LayerExpertsConfig {
+    /// How many experts there are. The size of the expert axis must divide it.
+    pub experts: usize,
+    /// How many experts a token is sent to. Default: one
+    #[config(default = "Gate::Switch")]
+    pub gate: Gate,
+    /// How many tokens of a sequence an expert takes.
+    #[config(default = "Capacity::Factor { train: 1.25, eval: 2.0 }")]
+    pub capacity: Capacity,
+    /// While training, the router reads its input times noise in `[1 - jitter, 1 + jitter)`. Default: 0
+    #[config(default = 0.0)]
+    pub jitter: f64,
+    /// Whether padding is routed too. Default: false
+    #[config(default = false)]
+    pub route_padding: bool,
+}
+
+impl TransformerLayerConfig {
+    pub(super) fn part_norm(&self) -> NormConfig {
+        NormConfig::new(self.d_model).with_kind(self.norm).with_epsilon(self.epsilon)
+    }
+
+    pub(super) fn heads(&self) -> MultiHeadAttentionConfig {
+        let config = MultiHeadAttentionConfig::new(self.d_model, self.n_heads)
+            .with_head_dim(self.head_dim)
+            .with_dropout(self.attention_dropout)
+            .with_bias(self.bias)
+            .with_scale(self.scale)
+            .with_query_initializer(self.query_initializer.clone())
+            .with_output_initializer(self.output_initializer.clone());
+        match &self.initializer {
+            Some(initializer) => config.with_initializer(initializer.clone()),
+            None => config,
+        }
+    }
+
+    pub(super) fn dense(&self) -> ParallelMlpConfig {
+        let config = ParallelMlpConfig::new(self.d_model, self.d_ff)
+            .with_activation(self.activation)
+            .with_gated(self.gated)
+            .with_bias(self.bias)
+            .with_dropout(self.activation_dropout)
+            .with_output_initializer(self.output_initializer.clone());
+        match &self.initializer {
+            Some(initializer) => config.with_initializer(initializer.clone()),
+            None => config,
+        }
+    }
+
+    pub(super) fn moe(&self, experts: &LayerExpertsConfig) -> MoeConfig {
+        MoeConfig::new(self.d_model, self.d_ff, experts.experts)
+            .with_gate(experts.gate)
+            .with_capacity(experts.capacity)
+            .with_jitter(experts.jitter)
+            .with_route_padding(experts.route_padding)
+            .with_activation(self.activation)
+            .with_gated(self.gated)
+            .with_dropout(self.activation_dropout)
+            .with_router_initializer(self.initializer.clone())
+            .with_initializer(self.initializer.clone())
+            .with_output_initializer(self.output_initializer.clone().or_else(|| self.initializer.clone()))
+    }
+}

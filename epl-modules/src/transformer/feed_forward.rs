@@ -1,0 +1,66 @@
+//! The feed-forward network, or its experts, as a residual part of a layer.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use epl_core::Place;
+
+use super::config::TransformerLayerConfig;
+use super::residual::NormOrder;
+use crate::dropout::{Dropout, DropoutConfig};
+use crate::mlp::ParallelMlp;
+use crate::moe::{Moe, RouterLosses, TokenMask};
+use crate::norm::Norm;
+
+/// The feed-forward network, or its experts, with its norm, dropout and residual connection.
+#[derive(Module, Debug)]
+pub struct FeedForwardPart {
+    /// Normalises what enters, or what leaves.
+    pub norm: Norm,
+    /// The network of a layer without experts.
+    pub dense: Option<ParallelMlp>,
+    /// The networks of a layer with experts.
+    pub moe: Option<Moe>,
+    /// Dropout of what is added to the hidden states.
+    pub dropout: Dropout,
+    #[module(skip)]
+    order: NormOrder,
+}
+
+impl FeedForwardPart {
+    pub(super) fn new(config: &TransformerLayerConfig, place: &Place) -> Self {
+        let experts = config.experts.as_ref();
+        Self {
+            norm: config.part_norm().init(&place.child("norm")),
+            dense: experts.is_none().then(|| config.dense().init(&place.child("dense"))),
+            moe: experts.map(|experts| config.moe(experts).init(&place.child("moe"))),
+            dropout: DropoutConfig::new(config.dropout).init(place),
+            order: config.norm_order,
+        }
+    }
+
+    /// Applies the part. `tokens` says which tokens experts are chosen for; it is asked only if there are experts.
+    ///
+    /// # Shapes
+    ///
+    /// - hidden, output: `[batch_size, positions, d_model]`
+    pub(super) fn forward(
+        &self,
+        hidden: Tensor<3>,
+        tokens: impl FnOnce() -> TokenMask,
+    ) -> (Tensor<3>, Option<RouterLosses>) {
+        let mut losses = None;
+        let network = |mut states| {
+            if let Some(dense) = &self.dense {
+                states = dense.forward(states);
+            }
+            if let Some(moe) = &self.moe {
+                let (output, of_router) = moe.forward_masked(states, &tokens()).into_parts();
+                states = output;
+                losses = Some(of_router);
+            }
+            states
+        };
+        let hidden = self.order.residual((&self.norm, &self.dropout), hidden, network);
+        (hidden, losses)
+    }
+}

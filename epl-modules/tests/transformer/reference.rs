@@ -1,0 +1,200 @@
+//! The forms of known models, written out in plain tensor operations on one rank.
+
+use burn::module::Param;
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+use epl_core::{Pass, testing};
+use epl_modules::transformer::{AttentionPart, FeedForwardPart};
+use epl_modules::{
+    Activation, MultiHeadAttention, Norm, NormKind, NormOrder, SplitLinear, TransformerInput, TransformerLayer,
+    TransformerLayerConfig,
+};
+
+use super::{Outcome, assert_close, host, noise};
+
+const D_MODEL: usize = 12;
+const HEADS: usize = 3;
+const SHAPE: [usize; 3] = [2, 5, D_MODEL];
+const MEMORY: [usize; 3] = [2, 4, D_MODEL];
+
+/// Attention heads, norm and network of BERT: the norms stand behind the parts.
+pub(crate) fn bert(limit: f64) {
+    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20).with_norm_order(NormOrder::Post).with_epsilon(1e-12);
+    check("BERT", &config, false, limit);
+}
+
+/// The norms stand before the parts; no position sees later ones.
+pub(crate) fn gpt2(limit: f64) {
+    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20).with_activation(Activation::GeluNew);
+    check("GPT-2", &config, true, limit);
+}
+
+/// Without positions, which a model turns into its queries and keys.
+pub(crate) fn llama(limit: f64) {
+    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20)
+        .with_norm(NormKind::RmsNorm)
+        .with_epsilon(1e-6)
+        .with_activation(Activation::Silu)
+        .with_gated(true)
+        .with_bias(false);
+    check("Llama", &config, true, limit);
+}
+
+/// The decoder of "Attention is all you need".
+pub(crate) fn first_decoder(limit: f64) {
+    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20)
+        .with_norm_order(NormOrder::Post)
+        .with_activation(Activation::Relu)
+        .with_cross_attention(true);
+    check("decoder", &config, true, limit);
+}
+
+fn tensor<const D: usize>(stream: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
+    let values: Vec<f64> = (0..shape.iter().product()).map(|index| noise(stream, index, 0, 0)).collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Scales and shifts that are not one and zero.
+fn stir(norm: &mut Norm, stream: usize, device: &Device) {
+    let numbers = |stream| Param::from_tensor(tensor::<1>(stream, [D_MODEL], device));
+    match norm {
+        Norm::LayerNorm(norm) => (norm.gamma, norm.beta) = (numbers(stream), Some(numbers(stream + 1))),
+        Norm::RmsNorm(norm) => norm.gamma = numbers(stream),
+    }
+}
+
+/// Compares the output, and the gradients of the input and of the memory.
+fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) {
+    testing::run((1, 1, 1), |epl| {
+        let device = epl.place().device();
+        let mut layer = config.init(&epl.place().child("layer"));
+        stir(&mut layer.self_attention.norm, 10, device);
+        stir(&mut layer.feed_forward.norm, 20, device);
+        if let Some(part) = &mut layer.cross_attention {
+            stir(&mut part.norm, 30, device);
+        }
+        epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
+        let padding =
+            [[false, false, false, false, true], [false, false, true, true, true]].map(|row| row.map(|hidden| hidden));
+        let padding = Tensor::<2, Bool>::from_data(padding, device);
+        let memory_padding = Tensor::<2, Bool>::from_data([[false, false, false, true], [false; 4]], device);
+
+        let x = tensor(1, SHAPE, device).require_grad();
+        let memory = tensor(2, MEMORY, device).require_grad();
+        let mut input = TransformerInput::new(x.clone()).with_padding(padding.clone());
+        if config.cross_attention {
+            input = input.with_memory(memory.clone(), Some(memory_padding.clone()));
+        }
+        let ours = layer.forward(if causal { input.causal() } else { input }).hidden;
+        let own = hidden_pairs(&padding, SHAPE[1], causal);
+        let other = hidden_pairs(&memory_padding, SHAPE[1], false);
+        let theirs = compute(&layer, (x.clone(), own), (memory.clone(), other), config);
+
+        let results = |output: Tensor<3>| {
+            let gradients = (output.clone() * tensor(3, SHAPE, device)).sum().backward();
+            let mut outcome = Outcome::from([
+                ("output".to_string(), host(output.inner())),
+                ("x".to_string(), host(x.grad(&gradients).expect("tracked"))),
+            ]);
+            outcome.extend(memory.grad(&gradients).map(|gradient| ("memory".to_string(), host(gradient))));
+            outcome
+        };
+        let (ours, theirs) = (results(ours), results(theirs));
+        assert_eq!(theirs.contains_key("memory"), config.cross_attention);
+        assert_close(what, &ours, &theirs, limit);
+        Ok(())
+    });
+}
+
+/// The pairs that are not seen. Shape `[rows, queries, keys]`.
+fn hidden_pairs(padding: &Tensor<2, Bool>, queries: usize, causal: bool) -> Tensor<3, Bool> {
+    let [rows, keys] = padding.dims();
+    let padding: Vec<bool> = padding.clone().into_data().iter::<bool>().collect();
+    let mut hidden = Vec::new();
+    for row in 0..rows {
+        for query in 0..queries {
+            hidden.extend((0..keys).map(|key| padding[row * keys + key] || (causal && key > query)));
+        }
+    }
+    Tensor::from_data(TensorData::new(hidden, [rows, queries, keys]), &Device::flex())
+}
+
+type Seen = (Tensor<3>, Tensor<3, Bool>);
+
+/// The layer by its formulas.
+fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &TransformerLayerConfig) -> Tensor<3> {
+    let post = config.norm_order == NormOrder::Post;
+    let attended = |part: &AttentionPart, x: Tensor<3>, memory: Option<Tensor<3>>, hidden: &Tensor<3, Bool>| {
+        let states = if post { x.clone() } else { normalised(&part.norm, x.clone()) };
+        let y = x + attention(&part.heads, states.clone(), memory.unwrap_or(states), hidden);
+        if post { normalised(&part.norm, y) } else { y }
+    };
+    let mut x = attended(&layer.self_attention, own.0, None, &own.1);
+    if let Some(part) = &layer.cross_attention {
+        x = attended(part, x, Some(memory.0), &memory.1);
+    }
+    let part = &layer.feed_forward;
+    if post {
+        return normalised(&part.norm, x.clone() + network(part, x, config.activation));
+    }
+    x.clone() + network(part, normalised(&part.norm, x), config.activation)
+}
+
+fn linear(layer: &SplitLinear, x: Tensor<3>) -> Tensor<3> {
+    let y = x.matmul(layer.weight.val().unsqueeze());
+    match &layer.bias {
+        Some(bias) => y + bias.val().unsqueeze(),
+        None => y,
+    }
+}
+
+fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
+    match norm {
+        Norm::LayerNorm(norm) => {
+            let centred = x.clone() - x.mean_dim(2);
+            let variance = (centred.clone() * centred.clone()).mean_dim(2);
+            let shift = norm.beta.as_ref().expect("by default").val().unsqueeze();
+            centred / (variance + norm.epsilon).sqrt() * norm.gamma.val().unsqueeze() + shift
+        }
+        Norm::RmsNorm(norm) => {
+            let square = (x.clone() * x.clone()).mean_dim(2);
+            x / (square + norm.epsilon).sqrt() * norm.gamma.val().unsqueeze()
+        }
+    }
+}
+
+/// Head by head.
+fn attention(heads: &MultiHeadAttention, x: Tensor<3>, source: Tensor<3>, hidden: &Tensor<3, Bool>) -> Tensor<3> {
+    let width = D_MODEL / HEADS;
+    let (query, key) = (linear(&heads.query, x), linear(&heads.key, source.clone()));
+    let value = linear(&heads.value, source);
+    let head = |index: usize| {
+        let of = |all: &Tensor<3>| all.clone().narrow(2, index * width, width);
+        let scores = of(&query).matmul(of(&key).transpose()) / (width as f64).sqrt();
+        let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
+        (weights.clone() / weights.sum_dim(2)).matmul(of(&value))
+    };
+    linear(&heads.output, Tensor::cat((0..HEADS).map(head).collect(), 2))
+}
+
+fn network(part: &FeedForwardPart, x: Tensor<3>, activation: Activation) -> Tensor<3> {
+    let mlp = part.dense.as_ref().expect("no experts");
+    let inside = activated(linear(&mlp.input, x.clone()), activation);
+    let inside = match &mlp.gate {
+        Some(gate) => inside * linear(gate, x),
+        None => inside,
+    };
+    linear(&mlp.output, inside)
+}
+
+fn activated(x: Tensor<3>, activation: Activation) -> Tensor<3> {
+    match activation {
+        Activation::Relu => (x.clone() + x.abs()) / 2.0,
+        Activation::Gelu => x.clone() * ((x / 2.0_f64.sqrt()).erf() + 1.0) / 2.0,
+        Activation::GeluNew => {
+            let cube = x.clone() * x.clone() * x.clone();
+            let inside = (x.clone() + cube * 0.044_715) * (2.0 / core::f64::consts::PI).sqrt();
+            x * (inside.tanh() + 1.0) / 2.0
+        }
+        Activation::Silu => x.clone() / (x.neg().exp() + 1.0),
+    }
+}
