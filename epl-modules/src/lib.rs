@@ -16,6 +16,8 @@
 //! | [`Moe`] | hidden features; of the expert axis: experts |
 //! | [`SplitCrossEntropy`], [`split_argmax`] | logits of its classes |
 //!
+//! A tensor that lies on several axes at once is a [`GlobalTensor`].
+//!
 //! ```
 //! use burn::tensor::Tensor;
 //! use epl_core::testing;
@@ -42,6 +44,7 @@ mod placement;
 mod precision;
 mod host;
 pub mod random;
+pub mod global;
 pub mod activation;
 pub mod dropout;
 pub mod norm;
@@ -61,6 +64,7 @@ pub use attention::{
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
+pub use global::{GlobalTensor, Layout, Placement, Sbp};
 pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };
