@@ -107,7 +107,13 @@ impl ProcessGroup {
     }
 
     /// The part of each member when an extent is divided evenly; `instead` says what else can be called.
-    pub(super) fn even_sizes(&self, what: &str, dim: usize, extent: usize, instead: Arguments<'_>) -> Result<PerMember> {
+    pub(super) fn even_sizes(
+        &self,
+        what: &str,
+        dim: usize,
+        extent: usize,
+        instead: Arguments<'_>,
+    ) -> Result<PerMember> {
         let size = self.size();
         if !extent.is_multiple_of(size) {
             return Err(self.invalid(format!(

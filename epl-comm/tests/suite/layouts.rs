@@ -159,9 +159,8 @@ fn split_to_partial() {
 fn to_a_term_of_a_sum() {
     everywhere(|group, dim, shape| {
         let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
-        let gradient = |leaf: &Tensor<3>, term: Tensor<3>| {
-            Array::of(leaf.grad(&(term * tensor(&w)).sum().backward()).unwrap())
-        };
+        let gradient =
+            |leaf: &Tensor<3>, term: Tensor<3>| Array::of(leaf.grad(&(term * tensor(&w)).sum().backward()).unwrap());
         let leaf = tensor(&x).require_grad();
         assert_eq!(gradient(&leaf, first_term(leaf.clone(), group).local()), w);
         let leaf = tensor(&own(&x, dim, group)).require_grad();

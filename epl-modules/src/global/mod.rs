@@ -89,7 +89,9 @@ impl<const D: usize> GlobalTensor<D> {
         let noise = Noise::new(context.seed(), 0, place.path_key(), 0);
         let extents = ranges.each_ref().map(ExactSizeIterator::len);
         let local = match layout.holds_values(context) {
-            true => Tensor::from_data(TensorData::new(draw::draw(noise, &ranges, distribution), extents), place.device()),
+            true => {
+                Tensor::from_data(TensorData::new(draw::draw(noise, &ranges, distribution), extents), place.device())
+            }
             // Nothing that would change a bit of the sum.
             false => Tensor::full(extents, -0.0, place.device()),
         };

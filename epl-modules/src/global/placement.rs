@@ -17,7 +17,8 @@ pub struct Placement {
 impl Placement {
     pub(super) fn new(axes: Vec<Axis>, context: &Context) -> Self {
         let mesh = context.mesh();
-        let members = |ranks: Vec<usize>, axis: &Axis| ranks.into_iter().flat_map(|rank| mesh.group(*axis, rank)).collect();
+        let members =
+            |ranks: Vec<usize>, axis: &Axis| ranks.into_iter().flat_map(|rank| mesh.group(*axis, rank)).collect();
         let ranks = axes.iter().fold(vec![context.world().rank()], members);
         Self { sizes: axes.iter().map(|axis| mesh.size(*axis)).collect(), axes, ranks }
     }

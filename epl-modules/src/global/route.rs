@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn every_route_arrives() {
         let states = [S(0), S(1), B, P];
-        let every = || (0..64).map(|code: usize| layout([code & 3, code >> 2 & 3, code >> 4].map(|state| states[state])));
+        let every =
+            || (0..64).map(|code: usize| layout([code & 3, code >> 2 & 3, code >> 4].map(|state| states[state])));
         for (from, to) in every().flat_map(|from| every().map(move |to| (from.clone(), to))) {
             let steps = route(&from, &to);
             assert!(steps.len() <= 6, "{from} to {to}: {steps:?}");

@@ -63,7 +63,8 @@ fn gradients_come_back_in_the_layout_of_the_leaf() {
             };
             for (from, to) in pairs(&layouts()) {
                 let leaf = local(&from, shape, sizes, at, device).require_grad();
-                let convert = || GlobalTensor::from_local(leaf.clone(), shape, from.clone(), context).to_layout(to.clone());
+                let convert =
+                    || GlobalTensor::from_local(leaf.clone(), shape, from.clone(), context).to_layout(to.clone());
                 let check = |loss: burn::tensor::Tensor<1>, gradient: &dyn Fn(usize, usize) -> f64| {
                     let found = leaf.grad(&loss.backward()).map(|gradient| gradient.into_data());
                     assert_eq!(found, Some(numbers(&from, gradient).into_data()), "{from} to {to}, {mesh:?}, {at}");
@@ -107,13 +108,15 @@ fn bits(data: &TensorData) -> Vec<u32> {
 #[test]
 fn random_values_are_those_of_one_rank_to_the_bit() {
     for distribution in [Distribution::Normal(0.5, 2.0), Distribution::Uniform(-1.0, 1.0)] {
-        let random = |epl: &Epl, layout: Layout| {
-            GlobalTensor::random([7, 5], distribution, layout, &epl.place().child("noise"))
-        };
+        let random =
+            |epl: &Epl, layout: Layout| GlobalTensor::random([7, 5], distribution, layout, &epl.place().child("noise"));
         let one = &testing::run((1, 1, 1), |epl| Ok(random(&epl, Layout::default()).local().into_data()))[0];
         let whole = |rows: &[usize], columns: &[usize]| -> Vec<u32> {
             let all = bits(one);
-            rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column))).map(|(i, j)| all[i * 5 + j]).collect()
+            rows.iter()
+                .flat_map(|row| columns.iter().map(move |column| (row, column)))
+                .map(|(i, j)| all[i * 5 + j])
+                .collect()
         };
         for mesh in MESHES {
             testing::run(mesh, |epl| {
@@ -225,7 +228,9 @@ fn layouts_that_do_not_exist_are_refused() {
     refused(&["the expert axis and the data axis", "not independent", "expert and expert_data"], |epl| {
         zeros(epl, [(Axis::Expert, Sbp::Split(0)), (Axis::Data, Sbp::Broadcast)].into())
     });
-    refused(&["dim 3 of a tensor of 2 dims"], |epl| zeros(epl, Layout::default()).to_layout([(Axis::Data, Sbp::Split(3))]));
+    refused(&["dim 3 of a tensor of 2 dims"], |epl| {
+        zeros(epl, Layout::default()).to_layout([(Axis::Data, Sbp::Split(3))])
+    });
 }
 
 #[test]

@@ -66,7 +66,13 @@ pub fn local(layout: &Layout, shape: [usize; 2], sizes: MeshSizes, at: Coordinat
 
 /// What the ranks hold, each with its coordinate, makes up the matrix of [`value`]s.
 #[track_caller]
-pub fn check_whole(layout: &Layout, shape: [usize; 2], sizes: MeshSizes, ranks: &[(Coordinate, TensorData)], what: &str) {
+pub fn check_whole(
+    layout: &Layout,
+    shape: [usize; 2],
+    sizes: MeshSizes,
+    ranks: &[(Coordinate, TensorData)],
+    what: &str,
+) {
     // Data is not independent of the two axes that make it up.
     let is_partial = |axis: Axis| {
         let of_data = matches!(axis, Axis::Expert | Axis::ExpertData) && layout.along(Axis::Data) == Sbp::Partial;
@@ -77,7 +83,9 @@ pub fn check_whole(layout: &Layout, shape: [usize; 2], sizes: MeshSizes, ranks: 
     for (at, _) in ranks {
         let [rows, columns] = held(layout, shape, sizes, *at);
         let mut sum = vec![0.0; rows.len() * columns.len()];
-        for (_, term) in ranks.iter().filter(|(other, _)| fixed.iter().all(|axis| other.along(*axis) == at.along(*axis))) {
+        for (_, term) in
+            ranks.iter().filter(|(other, _)| fixed.iter().all(|axis| other.along(*axis) == at.along(*axis)))
+        {
             assert_eq!(term.shape().as_slice(), [rows.len(), columns.len()], "{what}, {at}");
             sum.iter_mut().zip(term.iter::<f64>()).for_each(|(sum, term)| *sum += term);
         }
