@@ -18,11 +18,12 @@ fn main() -> epl::Result<()> {
     let ranks = epl::launch(&config, |epl| {
         let noise = noise(&epl);
         let about = format!(
-            "global shape {:?}, layout {}, placement {}, local shape {:?}",
+            "global shape {:?}, layout {}, placement {}, local shape {:?}, which is {:?}",
             noise.global_shape(),
             noise.layout(),
             noise.placement(),
-            noise.clone().local().dims()
+            noise.clone().local().dims(),
+            noise.ranges()
         );
         Ok((about, noise.gather().into_data()))
     })?;
