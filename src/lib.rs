@@ -32,3 +32,16 @@ pub mod prelude {
         Place, Result, Segmented, Weights, WholeModel, WithLoss, launch,
     };
 }
+
+/// The code in these pages compiles; `cargo test` sees to it.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../examples/README.md")]
+    struct Examples;
+
+    #[doc = include_str!("../ARCHITECTURE.md")]
+    struct Architecture;
+}

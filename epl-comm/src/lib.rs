@@ -80,7 +80,7 @@ pub mod testing;
 pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
-pub use layout::{Copied, Partial, Split, copied, sliced};
+pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
 pub use operation::{Call, Operation, PerMember, ReduceOp};
 pub use pending::Pending;

@@ -190,6 +190,11 @@ impl Place {
         stable_hash(&(path, number))
     }
 
+    /// A number for the path of this part: the same in every layout and at every call.
+    pub fn path_key(&self) -> u64 {
+        stable_hash(&("path", &self.path))
+    }
+
     /// A parameter that every rank holds whole.
     ///
     /// Its values come from (seed, path in the module), whatever the layout.

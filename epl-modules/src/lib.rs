@@ -19,6 +19,8 @@
 //! | [`TransformerLayer`] | what its parts hold |
 //! | [`SplitCrossEntropy`], [`split_argmax`], [`split_top_k`] | logits of its classes |
 //!
+//! A tensor that lies on several axes at once is a [`GlobalTensor`].
+//!
 //! ```
 //! use burn::tensor::Tensor;
 //! use epl_core::testing;
@@ -45,6 +47,7 @@ mod placement;
 mod precision;
 mod host;
 pub mod random;
+pub mod global;
 pub mod activation;
 pub mod dropout;
 pub mod norm;
@@ -72,6 +75,7 @@ pub use conv::{ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
+pub use global::{GlobalTensor, Layout, Placement, Sbp};
 pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };

@@ -23,6 +23,9 @@
 //!      all_reduce: all-reduce / nothing
 //! ```
 //!
+//! Two ways back to a sum that has not been taken need no collective: [`first_term`] (from a replicated tensor: the
+//! first member's value / nothing) and [`Split::padded`] (this member's part among zeros / own slice).
+//!
 //! The mistake they exclude is a partial sum used as if it were whole. A failed collective unwinds with its error
 //! ([`crate::catch`]). In a group of one they do nothing and leave no trace in the graph.
 
@@ -36,8 +39,8 @@ use crate::error::{Error, unwind};
 use crate::process_group::ProcessGroup;
 use crate::rank::shard_range;
 use transitions::{
-    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, reduce_scatter_of_partial,
-    slice_of_replicated, to_copied,
+    all_gather_of_copied, all_gather_of_split, all_reduce_of_partial, exchange_of_split, first_term_of_replicated,
+    padding_of_split, reduce_scatter_of_partial, slice_of_replicated, to_copied,
 };
 
 /// The same value on every member, with a gradient that is a partial sum on each.
@@ -82,6 +85,17 @@ pub fn sliced<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) ->
     check_dim::<D>(dim);
     let size = x.dims()[dim];
     Split { local: slice_of_replicated(x, dim, group), dim, size, group: group.clone() }
+}
+
+/// Replicated → [`Partial`]. Forward the first member's value, with zeros on the others; backward nothing.
+///
+/// The sum is `x` to the bit.
+///
+/// # Shapes
+///
+/// `x` and the local tensor: `[...]`
+pub fn first_term<const D: usize>(x: Tensor<D>, group: &ProcessGroup) -> Partial<D> {
+    Partial { local: first_term_of_replicated(x, group), group: group.clone() }
 }
 
 impl<const D: usize> Copied<D> {
@@ -182,6 +196,17 @@ impl<const D: usize> Split<D> {
         let size = self.local.dims()[dim];
         let local = exchange_of_split(self.local, (self.dim, self.size), (dim, size), &self.group);
         Self { local, dim, size, group: self.group }
+    }
+
+    /// → [`Partial`]. Forward this member's part among zeros, backward this member's slice.
+    ///
+    /// The sum is the whole to the bit.
+    ///
+    /// # Shapes
+    ///
+    /// local tensor: `[..., size, ...]`
+    pub fn padded(self) -> Partial<D> {
+        Partial { local: padding_of_split(self.local, self.dim, self.size, &self.group), group: self.group }
     }
 }
 

@@ -68,6 +68,37 @@ pub(super) fn exchange_of_split<const D: usize>(
     exchange(x, Exchange { split: (to, &to_sizes), concat: (from, &from_sizes) }, group)
 }
 
+/// Replicated → Partial: the first member's value / nothing.
+pub(super) fn first_term_of_replicated<const D: usize>(x: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
+    let term = |x: Tensor<D>| Ok(if group.rank() == 0 { x } else { nothing_to_add(x.dims(), &x) });
+    collective(x, group, term, |g| Ok(Some(g)))
+}
+
+/// Split → Partial: own part among zeros / own slice.
+pub(super) fn padding_of_split<const D: usize>(
+    x: Tensor<D>,
+    dim: usize,
+    size: usize,
+    group: &ProcessGroup,
+) -> Tensor<D> {
+    let range = shard_range(size, group.size(), group.rank());
+    let (before, after) = (range.start, size - range.end);
+    let pad = move |x: Tensor<D>| {
+        let zeros = |extent: usize| {
+            let mut shape = x.dims();
+            shape[dim] = extent;
+            nothing_to_add(shape, &x)
+        };
+        Ok(Tensor::cat(vec![zeros(before), x.clone(), zeros(after)], dim))
+    };
+    collective(x, group, pad, move |g| Ok(Some(g.slice_dim(dim, range))))
+}
+
+/// Zeros that change no bit of what they are added to: 0 + -0 is 0, and -0 + -0 is -0.
+fn nothing_to_add<const D: usize>(shape: [usize; D], like: &Tensor<D>) -> Tensor<D> {
+    Tensor::full(shape, -0.0, (&like.device(), like.dtype()))
+}
+
 fn sizes<const D: usize>(x: &Tensor<D>, dim: usize, group: &ProcessGroup) -> Vec<usize> {
     shard_sizes(x.dims()[dim], group.size())
 }

@@ -6,7 +6,7 @@
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::testing::run_ranks;
-use epl_comm::{Error, Partial, ProcessGroup, Split, catch, copied, shard_range, sliced};
+use epl_comm::{Error, Partial, ProcessGroup, Split, catch, copied, first_term, shard_range, sliced};
 
 use crate::model::Array;
 
@@ -135,6 +135,51 @@ fn split_to_split_along_another_dim() {
 }
 
 #[test]
+fn replicated_to_partial() {
+    everywhere(|group, _, shape| {
+        let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+        let leaf = tensor(&x).require_grad();
+        let y = first_term(leaf.clone(), group).all_reduce();
+        check(&leaf, y, &w, &x, &double(&w, &x));
+    });
+}
+
+#[test]
+fn split_to_partial() {
+    everywhere(|group, dim, shape| {
+        let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+        let leaf = tensor(&own(&x, dim, group)).require_grad();
+        let y = Split::from_local(leaf.clone(), dim, shape[dim], group).padded().all_reduce();
+        check(&leaf, y, &w, &x, &own(&double(&w, &x), dim, group));
+    });
+}
+
+/// The gradient of the local term itself, which is the same on every member.
+#[test]
+fn to_a_term_of_a_sum() {
+    everywhere(|group, dim, shape| {
+        let (x, w) = (Array::sample(1, &shape), Array::sample(2, &shape));
+        let gradient =
+            |leaf: &Tensor<3>, term: Tensor<3>| Array::of(leaf.grad(&(term * tensor(&w)).sum().backward()).unwrap());
+        let leaf = tensor(&x).require_grad();
+        assert_eq!(gradient(&leaf, first_term(leaf.clone(), group).local()), w);
+        let leaf = tensor(&own(&x, dim, group)).require_grad();
+        let part = Split::from_local(leaf.clone(), dim, shape[dim], group);
+        assert_eq!(gradient(&leaf, part.padded().local()), own(&w, dim, group));
+    });
+}
+
+#[test]
+fn a_sum_of_one_term_keeps_the_sign_of_zero() {
+    run_ranks(3, |group| {
+        let x = || Tensor::<1>::from_floats([-0.0, 0.0, -1.5], &Device::flex());
+        let bits = |y: Tensor<1>| y.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(first_term(x(), &group).all_reduce()), bits(x()));
+        assert_eq!(bits(sliced(x(), 0, &group).padded().all_reduce()), bits(x()));
+    });
+}
+
+#[test]
 fn rows_to_their_members_and_their_gradients_back() {
     for ranks in 1..=4 {
         run_ranks(ranks, |group| {
@@ -208,6 +253,8 @@ fn a_group_of_one_leaves_no_trace_in_the_graph() {
         same(split().all_gather());
         same(split().all_gather_copied().local());
         same(split().all_to_all(2).local());
+        same(split().padded().local());
+        same(first_term(x.clone(), &group).local());
         same(all_to_all_uneven(x.clone(), &[2], &[2], &group));
     });
 }

@@ -43,6 +43,11 @@ impl Axis {
         }
     }
 
+    /// Whether the axes are not independent: experts divide data, so data overlaps expert and expert_data.
+    pub fn overlaps(self, other: Axis) -> bool {
+        self.digits().iter().any(|digit| other.digits().contains(digit))
+    }
+
     /// The digits of a position that this axis covers, slowest first.
     pub(crate) const fn digits(self) -> &'static [Digit] {
         match self {

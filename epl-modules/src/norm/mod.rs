@@ -12,10 +12,9 @@ mod rms_norm;
 mod statistics;
 mod standardise;
 mod batch_norm;
-
-pub use batch_norm::{BatchStatistics, SyncBatchNorm, SyncBatchNormConfig};
 mod kind;
 
+pub use batch_norm::{BatchStatistics, SyncBatchNorm, SyncBatchNormConfig};
 pub use kind::{Norm, NormConfig, NormKind};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
