@@ -29,6 +29,7 @@ mod launch;
 pub mod optim;
 pub mod engine;
 pub mod data;
+pub mod evaluate;
 pub mod trainer;
 pub mod testing;
 

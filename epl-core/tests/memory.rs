@@ -13,8 +13,10 @@ use epl_comm::testing::CountingAllocator;
 use epl_core::data::{ShuffledSampler, TrainData};
 use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;
-use epl_core::trainer::{Observer, StepRecord};
-use epl_core::{Engine, EngineSettings, Loss, OneSegment, Result, Trainer, TrainerConfig, Weights, WholeModel};
+use epl_core::trainer::{Hook, Run, StepRecord};
+use epl_core::{
+    Engine, EngineSettings, Loss, OneSegment, Result, Segmented, Trainer, TrainerConfig, Weights, WholeModel,
+};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -55,8 +57,8 @@ impl Batcher<[f32; 3], Tensor<2>> for Rows {
 /// Reads the live bytes after the twenty steps that end with the hundredth, and with the thousandth.
 struct Readings<'a>(&'a mut Vec<(u64, i64)>);
 
-impl Observer for Readings<'_> {
-    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
+impl<M: Segmented> Hook<M> for Readings<'_> {
+    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
         if matches!(record.step, 81..=100 | 981..=1000) {
             self.0.push((record.step, ALLOCATOR.live()));
         }
@@ -82,7 +84,7 @@ fn a_thousand_steps_leave_as_much_as_a_hundred() {
             .with_out(Some(folder.path().into()));
         let mut readings = Vec::with_capacity(40);
         let schedule = LearningRate::new(0.01, Decay::Constant);
-        Trainer::new(engine, config, schedule).quiet().with_observer(Readings(&mut readings)).fit(&data)?;
+        Trainer::new(engine, config, schedule).quiet().with_hook(Readings(&mut readings)).fit(&data)?;
         Ok(readings)
     });
     // The other rank and the loaders are somewhere in their step, mostly at the same place: what is usual counts.

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
-use epl::comm::{ReduceOp, shard_range};
 use epl::data::{TrainData, ValidData};
+use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
-use epl::models::text::Pair;
+use epl::models::text::{Judged, Pair, PairBatcher};
 use epl::trainer::{Best, Trainer, TrainerConfig, Which};
-use epl::{Context, Engine, EngineSettings, Epl, Error, LearningRate, Result};
+use epl::{Engine, EngineSettings, Epl, Error, LearningRate, Result};
 
 use crate::task::Task;
 
@@ -47,19 +48,14 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         .with_invariant("model", model)?
         .with_invariant("tokenizer", &task.fingerprint()?)?;
     if let Some(valid) = &task.valid {
-        trainer = trainer.with_valid(ValidData::new(valid.clone(), batcher, BATCH)?).with_evaluation(|engine| {
-            let score = score(engine.model(), engine.context(), task, &task.judged)?;
-            Ok(vec![(task.score_name().to_string(), score)])
-        });
+        let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
+        trainer = trainer.with_valid(valid).with_evaluator(judge(task, &task.judged)?);
     }
     let mut trained = trainer.fit(&data)?;
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
     if !task.test.is_empty() {
         trained.load(Which::Best)?;
-        result = Some(score(trained.engine.model(), trained.engine.context(), task, &task.test)?);
-    } else if result.is_none() && task.valid.is_some() {
-        // A finished run that is resumed makes no step, and so no evaluation.
-        result = Some(score(trained.engine.model(), trained.engine.context(), task, &task.judged)?);
+        result = judge(task, &task.test)?.measure(&trained.engine)?.first().map(|(_, score)| *score);
     }
     show(trained.engine.model(), task, first)?;
     Ok(result.filter(|_| first).map(|score| task.show_score(score)))
@@ -76,22 +72,16 @@ fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<Trainer
         .with_keep_best(best))
 }
 
-/// Translates `pairs`, each replica its share, and scores them together. Collective.
-fn score(model: &T5, context: &Context, task: &Task, pairs: &[Pair]) -> Result<f64> {
-    let data = context.data();
-    // Every replica takes part in the same number of rounds: the first replica has the largest share.
-    let rounds = shard_range(pairs.len(), data.size(), 0).len().div_ceil(BATCH);
-    let sources = encode(pairs, task)?;
-    let longest = longest(&sources);
-    let mine = shard_range(pairs.len(), data.size(), data.rank());
-    let (sources, pairs) = (&sources[mine.clone()], &pairs[mine]);
-    let mut translations = Vec::with_capacity(pairs.len());
-    for round in 0..rounds {
-        let range = (round * BATCH).min(pairs.len())..((round + 1) * BATCH).min(pairs.len());
-        translations.extend(translate(model, &sources[range], longest, task)?);
-    }
-    let sums = data.all_reduce_values(&task.count(&translations, pairs), ReduceOp::Sum)?;
-    Ok(task.score(&sums))
+/// What translates `pairs`, each replica its share, and scores them together.
+fn judge<'a>(task: &'a Task, pairs: &[Pair]) -> Result<Evaluator<'a, T5, Vec<Pair>, Vec<Judged>>> {
+    let longest = longest(&encode(pairs, task)?);
+    let data = ValidData::new(InMemDataset::new(pairs.to_vec()), PairBatcher, BATCH)?;
+    let forward = move |model: &T5, pairs: &Vec<Pair>| {
+        let translations = translate(model, &encode(pairs, task)?, longest, task)?;
+        let judged = translations.into_iter().zip(pairs);
+        Ok(judged.map(|(translation, pair)| Judged::new(translation, &pair.target)).collect())
+    };
+    Ok(Evaluator::new(data, forward).with(task.measure()))
 }
 
 /// The sources as tokens.

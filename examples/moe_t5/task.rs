@@ -7,8 +7,9 @@ use std::path::Path;
 use burn::data::dataset::Dataset;
 use epl::config::Config;
 use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
+use epl::evaluate::Measure;
 use epl::models::text::{
-    BleuCounts, BpeConfig, Error as TextError, ExactMatch, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs,
+    BpeConfig, CorpusBleu, Error as TextError, Judged, MeanScore, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs,
     Tokenizer,
 };
 
@@ -126,26 +127,9 @@ impl Task {
         Ok(Box::new(LengthSamplerConfig::new(seed).with_max_tokens(self.tokens_a_step).init(lengths)?))
     }
 
-    /// Scores this replica's translations: sums that may be added over replicas.
-    pub fn count(&self, translations: &[String], pairs: &[Pair]) -> Vec<f64> {
-        if self.numbers {
-            let mut counts = ExactMatch::new();
-            translations.iter().zip(pairs).for_each(|(translation, pair)| counts.add(translation, &pair.target));
-            return vec![counts.matched as f64, counts.total as f64];
-        }
-        let mut counts = BleuCounts::new();
-        translations.iter().zip(pairs).for_each(|(translation, pair)| counts.add(translation, &pair.target));
-        counts.values().to_vec()
-    }
-
-    /// The score of the sums over all replicas.
-    pub fn score(&self, sums: &[f64]) -> f64 {
-        if self.numbers {
-            return 100.0 * sums[0] / sums[1].max(1.0);
-        }
-        let mut values = [0.0; 10];
-        values.copy_from_slice(sums);
-        BleuCounts::from_values(values).score().score
+    /// What scores translations.
+    pub fn measure(&self) -> Box<dyn Measure<Vec<Judged>>> {
+        if self.numbers { Box::new(MeanScore::equal()) } else { Box::new(CorpusBleu) }
     }
 }
 

@@ -7,11 +7,13 @@
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
 //! - `replicas`: whether replicas hold the same bits.
+//! - `inference`: forwards without gradients over many batches.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod compress;
 mod gather;
 mod gradients;
+mod inference;
 mod micro_batch;
 mod norm;
 mod reduce;
@@ -222,7 +224,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Agrees with all ranks whether there is another micro-batch. Collective.
-    fn next_of_all(&self, mine: Option<MicroBatch<M::Batch>>) -> Result<Option<MicroBatch<M::Batch>>> {
+    fn next_of_all<B>(&self, mine: Option<MicroBatch<B>>) -> Result<Option<MicroBatch<B>>> {
         let world = self.context.world();
         let ranks = world.all_reduce_values(&[f64::from(u8::from(mine.is_some()))], ReduceOp::Sum)?[0] as usize;
         match ranks {
@@ -357,7 +359,7 @@ impl<M: Segmented> Engine<M> {
         reducer.map_or(Ok(()), |reducer| reducer.start_after(segment, store))
     }
 
-    fn begin(&self, micro_batch: &MicroBatch<M::Batch>, training: bool) {
+    fn begin<B>(&self, micro_batch: &MicroBatch<B>, training: bool) {
         self.context.begin(Pass {
             step: self.step,
             training,

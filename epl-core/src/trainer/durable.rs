@@ -7,7 +7,11 @@ use std::path::Path;
 use crate::error::{Error, Result};
 
 /// Replaces a file: written under another name, synced, renamed.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let error = |error| Error::file(path, error);
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial).map_err(error)?;

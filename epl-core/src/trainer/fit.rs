@@ -1,23 +1,25 @@
 //! The trainer, which opens a run.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::checkpoint::{Checkpoints, Saved, Which};
-use super::curve::Curve;
-use super::evaluate::{self, Evaluator};
-use super::metrics_log::MetricsLog;
-use super::observer::{Observer, Summary};
-use super::progress::Progress;
+use super::cycle::Cycle;
+use super::hook::Hook;
+use super::hooks::{
+    CheckReplicas, Curve, EvaluateEvery, EvaluateWith, KeepBest, MetricsLog, OpenFolder, Progress, SaveEvery,
+    StopOnRequest, ValidLoss,
+};
+use super::record::Summary;
 use super::run::Run;
 use super::settings::TrainerConfig;
 use super::stop::Stop;
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::evaluate::{Evaluator, Values};
 use crate::json::json;
 use crate::schedule::LearningRate;
 use crate::segment::Segmented;
@@ -42,17 +44,23 @@ use crate::segment::Segmented;
 /// ```
 ///
 /// Every rank builds the same trainer. What is shown and written comes from the first rank of the world.
+///
+/// What it does beside the steps is done by [`Hook`]s, which it makes from its settings: see [`hooks`](super::hooks).
 pub struct Trainer<'a, M: Segmented> {
     engine: Engine<M>,
     config: TrainerConfig,
     schedule: LearningRate,
-    evaluators: Vec<Evaluator<'a, M>>,
-    observers: Vec<Box<dyn Observer + 'a>>,
+    /// Those that measure.
+    evaluators: Hooks<'a, M>,
+    /// Those of the user.
+    hooks: Hooks<'a, M>,
     stop: Stop,
     invariants: BTreeMap<String, Value>,
     run_config: Value,
     quiet: bool,
 }
+
+type Hooks<'a, M> = Vec<Box<dyn Hook<M> + 'a>>;
 
 /// What [`Trainer::fit`] leaves.
 pub struct Trained<M: Segmented> {
@@ -78,7 +86,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             config,
             schedule,
             evaluators: Vec::new(),
-            observers: Vec::new(),
+            hooks: Vec::new(),
             stop: Stop::new(),
             invariants: invariants.map(|(name, value)| (name.to_string(), value)).into(),
             run_config: Value::Null,
@@ -92,7 +100,17 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     where
         M::Batch: 'static,
     {
-        self.evaluators.push(evaluate::loss_on(data));
+        self.evaluators.push(Box::new(ValidLoss::new(data)));
+        self
+    }
+
+    /// Evaluates measures over a validation set, such as [`Accuracy`](crate::evaluate::Accuracy).
+    #[must_use]
+    pub fn with_evaluator<B: Send + 'static, O: 'a>(mut self, evaluator: Evaluator<'a, M, B, O>) -> Self
+    where
+        M: 'a,
+    {
+        self.evaluators.push(Box::new(evaluator));
         self
     }
 
@@ -101,15 +119,18 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     /// What the first rank of the world returns is shown, written, and decides which checkpoint is the best; the
     /// other ranks may return nothing.
     #[must_use]
-    pub fn with_evaluation(mut self, evaluation: impl FnMut(&Engine<M>) -> Result<Vec<(String, f64)>> + 'a) -> Self {
-        self.evaluators.push(Box::new(evaluation));
+    pub fn with_evaluation(mut self, evaluation: impl FnMut(&Engine<M>) -> Result<Values> + 'a) -> Self
+    where
+        M: 'a,
+    {
+        self.evaluators.push(Box::new(EvaluateWith::new(evaluation)));
         self
     }
 
-    /// Adds an observer, after those that were added before and after the trainer's own.
+    /// Adds a hook, after those that were added before and after the trainer's own.
     #[must_use]
-    pub fn with_observer(mut self, observer: impl Observer + 'a) -> Self {
-        self.observers.push(Box::new(observer));
+    pub fn with_hook(mut self, hook: impl Hook<M> + 'a) -> Self {
+        self.hooks.push(Box::new(hook));
         self
     }
 
@@ -121,7 +142,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     }
 
     /// The resolved configuration of the run, kept in its checkpoints. A run that resumes with another one shows
-    /// what has changed: see [`Begin::changes`](super::Begin::changes).
+    /// what has changed: see [`Run::changes`].
     ///
     /// # Errors
     ///
@@ -167,35 +188,15 @@ impl<'a, M: Segmented> Trainer<'a, M> {
                 self.engine.steps()
             )));
         }
-        let now = self.state(data.sampler());
-        let (saved, checkpoints) = match self.config.out.clone() {
-            Some(out) => self.open(&out, &now)?,
-            None => (now.clone(), None),
-        };
-        let changes = saved.changes(&now);
-        // From here on it is how this run is set up that is saved.
-        let saved = Saved { step: saved.step, position: saved.position, ..now.clone() };
-        let best = match (&checkpoints, &self.config.keep_best) {
-            // A new run with a folder of its own has no best yet.
-            (Some(checkpoints), Some(best)) if saved.step > 0 => checkpoints.best_value(best)?,
-            _ => None,
-        };
-        let mut observers = self.own_observers();
-        observers.append(&mut self.observers);
-        let run = Run {
-            engine: &mut self.engine,
-            config: &self.config,
-            schedule: &self.schedule,
-            evaluators: &mut self.evaluators,
-            observers: &mut observers,
-            stop: &self.stop,
-            checkpoints: checkpoints.as_ref().filter(|_| self.config.save),
-            saved,
-            changes,
-            best,
-        };
-        let summary = run.all(data)?;
-        Ok(Trained { engine: self.engine, summary, saved: now, checkpoints })
+        let saved = self.state(data.sampler());
+        let checkpoints = self.config.out.as_ref().map(|out| Checkpoints::new(out, self.config.keep_last));
+        let mut hooks = self.own_hooks(checkpoints.as_ref());
+        hooks.append(&mut self.evaluators);
+        hooks.append(&mut self.hooks);
+        let run = Run::new(self.engine, self.config.steps, saved.clone());
+        let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &self.schedule };
+        let run = cycle.all(data)?;
+        Ok(Trained { summary: run.summary(), engine: run.into_engine(), saved, checkpoints })
     }
 
     /// How this run is set up.
@@ -210,52 +211,44 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         }
     }
 
-    /// Opens the folder of the run: what was saved last, and its checkpoints. Collective.
-    fn open(&mut self, out: &Path, now: &Saved) -> Result<(Saved, Option<Checkpoints>)> {
-        let checkpoints = Checkpoints::new(out, self.config.keep_last);
-        let world = self.engine.context().world().clone();
-        if self.config.resume {
-            let engine = &mut self.engine;
-            let saved =
-                checkpoints.load(Which::Latest, &world, now, |folder, saved| engine.load_rank(folder, saved.step))?;
-            return Ok((saved, Some(checkpoints)));
+    /// The trainer's own hooks, but for those that measure.
+    fn own_hooks(&self, checkpoints: Option<&Checkpoints>) -> Hooks<'a, M> {
+        let config = &self.config;
+        let mut hooks: Hooks<'a, M> = Vec::new();
+        if let (Some(out), Some(checkpoints)) = (&config.out, checkpoints) {
+            hooks.push(Box::new(OpenFolder::new(out, checkpoints.clone(), config)));
         }
-        if world.rank() == 0 {
-            std::fs::create_dir_all(out).map_err(|error| Error::file(out, error))?;
-            match checkpoints.steps()?.last() {
-                Some(_) if self.config.replace => checkpoints.clear()?,
-                Some(step) => {
-                    return Err(Error::file(
-                        out,
-                        format!(
-                            "the folder holds a run that was saved after step {step}; resume it, choose another \
-                             folder, or allow it to be replaced"
-                        ),
-                    ));
-                }
-                None => {}
+        if self.engine.context().world().rank() == 0 {
+            self.add_watchers(&mut hooks);
+        }
+        hooks.push(Box::new(StopOnRequest::new(self.stop.clone())));
+        if let Some(every) = config.check_replicas_every {
+            hooks.push(Box::new(CheckReplicas::every(every)));
+        }
+        if let Some(checkpoints) = checkpoints.filter(|_| config.save) {
+            hooks.push(Box::new(SaveEvery::new(config.save_every, checkpoints.clone())));
+            if let Some(best) = &config.keep_best {
+                hooks.push(Box::new(KeepBest::new(best.clone(), checkpoints.clone())));
             }
         }
-        world.barrier()?;
-        Ok((now.clone(), Some(checkpoints)))
+        if !self.evaluators.is_empty() {
+            let evaluate = EvaluateEvery::new(config.eval_every);
+            hooks.push(Box::new(evaluate.with_checkpoints(checkpoints.filter(|_| config.save).cloned())));
+        }
+        hooks
     }
 
     /// What shows and writes the run, on the first rank of the world.
-    fn own_observers(&self) -> Vec<Box<dyn Observer + 'a>> {
-        let mut observers: Vec<Box<dyn Observer + 'a>> = Vec::new();
-        if self.engine.context().world().rank() != 0 {
-            return observers;
-        }
+    fn add_watchers(&self, hooks: &mut Hooks<'a, M>) {
         if let Some(out) = &self.config.out {
             // The log first: a resumed curve reads it once it is cut.
             let metrics = out.join("metrics.jsonl");
-            observers.push(Box::new(MetricsLog::new(&metrics)));
-            observers.push(Box::new(Curve::new(out.join("loss.svg")).with_history(metrics)));
+            hooks.push(Box::new(MetricsLog::new(&metrics)));
+            hooks.push(Box::new(Curve::new(out.join("loss.svg")).with_history(metrics)));
         }
         if !self.quiet {
-            observers.push(Box::new(Progress::new(self.config.log_every)));
+            hooks.push(Box::new(Progress::new(self.config.log_every)));
         }
-        observers
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// # Errors
 ///
 /// When the file cannot be read, or another line is not an object: it is no file of ours.
-pub(super) fn read(path: &Path) -> Result<Vec<Map<String, Value>>> {
+pub fn read(path: &Path) -> Result<Vec<Map<String, Value>>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,39 +1,44 @@
-//! Many steps: data, schedule, evaluation, saving, and what is shown of them.
+//! Many steps: data, schedule, and the hooks that show, write, evaluate, save and end a run.
 //!
 //! ```text
-//! begin   [before_step   engine.step   after_step   [evaluate   after_evaluation]   [before_save   save]] ...   end
+//! before_run
+//!   [ before_step   load, engine.step   after_step   between_steps
+//!       [ before_save         save       after_save       ]    if a hook asked for it
+//!       [ before_evaluation   evaluate   after_evaluation ] ]  if a hook asked for it; it may ask to save
+//! after_run
+//!
+//! every method: folder, log, curve, progress │ stop, check, save, best, evaluation, measures │ the user's hooks
+//!               on the first rank (log … progress)   on every rank, in the same order
 //! ```
 //!
 //! - [`settings`]: what a run is told; the best checkpoint.
-//! - [`stop`]: ends a run from outside, on all ranks after the same step.
-//! - [`observer`]: what watches a run, and what it is shown.
-//! - `durable`, `json_lines`: files that outlive a crash.
-//! - [`metrics_log`]: the log, `metrics.jsonl`.
-//! - [`progress`]: a bar, or lines where there is no terminal.
-//! - [`curve`]: the loss as a picture.
+//! - [`stop`]: asks a run to end from outside.
+//! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
+//! - [`durable`], [`json_lines`]: files that outlive a crash.
 //! - [`checkpoint`]: saving and resuming under the same layout.
-//! - `evaluate`: the loss on other data, and the user's own measures.
-//! - `run`: the loop.
-//! - [`fit`]: the trainer, which opens a run.
+//! - [`run`]: a run as its hooks see it.
+//! - [`hook`]: what takes part in a run.
+//! - [`hooks`]: the trainer's own.
+//! - `cycle`: the loop.
+//! - [`fit`]: the trainer, which puts a run together.
 
 pub mod settings;
 pub mod stop;
-pub mod observer;
-mod durable;
-mod json_lines;
-pub mod metrics_log;
-pub mod progress;
-pub mod curve;
+pub mod record;
+pub mod durable;
+pub mod json_lines;
 pub mod checkpoint;
-mod evaluate;
-mod run;
+pub mod run;
+pub mod hook;
+pub mod hooks;
+mod cycle;
 pub mod fit;
 
 pub use checkpoint::{Checkpoints, Saved, Which, fingerprint};
-pub use curve::Curve;
 pub use fit::{Trained, Trainer};
-pub use metrics_log::MetricsLog;
-pub use observer::{Begin, Evaluation, Observer, StepRecord, Summary};
-pub use progress::Progress;
+pub use hook::Hook;
+pub use hooks::{Curve, MetricsLog, Progress};
+pub use record::{Evaluation, StepRecord, Summary};
+pub use run::Run;
 pub use settings::{Best, TrainerConfig};
 pub use stop::Stop;

@@ -1,171 +1,236 @@
-//! The loop.
+//! A run as its hooks see it: where it stands, and what they may ask of it.
 
-use std::time::Instant;
+use epl_comm::ReduceOp;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::checkpoint::{Checkpoints, Saved};
-use super::evaluate::{self, Evaluator};
-use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
-use super::settings::TrainerConfig;
-use super::stop::{self, Stop};
-use crate::data::{Loader, Share, TrainData};
-use crate::engine::{Engine, StepReport};
-use crate::error::{Error, Result};
-use crate::schedule::LearningRate;
+use super::checkpoint::Saved;
+use super::record::{Evaluation, StepRecord, Summary};
+use crate::context::Context;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::json::json;
 use crate::segment::Segmented;
 
-/// A run that has been opened: where it stands, and all that takes part in it.
-pub(super) struct Run<'r, 'a, M: Segmented> {
-    pub engine: &'r mut Engine<M>,
-    pub config: &'r TrainerConfig,
-    pub schedule: &'r LearningRate,
-    pub evaluators: &'r mut [Evaluator<'a, M>],
-    pub observers: &'r mut [Box<dyn Observer + 'a>],
-    pub stop: &'r Stop,
-    pub checkpoints: Option<&'r Checkpoints>,
+/// A run of the trainer: what every [`Hook`](super::Hook) is given.
+///
+/// A hook asks: the run is saved, evaluated or ended between two steps, not at once. What was asked for is asked for
+/// on every rank alike, except the end, on which the ranks agree.
+pub struct Run<M: Segmented> {
+    engine: Engine<M>,
     /// Step and position move; the rest is how the run is set up.
-    pub saved: Saved,
-    /// What its configuration says otherwise than that of the checkpoint it resumes from.
-    pub changes: Vec<String>,
-    /// The best value so far of the metric by which a checkpoint is kept. Used on the first rank of the world.
-    pub best: Option<f64>,
+    saved: Saved,
+    steps: u64,
+    begun_at: u64,
+    changes: Vec<String>,
+    last: Option<StepRecord>,
+    evaluation: Option<Evaluation>,
+    saved_at: Option<u64>,
+    asked: Asked,
+    ended: bool,
 }
 
-impl<M: Segmented> Run<'_, '_, M> {
-    /// Runs all steps that are left. Collective.
-    pub(super) fn all<I: 'static>(mut self, data: &TrainData<I, M::Batch>) -> Result<Summary>
-    where
-        M::Batch: 'static,
-    {
-        let (steps, done) = (self.config.steps, self.saved.step);
-        let begin = Begin { steps, done, changes: std::mem::take(&mut self.changes) };
-        self.observe(|observer| observer.begin(&begin))?;
-        let mut summary =
-            Summary { steps: done, position: self.saved.position, stopped: false, last: None, evaluation: None };
-        if done < steps {
-            let (replica, replicas) = evaluate::replica(self.engine);
-            let share = Share::new(replica, replicas, self.config.micro_batches)?;
-            let mut loader = Loader::start(data, share, self.engine.device(), self.saved.position)?;
-            while summary.steps < steps && !summary.stopped {
-                let record = self.step(&mut loader)?;
-                summary.stopped = stop::any(self.engine.context().world(), self.stop.is_requested())?;
-                (summary.steps, summary.position) = (record.step, record.position);
-                summary.last = Some(record);
-                let last = summary.stopped || summary.steps >= steps;
-                self.after_step(last, &mut summary)?;
-            }
-            summary.stopped &= summary.steps < steps;
+/// What hooks have asked for.
+#[derive(Default)]
+struct Asked {
+    save: bool,
+    evaluation: bool,
+    end: bool,
+}
+
+impl<M: Segmented> Run<M> {
+    /// A run of `steps` steps that begins where `saved` stands.
+    pub fn new(engine: Engine<M>, steps: u64, saved: Saved) -> Self {
+        Self {
+            engine,
+            steps,
+            begun_at: saved.step,
+            saved,
+            changes: Vec::new(),
+            last: None,
+            evaluation: None,
+            saved_at: None,
+            asked: Asked::default(),
+            ended: false,
         }
-        self.observe(|observer| observer.end(&summary))?;
-        Ok(summary)
     }
 
-    fn step(&mut self, loader: &mut Loader<M::Batch>) -> Result<StepRecord>
-    where
-        M::Batch: 'static,
-    {
-        let number = self.saved.step + 1;
-        self.observe(|observer| observer.before_step(number))?;
-        let start = Instant::now();
-        let data = loader.next_step()?;
-        let rate = self.schedule.at(self.saved.step);
-        let report = self.engine.step(data.micro_batches, rate)?;
-        (self.saved.step, self.saved.position) = (number, data.position);
-        let record = StepRecord {
-            step: number,
-            rate,
-            samples: data.samples,
-            position: data.position,
-            tokens: self.tokens(&report),
-            time: start.elapsed(),
-            data_wait: data.waited,
-            report,
-        };
-        self.observe(|observer| observer.after_step(&record))?;
-        Ok(record)
+    /// The engine, and with it the model and the groups of ranks.
+    pub fn engine(&self) -> &Engine<M> {
+        &self.engine
     }
 
-    /// How many tokens a step had: the weight of the term that counts them.
-    fn tokens(&self, report: &StepReport) -> f64 {
-        let named = report.weights.iter().find(|(name, _)| *name == self.config.tokens);
-        named.or(report.weights.first()).map_or(0.0, |(_, weight)| *weight)
+    /// The engine, to make steps or to load a checkpoint.
+    pub fn engine_mut(&mut self) -> &mut Engine<M> {
+        &mut self.engine
     }
 
-    /// Checks, saves and evaluates, if it is due: checks first, so that replicas that have drifted apart are not
-    /// saved; evaluates last, so that an evaluation that fails loses nothing.
-    fn after_step(&mut self, last: bool, summary: &mut Summary) -> Result<()> {
-        let step = self.saved.step;
-        let saved = TrainerConfig::due(self.config.save_every, step, last);
-        if self.config.check_replicas_every.is_some_and(|every| saved || step.is_multiple_of(every)) {
-            self.engine.check_replicas()?;
-        }
-        if saved {
-            self.save(None)?;
-        }
-        if !self.evaluators.is_empty() && TrainerConfig::due(self.config.eval_every, step, last) {
-            let evaluation = self.evaluate()?;
-            if self.is_better(&evaluation)? {
-                if saved { self.mark_best(&evaluation)? } else { self.save(Some(&evaluation))? }
-            }
-            summary.evaluation = Some(evaluation);
-        }
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        self.engine.context()
+    }
+
+    /// Whether this is the first rank of the world, the one that writes.
+    pub fn is_first_rank(&self) -> bool {
+        self.context().world().rank() == 0
+    }
+
+    /// How many steps are done, those before a resume included.
+    pub fn step(&self) -> u64 {
+        self.saved.step
+    }
+
+    /// After how many steps the run is over.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// How many steps were done when it began: 0, or that of the checkpoint it resumed from.
+    pub fn begun_at(&self) -> u64 {
+        self.begun_at
+    }
+
+    /// How many samples were drawn.
+    pub fn position(&self) -> u64 {
+        self.saved.position
+    }
+
+    /// Whether no step follows: all are done, or the ranks agreed to end.
+    pub fn is_over(&self) -> bool {
+        self.ended || self.step() >= self.steps
+    }
+
+    /// Whether something falls due after this step: every so many steps, and at the end.
+    pub fn is_due(&self, every: Option<u64>) -> bool {
+        self.is_over() || every.is_some_and(|every| self.step().is_multiple_of(every))
+    }
+
+    /// The last step that was made; none before the first.
+    pub fn last(&self) -> Option<&StepRecord> {
+        self.last.as_ref()
+    }
+
+    /// The last evaluation.
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        self.evaluation.as_ref()
+    }
+
+    /// Takes over an evaluation, such as one that was made before a resume.
+    pub fn set_evaluation(&mut self, evaluation: Evaluation) {
+        self.evaluation = Some(evaluation);
+    }
+
+    /// What a checkpoint of this moment says, and what one to resume from must agree with.
+    pub fn saved(&self) -> &Saved {
+        &self.saved
+    }
+
+    /// The step after which the run was last saved, or from which it was resumed.
+    pub fn saved_at(&self) -> Option<u64> {
+        self.saved_at
+    }
+
+    /// What its configuration says otherwise than that of the checkpoint: "`train.steps` 800, now 1000".
+    pub fn changes(&self) -> &[String] {
+        &self.changes
+    }
+
+    /// Goes on where a checkpoint stands that the engine has loaded.
+    pub fn resume(&mut self, saved: Saved) {
+        self.changes = saved.changes(&self.saved);
+        self.begun_at = saved.step;
+        self.saved_at = Some(saved.step);
+        (self.saved.step, self.saved.position, self.saved.kept) = (saved.step, saved.position, saved.kept);
+    }
+
+    /// Keeps a value in the checkpoints from now on, such as what a hook has counted. That of the first rank is kept.
+    ///
+    /// # Errors
+    ///
+    /// When it is nothing that JSON can hold.
+    pub fn keep(&mut self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.saved.kept.insert(name.to_string(), json(name, value)?);
         Ok(())
     }
 
-    fn evaluate(&mut self) -> Result<Evaluation> {
-        let step = self.saved.step;
-        self.observe(|observer| observer.before_evaluation(step))?;
-        let evaluation = evaluate::run(self.evaluators, self.engine)?;
-        self.observe(|observer| observer.after_evaluation(&evaluation))?;
-        Ok(evaluation)
+    /// What was kept under this name, also before a resume.
+    pub fn kept(&self, name: &str) -> Option<&Value> {
+        self.saved.kept.get(name)
     }
 
-    /// Whether an evaluation found the best model so far, in the eyes of the first rank. Collective.
-    fn is_better(&mut self, evaluation: &Evaluation) -> Result<bool> {
-        let Some(best) = &self.config.keep_best else {
-            return Ok(false);
-        };
-        let world = self.engine.context().world();
-        let mut better = false;
-        if world.rank() == 0 {
-            let Some(value) = evaluation.get(&best.metric) else {
-                let names: Vec<&str> = evaluation.values.iter().map(|(name, _)| name.as_str()).collect();
-                return Err(Error::invalid(format!(
-                    "the best checkpoint is to be kept by `{}`, and the evaluations returned {names:?}; name one of \
-                     these",
-                    best.metric
-                )));
-            };
-            better = best.improves(value, self.best);
-            if better {
-                self.best = Some(value);
-            }
+    /// Asks for a checkpoint before the next step. On every rank.
+    pub fn request_save(&mut self) {
+        self.asked.save = true;
+    }
+
+    /// Asks for an evaluation before the next step, after a checkpoint if one is asked for. On every rank.
+    pub fn request_evaluation(&mut self) {
+        self.asked.evaluation = true;
+    }
+
+    /// Asks for the end of the run. One rank is enough: see [`agree_to_end`](Self::agree_to_end).
+    pub fn request_end(&mut self) {
+        self.asked.end = true;
+    }
+
+    /// Ends the run after this step if any rank has asked for it. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a peer failed.
+    pub fn agree_to_end(&mut self) -> Result<()> {
+        self.ended |= self.any(self.asked.end)?;
+        Ok(())
+    }
+
+    /// Whether any rank says yes. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a peer failed.
+    pub fn any(&self, yes: bool) -> Result<bool> {
+        let world = self.context().world();
+        if world.size() == 1 {
+            return Ok(yes);
         }
-        stop::any(world, better)
+        let votes = world.all_reduce_values(&[if yes { 1.0 } else { 0.0 }], ReduceOp::Max)?;
+        Ok(votes[0] > 0.0)
     }
 
-    /// Saves; with an evaluation, as the best checkpoint.
-    fn save(&mut self, best: Option<&Evaluation>) -> Result<()> {
-        let Some(checkpoints) = self.checkpoints else {
-            return Ok(());
-        };
-        let step = self.saved.step;
-        self.observe(|observer| observer.before_save(step))?;
-        let best = self.config.keep_best.as_ref().zip(best);
-        let world = self.engine.context().world();
-        checkpoints.save(world, &self.saved, best, |folder| self.engine.save_rank(folder))
-    }
-
-    /// Marks the checkpoint of this step as the best.
-    fn mark_best(&self, evaluation: &Evaluation) -> Result<()> {
-        match (self.checkpoints, &self.config.keep_best) {
-            (Some(checkpoints), Some(best)) => {
-                checkpoints.mark_best(self.engine.context().world(), &self.saved, best, evaluation)
-            }
-            _ => Ok(()),
+    /// How it stands, in one value.
+    pub fn summary(&self) -> Summary {
+        Summary {
+            steps: self.step(),
+            position: self.position(),
+            stopped: self.ended && self.step() < self.steps,
+            last: self.last.clone(),
+            evaluation: self.evaluation.clone(),
         }
     }
 
-    fn observe(&mut self, mut tell: impl FnMut(&mut dyn Observer) -> Result<()>) -> Result<()> {
-        self.observers.iter_mut().try_for_each(|observer| tell(observer.as_mut()))
+    /// The engine; the run is over.
+    pub fn into_engine(self) -> Engine<M> {
+        self.engine
+    }
+
+    /// Moves on by one step, which drew samples up to `position`.
+    pub(super) fn advance(&mut self, position: u64) {
+        (self.saved.step, self.saved.position) = (self.saved.step + 1, position);
+    }
+
+    pub(super) fn set_last(&mut self, record: StepRecord) {
+        self.last = Some(record);
+    }
+
+    pub(super) fn take_save(&mut self) -> bool {
+        std::mem::take(&mut self.asked.save)
+    }
+
+    pub(super) fn was_saved(&mut self) {
+        self.saved_at = Some(self.step());
+    }
+
+    pub(super) fn take_evaluation(&mut self) -> bool {
+        std::mem::take(&mut self.asked.evaluation)
     }
 }

@@ -93,11 +93,6 @@ impl TrainerConfig {
             .with_save_every(train.save_every.map(|steps| steps as u64)))
     }
 
-    /// Whether something falls due after `step`, which may be the last.
-    pub(super) fn due(every: Option<u64>, step: u64, last: bool) -> bool {
-        last || every.is_some_and(|every| step.is_multiple_of(every))
-    }
-
     /// Refuses what contradicts itself. `evaluates`: whether the trainer has anything to evaluate.
     pub(super) fn check(&self, evaluates: bool) -> Result<()> {
         let refuse = |message: String| Err(Error::invalid(message));
@@ -170,13 +165,6 @@ mod tests {
         assert!(refused(kept.clone(), false).contains("`bleu`"));
         assert!(refused(kept.clone().with_save(false), true).contains("`bleu`"));
         assert!(kept.check(true).is_ok());
-    }
-
-    #[test]
-    fn what_is_due_is_due_at_the_end_too() {
-        let due = |every| (1..=7).filter(|step| TrainerConfig::due(every, *step, *step == 7)).collect::<Vec<_>>();
-        assert_eq!(due(Some(3)), [3, 6, 7]);
-        assert_eq!(due(None), [7]);
     }
 
     #[test]

@@ -4,11 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use epl_comm::{ProcessGroup, ReduceOp};
-
-use crate::error::Result;
-
-/// Asks a run to end. A cheap clone, for a signal handler, a timer or an observer.
+/// Asks a run to end. A cheap clone, for a signal handler, a timer or a hook.
 ///
 /// One rank that was asked is enough: the ranks agree at the end of every step, and all end after the same one, with
 /// a last evaluation and checkpoint if those are on.
@@ -39,15 +35,6 @@ impl Stop {
     pub fn is_requested(&self) -> bool {
         self.requested.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
-}
-
-/// Whether any rank says yes. Collective.
-pub(super) fn any(world: &ProcessGroup, yes: bool) -> Result<bool> {
-    if world.size() == 1 {
-        return Ok(yes);
-    }
-    let votes = world.all_reduce_values(&[if yes { 1.0 } else { 0.0 }], ReduceOp::Max)?;
-    Ok(votes[0] > 0.0)
 }
 
 #[cfg(test)]

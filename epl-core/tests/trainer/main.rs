@@ -4,8 +4,8 @@
 mod best;
 mod evaluating;
 mod failing;
+mod hooks;
 mod net;
-mod observers;
 mod replicas;
 mod resuming;
 mod writing;

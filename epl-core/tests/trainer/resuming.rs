@@ -8,8 +8,8 @@ use epl_core::config::Config;
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
 use epl_core::optim::OptimizerConfig;
 use epl_core::testing::{largest_error, run};
-use epl_core::trainer::{Begin, Observer};
-use epl_core::{OneSegment, Result, Trainer, TrainerConfig, launch, testing};
+use epl_core::trainer::{Best, Hook, Run};
+use epl_core::{Engine, Error, OneSegment, Result, Segmented, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
 use crate::net::{
@@ -79,6 +79,54 @@ fn a_run_that_is_done_has_nothing_to_resume() {
     let after = fit((1, 1, 1), config(folder.path(), 6).with_resume(true));
     assert_eq!(largest_error(&after, &before).1, 0.0);
     assert_eq!(lines(folder.path()).len(), 6);
+}
+
+/// Trains `steps` steps, evaluated after each; an evaluation after `dies_at` steps fails. Returns how often it was
+/// evaluated, and the score of the last evaluation.
+fn evaluated(out: &Path, steps: u64, resume: bool, dies_at: Option<u64>) -> Result<(usize, Option<f64>)> {
+    let ends = launch(&testing::config(2, 1, 1), |epl| {
+        let mut count = 0;
+        let config = config(out, steps)
+            .with_eval_every(Some(1))
+            .with_save_every(Some(1))
+            .with_resume(resume)
+            .with_keep_best(Some(Best::largest("score")));
+        let trainer = trainer(&epl, config)?.with_valid(valid()).with_evaluation(|engine: &Engine<_>| {
+            if dies_at == Some(engine.steps()) {
+                return Err(Error::invalid("died"));
+            }
+            count += 1;
+            Ok(vec![("score".to_string(), 100.0 + engine.steps() as f64)])
+        });
+        let last = trainer.fit(&data())?.summary.evaluation.and_then(|evaluation| evaluation.get("score"));
+        Ok((count, last))
+    })?;
+    assert_eq!(ends[0], ends[1]);
+    Ok(ends[0])
+}
+
+#[test]
+fn a_run_that_died_in_its_last_evaluation_is_evaluated_on_resume() {
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    evaluated(whole.path(), 3, false, None).unwrap();
+    assert!(message(evaluated(parts.path(), 3, false, Some(3))).contains("died"));
+    assert!(lines(parts.path())[2].get("score").is_none());
+    assert_eq!(evaluated(parts.path(), 3, true, None).unwrap(), (1, Some(103.0)));
+    for key in ["step", "loss", "valid_loss", "score"] {
+        assert_eq!(values(&lines(parts.path()), key), values(&lines(whole.path()), key), "{key}");
+    }
+    let best = fs::read_to_string(parts.path().join("checkpoints/best.json")).unwrap();
+    assert!(best.contains("\"step\":3"), "{best}");
+    // Done once, it is not done again, and still known.
+    assert_eq!(evaluated(parts.path(), 3, true, None).unwrap(), (0, Some(103.0)));
+}
+
+#[test]
+fn a_run_that_died_in_an_evaluation_on_its_way_is_evaluated_before_it_goes_on() {
+    let folder = tempdir().unwrap();
+    assert!(message(evaluated(folder.path(), 5, false, Some(2))).contains("died"));
+    assert_eq!(evaluated(folder.path(), 5, true, None).unwrap(), (4, Some(105.0)));
+    assert_eq!(values(&lines(folder.path()), "score"), [101.0, 102.0, 103.0, 104.0, 105.0]);
 }
 
 #[test]
@@ -201,9 +249,9 @@ fn settings_that_no_file_can_hold_are_refused() {
 /// Remembers what a run was told of its configuration.
 struct Changes<'a>(&'a std::sync::Mutex<Vec<String>>);
 
-impl Observer for Changes<'_> {
-    fn begin(&mut self, begin: &Begin) -> Result<()> {
-        self.0.lock().unwrap().extend(begin.changes.clone());
+impl<M: Segmented> Hook<M> for Changes<'_> {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.0.lock().unwrap().extend_from_slice(run.changes());
         Ok(())
     }
 }
@@ -213,10 +261,8 @@ fn the_configuration_is_saved_and_what_changes_is_told() {
     let folder = tempdir().unwrap();
     let changes = std::sync::Mutex::new(Vec::new());
     let with = |steps: u64, config: &Config| {
-        resume_with(folder.path(), steps, |trainer| {
-            Ok(trainer.with_run_config(config)?.with_observer(Changes(&changes)))
-        })
-        .unwrap();
+        resume_with(folder.path(), steps, |trainer| Ok(trainer.with_run_config(config)?.with_hook(Changes(&changes))))
+            .unwrap();
     };
     let first = Config::new().with("train.clip_norm", 1.0).unwrap().with("schedule.rate", 0.05).unwrap();
     with(2, &first);

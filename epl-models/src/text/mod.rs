@@ -10,23 +10,29 @@
 //! - [`tokenizer`]: characters or byte-pair pieces, learned from the training text;
 //! - [`corpus`]: sentence pairs from files, plain or gzip, and the same pairs as tokens;
 //! - [`bleu`]: corpus BLEU by sacreBLEU's definition;
-//! - [`exact_match`]: the share of outputs that equal their reference.
+//! - [`exact_match`]: the share of outputs that equal their reference;
+//! - [`answer`]: answers compared word by word, by SQuAD's definition;
+//! - [`measure`]: all three over a validation set, whatever the layout.
 //!
 //! Everything here is host code without tensors. What a user can get wrong comes back as [`Error`].
 
 mod error;
 mod pair;
 
+pub mod answer;
 pub mod bleu;
 pub mod corpus;
 pub mod exact_match;
+pub mod measure;
 pub mod numbers;
 pub mod tokenizer;
 
+pub use answer::{normalized, token_f1};
 pub use bleu::{Bleu, BleuCounts};
 pub use corpus::{Dropped, Lengths, ParallelCorpus, TokenPair, TokenPairs};
 pub use error::{Error, Result};
 pub use exact_match::ExactMatch;
+pub use measure::{CorpusBleu, Judged, MeanScore};
 pub use numbers::{NumberPairs, NumberPairsConfig};
-pub use pair::Pair;
+pub use pair::{Pair, PairBatcher};
 pub use tokenizer::{BpeConfig, Tokenizer};

@@ -34,13 +34,16 @@ pub struct Saved {
     pub invariants: BTreeMap<String, Value>,
     /// The configuration of the run. It may change.
     pub config: Value,
+    /// What hooks keep, by name: see [`Run::keep`](crate::trainer::Run::keep).
+    #[serde(default)]
+    pub kept: BTreeMap<String, Value>,
 }
 
 impl Saved {
     /// The state of a run before its first step.
     pub fn new(seed: u64, order: String, layout: String) -> Self {
-        let (invariants, config) = (BTreeMap::new(), Value::Null);
-        Self { format: FORMAT, step: 0, position: 0, seed, order, layout, invariants, config }
+        let (invariants, config, kept) = (BTreeMap::new(), Value::Null, BTreeMap::new());
+        Self { format: FORMAT, step: 0, position: 0, seed, order, layout, invariants, config, kept }
     }
 
     /// Refuses to go on as `now`, which is set up in another way.

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use epl_comm::ProcessGroup;
 
 use super::folder::{BestMark, Folder};
+use super::note;
 use super::seal::{seal, verify};
 use super::state::Saved;
 use crate::error::{Error, Result};
-use crate::trainer::observer::Evaluation;
+use crate::trainer::record::Evaluation;
 use crate::trainer::settings::Best;
 
 /// Which checkpoint of a run.
@@ -59,18 +60,11 @@ impl Checkpoints {
     /// Saves a checkpoint: `write` writes this rank's part into the folder it is given. Collective.
     ///
     /// Whenever a rank or the machine stops in between, the checkpoint before is still there and still the latest.
-    /// With `best`, it is then marked as the best one, by that metric of that evaluation.
     ///
     /// # Errors
     ///
     /// When a file cannot be written.
-    pub fn save(
-        &self,
-        world: &ProcessGroup,
-        saved: &Saved,
-        best: Option<(&Best, &Evaluation)>,
-        write: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<()> {
+    pub fn save(&self, world: &ProcessGroup, saved: &Saved, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let (folder, step, first) = (&self.folder, saved.step, world.rank() == 0);
         if first {
             folder.open(step)?;
@@ -84,9 +78,6 @@ impl Checkpoints {
         if first {
             saved.write(&folder.partial(step).join("state.json"))?;
             folder.commit(step)?;
-            if let Some((best, evaluation)) = best {
-                self.mark(step, best, evaluation)?;
-            }
             folder.prune(step, self.keep_last)?;
         }
         // Nobody goes on, or ends, before the checkpoint is whole.
@@ -94,25 +85,38 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Marks the checkpoint that was just saved as the best one. Collective.
+    /// Marks the checkpoint of an evaluation's step as the best one, by that metric. Collective.
     ///
     /// # Errors
     ///
     /// When a file cannot be written.
-    pub fn mark_best(&self, world: &ProcessGroup, saved: &Saved, best: &Best, evaluation: &Evaluation) -> Result<()> {
-        if world.rank() == 0 {
-            self.mark(saved.step, best, evaluation)?;
-            self.folder.prune(saved.step, self.keep_last)?;
+    pub fn mark_best(&self, world: &ProcessGroup, best: &Best, evaluation: &Evaluation) -> Result<()> {
+        if world.rank() == 0
+            && let Some(value) = evaluation.get(&best.metric)
+        {
+            self.folder.mark_best(&BestMark { step: evaluation.step, metric: best.metric.clone(), value })?;
+            self.folder.prune(evaluation.step, self.keep_last)?;
         }
         world.barrier()?;
         Ok(())
     }
 
-    fn mark(&self, step: u64, best: &Best, evaluation: &Evaluation) -> Result<()> {
-        match evaluation.get(&best.metric) {
-            Some(value) => self.folder.mark_best(&BestMark { step, metric: best.metric.clone(), value }),
-            None => Ok(()),
-        }
+    /// Notes in the checkpoint of an evaluation's step what it found. For one rank.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn note_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
+        note::write(&self.folder.step(evaluation.step), evaluation)
+    }
+
+    /// What was noted in the checkpoint of a step; none if it was not evaluated to the end.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn evaluation(&self, step: u64) -> Result<Option<Evaluation>> {
+        note::read(&self.folder.step(step))
     }
 
     /// Loads a checkpoint: `read` reads this rank's part from the folder it is given. Collective.

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use serde_json::Value;
 
-use super::durable::replace;
-use super::json_lines;
-use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
 use crate::error::{Error, Result};
+use crate::segment::Segmented;
+use crate::trainer::durable::replace;
+use crate::trainer::hook::Hook;
+use crate::trainer::json_lines;
+use crate::trainer::record::{Evaluation, StepRecord};
+use crate::trainer::run::Run;
 
 /// A line never has more points than this, and so takes the same memory however long the run is.
 const POINTS: usize = 800;
@@ -82,6 +85,19 @@ impl Curve {
         self
     }
 
+    /// Begins anew; of a run that was resumed after `done` steps, with those.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    pub fn open(&mut self, done: u64) -> Result<()> {
+        (self.train, self.valid) = (Line::new(), Line::new());
+        match self.history.clone() {
+            Some(history) if done > 0 => self.read(&history, done),
+            _ => Ok(()),
+        }
+    }
+
     fn read(&mut self, history: &Path, done: u64) -> Result<()> {
         for line in json_lines::read(history)? {
             let number = |key| line.get(key).and_then(Value::as_f64);
@@ -92,7 +108,23 @@ impl Curve {
         Ok(())
     }
 
-    fn draw(&self) -> Result<()> {
+    /// Takes the loss of a step.
+    pub fn add_step(&mut self, record: &StepRecord) {
+        self.train.push(record.step as f64, record.report.loss);
+    }
+
+    /// Takes the loss on the validation data, if it was measured.
+    pub fn add_evaluation(&mut self, evaluation: &Evaluation) {
+        let loss = evaluation.get("valid_loss");
+        loss.into_iter().for_each(|loss| self.valid.push(evaluation.step as f64, loss));
+    }
+
+    /// Draws what there is; nothing, if there is nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn draw(&self) -> Result<()> {
         let (train, valid) = (self.train.drawn(), self.valid.drawn());
         let Some((steps, losses)) = extent(train.iter().chain(&valid)) else {
             return Ok(());
@@ -151,27 +183,22 @@ fn plot(
     Ok(())
 }
 
-impl Observer for Curve {
-    fn begin(&mut self, begin: &Begin) -> Result<()> {
-        (self.train, self.valid) = (Line::new(), Line::new());
-        match self.history.clone() {
-            Some(history) if begin.done > 0 => self.read(&history, begin.done),
-            _ => Ok(()),
-        }
+impl<M: Segmented> Hook<M> for Curve {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.open(run.step())
     }
 
-    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
-        self.train.push(record.step as f64, record.report.loss);
+    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        self.add_step(record);
         Ok(())
     }
 
-    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        let loss = evaluation.get("valid_loss");
-        loss.into_iter().for_each(|loss| self.valid.push(evaluation.step as f64, loss));
+    fn after_evaluation(&mut self, _run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        self.add_evaluation(evaluation);
         self.draw()
     }
 
-    fn end(&mut self, _summary: &Summary) -> Result<()> {
+    fn after_run(&mut self, _run: &mut Run<M>) -> Result<()> {
         self.draw()
     }
 }
@@ -179,18 +206,18 @@ impl Observer for Curve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::metrics_log::MetricsLog;
-    use crate::trainer::observer::tests::{begin, evaluation, record};
+    use crate::trainer::hooks::MetricsLog;
+    use crate::trainer::record::tests::{evaluation, record};
 
     #[test]
     fn a_run_is_drawn_with_both_losses() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("loss.svg");
         let mut curve = Curve::new(&path);
-        curve.begin(&begin(3000, 0)).unwrap();
-        (1..=3000).for_each(|step| curve.after_step(&record(step)).unwrap());
-        curve.after_evaluation(&evaluation(1500)).unwrap();
-        curve.after_evaluation(&evaluation(3000)).unwrap();
+        curve.open(0).unwrap();
+        (1..=3000).for_each(|step| curve.add_step(&record(step)));
+        [1500, 3000].iter().for_each(|step| curve.add_evaluation(&evaluation(*step)));
+        curve.draw().unwrap();
         let picture = std::fs::read_to_string(&path).unwrap();
         for part in ["<svg", "train", "valid", "polyline", "</svg>"] {
             assert!(picture.contains(part), "{part}");
@@ -203,15 +230,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let metrics = folder.path().join("metrics.jsonl");
         let mut log = MetricsLog::new(&metrics);
-        log.begin(&begin(5, 0)).unwrap();
+        log.open(0).unwrap();
         for step in 1..=5 {
-            log.before_step(step).unwrap();
-            log.after_step(&record(step)).unwrap();
-            log.after_evaluation(&evaluation(step)).unwrap();
+            log.flush().unwrap();
+            log.add_step(&record(step));
+            log.add_evaluation(&evaluation(step)).unwrap();
         }
         drop(log);
         let mut curve = Curve::new(folder.path().join("loss.svg")).with_history(&metrics);
-        curve.begin(&begin(9, 4)).unwrap();
+        curve.open(4).unwrap();
         assert_eq!(curve.train.points, (1..=4).map(|step| (step as f64, record(step).report.loss)).collect::<Vec<_>>());
         assert_eq!(curve.valid.points.len(), 4);
     }

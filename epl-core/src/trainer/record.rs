@@ -1,20 +1,9 @@
-//! What watches a run, and what it is shown.
+//! What a run tells: of a step, of an evaluation, of its end.
 
 use std::time::Duration;
 
 use crate::engine::StepReport;
-use crate::error::Result;
-
-/// Where a run begins.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Begin {
-    /// The step after which the run ends.
-    pub steps: u64,
-    /// How many steps were done before: 0, or that of the checkpoint it resumes from.
-    pub done: u64,
-    /// What its configuration says otherwise than that of the checkpoint: "`train.steps` 800, now 1000".
-    pub changes: Vec<String>,
-}
+use crate::evaluate::Values;
 
 /// What one step did. All but the times is the same on every rank.
 #[derive(Clone, Debug)]
@@ -49,8 +38,8 @@ impl StepRecord {
 pub struct Evaluation {
     /// The step after which it ran.
     pub step: u64,
-    /// Named values: `valid_loss`, and what the user's evaluations returned on this rank.
-    pub values: Vec<(String, f64)>,
+    /// Named values: `valid_loss`, and what else the hooks measured on this rank.
+    pub values: Values,
     /// How long it took.
     pub time: Duration,
 }
@@ -77,55 +66,9 @@ pub struct Summary {
     pub evaluation: Option<Evaluation>,
 }
 
-/// Watches a run. What `fit` shows and writes of a run, it shows and writes through observers.
-///
-/// The observers of a trainer are called on every rank that has them, in the order in which they were added. An
-/// error ends the run on all ranks. To end it in peace, keep a [`Stop`](super::Stop).
-pub trait Observer {
-    /// Before the first step.
-    fn begin(&mut self, _begin: &Begin) -> Result<()> {
-        Ok(())
-    }
-
-    /// Before a step, with its number.
-    fn before_step(&mut self, _step: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// After a step.
-    fn after_step(&mut self, _record: &StepRecord) -> Result<()> {
-        Ok(())
-    }
-
-    /// Before an evaluation, with the number of the step that was just done.
-    fn before_evaluation(&mut self, _step: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// After an evaluation.
-    fn after_evaluation(&mut self, _evaluation: &Evaluation) -> Result<()> {
-        Ok(())
-    }
-
-    /// Before a checkpoint is written, with the number of the step that was just done.
-    fn before_save(&mut self, _step: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// After the last step, evaluation and checkpoint. Not called when the run fails.
-    fn end(&mut self, _summary: &Summary) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-
-    /// The begin of a run whose configuration has not changed.
-    pub(crate) fn begin(steps: u64, done: u64) -> Begin {
-        Begin { steps, done, changes: Vec::new() }
-    }
 
     /// A step whose loss falls with its number.
     pub(crate) fn record(step: u64) -> StepRecord {

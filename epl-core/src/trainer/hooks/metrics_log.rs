@@ -2,14 +2,33 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use super::durable::replace;
-use super::json_lines;
-use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
 use crate::error::{Error, Result};
+use crate::segment::Segmented;
+use crate::trainer::durable::replace;
+use crate::trainer::hook::Hook;
+use crate::trainer::json_lines;
+use crate::trainer::record::{Evaluation, StepRecord};
+use crate::trainer::run::Run;
+
+/// What the log itself says of a step.
+const OWN: [&str; 12] = [
+    "step",
+    "loss",
+    "grad_norm",
+    "lr",
+    "tokens_per_second",
+    "tokens",
+    "samples",
+    "seconds",
+    "data_wait",
+    "terms",
+    "weights",
+    "metrics",
+];
 
 /// Writes one JSON object a step, numbers in full precision; not a number is `null`.
 ///
@@ -39,7 +58,89 @@ impl MetricsLog {
         Self { path: path.into(), file: None, pending: Map::new(), written_at: None }
     }
 
-    fn flush(&mut self) -> Result<()> {
+    /// Opens the file; of a run that was resumed after `done` steps, it keeps their lines.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or written, or is none of ours.
+    pub fn open(&mut self, done: u64) -> Result<()> {
+        (self.pending, self.written_at) = (Map::new(), None);
+        if done > 0 {
+            self.cut(done)?;
+        }
+        let error = |error| Error::file(&self.path, error);
+        if done == 0 {
+            File::create(&self.path).map_err(error)?;
+        }
+        self.file = Some(OpenOptions::new().append(true).create(true).open(&self.path).map_err(error)?);
+        Ok(())
+    }
+
+    /// Keeps the lines of the first `done` steps. An evaluation of the last of them joins its line.
+    fn cut(&mut self, done: u64) -> Result<()> {
+        let mut kept = Vec::new();
+        for object in json_lines::read(&self.path)? {
+            let Some(step) = object.get("step").and_then(Value::as_u64).filter(|step| *step <= done) else { continue };
+            if step == done {
+                (self.pending, self.written_at) = (object.clone(), Some(kept.len() as u64));
+            }
+            kept.extend_from_slice(Value::Object(object).to_string().as_bytes());
+            kept.push(b'\n');
+        }
+        replace(&self.path, &kept)
+    }
+
+    /// Takes a step; its line is written before the next step or a checkpoint.
+    pub fn add_step(&mut self, record: &StepRecord) {
+        let line = json!({
+            "step": record.step,
+            "loss": record.report.loss,
+            "grad_norm": record.report.grad_norm,
+            "lr": record.rate,
+            "tokens_per_second": record.tokens_per_second(),
+            "tokens": record.tokens,
+            "samples": record.samples,
+            "seconds": record.time.as_secs_f64(),
+            "data_wait": record.data_wait.as_secs_f64(),
+            "terms": object(&record.report.terms),
+            "weights": object(&record.report.weights),
+            "metrics": record.report.metrics,
+        });
+        if let Value::Object(line) = line {
+            self.pending = line;
+            self.written_at = None;
+        }
+    }
+
+    /// Adds an evaluation to the line of its step; an earlier one of the same step is replaced.
+    ///
+    /// # Errors
+    ///
+    /// When a value has the name of something else in the line, or the file cannot be written.
+    pub fn add_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.pending.entry("step").or_insert(evaluation.step.into());
+        for (name, value) in &evaluation.values {
+            if OWN.contains(&name.as_str()) {
+                return Err(Error::invalid(format!(
+                    "an evaluation returned a value called `{name}`, which metrics.jsonl already has for the step; \
+                     give it another name"
+                )));
+            }
+            self.pending.insert(name.clone(), (*value).into());
+        }
+        if self.written_at.is_some() {
+            self.unwrite()?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the line of the last step.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn flush(&mut self) -> Result<()> {
         let unwritten = !self.pending.is_empty() && self.written_at.is_none();
         let Some(file) = self.file.as_mut().filter(|_| unwritten) else {
             return Ok(());
@@ -60,85 +161,35 @@ impl MetricsLog {
     }
 }
 
-/// Keeps the lines of the first `done` steps.
-fn cut(path: &Path, done: u64) -> Result<()> {
-    let mut kept = Vec::new();
-    for object in json_lines::read(path)? {
-        if object.get("step").and_then(Value::as_u64).is_some_and(|step| step <= done) {
-            kept.extend_from_slice(Value::Object(object).to_string().as_bytes());
-            kept.push(b'\n');
-        }
-    }
-    replace(path, &kept)
-}
-
 fn object<V: Into<Value> + Clone>(pairs: &[(String, V)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>().into()
 }
 
-impl Observer for MetricsLog {
-    fn begin(&mut self, begin: &Begin) -> Result<()> {
-        let error = |error| Error::file(&self.path, error);
-        if begin.done > 0 {
-            cut(&self.path, begin.done)?;
-        }
-        if begin.done == 0 {
-            File::create(&self.path).map_err(error)?;
-        }
-        self.file = Some(OpenOptions::new().append(true).create(true).open(&self.path).map_err(error)?);
-        Ok(())
+impl<M: Segmented> Hook<M> for MetricsLog {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.open(run.step())
     }
 
-    fn before_step(&mut self, _step: u64) -> Result<()> {
+    fn before_step(&mut self, _run: &mut Run<M>) -> Result<()> {
         self.flush()
     }
 
-    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
-        let line = json!({
-            "step": record.step,
-            "loss": record.report.loss,
-            "grad_norm": record.report.grad_norm,
-            "lr": record.rate,
-            "tokens_per_second": record.tokens_per_second(),
-            "tokens": record.tokens,
-            "samples": record.samples,
-            "seconds": record.time.as_secs_f64(),
-            "data_wait": record.data_wait.as_secs_f64(),
-            "terms": object(&record.report.terms),
-            "weights": object(&record.report.weights),
-            "metrics": record.report.metrics,
-        });
-        if let Value::Object(line) = line {
-            self.pending = line;
-            self.written_at = None;
-        }
+    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        self.add_step(record);
         Ok(())
     }
 
-    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        self.pending.entry("step").or_insert(evaluation.step.into());
-        for (name, value) in &evaluation.values {
-            if self.pending.insert(name.clone(), (*value).into()).is_some() {
-                return Err(Error::invalid(format!(
-                    "an evaluation returned a value called `{name}`, which metrics.jsonl already has for the step; \
-                     give it another name"
-                )));
-            }
-        }
-        if self.written_at.is_some() {
-            self.unwrite()?;
-            self.flush()?;
-        }
-        Ok(())
+    fn after_evaluation(&mut self, _run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        self.add_evaluation(evaluation)
     }
 
-    fn before_save(&mut self, _step: u64) -> Result<()> {
+    fn before_save(&mut self, _run: &mut Run<M>) -> Result<()> {
         self.flush()?;
         // After a power failure the log must not end before the checkpoint.
         self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(|error| Error::file(&self.path, error))
     }
 
-    fn end(&mut self, _summary: &Summary) -> Result<()> {
+    fn after_run(&mut self, _run: &mut Run<M>) -> Result<()> {
         self.flush()
     }
 }
@@ -153,16 +204,17 @@ impl Drop for MetricsLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::observer::tests::{begin, evaluation, record};
+    use crate::trainer::record::tests::{evaluation, record};
+    use std::path::Path;
 
     fn run(path: &Path, done: u64, to: u64) {
         let mut log = MetricsLog::new(path);
-        log.begin(&begin(to, done)).unwrap();
+        log.open(done).unwrap();
         for step in done + 1..=to {
-            log.before_step(step).unwrap();
-            log.after_step(&record(step)).unwrap();
+            log.flush().unwrap();
+            log.add_step(&record(step));
             if step % 2 == 0 {
-                log.after_evaluation(&evaluation(step)).unwrap();
+                log.add_evaluation(&evaluation(step)).unwrap();
             }
         }
     }
@@ -206,7 +258,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         std::fs::write(&path, "step,loss\n1,2.0\n").unwrap();
-        let message = MetricsLog::new(&path).begin(&begin(9, 4)).unwrap_err().to_string();
+        let message = MetricsLog::new(&path).open(4).unwrap_err().to_string();
         assert!(message.contains("line 1 is not a JSON object"), "{message}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "step,loss\n1,2.0\n");
     }
@@ -215,9 +267,26 @@ mod tests {
     fn a_value_cannot_take_the_name_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = MetricsLog::new(folder.path().join("metrics.jsonl"));
-        log.begin(&begin(1, 0)).unwrap();
-        log.after_step(&record(1)).unwrap();
+        log.open(0).unwrap();
+        log.add_step(&record(1));
         let clash = Evaluation { values: vec![("loss".into(), 1.0)], ..evaluation(1) };
-        assert!(log.after_evaluation(&clash).unwrap_err().to_string().contains("`loss`"));
+        assert!(log.add_evaluation(&clash).unwrap_err().to_string().contains("`loss`"));
+    }
+    #[test]
+    fn an_evaluation_after_a_resume_joins_the_line_of_its_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        run(&path, 0, 3);
+        let mut log = MetricsLog::new(&path);
+        log.open(3).unwrap();
+        log.add_evaluation(&evaluation(3)).unwrap();
+        // Again, as after a run that died between this line and the note in the checkpoint.
+        log.add_evaluation(&evaluation(3)).unwrap();
+        log.add_step(&record(4));
+        drop(log);
+        let lines = json_lines::read(&path).unwrap();
+        assert_eq!(lines.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(lines[2]["valid_loss"].as_f64(), evaluation(3).get("valid_loss"));
+        assert_eq!(lines[2]["loss"].as_f64(), Some(record(3).report.loss));
     }
 }

@@ -5,15 +5,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::observer::{Begin, Evaluation, Observer, StepRecord, Summary};
 use crate::error::Result;
+use crate::segment::Segmented;
+use crate::trainer::hook::Hook;
+use crate::trainer::record::{Evaluation, StepRecord};
+use crate::trainer::run::Run;
 
 /// Shows loss, tokens per second, rate, gradient norm and the time left.
 pub struct Progress {
     view: View,
-    /// When the run began, and after how many steps.
     begun: Instant,
-    begin: Begin,
+    /// How many steps were done when the run began, and after how many it ends.
+    done: u64,
+    steps: u64,
     /// Tokens per second, smoothed.
     speed: f64,
 }
@@ -40,16 +44,63 @@ impl Progress {
     }
 
     fn with(view: View) -> Self {
-        Self { view, begun: Instant::now(), begin: Begin { steps: 0, done: 0, changes: Vec::new() }, speed: 0.0 }
+        Self { view, begun: Instant::now(), done: 0, steps: 0, speed: 0.0 }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
     fn left(&self, step: u64) -> Duration {
-        let each = self.begun.elapsed().as_secs_f64() / (step - self.begin.done).max(1) as f64;
-        Duration::from_secs_f64(each * self.begin.steps.saturating_sub(step) as f64)
+        let each = self.begun.elapsed().as_secs_f64() / (step - self.done).max(1) as f64;
+        Duration::from_secs_f64(each * self.steps.saturating_sub(step) as f64)
     }
 
-    fn print(&mut self, line: &str) {
+    /// Begins to show a run of `steps` steps of which `done` are done.
+    pub fn open(&mut self, steps: u64, done: u64) {
+        (self.begun, self.done, self.steps, self.speed) = (Instant::now(), done, steps, 0.0);
+        if let View::Bar { bar, group } = &mut self.view {
+            let style = ProgressStyle::with_template("{pos}/{len} {bar:24} {msg}");
+            let style = style.expect("the template is well-formed");
+            *bar = group.add(ProgressBar::new(steps).with_style(style).with_position(done));
+        }
+    }
+
+    /// Shows a step.
+    pub fn show_step(&mut self, record: &StepRecord) {
+        let now = record.tokens_per_second();
+        self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
+        let (step, steps) = (record.step, self.steps);
+        let text = format!("{} · {} left", numbers(record, self.speed), short(self.left(step)));
+        match &mut self.view {
+            View::Bar { bar, .. } => {
+                bar.set_message(text);
+                bar.set_position(step);
+            }
+            View::Lines { every, .. } => {
+                let due = *every > 0 && (step.is_multiple_of(*every) || step == steps || step == self.done + 1);
+                if due {
+                    self.print(&format!("step {step}/{steps} · {text}"));
+                }
+            }
+        }
+    }
+
+    /// Shows an evaluation.
+    pub fn show_evaluation(&mut self, evaluation: &Evaluation) {
+        let values: Vec<String> = evaluation.values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        self.print(&format!("step {} · {} · {}", evaluation.step, values.join(" · "), short(evaluation.time)));
+    }
+
+    /// Shows the end, after `step` steps.
+    pub fn close(&mut self, step: u64, stopped: bool) {
+        if let View::Bar { bar, .. } = &self.view {
+            bar.abandon();
+        }
+        let (steps, time) = (step - self.done, short(self.begun.elapsed()));
+        let ended = if stopped { "stopped" } else { "done" };
+        self.print(&format!("{ended} after step {step}: {steps} steps in {time}"));
+    }
+
+    /// Shows a line.
+    pub fn print(&mut self, line: &str) {
         // Progress that cannot be shown is no reason to end a run.
         match &mut self.view {
             View::Bar { group, .. } => drop(group.println(line)),
@@ -74,39 +125,19 @@ fn short(time: Duration) -> String {
     }
 }
 
-impl Observer for Progress {
-    fn begin(&mut self, begin: &Begin) -> Result<()> {
-        (self.begun, self.begin) = (Instant::now(), begin.clone());
-        if let View::Bar { bar, group } = &mut self.view {
-            let style = ProgressStyle::with_template("{pos}/{len} {bar:24} {msg}");
-            let style = style.expect("the template is well-formed");
-            *bar = group.add(ProgressBar::new(begin.steps).with_style(style).with_position(begin.done));
-        }
-        begin.changes.iter().for_each(|change| self.print(&format!("changed since the checkpoint: {change}")));
+impl<M: Segmented> Hook<M> for Progress {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.open(run.steps(), run.step());
+        run.changes().iter().for_each(|change| self.print(&format!("changed since the checkpoint: {change}")));
         Ok(())
     }
 
-    fn after_step(&mut self, record: &StepRecord) -> Result<()> {
-        let now = record.tokens_per_second();
-        self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
-        let (step, steps) = (record.step, self.begin.steps);
-        let text = format!("{} · {} left", numbers(record, self.speed), short(self.left(step)));
-        match &mut self.view {
-            View::Bar { bar, .. } => {
-                bar.set_message(text);
-                bar.set_position(step);
-            }
-            View::Lines { every, .. } => {
-                let due = *every > 0 && (step.is_multiple_of(*every) || step == steps || step == self.begin.done + 1);
-                if due {
-                    self.print(&format!("step {step}/{steps} · {text}"));
-                }
-            }
-        }
+    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        self.show_step(record);
         Ok(())
     }
 
-    fn before_evaluation(&mut self, _step: u64) -> Result<()> {
+    fn before_evaluation(&mut self, _run: &mut Run<M>) -> Result<()> {
         // The evaluation may print, such as translations.
         if let View::Bar { group, .. } = &self.view {
             let _ = group.clear();
@@ -114,20 +145,13 @@ impl Observer for Progress {
         Ok(())
     }
 
-    fn after_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        let values: Vec<String> = evaluation.values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
-        self.print(&format!("step {} · {} · {}", evaluation.step, values.join(" · "), short(evaluation.time)));
+    fn after_evaluation(&mut self, _run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        self.show_evaluation(evaluation);
         Ok(())
     }
 
-    fn end(&mut self, summary: &Summary) -> Result<()> {
-        if let View::Bar { bar, .. } = &self.view {
-            bar.abandon();
-        }
-        let steps = summary.steps - self.begin.done;
-        let stopped = if summary.stopped { "stopped" } else { "done" };
-        let time = short(self.begun.elapsed());
-        self.print(&format!("{stopped} after step {}: {steps} steps in {time}", summary.steps));
+    fn after_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.close(run.step(), run.step() < run.steps());
         Ok(())
     }
 }
@@ -135,7 +159,7 @@ impl Observer for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::observer::tests::{begin, evaluation, record};
+    use crate::trainer::record::tests::{evaluation, record};
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -156,15 +180,14 @@ mod tests {
     fn without_a_terminal_every_nth_step_is_a_line() {
         let output = Output::default();
         let mut progress = Progress::lines(4, output.clone());
-        let changes = vec!["`train.steps` 5, now 9".to_string()];
-        progress.begin(&Begin { changes, ..begin(9, 0) }).unwrap();
-        (1..=9).for_each(|step| progress.after_step(&record(step)).unwrap());
-        progress.after_evaluation(&evaluation(9)).unwrap();
-        let summary = Summary { steps: 9, position: 0, stopped: false, last: None, evaluation: None };
-        progress.end(&summary).unwrap();
+        progress.open(9, 0);
+        progress.print("changed");
+        (1..=9).for_each(|step| progress.show_step(&record(step)));
+        progress.show_evaluation(&evaluation(9));
+        progress.close(9, false);
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let steps: Vec<&str> = text.lines().map(|line| line.split(" · ").next().unwrap()).collect();
-        assert_eq!(steps[0], "changed since the checkpoint: `train.steps` 5, now 9");
+        assert_eq!(steps[0], "changed");
         assert_eq!(steps[1..6], ["step 1/9", "step 4/9", "step 8/9", "step 9/9", "step 9"]);
         assert!(
             text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"),

@@ -1,0 +1,111 @@
+//! The mean of a loss term over a validation set, and its perplexity.
+
+use super::measure::{Measure, Values, mean};
+use crate::error::{Error, Result};
+use crate::segment::Segmented;
+
+/// The terms of a loss over some samples: their sums and weights, on the host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LossTerms(Vec<(&'static str, f64, f64)>);
+
+impl LossTerms {
+    /// Runs a model over a batch: the forward of an [`Evaluator`](super::Evaluator) of these measures.
+    ///
+    /// # Errors
+    ///
+    /// When the model has no segment, or a term without a weight.
+    pub fn of<M: Segmented>(model: &M, batch: &M::Batch) -> Result<Self> {
+        let weights = model.weights(batch);
+        let carry = (0..model.segments()).fold(None, |carry, index| Some(model.forward_segment(index, carry, batch)));
+        let carry = carry.ok_or_else(|| Error::invalid("a model without a segment; it has at least one"))?;
+        let loss = model.loss(carry, batch);
+        loss.check(&weights)?;
+        let term = |term: crate::segment::Term| {
+            (term.name, term.sum.into_data().iter::<f64>().sum(), weights.get(term.name).unwrap_or(0.0))
+        };
+        Ok(Self(loss.terms.into_iter().map(term).collect()))
+    }
+
+    /// The sum and the weight of a term.
+    ///
+    /// # Errors
+    ///
+    /// When the loss has no such term: its name and those that there are.
+    pub fn get(&self, name: &str) -> Result<(f64, f64)> {
+        let found = self.0.iter().find(|(known, _, _)| *known == name);
+        found.map(|(_, sum, weight)| (*sum, *weight)).ok_or_else(|| {
+            let names: Vec<&str> = self.0.iter().map(|(name, _, _)| *name).collect();
+            Error::invalid(format!("a loss of the terms {names:?} has no term `{name}`; name one of these"))
+        })
+    }
+}
+
+/// Σ sum ÷ Σ weight of one term, such as the cross-entropy of a token.
+#[derive(Clone, Debug)]
+pub struct MeanLoss {
+    name: String,
+    term: String,
+}
+
+impl MeanLoss {
+    /// Of this term, under its name.
+    pub fn of(term: &str) -> Self {
+        Self { name: term.to_string(), term: term.to_string() }
+    }
+
+    /// Calls the value something else.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.to_string();
+        self
+    }
+}
+
+impl Measure<LossTerms> for MeanLoss {
+    fn sums(&self) -> usize {
+        2
+    }
+
+    fn add(&self, output: &LossTerms, sums: &mut [f64]) -> Result<()> {
+        let (sum, weight) = output.get(&self.term)?;
+        sums[0] += sum;
+        sums[1] += weight;
+        Ok(())
+    }
+
+    fn values(&self, sums: &[f64]) -> Result<Values> {
+        Ok(vec![(self.name.clone(), mean(&self.name, sums[0], sums[1], "of what weighs the term")?)])
+    }
+}
+
+/// exp of the mean of one term: how many tokens the model hesitates between.
+#[derive(Clone, Debug)]
+pub struct Perplexity(MeanLoss);
+
+impl Perplexity {
+    /// Of this term, the cross-entropy in nats: `perplexity`.
+    pub fn of(term: &str) -> Self {
+        Self(MeanLoss::of(term).named("perplexity"))
+    }
+
+    /// Calls the value something else.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self(self.0.named(name))
+    }
+}
+
+impl Measure<LossTerms> for Perplexity {
+    fn sums(&self) -> usize {
+        self.0.sums()
+    }
+
+    fn add(&self, output: &LossTerms, sums: &mut [f64]) -> Result<()> {
+        self.0.add(output, sums)
+    }
+
+    fn values(&self, sums: &[f64]) -> Result<Values> {
+        let values = self.0.values(sums)?;
+        Ok(values.into_iter().map(|(name, value)| (name, value.exp())).collect())
+    }
+}

@@ -1,0 +1,31 @@
+//! Measures over a validation set: sums over its samples, added up over the replicas once.
+//!
+//! ```text
+//! ValidData ──▶ micro-batch ──forward──▶ output ──add──▶ sums of this rank ──all_reduce──▶ sums ──▶ named values
+//!               one pass                 one for         each measure has its          once         one or more
+//!                                        all measures    part of one vector                         a measure
+//! ```
+//!
+//! A sample counts once, whatever the layout: the last, uneven batch is divided over the replicas, a stand-in is run
+//! and not added, and ranks that hold parts of one replica have the same sums and do not add them to each other's.
+//!
+//! - [`measure`]: what a measure is; its named values.
+//! - [`evaluator`]: one pass over a validation set for several measures.
+//! - [`classified`]: what a classifier said of some samples.
+//! - [`accuracy`]: the share of samples whose class is among the first k.
+//! - [`f1`]: F1 over classes: macro, micro, of one class.
+//! - [`loss`]: the mean of a loss term, and its perplexity.
+
+pub mod measure;
+pub mod evaluator;
+pub mod classified;
+pub mod accuracy;
+pub mod f1;
+pub mod loss;
+
+pub use accuracy::Accuracy;
+pub use classified::Classified;
+pub use evaluator::Evaluator;
+pub use f1::{Average, F1};
+pub use loss::{LossTerms, MeanLoss, Perplexity};
+pub use measure::{Measure, Values, join};

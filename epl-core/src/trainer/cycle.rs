@@ -1,0 +1,113 @@
+//! The loop: load, `before_step`, step, `after_step`; then what the hooks asked for.
+
+use std::time::Instant;
+
+use super::hook::Hook;
+use super::record::{Evaluation, StepRecord};
+use super::run::Run;
+use super::settings::TrainerConfig;
+use crate::data::{Loader, Share, TrainData};
+use crate::engine::StepReport;
+use crate::error::Result;
+use crate::evaluate::{Values, join};
+use crate::schedule::LearningRate;
+use crate::segment::Segmented;
+
+/// A run with all that takes part in it.
+pub(super) struct Cycle<'r, 'a, M: Segmented> {
+    pub run: Run<M>,
+    pub hooks: &'r mut [Box<dyn Hook<M> + 'a>],
+    pub config: &'r TrainerConfig,
+    pub schedule: &'r LearningRate,
+}
+
+impl<M: Segmented> Cycle<'_, '_, M> {
+    /// Runs all steps that are left. Collective.
+    pub(super) fn all<I: 'static>(mut self, data: &TrainData<I, M::Batch>) -> Result<Run<M>>
+    where
+        M::Batch: 'static,
+    {
+        self.tell(|hook, run| hook.before_run(run))?;
+        self.serve()?;
+        if !self.run.is_over() {
+            let replicas = self.run.context().data();
+            let share = Share::new(replicas.rank(), replicas.size(), self.config.micro_batches)?;
+            let mut loader = Loader::start(data, share, self.run.engine().device(), self.run.position())?;
+            while !self.run.is_over() {
+                self.step(&mut loader)?;
+            }
+        }
+        self.tell(|hook, run| hook.after_run(run))?;
+        Ok(self.run)
+    }
+
+    fn step(&mut self, loader: &mut Loader<M::Batch>) -> Result<()>
+    where
+        M::Batch: 'static,
+    {
+        self.tell(|hook, run| hook.before_step(run))?;
+        let start = Instant::now();
+        let data = loader.next_step()?;
+        let rate = self.schedule.at(self.run.step());
+        let report = self.run.engine_mut().step(data.micro_batches, rate)?;
+        self.run.advance(data.position);
+        let record = StepRecord {
+            step: self.run.step(),
+            rate,
+            samples: data.samples,
+            position: data.position,
+            tokens: self.tokens(&report),
+            time: start.elapsed(),
+            data_wait: data.waited,
+            report,
+        };
+        self.tell(|hook, run| hook.after_step(run, &record))?;
+        self.run.set_last(record);
+        self.tell(|hook, run| hook.between_steps(run))?;
+        self.serve()
+    }
+
+    /// How many tokens a step had: the weight of the term that counts them.
+    fn tokens(&self, report: &StepReport) -> f64 {
+        let named = report.weights.iter().find(|(name, _)| *name == self.config.tokens);
+        named.or(report.weights.first()).map_or(0.0, |(_, weight)| *weight)
+    }
+
+    /// Does what hooks asked for, until they ask for nothing more. A model is saved before it is evaluated, so that
+    /// an evaluation that fails loses nothing.
+    fn serve(&mut self) -> Result<()> {
+        loop {
+            if self.run.take_save() {
+                self.save()?;
+            } else if self.run.take_evaluation() {
+                self.evaluate()?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.tell(|hook, run| hook.before_save(run))?;
+        self.tell(|hook, run| hook.save(run))?;
+        self.run.was_saved();
+        self.tell(|hook, run| hook.after_save(run))
+    }
+
+    fn evaluate(&mut self) -> Result<()> {
+        self.tell(|hook, run| hook.before_evaluation(run))?;
+        let start = Instant::now();
+        let mut values = Values::new();
+        self.tell(|hook, run| join(&mut values, hook.evaluate(run)?))?;
+        let evaluation = Evaluation { step: self.run.step(), values, time: start.elapsed() };
+        self.tell(|hook, run| hook.after_evaluation(run, &evaluation))?;
+        self.run.set_evaluation(evaluation);
+        Ok(())
+    }
+
+    /// Calls a method of all hooks.
+    fn tell(&mut self, mut method: impl FnMut(&mut dyn Hook<M>, &mut Run<M>) -> Result<()>) -> Result<()> {
+        let run = &mut self.run;
+        self.hooks.iter_mut().try_for_each(|hook| method(hook.as_mut(), run))
+    }
+}

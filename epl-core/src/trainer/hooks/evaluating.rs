@@ -1,0 +1,126 @@
+//! Evaluates every so many steps: the loss on other data, and measures of one's own.
+
+use std::marker::PhantomData;
+
+use crate::data::{EvaluationLoader, Share, ValidData};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::evaluate::{Evaluator, Values};
+use crate::segment::Segmented;
+use crate::trainer::checkpoint::Checkpoints;
+use crate::trainer::hook::Hook;
+use crate::trainer::record::Evaluation;
+use crate::trainer::run::Run;
+
+/// Asks for an evaluation every so many steps and at the end, and, where a run that died in one is resumed, at the
+/// beginning. For every rank.
+#[derive(Clone, Debug)]
+pub struct EvaluateEvery {
+    every: Option<u64>,
+    checkpoints: Option<Checkpoints>,
+}
+
+impl EvaluateEvery {
+    /// Evaluates every `every` steps and at the end; without a number, at the end only.
+    pub fn new(every: Option<u64>) -> Self {
+        Self { every, checkpoints: None }
+    }
+
+    /// Notes in each checkpoint what its evaluation found: so a resumed run knows whether that is still to be done.
+    #[must_use]
+    pub fn with_checkpoints(mut self, checkpoints: Option<Checkpoints>) -> Self {
+        self.checkpoints = checkpoints;
+        self
+    }
+
+    /// Notes the evaluation of this step in the checkpoint of this step, once there are both.
+    fn note<M: Segmented>(&self, run: &Run<M>, evaluation: Option<&Evaluation>) -> Result<()> {
+        match (&self.checkpoints, evaluation) {
+            (Some(checkpoints), Some(evaluation)) if run.is_first_rank() => checkpoints.note_evaluation(evaluation),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<M: Segmented> Hook<M> for EvaluateEvery {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| run.step() > 0) else {
+            return Ok(());
+        };
+        let noted = checkpoints.evaluation(run.step())?;
+        // A rank that cannot see the note yet goes along with the others.
+        let missing = run.any(run.is_first_rank() && noted.is_none())?;
+        noted.into_iter().for_each(|evaluation| run.set_evaluation(evaluation));
+        if missing && run.is_due(self.every) {
+            run.request_evaluation();
+        }
+        Ok(())
+    }
+
+    fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
+        if run.is_due(self.every) {
+            run.request_evaluation();
+        }
+        Ok(())
+    }
+
+    fn after_save(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.note(run, run.evaluation().filter(|evaluation| evaluation.step == run.step()))
+    }
+
+    fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        self.note(run, Some(evaluation).filter(|_| run.saved_at() == Some(run.step())))
+    }
+}
+
+/// Measures the loss on other data, as `valid_loss`. For every rank.
+pub struct ValidLoss<I, B>(ValidData<I, B>);
+
+impl<I, B> ValidLoss<I, B> {
+    /// The loss on this data.
+    pub fn new(data: ValidData<I, B>) -> Self {
+        Self(data)
+    }
+}
+
+impl<M, I> Hook<M> for ValidLoss<I, M::Batch>
+where
+    M: Segmented,
+    M::Batch: 'static,
+    I: 'static,
+{
+    fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
+        let engine = run.engine();
+        let replicas = engine.context().data();
+        let share = Share::new(replicas.rank(), replicas.size(), 1)?;
+        // As the model: evaluation has no graph.
+        let device = engine.device().clone().without_autodiff();
+        let report = engine.evaluate(EvaluationLoader::start(&self.0, share, &device)?)?;
+        Ok(vec![("valid_loss".to_string(), report.loss)])
+    }
+}
+
+/// Measures in a way of one's own: a function of the engine. For every rank.
+pub struct EvaluateWith<M, F>(F, PhantomData<fn(&M)>);
+
+impl<M, F: FnMut(&Engine<M>) -> Result<Values>> EvaluateWith<M, F>
+where
+    M: Segmented,
+{
+    /// Measures what `f` returns.
+    pub fn new(f: F) -> Self {
+        Self(f, PhantomData)
+    }
+}
+
+impl<M: Segmented, F: FnMut(&Engine<M>) -> Result<Values>> Hook<M> for EvaluateWith<M, F> {
+    fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
+        (self.0)(run.engine())
+    }
+}
+
+impl<M: Segmented, B: Send + 'static, O> Hook<M> for Evaluator<'_, M, B, O> {
+    fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
+        self.measure(run.engine())
+    }
+}

@@ -1,0 +1,61 @@
+//! Opens the folder of a run, new or to be resumed.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::segment::Segmented;
+use crate::trainer::checkpoint::{Checkpoints, Which};
+use crate::trainer::hook::Hook;
+use crate::trainer::run::Run;
+use crate::trainer::settings::TrainerConfig;
+
+/// Makes the folder, or resumes the run from its latest checkpoint. For every rank.
+#[derive(Clone, Debug)]
+pub struct OpenFolder {
+    out: PathBuf,
+    checkpoints: Checkpoints,
+    resume: bool,
+    replace: bool,
+}
+
+impl OpenFolder {
+    /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
+    pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
+        Self { out: out.into(), checkpoints, resume: config.resume, replace: config.replace }
+    }
+
+    /// Makes the folder of a new run. The work of one rank.
+    fn make(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.out).map_err(|error| Error::file(&self.out, error))?;
+        match self.checkpoints.steps()?.last() {
+            None => Ok(()),
+            Some(_) if self.replace => self.checkpoints.clear(),
+            Some(step) => Err(Error::file(
+                &self.out,
+                format!(
+                    "the folder holds a run that was saved after step {step}; resume it, choose another folder, or \
+                     allow it to be replaced"
+                ),
+            )),
+        }
+    }
+}
+
+impl<M: Segmented> Hook<M> for OpenFolder {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        let world = run.context().world().clone();
+        if self.resume {
+            let now = run.saved().clone();
+            let engine = run.engine_mut();
+            let read = |folder: &std::path::Path, saved: &crate::trainer::Saved| engine.load_rank(folder, saved.step);
+            let saved = self.checkpoints.load(Which::Latest, &world, &now, read)?;
+            run.resume(saved);
+            return Ok(());
+        }
+        if run.is_first_rank() {
+            self.make()?;
+        }
+        // Nobody writes before the folder is there.
+        Ok(world.barrier()?)
+    }
+}

@@ -1,0 +1,27 @@
+//! Ends the run on all ranks after the same step.
+
+use crate::error::Result;
+use crate::segment::Segmented;
+use crate::trainer::hook::Hook;
+use crate::trainer::run::Run;
+use crate::trainer::stop::Stop;
+
+/// Ends the run once a [`Stop`] or a hook asks for it, on any rank. For every rank.
+#[derive(Clone, Debug, Default)]
+pub struct StopOnRequest(Stop);
+
+impl StopOnRequest {
+    /// Heeds this handle.
+    pub fn new(stop: Stop) -> Self {
+        Self(stop)
+    }
+}
+
+impl<M: Segmented> Hook<M> for StopOnRequest {
+    fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
+        if self.0.is_requested() {
+            run.request_end();
+        }
+        run.agree_to_end()
+    }
+}
