@@ -9,7 +9,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_core::data::ValidData;
 use epl_core::evaluate::{
-    Accuracy, Average, Classified, Evaluator, F1, LossTerms, MeanLoss, Measure, Perplexity, Values,
+    Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values,
 };
 use epl_core::testing::run;
 use epl_core::{Engine, EngineSettings, Epl, Loss, OneSegment, Result, Weights, WholeModel, launch, testing};
@@ -99,7 +99,7 @@ fn measured(engine: &Engine<Model>, samples: usize, batch: usize) -> Result<Valu
         .with(F1::new(CLASSES, Average::Micro).named("micro_f1"))
         .with(F1::new(CLASSES, Average::Of(4)).named("f1_of_4"));
     let mut loss =
-        Evaluator::new(valid(samples, batch), LossTerms::of).with(MeanLoss::of("nats")).with(Perplexity::of("nats"));
+        Evaluator::of_loss(valid(samples, batch)).with(MeanLoss::of("nats")).with(Perplexity::of("nats"));
     Ok([classes.measure(engine)?, loss.measure(engine)?].concat())
 }
 
@@ -206,7 +206,7 @@ fn what_cannot_be_measured_is_refused() {
         Evaluator::new(valid(7, 2), classified).with(Accuracy::top(1)).with(Accuracy::top(1)).measure(engine)
     });
     assert!(twice.contains("`accuracy`"), "{twice}");
-    let term = fails(|engine| Evaluator::new(valid(7, 2), LossTerms::of).with(Perplexity::of("bits")).measure(engine));
+    let term = fails(|engine| Evaluator::of_loss(valid(7, 2)).with(Perplexity::of("bits")).measure(engine));
     assert!(term.contains("`bits`") && term.contains("nats"), "{term}");
     let target = fails(|engine| {
         let forward = |model: &Model, batch: &Points| {

@@ -172,6 +172,9 @@ fn the_mesh_is_the_placement() {
     }
 }
 
+/// A configuration, a model in scopes, and what is said of both.
+type Refused = (Config, Box<dyn Fn(&Place) -> Two>, &'static str);
+
 fn refusal(config: &Config, model: impl Fn(&Place) -> Two) -> String {
     layout(config, model).unwrap_err().to_string()
 }
@@ -179,7 +182,7 @@ fn refusal(config: &Config, model: impl Fn(&Place) -> Two) -> String {
 #[test]
 fn what_cannot_be_laid_out_is_refused_with_both_numbers() {
     let named = |first: Strategy, second: Strategy| first_and_second(first.named("body"), second.named("head"));
-    let cases: [(Config, Box<dyn Fn(&Place) -> Two>, &str); 6] = [
+    let cases: [Refused; 6] = [
         (
             config(12, false),
             Box::new(named(Strategy::replicate(8), Strategy::split(8))),

@@ -11,7 +11,8 @@ use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::operation::{Call, Operation, PerMember};
 
-/// A collective about to be run.
+/// A collective about to be run. It is taken apart at once: a box would cost more than the room.
+#[expect(clippy::large_enum_variant)]
 pub(super) enum Prepared<const D: usize, K: Basic> {
     /// Nothing needs to be sent.
     Ready(Tensor<D, K>),

@@ -5,7 +5,7 @@ use epl_comm::ReduceOp;
 
 use super::measure::{Measure, Values, join};
 use crate::data::{EvaluationLoader, Share, ValidData};
-use crate::engine::Engine;
+use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
 
@@ -34,11 +34,19 @@ pub struct Evaluator<'a, M, B, O> {
 }
 
 type Load<B> = dyn Fn(Share, &Device) -> Result<EvaluationLoader<B>>;
-type Forward<'a, M, B, O> = dyn FnMut(&M, &B) -> Result<O> + 'a;
+type Forward<'a, M, B, O> = dyn FnMut(&M, &MicroBatch<B>) -> Result<O> + 'a;
 
 impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
     /// A pass over `data`, of which `forward` makes the outputs. The batches need not be those of the training.
-    pub fn new<I: 'static>(data: ValidData<I, B>, forward: impl FnMut(&M, &B) -> Result<O> + 'a) -> Self {
+    pub fn new<I: 'static>(data: ValidData<I, B>, mut forward: impl FnMut(&M, &B) -> Result<O> + 'a) -> Self {
+        Self::over(data, move |model, micro_batch| forward(model, &micro_batch.batch))
+    }
+
+    /// [`new`](Self::new), for a forward that needs the number of rows.
+    pub(super) fn over<I: 'static>(
+        data: ValidData<I, B>,
+        forward: impl FnMut(&M, &MicroBatch<B>) -> Result<O> + 'a,
+    ) -> Self {
         let load = move |share: Share, device: &Device| EvaluationLoader::start(&data, share, device);
         Self { load: Box::new(load), forward: Box::new(forward), measures: Vec::new() }
     }
@@ -80,7 +88,7 @@ impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
         let (forward, measures) = (&mut self.forward, &self.measures);
         let mut sums = vec![0.0; measures.iter().map(|measure| measure.sums()).sum()];
         engine.each_batch((self.load)(share, &device)?, |model, micro_batch| {
-            let output = forward(model, &micro_batch.batch)?;
+            let output = forward(model, micro_batch)?;
             if micro_batch.empty {
                 return Ok(());
             }

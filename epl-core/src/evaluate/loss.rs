@@ -1,7 +1,11 @@
 //! The mean of a loss term over a validation set, and its perplexity.
 
+use super::evaluator::Evaluator;
 use super::measure::{Measure, Values, mean};
+use crate::data::ValidData;
+use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
+use crate::loss::Term;
 use crate::segment::Segmented;
 
 /// The terms of a loss over some samples: their sums and weights, on the host.
@@ -9,19 +13,22 @@ use crate::segment::Segmented;
 pub struct LossTerms(Vec<(&'static str, f64, f64)>);
 
 impl LossTerms {
-    /// Runs a model over a batch: the forward of an [`Evaluator`](super::Evaluator) of these measures.
+    /// Runs a model over a batch: see [`Evaluator::of_loss`](super::Evaluator::of_loss).
     ///
     /// # Errors
     ///
     /// When the model has no segment, or a term without a weight.
-    pub fn of<M: Segmented>(model: &M, batch: &M::Batch) -> Result<Self> {
-        let weights = model.weights(batch);
+    pub fn of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> Result<Self> {
+        let (batch, rows) = (&micro_batch.batch, micro_batch.samples.len());
+        let weights = model.weights(batch).of(rows);
         let carry = (0..model.segments()).fold(None, |carry, index| Some(model.forward_segment(index, carry, batch)));
         let carry = carry.ok_or_else(|| Error::invalid("a model without a segment; it has at least one"))?;
         let loss = model.loss(carry, batch);
         loss.check(&weights)?;
-        let term = |term: crate::segment::Term| {
-            (term.name, term.sum.into_data().iter::<f64>().sum(), weights.get(term.name).unwrap_or(0.0))
+        let term = |term: Term| {
+            let weight = weights.get(term.name).unwrap_or(0.0);
+            let to_sum = term.to_sum(weight);
+            (term.name, term.value.into_data().iter::<f64>().sum::<f64>() * to_sum, weight)
         };
         Ok(Self(loss.terms.into_iter().map(term).collect()))
     }
@@ -37,6 +44,16 @@ impl LossTerms {
             let names: Vec<&str> = self.0.iter().map(|(name, _, _)| *name).collect();
             Error::invalid(format!("a loss of the terms {names:?} has no term `{name}`; name one of these"))
         })
+    }
+}
+
+impl<'a, M: Segmented + 'a> Evaluator<'a, M, M::Batch, LossTerms>
+where
+    M::Batch: 'static,
+{
+    /// A pass over `data` whose outputs are the terms of the model's loss.
+    pub fn of_loss<I: 'static>(data: ValidData<I, M::Batch>) -> Self {
+        Self::over(data, LossTerms::of)
     }
 }
 
