@@ -4,7 +4,7 @@
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
-//! - [`resnet`]: ResNet.
+//! - [`resnet`]: ResNet, its classes whole or split.
 #![warn(missing_docs)]
 
 pub mod text;
