@@ -10,6 +10,7 @@ use burn::{module::Module, tensor::Device, tensor::Tensor};
 use epl::data::{Loader, Share, ShuffledSampler, TrainData};
 use epl::prelude::*;
 
+/// Two linear layers.
 #[derive(Module, Debug)]
 pub struct Net {
     body: Linear,
@@ -29,6 +30,7 @@ impl Net {
     }
 }
 
+/// Makes columns of points.
 #[derive(Clone)]
 pub struct Columns;
 
@@ -40,16 +42,19 @@ impl Batcher<(f32, f32), Points> for Columns {
     }
 }
 
+/// A thousand points of a sine.
 pub fn data(seed: u64) -> epl::Result<TrainData<(f32, f32), Points>> {
     let points: Vec<(f32, f32)> = (0..1000).map(|i| i as f32 / 500.0 - 1.0).map(|x| (x, (3.0 * x).sin())).collect();
     let sampler = ShuffledSampler::new(points.len(), 50, seed)?;
     TrainData::new(InMemDataset::new(points), Columns, sampler)
 }
 
+/// The model and its optimizer.
 pub fn engine(epl: &Epl) -> epl::Result<Engine<WithLoss<Net, Points>>> {
     Engine::build(epl, |place| WithLoss::new(Net::new(place), Net::loss), &AdamWConfig::new())
 }
 
+/// Two ranks, two micro-batches.
 pub fn config() -> epl::Result<Config> {
     Ok(Config::new().with("cluster.ranks", 2)?.with("schedule.rate", 0.01)?.with("pipeline.num_micro_batch", 2)?)
 }

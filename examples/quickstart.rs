@@ -14,6 +14,7 @@ use epl::prelude::*;
 /// 20 integers a row, and the row's class.
 type Batch = (Tensor<2>, Tensor<1, Int>);
 
+/// Two linear layers.
 #[derive(Module, Debug)]
 pub struct Net {
     hidden: Linear,
@@ -21,6 +22,7 @@ pub struct Net {
 }
 
 impl Net {
+    /// Its first values come from the device.
     pub fn new(device: &Device) -> Self {
         Self { hidden: LinearConfig::new(20, 2).init(device), output: LinearConfig::new(2, 10).init(device) }
     }
@@ -45,6 +47,7 @@ fn sgd() -> SgdConfig {
     SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_momentum(0.9)))
 }
 
+/// The losses of plain Burn.
 pub fn plain(mut net: Net) -> Vec<f64> {
     let device = Device::default().autodiff();
     let (mut optimizer, mut losses) = (sgd().init(), Vec::new());

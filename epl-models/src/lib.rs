@@ -19,4 +19,4 @@ pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,
     TokenPairs, Tokenizer,
 };
-pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig, TopHits};
+pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig};

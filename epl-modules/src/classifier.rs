@@ -3,7 +3,7 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::nn::Initializer;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
 use epl_core::Place;
 
 use crate::argmax::split_argmax;
@@ -11,6 +11,7 @@ use crate::bridge::{Bridge, Crossing};
 use crate::cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig};
 use crate::invalid::refuse;
 use crate::linear::{SplitLinear, SplitLinearConfig, default_initializer};
+use crate::top_k::split_in_top_k;
 
 /// Configuration to create a [`SplitClassifier`] using the [init function](SplitClassifierConfig::init).
 #[derive(Config, Debug)]
@@ -84,14 +85,42 @@ impl SplitClassifier {
     ///
     /// Unwinds with an error when a row has no target, a target is no class, or a peer fails.
     pub fn forward_loss(&self, features: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-        let [rows, _] = features.dims();
-        if targets.dims() != [rows] {
-            let given = targets.dims()[0];
-            refuse(format!("a classifier takes a target for every row: got {rows} rows and {given} targets"));
-        }
-        let crossing = self.bridge.open(rows);
+        self.forward_loss_by(&self.cross_entropy, features, targets)
+    }
+
+    /// [`forward_loss`](Self::forward_loss) by another criterion.
+    ///
+    /// # Shapes
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn forward_loss_by(
+        &self,
+        criterion: &SplitCrossEntropy,
+        features: Tensor<2>,
+        targets: Tensor<1, Int>,
+    ) -> Tensor<1> {
+        let crossing = self.open(&features, &targets);
         let logits = self.linear.forward(crossing.gather(features));
-        crossing.count_once(self.cross_entropy.forward(logits, crossing.gather_ids(targets)))
+        crossing.count_once(criterion.forward(logits, crossing.gather_ids(targets)))
+    }
+
+    /// The logits of all classes: as much memory as the split is to save. Collective; not differentiable.
+    ///
+    /// # Shapes
+    ///
+    /// - features: `[rows, d_input]`
+    /// - output: `[rows, classes]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a peer fails.
+    pub fn logits(&self, features: Tensor<2>) -> Tensor<2> {
+        let crossing = self.bridge.open(features.dims()[0]);
+        crossing.own(self.linear.forward(crossing.gather(features)).all_gather())
     }
 
     /// The most likely class of every row; of equals, the lowest. Collective.
@@ -105,13 +134,38 @@ impl SplitClassifier {
     ///
     /// Unwinds with an error when a peer fails.
     pub fn predict(&self, features: Tensor<2>) -> Tensor<1, Int> {
-        let crossing: Crossing = self.bridge.open(features.dims()[0]);
+        let crossing = self.bridge.open(features.dims()[0]);
         crossing.own(split_argmax(self.linear.forward(crossing.gather(features))))
+    }
+
+    /// Whether the target of a row is among its `k` most likely classes; see [`split_in_top_k`]. Collective.
+    ///
+    /// # Shapes
+    ///
+    /// - features: `[rows, d_input]`
+    /// - targets and output: `[rows]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a row has no target, there are fewer classes than `k`, or a peer fails.
+    pub fn in_top_k(&self, features: Tensor<2>, targets: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
+        let crossing = self.open(&features, &targets);
+        let logits = self.linear.forward(crossing.gather(features));
+        crossing.own(split_in_top_k(logits, crossing.gather_ids(targets), k))
     }
 
     /// How many targets count: the weight of [`forward_loss`](Self::forward_loss).
     pub fn weight(&self, targets: &[i64]) -> f64 {
         self.cross_entropy.weight(targets)
+    }
+
+    /// The bridge, for rows with their targets.
+    fn open(&self, features: &Tensor<2>, targets: &Tensor<1, Int>) -> Crossing {
+        let ([rows, _], [given]) = (features.dims(), targets.dims());
+        if given != rows {
+            refuse(format!("a classifier takes a target for every row: got {rows} rows and {given} targets"));
+        }
+        self.bridge.open(rows)
     }
 }
 

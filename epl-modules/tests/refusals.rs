@@ -215,7 +215,7 @@ fn a_transformer_layer_that_does_not_fit_its_input() {
     refused(1, &["1 positions of 2 sequences", "[2, 4]", "with_tokens"], |epl| {
         let layer = config().with_experts(Some(LayerExpertsConfig::new(2))).init(epl.place());
         let mut cache = TransformerCache::new();
-        layer.forward_cache(TransformerInput::new(x(epl)).causal(), &mut cache).hidden;
+        let _ = layer.forward_cache(TransformerInput::new(x(epl)).causal(), &mut cache);
         let padding = Tensor::<2, Bool>::full([2, 4], false, epl.place().device());
         let next = TransformerInput::new(x(epl).narrow(1, 0, 1)).causal().with_padding(padding);
         layer.forward_cache(next, &mut cache).hidden

@@ -27,6 +27,12 @@ pub struct Args {
     /// The model, by name [default: tiny, of a folder resnet18]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// At least so many classes, which need not all occur
+    #[arg(long, value_name = "N")]
+    classes: Option<usize>,
+    /// Divide the classes over the ranks, which each hold the backbone
+    #[arg(long)]
+    pub split: bool,
     /// Replicas of the model
     #[arg(long, value_name = "D")]
     data: Option<usize>,
@@ -58,6 +64,7 @@ impl Args {
         if !config.is_given("dist.data_parallel_size") {
             config.set("dist.data_parallel_size", 2)?;
         }
+        config.cluster.colocate_split_and_replicate |= self.split;
         if self.images.is_some() && self.valid.is_none() {
             // There is nothing to evaluate on.
             config.train.eval_every = None;
@@ -76,9 +83,10 @@ impl Args {
         self.size.unwrap_or(if self.images.is_some() { 224 } else { 32 })
     }
 
-    /// The model for so many classes.
+    /// The model for so many classes, or more.
     pub fn model(&self, classes: usize) -> epl::Result<ResNetConfig> {
         let default = if self.images.is_some() { "resnet18" } else { "tiny" };
+        let classes = classes.max(self.classes.unwrap_or(0));
         ResNetConfig::preset(self.model.as_deref().unwrap_or(default), classes)
     }
 }

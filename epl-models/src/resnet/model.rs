@@ -1,10 +1,12 @@
 //! The whole model.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use epl_comm::{Error, unwind};
-use epl_core::{Context, Place};
-use epl_modules::{ReplicatedLinear, ReplicatedLinearConfig, SplitLinear, SplitLinearConfig};
+use epl_core::{Context, Place, Strategy};
+use epl_modules::{
+    ReplicatedLinear, ReplicatedLinearConfig, SplitClassifier, SplitClassifierConfig, SplitLinear, SplitLinearConfig,
+};
 
 use super::backbone::Backbone;
 use super::class_layer::ClassLayer;
@@ -43,6 +45,21 @@ impl ResNetConfig {
     /// Unwinds with an error when a number is impossible, or there are fewer classes than ranks of the tensor axis.
     pub fn init_split(&self, place: &Place) -> ResNet<SplitLinear> {
         self.init_with(place, |place| SplitLinearConfig::new(self.features(), self.classes).init(place))
+    }
+
+    /// Lays out a model for so many classes that no rank is to hold all of them: on each of `devices` ranks the whole
+    /// backbone, for rows of its own, and a part of the classes, for the rows of all. It needs
+    /// `cluster.colocate_split_and_replicate`.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible, or there are fewer classes than devices.
+    pub fn init_colocated(&self, devices: usize, place: &Place) -> ResNet<SplitClassifier> {
+        let (backbone, classes) = (Strategy::replicate(devices).named("backbone"), Strategy::split(devices).named("classes"));
+        let layer = SplitClassifierConfig::new(self.features(), self.classes);
+        place.default_strategy(backbone, |place| {
+            self.init_with(place, |place| place.scope(classes, |place| layer.init(place)))
+        })
     }
 
     /// Lays out a model with a class layer of the caller's, from [`features`](Self::features) to
@@ -87,6 +104,16 @@ impl<C: ClassLayer> ResNet<C> {
     /// - pixels: `[rows, channels, height, width]`
     /// - output: `[rows, classes]`
     pub fn forward(&self, pixels: Tensor<4>) -> Tensor<2> {
-        self.class_layer.logits(self.backbone.forward(pixels), &self.context).all_gather()
+        self.class_layer.logits(self.backbone.forward(pixels), &self.context)
+    }
+
+    /// Whether the label of an image is among its `k` most likely classes. Collective as [`forward`](Self::forward).
+    ///
+    /// # Shapes
+    ///
+    /// - pixels: `[rows, channels, height, width]`
+    /// - labels and output: `[rows]`
+    pub fn in_top_k(&self, pixels: Tensor<4>, labels: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
+        self.class_layer.in_top_k(self.backbone.forward(pixels), labels, k, &self.context)
     }
 }

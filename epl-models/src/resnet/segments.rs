@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use epl_core::{Loss, Segmented, Weights};
 use epl_modules::SplitCrossEntropyConfig;
 
-use super::class_layer::ClassLayer;
+use super::class_layer::{ClassLayer, Labels};
 use super::model::ResNet;
 use crate::vision::{IGNORED, ImageBatch};
 
@@ -46,12 +46,12 @@ impl<C: ClassLayer> Segmented for ResNet<C> {
     }
 
     fn loss(&self, carry: Tensor<4>, batch: &ImageBatch) -> Loss {
-        // The class layer belongs to the last segment, which leaves its logits in the layout of that layer.
-        let logits = self.class_layer.logits(carry.flatten(1, 3), self.context());
         // Smoothing is a means of training; what is evaluated is the likelihood.
         let smoothing = if self.context().is_training() { self.config().label_smoothing } else { 0.0 };
         let criterion =
             SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init();
-        Loss::new().with(CROSS_ENTROPY, criterion.forward(logits, batch.labels.clone()), 1.0)
+        let labels = Labels { classes: batch.labels.clone(), criterion: &criterion };
+        let sum = self.class_layer.loss(carry.flatten(1, 3), labels, self.context());
+        Loss::new().with(CROSS_ENTROPY, sum, 1.0)
     }
 }
