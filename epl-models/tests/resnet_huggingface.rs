@@ -56,8 +56,8 @@ fn errors<C: ClassLayer>(
 }
 
 fn check(mesh: (usize, usize, usize), split: bool) {
-    let (folder, config) = resnet::open(folder()).unwrap();
-    let reference = read_io(folder.path()).unwrap();
+    let (folder, config) = resnet::open(folder()).expect("the fixture is there");
+    let reference = read_io(folder.path()).expect("the fixture has outputs");
     let config = config.with_fixed_statistics(true);
     let all = run(mesh, |epl| match split {
         true => errors(&epl, &folder, &reference, epl.build(|at| config.init_split(at))?),
