@@ -56,8 +56,8 @@ fn errors<C: ClassLayer>(
 }
 
 fn check(mesh: (usize, usize, usize), split: bool) {
-    let (folder, config) = resnet::open(folder()).expect("the fixture can be opened");
-    let reference = read_io(folder.path()).expect("the fixture can be read");
+    let (folder, config) = resnet::open(folder()).expect("the fixture is there");
+    let reference = read_io(folder.path()).expect("the fixture has outputs");
     let config = config.with_fixed_statistics(true);
     let all = run(mesh, |epl| match split {
         true => errors(&epl, &folder, &reference, epl.build(|at| config.init_split(at))?),
@@ -92,7 +92,7 @@ fn rows_over_the_data_axis() {
 
 #[test]
 fn running_statistics_are_read() {
-    let (folder, config) = resnet::open(folder()).expect("the fixture can be opened");
+    let (folder, config) = resnet::open(folder()).unwrap();
     let parameters = run((1, 1, 1), |epl| {
         let built = epl.build(|at| config.init(at))?;
         let built = built.try_map(|model, plan| Ok(resnet::load(model, &plan.records, &folder)?))?;
@@ -108,7 +108,7 @@ fn running_statistics_are_read() {
 
 #[test]
 fn the_shape_is_that_of_the_folder() {
-    let (_, config) = resnet::open(folder()).expect("the fixture can be opened");
+    let (_, config) = resnet::open(folder()).unwrap();
     let expected = ResNetConfig::new(10)
         .with_embedding_size(8)
         .with_hidden_sizes(vec![16, 32, 48, 64])
