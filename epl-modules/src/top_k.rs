@@ -12,7 +12,7 @@ use crate::invalid::refuse;
 
 /// The ids of the `k` largest logits of every row, the largest first. Collective over the group of `logits`.
 ///
-/// Only k numbers and k ids a rank and row cross the axis. It is not differentiable.
+/// Only k numbers and k ids a rank and row cross the axis. It goes over the logits k times, and is not differentiable.
 ///
 /// # Shapes
 ///

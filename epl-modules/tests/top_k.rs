@@ -123,7 +123,7 @@ fn nan_counts_as_infinity() {
 fn ids_above_2_to_the_24_are_exact() {
     const BASE: usize = 1 << 24;
     let classes = BASE + 9;
-    let largest = [(BASE + 1, 5.0), (BASE + 3, 4.0), (BASE + 2, 3.0), (BASE - 1, 2.0), (BASE + 7, 1.0), (0, 0.5)];
+    let largest = [(BASE + 1, 5.0), (BASE + 7, 4.0), (BASE + 2, 3.0)];
     for ranks in [1, 2, 3] {
         testing::run((1, ranks, 1), |epl| {
             let (group, device) = (epl.context().tensor(), Device::flex());
@@ -137,11 +137,11 @@ fn ids_above_2_to_the_24_are_exact() {
             let ids: Vec<i64> = split_top_k(logits(), largest.len()).into_data().iter().collect();
             assert_eq!(ids, largest.map(|(id, _)| id as i64), "{ranks} ranks");
             let is = |found: Tensor<1, burn::tensor::Bool>| found.into_data().iter::<bool>().next();
-            for (place, id) in (BASE - 2..BASE + 5).map(|id| (largest.iter().position(|(at, _)| *at == id), id)) {
+            for (place, id) in (BASE..BASE + 3).map(|id| (largest.iter().position(|(at, _)| *at == id), id)) {
                 let target = Tensor::<1, Int>::from_data([id as i64], &device);
                 assert_eq!(is(split_equal(logits(), target.clone())), Some(place == Some(0)), "{id}, {ranks} ranks");
-                let expected = place.is_some_and(|place| place < 3);
-                assert_eq!(is(split_in_top_k(logits(), target, 3)), Some(expected), "{id}, {ranks} ranks");
+                let expected = place.is_some_and(|place| place < 2);
+                assert_eq!(is(split_in_top_k(logits(), target, 2)), Some(expected), "{id}, {ranks} ranks");
             }
             Ok(())
         });

@@ -8,6 +8,7 @@ use epl_modules::{
     TransformerLayerConfig,
 };
 
+use super::net::alone;
 use super::{host, noise};
 
 fn tensor(stream: usize, shape: [usize; 3], epl: &Epl) -> Tensor<3> {
@@ -26,7 +27,7 @@ pub(crate) fn token_by_token(limit: f64) {
                     .with_experts(experts);
                 for ranks in [1, 2] {
                     testing::run((1, ranks, 1), |epl| {
-                        let layer = config.init(&epl.place().child("layer"));
+                        let layer = alone(&config, &epl)?;
                         epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
                         check(&layer, &epl, cross, limit);
                         Ok(())

@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use epl_core::{Loss, Place, Weights, WholeModel};
+use epl_core::{Epl, Loss, OneSegment, Place, Result, Weights, WholeModel};
 use epl_modules::{
     RelativeBias, RelativeBiasConfig, ReplicatedLinear, ReplicatedLinearConfig, RouterLosses, TokenMask,
-    TransformerInput, TransformerLayer, TransformerOutput,
+    TransformerInput, TransformerLayer, TransformerLayerConfig, TransformerOutput,
 };
 
 use super::case::{Case, D_MODEL, HEADS, LENGTHS};
@@ -20,6 +20,30 @@ pub(crate) struct Net {
     layers: Vec<TransformerLayer>,
     #[module(skip)]
     causal: bool,
+}
+
+/// One layer alone.
+#[derive(Module, Debug)]
+pub(crate) struct Alone {
+    layer: TransformerLayer,
+}
+
+impl WholeModel for Alone {
+    type Batch = ();
+
+    fn weights(&self, _batch: &()) -> Weights {
+        Weights::new()
+    }
+
+    fn forward_loss(&self, _batch: &()) -> Loss {
+        Loss::new()
+    }
+}
+
+/// The layer of this configuration, whose first values every rank has drawn when the others had.
+pub(crate) fn alone(config: &TransformerLayerConfig, epl: &Epl) -> Result<TransformerLayer> {
+    let built = epl.build(|place| OneSegment { model: Alone { layer: config.init(&place.child("layer")) } })?;
+    Ok(built.into_inner().model.layer)
 }
 
 /// Samples, padded to the longest.
