@@ -43,7 +43,7 @@ fn run(config: &Config, build: impl Fn(&Epl) -> epl::Result<Built<Model>> + Sync
             let number = |at: usize| ((at * 7919 + seed * 104_729) as f32 * 0.618_034).fract() - 0.5;
             let values: Vec<f32> = (0..3 * 5 * 4).map(number).collect();
             let samples: Vec<u64> = (0..3).map(|row| (seed * 3 + row) as u64).collect();
-            MicroBatch::new(Tensor::from_data(TensorData::new(values, [3, 5, 4]), epl.place()), samples)
+            MicroBatch::new(Tensor::from_data(TensorData::new(values, [3, 5, 4]), epl.place().device()), samples)
         };
         let gradients = engine.gradients(vec![batch(rank)])?.1;
         engine.step(vec![batch(rank)], 0.1)?;
@@ -60,12 +60,12 @@ fn net(at: &Place, experts: impl Fn(&Place) -> Moe) -> Net {
 fn experts_in_a_split_scope_are_divided_over_the_replica() -> epl::Result<()> {
     let moe = MoeConfig::new(8, 16, 4);
     let numbers = Config::new().with("dist.data_parallel_size", RANKS)?.with("dist.expert_parallel_size", RANKS)?;
-    let by_numbers =
-        run(&numbers, |epl| epl.build(|at| WithLoss::new(net(at, |at| moe.init(at)), Net::loss)));
+    let by_numbers = run(&numbers, |epl| epl.build(|at| WithLoss::new(net(at, |at| moe.init(at)), Net::loss)));
     let words = Config::new().with("cluster.ranks", RANKS)?.with("cluster.colocate_split_and_replicate", true)?;
     let by_words = run(&words, |epl| {
         epl.build(|at| {
-            let net = at.default_strategy(Strategy::replicate(RANKS), |at| net(at, |at| at.split(RANKS, |at| moe.init(at))));
+            let net =
+                at.default_strategy(Strategy::replicate(RANKS), |at| net(at, |at| at.split(RANKS, |at| moe.init(at))));
             WithLoss::new(net, Net::loss)
         })
     });

@@ -8,9 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_core::data::ValidData;
-use epl_core::evaluate::{
-    Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values,
-};
+use epl_core::evaluate::{Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values};
 use epl_core::testing::run;
 use epl_core::{Engine, EngineSettings, Epl, Loss, OneSegment, Result, Weights, WholeModel, launch, testing};
 
@@ -98,8 +96,7 @@ fn measured(engine: &Engine<Model>, samples: usize, batch: usize) -> Result<Valu
         .with(F1::new(CLASSES, Average::Macro))
         .with(F1::new(CLASSES, Average::Micro).named("micro_f1"))
         .with(F1::new(CLASSES, Average::Of(4)).named("f1_of_4"));
-    let mut loss =
-        Evaluator::of_loss(valid(samples, batch)).with(MeanLoss::of("nats")).with(Perplexity::of("nats"));
+    let mut loss = Evaluator::of_loss(valid(samples, batch)).with(MeanLoss::of("nats")).with(Perplexity::of("nats"));
     Ok([classes.measure(engine)?, loss.measure(engine)?].concat())
 }
 

@@ -78,7 +78,10 @@ fn each_rank_holds_a_quarter_of_the_class_layer_and_of_its_state() {
         let least = quarter + whole_backbone;
         // Names and shapes take a little beside the numbers; Adam keeps two of each.
         assert!((least..least + 10_000).contains(&model), "{model} bytes of parameters, {least} expected");
-        assert!((2 * least..2 * least + 10_000).contains(&optimizer), "{optimizer} bytes of state, {least} twice expected");
+        assert!(
+            (2 * least..2 * least + 10_000).contains(&optimizer),
+            "{optimizer} bytes of state, {least} twice expected"
+        );
     }
 }
 

@@ -44,7 +44,8 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
         .with_invariant("classes", &task.classes)?;
     if let Some(valid) = &task.valid {
         let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
-        let top = |name: &str, place: usize| Accuracy::of(name, move |right: &[Tensor<1, Bool>; 2]| right[place].clone());
+        let top =
+            |name: &str, place: usize| Accuracy::of(name, move |right: &[Tensor<1, Bool>; 2]| right[place].clone());
         let evaluator = Evaluator::new(valid.clone(), judge).with(top("top1", 0)).with(top("top5", 1));
         trainer = trainer.with_valid(valid).with_evaluator(evaluator);
     }

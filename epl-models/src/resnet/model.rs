@@ -55,7 +55,8 @@ impl ResNetConfig {
     ///
     /// Unwinds with an error when a number is impossible, or there are fewer classes than devices.
     pub fn init_colocated(&self, devices: usize, place: &Place) -> ResNet<SplitClassifier> {
-        let (backbone, classes) = (Strategy::replicate(devices).named("backbone"), Strategy::split(devices).named("classes"));
+        let (backbone, classes) =
+            (Strategy::replicate(devices).named("backbone"), Strategy::split(devices).named("classes"));
         let layer = SplitClassifierConfig::new(self.features(), self.classes);
         place.default_strategy(backbone, |place| {
             self.init_with(place, |place| place.scope(classes, |place| layer.init(place)))
