@@ -9,7 +9,6 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig, momentum::MomentumConfig};
 use burn::{module::Module, tensor::Device, tensor::Int, tensor::Tensor};
-use epl::prelude::*;
 
 /// 20 integers a row, and the row's class.
 type Batch = (Tensor<2>, Tensor<1, Int>);
@@ -62,8 +61,8 @@ pub fn plain(mut net: Net) -> Vec<f64> {
 
 /// The losses, as every rank sees them.
 pub fn parallel(ranks: usize, net: &Net) -> epl::Result<Vec<Vec<f64>>> {
-    epl::launch(&Config::new().with("cluster.ranks", ranks)?, |epl| {
-        let mut net = Engine::build(&epl, |_| WithLoss::new(net.clone(), Net::loss), &sgd())?;
+    epl::launch(&epl::Config::new().with("cluster.ranks", ranks)?, |epl| {
+        let mut net = epl::Engine::build(&epl, |_| epl::WithLoss::new(net.clone(), Net::loss), &sgd())?;
         batches(epl.place()).take(10).map(|batch| Ok(net.step_whole(&batch, 0.001)?.loss)).collect()
     })
 }

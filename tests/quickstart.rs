@@ -29,6 +29,7 @@ fn three_lines_are_added_to_plain_burn() {
         }
     }
     assert!(added.len() <= 3, "{added:#?}");
+    assert!(!SOURCE.contains("use epl"), "an import would be a line more");
 }
 
 #[test]

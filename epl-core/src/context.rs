@@ -182,7 +182,7 @@ impl Context {
     }
 
     /// The ranks that hold the other slices of this rank's split layers. In a `split` scope that is colocated with
-    /// replicated parts these are the ranks of the replica.
+    /// replicated parts these are the ranks of the replica, which run rows of their own before a bridge.
     pub fn tensor(&self) -> &ProcessGroup {
         self.axis(Axis::Tensor)
     }
@@ -307,6 +307,14 @@ impl Context {
     /// Forgets all declarations: a plan has read them.
     pub(crate) fn take_shardings(&self) -> HashMap<ParamId, Sharding> {
         core::mem::take(&mut self.state().shardings)
+    }
+
+    /// Forgets what was declared for another model: another is about to be made.
+    pub(crate) fn forget_model(&self) {
+        let mut state = self.state();
+        state.layers.clear();
+        state.shardings.clear();
+        state.scopes = Scopes::default();
     }
 
     /// What the scopes around the model's parts said so far.

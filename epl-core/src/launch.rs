@@ -160,14 +160,15 @@ impl Epl {
     /// When the scopes cannot be laid out.
     pub fn layout<M: Module>(&self, model: impl FnOnce(&Place) -> M) -> Result<Option<Layout>> {
         let place = self.place.clone();
+        place.context().forget_model();
         epl_comm::catch(|| model(&place))?;
-        place.context().take_shardings();
         Ok(self.resolve(place.context())?.0)
     }
 
     /// Makes the model in the mesh that its scopes ask for.
     fn lay<M: Module>(&self, model: &mut impl FnMut(&Place) -> M) -> Result<Laid<M>> {
         let mut place = self.place.clone();
+        place.context().forget_model();
         let mut made = epl_comm::catch(|| model(&place))?;
         let (mut layout, mut owners) = self.resolve(place.context())?;
         let context = place.context();
@@ -175,16 +176,19 @@ impl Epl {
         if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
             // Its layers were made for the mesh of `dist.*`.
             drop(made);
-            context.take_shardings();
             let (world, seed) = (self.world.clone(), self.config.train.seed);
             let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
             place = Place::new(place.device().clone(), context);
             made = epl_comm::catch(|| model(&place))?;
             let (again, new_owners) = self.resolve(place.context())?;
             if again != layout {
-                return Err(Error::invalid(
-                    "the model opens other scopes when it is made a second time; open the same",
-                ));
+                let shown = |layout: &Option<Layout>| layout.as_ref().map_or("none".to_string(), Layout::to_string);
+                return Err(Error::invalid(format!(
+                    "the model opens other scopes when it is made a second time; open the same, at the place that the \
+                     closure is given\nfirst: {}\nsecond: {}",
+                    shown(&layout),
+                    shown(&again)
+                )));
             }
             (layout, owners) = (again, new_owners);
         }

@@ -166,8 +166,16 @@ impl Loss {
         self
     }
 
-    /// Checks that every term has a weight.
-    pub(crate) fn check(&self, weights: &TermWeights) -> Result<()> {
+    /// Checks that every term has a weight, and that no mean is over nothing, unless nothing counts.
+    pub(crate) fn check(&self, weights: &TermWeights, is_stand_in: bool) -> Result<()> {
+        let is_empty = |term: &&Term| term.kind == TermKind::Mean && weights.get(term.name) == Some(0.0);
+        if let (Some(term), false) = (self.terms.iter().find(is_empty), is_stand_in) {
+            return Err(Error::invalid(format!(
+                "the loss term `{}` is a mean over 0 of what its weight counts in a micro-batch that counts; return its \
+                 sum with `Loss::with`, or give the micro-batch the numbers of its samples",
+                term.name
+            )));
+        }
         match self.terms.iter().find(|term| weights.get(term.name).is_none()) {
             Some(term) => Err(Error::invalid(format!(
                 "the loss has a term `{}`, and the model's `weights` names only {:?}; a term without a weight would \

@@ -3,14 +3,14 @@
 use core::ops::Deref;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use burn::module::{Module, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::cluster::Axis;
 use crate::context::{Context, Part, Sharding};
-use crate::layout::{LayoutError, Strategy, StrategyKind};
+use crate::layout::{Strategy, StrategyKind};
 
 /// Where a part of the model goes.
 ///
@@ -21,8 +21,6 @@ pub struct Place {
     device: Device,
     context: Context,
     path: String,
-    /// The scope that is open here.
-    scope: Option<String>,
 }
 
 impl Deref for Place {
@@ -36,7 +34,7 @@ impl Deref for Place {
 impl Place {
     /// The root of a model on a device.
     pub fn new(device: Device, context: Context) -> Self {
-        Self { device, context, path: String::new(), scope: None }
+        Self { device, context, path: String::new() }
     }
 
     /// The rank's context.
@@ -101,9 +99,9 @@ impl Place {
     /// Unwinds with an error in an open scope, as strategies do not nest, and when another scope has the same name.
     pub fn scope<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
         let context = self.context.of_part(self.part_of(strategy.kind));
-        let (number, name) = self.open(strategy, false);
-        let part = part(&Place { context, scope: Some(name), ..self.clone() });
-        self.context.scopes(|scopes| scopes.claim(number, &part));
+        let number = self.open(strategy, false);
+        let part = part(&Place { context, ..self.clone() });
+        self.context.scopes(|scopes| scopes.close(number, &part));
         part
     }
 
@@ -115,9 +113,9 @@ impl Place {
     /// As [`scope`](Self::scope); scopes inside are allowed.
     pub fn default_strategy<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
         let context = self.context.of_part(self.part_of(strategy.kind));
-        let (number, _) = self.open(strategy, true);
+        let number = self.open(strategy, true);
         let part = part(&Place { context, ..self.clone() });
-        self.context.scopes(|scopes| scopes.claim(number, &part));
+        self.context.scopes(|scopes| scopes.close(number, &part));
         part
     }
 
@@ -128,59 +126,84 @@ impl Place {
         }
     }
 
-    /// The number of the new scope, and what it is called.
-    fn open(&self, strategy: Strategy, is_default: bool) -> (usize, String) {
-        let name = strategy.to_string();
-        let opened = match self.scope.clone() {
-            Some(outer) => Err(LayoutError::Nested { outer, inner: name.clone() }),
-            None => self.context.scopes(|scopes| scopes.open(strategy, is_default)),
-        };
-        match opened {
-            Ok(number) => (number, name),
-            Err(error) => epl_comm::unwind(epl_comm::Error::invalid(error.to_string())),
+    /// The number of the new scope.
+    fn open(&self, strategy: Strategy, is_default: bool) -> usize {
+        match self.context.scopes(|scopes| scopes.open(strategy, is_default)) {
+            Ok(number) => number,
+            Err(error) => refuse(error.to_string()),
         }
     }
 
     /// The place of what divides its work over the mesh by itself, such as experts, wherever it stands.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error behind a bridge, where each rank would do the work of all.
     #[must_use]
     pub fn on_mesh(&self) -> Place {
+        if self.is_behind_bridge() {
+            refuse(format!("{}: it takes the rows of its own rank; make it before the bridge", self.path));
+        }
         Place { context: self.context.of_part(Part::Mesh), ..self.clone() }
     }
 
-    /// The place behind a bridge: of layers that get the rows of all ranks of the replica. Where these run the same rows
-    /// anyway it is this one.
+    /// Makes the layers behind a bridge, which get the rows of all ranks of the replica. Where these run the same rows
+    /// anyway, it is this place.
     ///
-    /// A layer that is made here must divide its parameters, and its input must be gathered over
-    /// [`Context::tensor`]; what it computes counts once for all these ranks.
-    #[must_use]
-    pub fn behind_bridge(&self) -> Place {
+    /// Their input must be gathered over [`Context::tensor`]; what they compute counts once for all these ranks.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a parameter is held whole: its gradient would count several times.
+    pub fn behind_bridge<M: Module>(&self, layers: impl FnOnce(&Place) -> M) -> M {
         let part = match self.context.part() {
             Part::Mesh => Part::Mesh,
             Part::Colocated { .. } => Part::Colocated { gathered: true },
         };
-        Place { context: self.context.of_part(part), ..self.clone() }
+        let layers = layers(&Place { context: self.context.of_part(part), ..self.clone() });
+        if part != Part::Mesh && self.context.tensor().size() > 1 {
+            let mut whole = FindWhole { context: &self.context, found: false };
+            layers.visit(&mut whole);
+            if whole.found {
+                self.refuse_whole();
+            }
+        }
+        layers
     }
 
-    /// Refuses a parameter that the layout would make wrong: see [`Part`].
+    /// Whether the rows of several ranks have been gathered for the layers of this place.
+    pub fn is_behind_bridge(&self) -> bool {
+        self.context.part() == Part::Colocated { gathered: true }
+    }
+
+    fn refuse_whole(&self) -> ! {
+        refuse(format!(
+            "{}: behind a bridge all {} ranks of the `split` scope run the same rows, and a parameter that each holds \
+             whole would count them several times: divide it (a row split: without its bias), or make it before the \
+             bridge",
+            self.name(),
+            self.context.tensor().size()
+        ))
+    }
+
+    fn name(&self) -> &str {
+        if self.path.is_empty() { "a layer" } else { &self.path }
+    }
+
+    /// Refuses a parameter that the layout would make wrong.
     fn check_part(&self, cuts: &[(Axis, usize)]) {
         let is_cut = cuts.iter().any(|(axis, _)| *axis == Axis::Tensor);
-        let reason = match self.context.part() {
-            _ if self.context.tensor().size() == 1 => return,
-            Part::Colocated { gathered: false } if is_cut => {
-                "each of them runs rows of its own, and a split layer needs the same rows on all: use SplitClassifier, \
-                 or make the layer behind a Bridge"
-            }
-            Part::Colocated { gathered: true } if !is_cut => {
-                "behind a bridge they all run the same rows, and a parameter that each holds whole would count them \
-                 several times: divide it, or make it before the bridge"
-            }
-            _ => return,
-        };
-        epl_comm::unwind(epl_comm::Error::invalid(format!(
-            "{}: a `split` scope is colocated with replicated parts on {} ranks; {reason}",
-            if self.path.is_empty() { "a layer" } else { &self.path },
-            self.context.tensor().size()
-        )));
+        match self.context.part() {
+            _ if self.context.tensor().size() == 1 => {}
+            Part::Colocated { gathered: false } if is_cut => refuse(format!(
+                "{}: a `split` scope is colocated with replicated parts on {} ranks, which run rows of their own, and a \
+                 split layer needs the same rows on all: use SplitClassifier, or make the layer behind a Bridge",
+                self.name(),
+                self.context.tensor().size()
+            )),
+            Part::Colocated { gathered: true } if !is_cut => self.refuse_whole(),
+            _ => {}
+        }
     }
 
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.
@@ -255,6 +278,24 @@ impl Place {
         self.context.declare_sharding(id, sharding);
         Param::uninitialized(id, draw, self.device.clone(), true, mine.into())
     }
+}
+
+/// Looks for a parameter that no layer declared as divided over the tensor axis of its part.
+struct FindWhole<'a> {
+    context: &'a Context,
+    found: bool,
+}
+
+impl ModuleVisitor for FindWhole<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let sharding = self.context.sharding(param.id);
+        self.found |= sharding.is_none_or(|sharding| sharding.cuts.is_empty());
+    }
+}
+
+#[cold]
+fn refuse(message: String) -> ! {
+    epl_comm::unwind(epl_comm::Error::invalid(message))
 }
 
 /// A hash that does not change between runs, processes or ranks.

@@ -13,6 +13,8 @@ pub(crate) struct Scopes {
     opened: Vec<Opened>,
     /// The scope in which a parameter was made, by the number of that.
     owners: HashMap<ParamId, usize>,
+    /// The scope that is open, by its name.
+    current: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -26,20 +28,29 @@ impl Scopes {
     ///
     /// # Errors
     ///
-    /// When another one has the same name.
+    /// When a scope is open, whatever place this one is opened at, or another one has the same name.
     pub fn open(&mut self, strategy: Strategy, is_default: bool) -> Result<usize, LayoutError> {
         let number = self.opened.len();
+        let said = strategy.to_string();
+        if let Some(outer) = self.current.clone() {
+            return Err(LayoutError::Nested { outer, inner: said });
+        }
         let Strategy { kind, devices, name } = strategy;
         let name = name.unwrap_or_else(|| number.to_string());
         if self.opened.iter().any(|other| other.graph.name == name) {
             return Err(LayoutError::SameName { name });
         }
+        if !is_default {
+            self.current = Some(said);
+        }
         self.opened.push(Opened { graph: TaskGraph { name, kind, devices }, is_default });
         Ok(number)
     }
 
-    /// Records the parameters of a part that was made in a scope, but for those of scopes inside a default strategy.
-    pub fn claim<M: Module>(&mut self, number: usize, part: &M) {
+    /// Closes a scope and records the parameters of the part that was made in it, but for those of scopes inside a
+    /// default strategy.
+    pub fn close<M: Module>(&mut self, number: usize, part: &M) {
+        self.current = None;
         struct Claimer<'a>(&'a mut HashMap<ParamId, usize>, usize);
         impl ModuleVisitor for Claimer<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

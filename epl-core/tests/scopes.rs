@@ -165,8 +165,10 @@ fn the_mesh_is_the_placement() {
         for replica in 0..layout.replicas() {
             for graph in 0..layout.task_graphs().len() {
                 let together = layout.ranks(replica, graph);
-                let stage = |rank: &usize| mesh.coordinate(*rank).pipeline;
-                assert!(together.iter().all(|rank| stage(rank) == stage(&together[0])), "{layout}\n{mesh}");
+                let axis = if sizes[3] > 1 { Axis::Expert } else { Axis::Tensor };
+                // Of `replicate` alone the mesh has no axis.
+                assert!(sizes[2] * sizes[3] == 1 || mesh.group(axis, together[0]) == together, "{layout}\n{mesh}");
+                assert_eq!(mesh.coordinate(together[0]).pipeline, if sizes[1] > 1 { graph } else { 0 }, "{mesh}");
             }
         }
     }

@@ -89,10 +89,11 @@ fn each_rank_holds_a_quarter_of_the_class_layer_and_of_its_state() {
 /// of them.
 #[test]
 fn a_step_sends_what_the_bridge_needs_and_no_more() {
-    let ((), traffic) = launch_dry(&config(), 0, |epl| {
+    let (label, traffic) = launch_dry(&config(), 0, |epl| {
         let mut engine = engine(&epl)?;
         let batch = micro_batch(&engine, 0);
-        engine.step(vec![batch], 0.01).map(|_| ())
+        let label = batch.batch.1.dtype().size();
+        engine.step(vec![batch], 0.01).map(|_| label)
     })
     .unwrap();
     let sent = |operation: &str| -> u64 {
@@ -100,10 +101,10 @@ fn a_step_sends_what_the_bridge_needs_and_no_more() {
         traffic.entries().iter().filter(of).map(|entry| entry.sent).sum()
     };
     let (others, all_rows) = (RANKS - 1, RANKS * ROWS);
-    let (float, id) = (size_of::<f32>(), size_of::<i64>());
+    let (float, count) = (size_of::<f32>(), size_of::<i64>());
     // Row counts and stand-ins; features; labels: all rows pass every link of a ring but the one to their owner.
-    let counts = others * 2 * id;
-    let gathered = others * ROWS * (FEATURES * float + id);
+    let counts = others * 2 * count;
+    let gathered = others * ROWS * (FEATURES * float + label);
     assert_eq!(sent("all_gather") as usize, counts + gathered, "{traffic}");
     // Back: the gradients of all rows' features, a part for each rank.
     assert_eq!(sent("reduce_scatter(sum)") as usize, others * ROWS * FEATURES * float, "{traffic}");

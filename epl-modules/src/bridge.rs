@@ -18,6 +18,7 @@ use burn::tensor::{Int, Tensor};
 use epl_comm::{Copied, ProcessGroup, ReduceOp, custom_vjp, unwind};
 use epl_core::{Context, Place};
 
+use crate::invalid::refuse;
 use crate::linear::Operand;
 
 /// Gathers the rows of the ranks that share a split part. Where they run the same rows it does nothing.
@@ -28,9 +29,16 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// The bridge to the split part at a place. The layers of that part are made at
+    /// The bridge to the split part at a place. The layers of that part are made in
     /// [`Place::behind_bridge`](epl_core::Place::behind_bridge).
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error behind another bridge: the rows would be gathered twice.
     pub fn new(place: &Place) -> Self {
+        if place.is_behind_bridge() {
+            refuse(format!("{}: a bridge behind a bridge; make it at the place of the `split` scope", place.path()));
+        }
         Self { context: place.context().clone() }
     }
 
@@ -83,6 +91,11 @@ impl Peers {
     fn return_rows<const D: usize>(&self, all: Tensor<D>, rows: usize) -> Tensor<D> {
         let own = self.group.reduce_scatter_uneven(all, 0, &self.sizes, ReduceOp::Sum);
         self.padded(own.unwrap_or_else(|error| unwind(error)), rows)
+    }
+
+    /// This rank's rows of all.
+    fn own<const D: usize, K: Autodiff>(&self, all: Tensor<D, K>, rows: usize) -> Tensor<D, K> {
+        self.padded(all.slice_dim(0, self.mine()), rows)
     }
 
     /// This rank's rows, as they came; zeros in the place of a stand-in's.
@@ -140,16 +153,27 @@ impl Crossing {
         }
     }
 
-    /// This rank's rows of what was made of all; zeros for a stand-in's.
+    /// This rank's rows of what was made of all, the same on every rank; zeros for a stand-in's. Backward an all-gather.
     ///
     /// # Shapes
     ///
     /// - x: `[rows of all ranks, ...]`
     /// - output: `[rows, ...]`
-    pub fn own<const D: usize, K: Autodiff>(&self, x: Tensor<D, K>) -> Tensor<D, K> {
+    pub fn own<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let Some(peers) = self.peers.clone() else { return x };
+        let (forth, rows) = (peers.clone(), self.rows);
+        custom_vjp((x,), move |(x,)| (forth.own(x, rows), ()), move |(), grad| (Some(peers.gather(grad)),))
+    }
+
+    /// [`own`](Self::own) of what has no gradient, such as predictions.
+    ///
+    /// # Shapes
+    ///
+    /// As there.
+    pub fn own_values<const D: usize, K: Autodiff>(&self, x: Tensor<D, K>) -> Tensor<D, K> {
         match &self.peers {
             None => x,
-            Some(peers) => peers.padded(x.slice_dim(0, peers.mine()), self.rows),
+            Some(peers) => peers.own(x, self.rows),
         }
     }
 

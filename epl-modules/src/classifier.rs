@@ -58,6 +58,15 @@ impl SplitClassifierConfig {
     ///
     /// Unwinds with an error when a rank would hold no class, or the label smoothing is not in `[0, 1]`.
     pub fn init(&self, place: &Place) -> SplitClassifier {
+        let ranks = place.context().tensor().size();
+        if self.classes < ranks {
+            refuse(format!(
+                "{}: {} classes cannot be split over {ranks} ranks, as some would hold none; use `split({})`, or fewer",
+                place.path(),
+                self.classes,
+                self.classes
+            ));
+        }
         let linear = SplitLinearConfig::new(self.d_input, self.classes)
             .with_bias(self.bias)
             .with_initializer(self.initializer.clone());
@@ -65,7 +74,7 @@ impl SplitClassifierConfig {
             .with_label_smoothing(self.label_smoothing)
             .with_ignore_index(self.ignore_index);
         SplitClassifier {
-            linear: linear.init(&place.behind_bridge().child("linear")),
+            linear: place.behind_bridge(|place| linear.init(&place.child("linear"))),
             cross_entropy: cross_entropy.init(),
             bridge: Bridge::new(place),
         }
@@ -108,7 +117,7 @@ impl SplitClassifier {
         crossing.count_once(criterion.forward(logits, crossing.gather_ids(targets)))
     }
 
-    /// The logits of all classes: as much memory as the split is to save. Collective; not differentiable.
+    /// The logits of all classes: as much memory as the split is to save. Collective.
     ///
     /// # Shapes
     ///
@@ -135,7 +144,7 @@ impl SplitClassifier {
     /// Unwinds with an error when a peer fails.
     pub fn predict(&self, features: Tensor<2>) -> Tensor<1, Int> {
         let crossing = self.bridge.open(features.dims()[0]);
-        crossing.own(split_argmax(self.linear.forward(crossing.gather(features))))
+        crossing.own_values(split_argmax(self.linear.forward(crossing.gather(features))))
     }
 
     /// Whether the target of a row is among its `k` most likely classes; see [`split_in_top_k`]. Collective.
@@ -151,7 +160,7 @@ impl SplitClassifier {
     pub fn in_top_k(&self, features: Tensor<2>, targets: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
         let crossing = self.open(&features, &targets);
         let logits = self.linear.forward(crossing.gather(features));
-        crossing.own(split_in_top_k(logits, crossing.gather_ids(targets), k))
+        crossing.own_values(split_in_top_k(logits, crossing.gather_ids(targets), k))
     }
 
     /// How many targets count: the weight of [`forward_loss`](Self::forward_loss).

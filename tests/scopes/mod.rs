@@ -77,6 +77,13 @@ impl Scoped {
         let features = tanh(self.body.forward(batch.inputs.clone()));
         self.head.forward_loss(features, batch.targets.clone()) * (1.0 / batch.inputs.dims()[0] as f64)
     }
+
+    /// The same by the logits of all classes.
+    fn mean_loss_of_logits(&self, batch: &Rows) -> Tensor<1> {
+        let logits = self.head.logits(tanh(self.body.forward(batch.inputs.clone())));
+        let sum = log_softmax(logits, 1).gather(1, batch.targets.clone().unsqueeze_dim(1)).sum();
+        sum * (-1.0 / batch.inputs.dims()[0] as f64)
+    }
 }
 
 /// What is trained, and on what.
@@ -123,7 +130,7 @@ pub fn replicated(devices: usize, ranks: usize, case: Case) -> Outcome {
 }
 
 /// The backbone replicated, the class layer split, on the same devices.
-pub fn split(devices: usize, ranks: usize, case: Case) -> Outcome {
+pub fn split(devices: usize, ranks: usize, case: Case, loss: fn(&Scoped, &Rows) -> Tensor<1>) -> Outcome {
     run(ranks, case, |epl| {
         let head = SplitClassifierConfig::new(HIDDEN, case.classes);
         let (body, split) = (Strategy::replicate(devices).named("body"), Strategy::split(devices).named("head"));
@@ -131,7 +138,7 @@ pub fn split(devices: usize, ranks: usize, case: Case) -> Outcome {
             body: at.scope(body.clone(), |at| LinearConfig::new(FEATURES, HIDDEN).init(at)),
             head: at.scope(split.clone(), |at| head.init(at)),
         };
-        epl.build(|at| WithLoss::new(net(at), Scoped::mean_loss))
+        epl.build(|at| WithLoss::new(net(at), loss))
     })
 }
 
@@ -147,7 +154,12 @@ fn run<M: Segmented<Batch = Rows>>(
             steps(build(&epl)?, case, &SgdConfig::new().with_momentum(Some(momentum)))
         }
     };
-    launch(&config(ranks), train).unwrap_or_else(|error| panic!("{error}")).remove(0)
+    let mut outcomes = launch(&config(ranks), train).unwrap_or_else(|error| panic!("{error}"));
+    for other in &outcomes[1..] {
+        assert_eq!(other.parameters, outcomes[0].parameters, "replicas stay equal, to the bit");
+        assert_eq!(other.losses, outcomes[0].losses, "all ranks report the same");
+    }
+    outcomes.remove(0)
 }
 
 fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
@@ -161,7 +173,8 @@ fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
         let parts = data.size() * case.micro_batches;
         let mine = (0..case.micro_batches).map(|number| data.rank() * case.micro_batches + number);
         mine.map(|part| {
-            let range = shard_range(case.rows, parts, part);
+            // From the last rank on: where rows are few, the first of a group is the one without.
+            let range = shard_range(case.rows, parts, parts - 1 - part);
             match range.is_empty() {
                 true => MicroBatch::stand_in(rows(step, 0..1, case.classes, &device), [0]),
                 false => {
@@ -218,13 +231,13 @@ pub fn all(bound: f64) {
             assert_equal(&format!("replicate({devices}) on {ranks}, {said}"), &found, &expected, bound);
         }
         for (devices, ranks) in [(1, 1), (2, 2), (4, 4), (2, 4), (3, 3)] {
-            let found = split(devices, ranks, case);
-            assert_equal(
-                &format!("replicate({devices}) + split({devices}) on {ranks}, {said}"),
-                &found,
-                &expected,
-                bound,
-            );
+            for (way, loss) in
+                [("split loss", Scoped::mean_loss as fn(&_, &_) -> _), ("logits", Scoped::mean_loss_of_logits)]
+            {
+                let found = split(devices, ranks, case, loss);
+                let what = format!("replicate({devices}) + split({devices}) on {ranks} by {way}, {said}");
+                assert_equal(&what, &found, &expected, bound);
+            }
         }
     }
 }

@@ -71,14 +71,18 @@ where
     /// Makes one step on a batch that every rank has whole: each replica runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
     ///
+    /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
+    /// [`Loader`](super::Loader), whose position is saved.
+    ///
     /// # Errors
     ///
     /// As [`step`](Self::step) and [`micro_batches`].
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
         let data = self.context().data();
         let share = Share::new(data.rank(), data.size(), self.num_micro_batch())?;
-        let first = self.draw_samples(batch.rows()? as u64);
-        self.step(micro_batches(batch, share, first)?, rate)
+        let report = self.step(micro_batches(batch, share, self.drawn())?, rate)?;
+        self.draw(batch.rows()? as u64);
+        Ok(report)
     }
 }
 

@@ -141,10 +141,14 @@ impl<M: Segmented> Engine<M> {
         self.settings.num_micro_batch
     }
 
-    /// Draws so many samples; returns the global number of the first.
-    pub(crate) fn draw_samples(&mut self, samples: u64) -> u64 {
+    /// How many samples were drawn for [`step_whole`](Self::step_whole).
+    pub(crate) fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
+    /// Counts samples that were drawn.
+    pub(crate) fn draw(&mut self, samples: u64) {
         self.drawn += samples;
-        self.drawn - samples
     }
 
     /// How many steps were made.
@@ -212,7 +216,7 @@ impl<M: Segmented> Engine<M> {
                 self.begin(&micro_batch, false);
                 Ok(forward(&model, &micro_batch.batch))
             })?;
-            loss.check(&own)?;
+            loss.check(&own, micro_batch.empty)?;
             sums.add(loss, &own, micro_batch.empty)?;
         }
         if count == 0 {
@@ -321,7 +325,7 @@ impl<M: Segmented> Engine<M> {
         self.begin(micro_batch, true);
         let before = |segment| context.mark(&format!("forward {number} segment {segment}"));
         let (loss, tape) = Tape::forward(model, &micro_batch.batch, before);
-        loss.check(weights)?;
+        loss.check(own, micro_batch.empty)?;
         let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
         let scale = |term: &Term| match micro_batch.empty {
             true => 0.0,

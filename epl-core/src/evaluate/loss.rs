@@ -24,7 +24,7 @@ impl LossTerms {
         let carry = (0..model.segments()).fold(None, |carry, index| Some(model.forward_segment(index, carry, batch)));
         let carry = carry.ok_or_else(|| Error::invalid("a model without a segment; it has at least one"))?;
         let loss = model.loss(carry, batch);
-        loss.check(&weights)?;
+        loss.check(&weights, micro_batch.empty)?;
         let term = |term: Term| {
             let weight = weights.get(term.name).unwrap_or(0.0);
             let to_sum = term.to_sum(weight);

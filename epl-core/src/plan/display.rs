@@ -21,7 +21,11 @@ impl Display for Plan {
         )?;
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
         for record in &self.records {
-            writeln!(f, "  {:width$}  {}", record.name, Line(record))?;
+            write!(f, "  {:width$}  {}", record.name, Line(record))?;
+            if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
+                write!(f, ", in {}", layout.task_graphs()[graph])?;
+            }
+            writeln!(f)?;
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(

@@ -77,7 +77,8 @@ impl ResNetConfig {
             backbone: Backbone::new(self, &place.child("backbone")),
             class_layer: class_layer(&place.child("class_layer")),
             config: self.clone(),
-            context: place.context().clone(),
+            // Its rows are those of its own rank, in a `split` scope too.
+            context: place.on_mesh().context().clone(),
         }
     }
 }
