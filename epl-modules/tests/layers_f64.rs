@@ -103,6 +103,7 @@ fn burns_attention() {
 fn batch_norm_over_replicas() {
     configure();
     batch_norm::replicas_against_the_formula(LIMIT);
+    batch_norm::few_rows_against_the_formula(LIMIT);
 }
 
 #[test]

@@ -17,6 +17,8 @@ const EPSILON: f64 = 1e-3;
 const MOMENTUM: f64 = 0.3;
 
 /// Rows a replica has in each of two passes; one without rows runs a stand-in. In some passes nobody has any.
+///
+/// Two values of a channel leave a gradient that rounding in f32 swallows, so some replica always has more.
 const ROWS: [&[[usize; 2]]; 8] = [
     &[[6, 5]],
     &[[5, 2], [1, 4]],
@@ -25,7 +27,7 @@ const ROWS: [&[[usize; 2]]; 8] = [
     &[[0, 4], [0, 1]],
     &[[4, 1], [3, 2], [1, 5]],
     &[[2, 3], [0, 0], [3, 1]],
-    &[[3, 1], [0, 0], [0, 2], [4, 1]],
+    &[[3, 1], [0, 0], [0, 3], [4, 1]],
 ];
 
 fn config(statistics: BatchStatistics) -> SyncBatchNormConfig {
@@ -210,8 +212,18 @@ fn normalised<const D: usize>(x: Tensor<D>, gamma: &Tensor<1>, beta: &Tensor<1>)
 
 /// Inputs of two to four dims; the last ones long enough for the loops over host memory.
 pub(crate) fn replicas_against_the_formula(limit: f64) {
+    against_the_formula(&ROWS, limit);
+}
+
+/// Replicas of two rows: in f64 enough digits are left.
+#[allow(dead_code)] // Not of the binary in f32.
+pub(crate) fn few_rows_against_the_formula(limit: f64) {
+    against_the_formula(&[&[[2, 2], [0, 0], [3, 1]], &[[3, 1], [0, 0], [0, 2], [4, 1]]], limit);
+}
+
+fn against_the_formula(cases: &[&[[usize; 2]]], limit: f64) {
     for statistics in [BatchStatistics::Global, BatchStatistics::PerReplica] {
-        for rows in ROWS {
+        for rows in cases {
             let check = |what: String, found: Outcome, expected: Outcome| {
                 assert_close(&format!("{statistics:?} {rows:?} {what}"), &found, &expected, limit);
             };
