@@ -6,6 +6,9 @@ mod signed;
 mod squared;
 
 use burn::module::Module;
+// Burn's derive for the state of an optimizer looks for these in the root of the crate.
+#[allow(unused_imports)]
+use burn::optim::{RecordState, StateSink, StateSource};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 use epl::prelude::*;
