@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod schedule;
 mod error;
 mod json;
+pub mod output;
 mod context;
 mod place;
 mod segment;

@@ -27,12 +27,9 @@ fn without_articles(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
-        let end = |inside: bool| rest.find(|c: char| c.is_alphanumeric() != inside).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end(true));
+        let (word, after) = rest.split_at(rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len()));
+        let (between, after) = after.split_at(after.find(char::is_alphanumeric).unwrap_or(after.len()));
         kept.push_str(if matches!(word, "a" | "an" | "the") { " " } else { word });
-        rest = after;
-        let end = rest.find(char::is_alphanumeric).unwrap_or(rest.len());
-        let (between, after) = rest.split_at(end);
         kept.push_str(between);
         rest = after;
     }
@@ -50,23 +47,21 @@ pub fn token_f1(hypothesis: &str, reference: &str) -> f64 {
     if hypothesis.is_empty() || reference.is_empty() {
         return if hypothesis == reference { 1.0 } else { 0.0 };
     }
-    let mut left: HashMap<&str, usize> = HashMap::new();
-    reference.split(' ').for_each(|word| *left.entry(word).or_default() += 1);
-    let there = reference.split(' ').count();
-    let found = hypothesis.split(' ').count();
-    let mut take = |word: &&str| match left.get_mut(word) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            true
-        }
-        _ => false,
-    };
-    let same = hypothesis.split(' ').filter(|word| take(word)).count();
+    let (found, there) = (words(&hypothesis), words(&reference));
+    let same: usize = found.iter().map(|(word, count)| there.get(word).map_or(0, |other| *count.min(other))).sum();
     if same == 0 {
         return 0.0;
     }
-    let (precision, recall) = (same as f64 / found as f64, same as f64 / there as f64);
+    let share = |words: &HashMap<&str, usize>| same as f64 / words.values().sum::<usize>() as f64;
+    let (precision, recall) = (share(&found), share(&there));
     2.0 * precision * recall / (precision + recall)
+}
+
+/// How often each word occurs.
+fn words(text: &str) -> HashMap<&str, usize> {
+    let mut counts = HashMap::new();
+    text.split(' ').for_each(|word| *counts.entry(word).or_default() += 1);
+    counts
 }
 
 #[cfg(test)]
