@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
+use burn::tensor::Tensor;
+use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Trace};
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
+use crate::output::{Merge, OutputStore, Taken};
 use crate::scopes::Scopes;
 
 /// One group for every axis of the mesh, as this rank sees it.
@@ -110,6 +113,7 @@ struct State {
     calls: HashMap<u64, u64>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
+    outputs: OutputStore,
     shardings: HashMap<ParamId, Sharding>,
     scopes: Scopes,
 }
@@ -134,6 +138,7 @@ impl Context {
             calls: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
+            outputs: OutputStore::default(),
             shardings: HashMap::new(),
             scopes: Scopes::default(),
         };
@@ -265,11 +270,47 @@ impl Context {
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
 
+    /// Declares an output, so that every rank merges the same set of them: see [`output`](Self::output).
+    ///
+    /// Unwinds when it is declared already, to be merged in another way.
+    pub fn declare_output(&self, name: &str, merge: Merge) {
+        let outcome = self.state().outputs.declare(name, merge);
+        outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
+    }
+
+    /// Hands out a declared value of the current micro-batch, once a forward: merged, it is in the report of the step
+    /// or the evaluation, without its graph. Nothing is added for a stand-in, or in a forward of one's own.
+    ///
+    /// Unwinds when it was not declared, or was handed out already in this forward.
+    pub fn output<const D: usize, K: Numeric + Autodiff>(&self, name: &str, value: Tensor<D, K>) {
+        let samples = {
+            let state = self.state();
+            if state.pass.empty || !state.outputs.is_open() {
+                return;
+            }
+            state.pass.samples.clone()
+        };
+        let data = value.inner().into_data();
+        let outcome = self.state().outputs.add(name, &samples, data);
+        outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
+    }
+
+    /// Begins to take outputs, for a report.
+    pub(crate) fn open_outputs(&self) {
+        self.state().outputs.open();
+    }
+
+    /// Takes the outputs of this rank.
+    pub(crate) fn take_outputs(&self) -> Taken {
+        self.state().outputs.take()
+    }
+
     /// Opens a pass: the calls are counted anew.
     pub fn begin(&self, pass: Pass) {
         let mut state = self.state();
         state.pass = pass;
         state.calls.clear();
+        state.outputs.next_pass();
     }
 
     /// Takes the sums of all metrics of this rank and sets them to zero.

@@ -18,6 +18,7 @@ pub mod layout;
 mod error;
 mod json;
 mod scopes;
+pub mod output;
 mod context;
 mod place;
 mod carry;

@@ -204,6 +204,7 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
     ) -> Result<EvalReport> {
+        self.context.open_outputs();
         let model = self.model().valid();
         let mut sums = TermSums::default();
         let (mut weights, mut count) = (TermWeights::default(), 0);
@@ -223,8 +224,8 @@ impl<M: Segmented> Engine<M> {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
         let weights = weights::sum_over_replicas(weights, count, &self.context)?;
-        let StepReport { loss, terms, weights, .. } = sums.reduce(0.0, &weights, &self.context)?;
-        Ok(EvalReport { loss, terms, weights })
+        let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &self.context)?;
+        Ok(EvalReport { loss, terms, weights, outputs })
     }
 
     /// Agrees with all ranks whether there is another micro-batch. Collective.
@@ -295,6 +296,7 @@ impl<M: Segmented> Engine<M> {
 
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
     fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
+        self.context.open_outputs();
         let weights = weights::global_weights(self.model(), micro_batches, &self.context)?;
         let mut store = GradientStore::default();
         let mut reducer = Reducer::new(&self.plan, &self.context, &self.lanes, &self.device);

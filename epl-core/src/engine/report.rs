@@ -11,8 +11,9 @@ use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, TermWeights};
+use crate::output::{self, Outputs};
 
-/// What one step did; the same on every rank.
+/// What one step did; the same on every rank, but for local outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The loss: Σ coefficient · Σ sum ÷ Σ weight.
@@ -25,9 +26,11 @@ pub struct StepReport {
     pub weights: Vec<(String, f64)>,
     /// The layers' metrics, summed over micro-batches and replicas.
     pub metrics: BTreeMap<String, Vec<f64>>,
+    /// What the model handed out, merged; the local ones are those of this rank's replica.
+    pub outputs: Outputs,
 }
 
-/// What an evaluation found; the same on every rank.
+/// What an evaluation found; the same on every rank, but for local outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvalReport {
     /// The loss over all batches of all replicas.
@@ -36,6 +39,8 @@ pub struct EvalReport {
     pub terms: Vec<(String, f64)>,
     /// The global weight of every term.
     pub weights: Vec<(String, f64)>,
+    /// What the model handed out, merged over all batches.
+    pub outputs: Outputs,
 }
 
 /// The sums of the loss terms on this rank.
@@ -96,9 +101,10 @@ impl TermSums {
         let grad_norm = next().sqrt();
         self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
+        let outputs = output::merge(context.take_outputs(), context.data())?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
-        Ok(StepReport { loss, terms, grad_norm, weights, metrics })
+        Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs })
     }
 }
 

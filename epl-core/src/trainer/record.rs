@@ -79,6 +79,7 @@ pub(crate) mod tests {
             grad_norm: 1.0 / 3.0,
             weights: vec![("cross_entropy".into(), 500.0), ("auxiliary".into(), 8.0)],
             metrics: [("tokens_per_expert".to_string(), vec![3.0, 5.0])].into(),
+            outputs: Default::default(),
         };
         StepRecord {
             step,

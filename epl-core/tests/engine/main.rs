@@ -8,6 +8,7 @@ mod first_values;
 mod not_finite;
 mod one_rank;
 mod order;
+mod outputs;
 mod refusals;
 mod replicas;
 mod sum;

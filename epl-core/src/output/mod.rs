@@ -1,0 +1,200 @@
+//! Values that a model hands out in a step, merged over micro-batches and replicas.
+//!
+//! ```text
+//!           micro-batches of replica 0   of replica 1
+//! local     [ a0 ┆ a1 ┆ a2 ] = A         [ b0 ┆ – ┆ – ] = B      –: a stand-in adds nothing
+//! global                    A and B, the same on every rank
+//! ```
+//!
+//! - `value`: what the micro-batches of one replica make.
+//! - `exchange`: over the replicas, with the same collectives on every rank.
+
+mod exchange;
+mod value;
+
+use std::collections::BTreeMap;
+
+use burn::tensor::TensorData;
+use epl_comm::ProcessGroup;
+
+use crate::error::{Error, Result};
+use exchange::exchange;
+use value::{Part, Value};
+
+/// How the values of several micro-batches make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// Their mean, in which each counts as often as its micro-batch has samples. Of floats of one shape.
+    Mean,
+    /// Their sum. Of one shape.
+    Sum,
+    /// One after the other along the first dim, which may differ, in the order of the samples.
+    Concat,
+}
+
+/// Over what an output is combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// Over the micro-batches of this replica.
+    Local(Combine),
+    /// Over the micro-batches of all replicas: the same on every rank.
+    Global(Combine),
+}
+
+impl Merge {
+    fn combine(self) -> Combine {
+        match self {
+            Self::Local(combine) | Self::Global(combine) => combine,
+        }
+    }
+}
+
+/// Merged outputs, by name. One that no sample gave is not there.
+pub type Outputs = BTreeMap<String, TensorData>;
+
+/// What was handed out in a step, by name.
+pub(crate) type Taken = Vec<(String, Merge, Vec<Part>)>;
+
+/// What the layers of one rank have declared and handed out.
+#[derive(Debug, Default)]
+pub(crate) struct OutputStore {
+    declared: BTreeMap<String, (Merge, Vec<Part>)>,
+    /// Whether a step or an evaluation takes what is handed out.
+    open: bool,
+    pass: u64,
+}
+
+impl OutputStore {
+    /// Declares an output.
+    pub fn declare(&mut self, name: &str, merge: Merge) -> Result<()> {
+        match self.declared.insert(name.to_string(), (merge, Vec::new())) {
+            Some((other, _)) if other != merge => Err(Error::invalid(format!(
+                "the output `{name}` is declared as {other:?} and as {merge:?}; give one of them another name"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a step or an evaluation.
+    pub fn open(&mut self) {
+        self.open = true;
+        self.declared.values_mut().for_each(|(_, parts)| parts.clear());
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Begins a pass.
+    pub fn next_pass(&mut self) {
+        self.pass += 1;
+    }
+
+    /// Adds the value of a micro-batch with these samples.
+    pub fn add(&mut self, name: &str, samples: &[u64], data: TensorData) -> Result<()> {
+        let Some((_, parts)) = self.declared.get_mut(name) else {
+            return Err(Error::invalid(format!(
+                "the output `{name}` was not declared; declare it where the layer is made, on every rank"
+            )));
+        };
+        if parts.last().is_some_and(|part| part.pass == self.pass) {
+            return Err(Error::invalid(format!(
+                "the output `{name}` was handed out twice in one forward; give each its own name"
+            )));
+        }
+        let first = samples.first().copied().unwrap_or(0);
+        parts.push(Part { pass: self.pass, first, samples: samples.len(), data });
+        Ok(())
+    }
+
+    /// Ends the step: takes what was handed out.
+    pub fn take(&mut self) -> Taken {
+        self.open = false;
+        let taken =
+            |(name, (merge, parts)): (&String, &mut (Merge, Vec<Part>))| (name.clone(), *merge, std::mem::take(parts));
+        self.declared.iter_mut().map(taken).collect()
+    }
+}
+
+/// Merges what was handed out on all ranks. Collective over the replicas if a global output is declared.
+pub(crate) fn merge(taken: Taken, replicas: &ProcessGroup) -> Result<Outputs> {
+    let (mut local, mut global) = (Vec::new(), Vec::new());
+    for (name, merge, parts) in taken {
+        let value = Value::of(&name, merge.combine(), parts)?;
+        let target = if matches!(merge, Merge::Global(_)) { &mut global } else { &mut local };
+        target.push((name, merge.combine(), value));
+    }
+    if replicas.size() > 1 && !global.is_empty() {
+        exchange(&mut global, replicas)?;
+    }
+    let merged = local.into_iter().chain(global);
+    Ok(merged.filter_map(|(name, combine, value)| Some((name, value?.finish(combine)))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(values: &[f32], shape: [usize; 2]) -> TensorData {
+        TensorData::new(values.to_vec(), shape)
+    }
+
+    /// A store in a first pass of a step, with one output.
+    fn store(merge: Merge) -> OutputStore {
+        let mut store = OutputStore::default();
+        store.declare("out", merge).unwrap();
+        store.open();
+        store.next_pass();
+        store
+    }
+
+    #[test]
+    fn misuse_is_refused_with_the_name() {
+        let mut store = store(Merge::Local(Combine::Sum));
+        let text = store.declare("out", Merge::Local(Combine::Mean)).unwrap_err().to_string();
+        assert!(text.contains("`out` is declared as Local(Sum) and as Local(Mean)"), "{text}");
+        assert!(store.add("other", &[0], table(&[1.0], [1, 1])).unwrap_err().to_string().contains("`other`"));
+        store.add("out", &[0], table(&[1.0], [1, 1])).unwrap();
+        let text = store.add("out", &[0], table(&[1.0], [1, 1])).unwrap_err().to_string();
+        assert!(text.contains("`out` was handed out twice"), "{text}");
+    }
+
+    #[test]
+    fn values_that_do_not_fit_each_other_are_refused_with_both() {
+        for (combine, shape, fits) in [
+            (Combine::Sum, [2, 1], false),
+            (Combine::Mean, [2, 1], false),
+            (Combine::Concat, [2, 1], false),
+            (Combine::Concat, [1, 2], true),
+        ] {
+            let mut store = store(Merge::Local(combine));
+            store.add("out", &[0], table(&[1.0, 2.0, 3.0, 4.0], [2, 2])).unwrap();
+            store.next_pass();
+            store.add("out", &[1], table(&[5.0, 6.0], shape)).unwrap();
+            let (_, merge, parts) = store.take().remove(0);
+            let value = Value::of("out", merge.combine(), parts);
+            assert_eq!(value.is_ok(), fits, "{combine:?}");
+        }
+        let mut whole = store(Merge::Local(Combine::Mean));
+        whole.add("out", &[0], TensorData::new(vec![1_i64], [1])).unwrap();
+        let (_, merge, parts) = whole.take().remove(0);
+        assert!(Value::of("out", merge.combine(), parts).unwrap_err().to_string().contains("averaged"));
+    }
+
+    #[test]
+    fn a_mean_counts_samples_and_a_concatenation_follows_them() {
+        let (mut mean, mut concat) = (store(Merge::Local(Combine::Mean)), store(Merge::Local(Combine::Concat)));
+        for (samples, value) in [(&[3, 4, 5][..], 1.0), (&[0], 5.0)] {
+            mean.add("out", samples, table(&[value], [1, 1])).unwrap();
+            concat.add("out", samples, table(&vec![value; samples.len()], [samples.len(), 1])).unwrap();
+            mean.next_pass();
+            concat.next_pass();
+        }
+        let merged = |mut store: OutputStore| {
+            let (name, merge, parts) = store.take().remove(0);
+            Value::of(&name, merge.combine(), parts).unwrap().unwrap().finish(merge.combine())
+        };
+        assert_eq!(merged(mean), table(&[2.0], [1, 1]));
+        assert_eq!(merged(concat), table(&[5.0, 1.0, 1.0, 1.0], [4, 1]));
+    }
+}
