@@ -14,7 +14,7 @@ use std::thread;
 
 use burn::tensor::{Device, Tensor};
 use epl_comm::{
-    Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport, catch, differentiable,
+    Buffer, Call, Error, Operation, PerMember, ProcessGroup, Rank, ReduceOp, Result, Transport, catch, differentiable,
 };
 
 /// What all ranks share.
@@ -115,7 +115,7 @@ impl Transport for Seat {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let posts = self.meet(&call, buffer.into_values::<f64>())?;
         let data = burn::tensor::TensorData::from(result(&call, &posts, self.member).as_slice());
@@ -147,15 +147,15 @@ impl Transport for Seat {
 /// What member `me` gets.
 fn result<'a>(call: &Call, posts: &'a [Post], me: usize) -> Vec<f64> {
     let own = &posts[me].1;
-    let rows = |values: &[f64], widths: &[usize], member: usize| -> Vec<f64> {
-        let (width, before) = (widths.iter().sum::<usize>(), widths[..member].iter().sum::<usize>());
+    let rows = |values: &[f64], widths: &PerMember, member: usize| -> Vec<f64> {
+        let (width, before) = (widths.total(), widths.before(member));
         (0..call.rows).flat_map(|row| values[row * width + before..][..widths[member]].to_vec()).collect()
     };
     // Row by row, what every member has for this one.
     let side_by_side = |parts: Vec<&[f64]>| -> Vec<f64> {
         let row = |row: usize| {
-            let part = move |(part, width): (&&[f64], &usize)| part[row * width..][..*width].to_vec();
-            parts.iter().zip(&call.receive).flat_map(part).collect::<Vec<_>>()
+            let part = move |(part, width): (&&[f64], usize)| part[row * width..][..width].to_vec();
+            parts.iter().zip(call.receive.iter()).flat_map(part).collect::<Vec<_>>()
         };
         (0..call.rows).flat_map(row).collect()
     };
@@ -169,7 +169,7 @@ fn result<'a>(call: &Call, posts: &'a [Post], me: usize) -> Vec<f64> {
             side_by_side(posts.iter().map(|(_, values)| &values[..]).collect())
         }
         Operation::AllToAll => {
-            let piece = |(theirs, values): &'a Post| &values[theirs.send[..me].iter().sum()..];
+            let piece = |(theirs, values): &'a Post| &values[theirs.send.before(me)..];
             side_by_side(posts.iter().map(piece).collect())
         }
         Operation::Broadcast { root } => posts[root].1.clone(),

@@ -7,14 +7,19 @@ use burn::tensor::{Bool, DType, Device, Element, Int, Shape, Tensor, TensorData}
 
 /// A tensor on its device, its rank (number of dims) erased; never part of a graph.
 ///
-/// A transport takes one and gives one back; what it gives back may be flat, as the group knows the shape.
+/// It is passed on several times on its way, which is why it is one word. A transport takes one and gives one back; what it gives back may be flat, as the group knows the shape.
 #[derive(Clone, Debug)]
-pub struct Buffer(DispatchTensor);
+pub struct Buffer(Box<DispatchTensor>);
 
 impl Buffer {
     /// Takes a tensor without its graph.
     pub fn from_tensor<const D: usize, K: Basic + Autodiff>(tensor: Tensor<D, K>) -> Self {
-        Self(tensor.inner().into_dispatch())
+        Self::from_dispatch(tensor.inner().into_dispatch())
+    }
+
+    /// Takes what a tensor on its device without a graph is made of.
+    pub(crate) fn from_dispatch(tensor: DispatchTensor) -> Self {
+        Self(Box::new(tensor))
     }
 
     /// The tensor again, in `shape`.
@@ -23,10 +28,10 @@ impl Buffer {
     ///
     /// When the buffer has another number of elements, or another kind of them.
     pub fn into_tensor<const D: usize, K: Basic>(self, shape: [usize; D]) -> Tensor<D, K> {
-        if self.0.shape().as_slice() == shape {
-            return Tensor::from_dispatch(self.0);
+        if self.with_shape(|own| own.as_slice() == shape) {
+            return Tensor::from_dispatch(*self.0);
         }
-        let flat = Tensor::<1, K>::from_dispatch(self.0);
+        let flat = Tensor::<1, K>::from_dispatch(*self.0);
         if shape.contains(&0) {
             // In a reshape, 0 stands for the old extent.
             return Tensor::zeros(shape, (&flat.device(), flat.dtype()));
@@ -36,7 +41,7 @@ impl Buffer {
 
     /// The tensor again, in a row.
     pub(crate) fn into_flat<K: Basic>(self) -> Tensor<1, K> {
-        let elements = self.0.shape().num_elements();
+        let elements = self.num_elements();
         self.into_tensor([elements])
     }
 
@@ -51,12 +56,12 @@ impl Buffer {
         match self.into_flex() {
             Ok(tensor) => tensor.into_data().iter::<E>().collect(),
             Err(buffer) if buffer.dtype().is_float() => {
-                Tensor::<1>::from_dispatch(buffer.0).into_data().iter::<E>().collect()
+                Tensor::<1>::from_dispatch(*buffer.0).into_data().iter::<E>().collect()
             }
             Err(buffer) if buffer.dtype().is_bool() => {
-                Tensor::<1, Bool>::from_dispatch(buffer.0).into_data().iter::<E>().collect()
+                Tensor::<1, Bool>::from_dispatch(*buffer.0).into_data().iter::<E>().collect()
             }
-            Err(buffer) => Tensor::<1, Int>::from_dispatch(buffer.0).into_data().iter::<E>().collect(),
+            Err(buffer) => Tensor::<1, Int>::from_dispatch(*buffer.0).into_data().iter::<E>().collect(),
         }
     }
 
@@ -68,9 +73,9 @@ impl Buffer {
     /// The device it lies on.
     pub(crate) fn device(&self) -> Device {
         match self.dtype() {
-            dtype if dtype.is_float() => Tensor::<1>::from_dispatch(self.0.clone()).device(),
-            dtype if dtype.is_bool() => Tensor::<1, Bool>::from_dispatch(self.0.clone()).device(),
-            _ => Tensor::<1, Int>::from_dispatch(self.0.clone()).device(),
+            dtype if dtype.is_float() => Tensor::<1>::from_dispatch(*self.0.clone()).device(),
+            dtype if dtype.is_bool() => Tensor::<1, Bool>::from_dispatch(*self.0.clone()).device(),
+            _ => Tensor::<1, Int>::from_dispatch(*self.0.clone()).device(),
         }
     }
 
@@ -84,18 +89,40 @@ impl Buffer {
         self.0.shape()
     }
 
+    /// How many elements there are.
+    pub(crate) fn num_elements(&self) -> usize {
+        self.with_shape(Shape::num_elements)
+    }
+
+    /// Looks at the shape; on the host, without a copy of it.
+    fn with_shape<T>(&self, look: impl FnOnce(&Shape) -> T) -> T {
+        match self.as_flex() {
+            Some(tensor) => look(tensor.layout().shape()),
+            None => look(&self.shape()),
+        }
+    }
+
     /// Takes the tensor out for a backend's own operations.
     pub fn into_dispatch(self) -> DispatchTensor {
-        self.0
+        *self.0
     }
 
     /// The same values in a row, if they are on the host. To be called on the rank's own thread: Flex copies a large
     /// view in parallel, in the pool of the thread that asks.
     pub(crate) fn contiguous(self) -> Self {
-        match self.into_flex() {
-            Ok(tensor) if tensor.is_contiguous() => Self::from_flex(tensor),
-            Ok(tensor) => Self::from_flex(tensor.to_contiguous()),
-            Err(buffer) => *buffer,
+        match self.as_flex() {
+            Some(tensor) if !tensor.is_contiguous() => Self::from_flex(tensor.to_contiguous()),
+            _ => self,
+        }
+    }
+
+    /// The host tensor inside, if it lies on Flex.
+    fn as_flex(&self) -> Option<&FlexTensor> {
+        match &self.0.kind {
+            DispatchTensorKind::Flex(
+                BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor),
+            ) => Some(tensor),
+            _ => None,
         }
     }
 
@@ -104,12 +131,13 @@ impl Buffer {
     /// # Errors
     ///
     /// The buffer itself, when it lies on another backend than Flex.
-    pub fn into_flex(self) -> Result<FlexTensor, Box<Self>> {
-        match self.0.kind {
+    pub fn into_flex(self) -> Result<FlexTensor, Self> {
+        let DispatchTensor { kind, autodiff } = *self.0;
+        match kind {
             DispatchTensorKind::Flex(
                 BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor),
             ) => Ok(tensor),
-            kind => Err(Box::new(Self(DispatchTensor { kind, autodiff: self.0.autodiff }))),
+            kind => Err(Self::from_dispatch(DispatchTensor { kind, autodiff })),
         }
     }
 
@@ -120,6 +148,7 @@ impl Buffer {
             dtype if dtype.is_bool() => BackendTensor::Bool(tensor),
             _ => BackendTensor::Int(tensor),
         };
-        Self(DispatchTensor { kind: DispatchTensorKind::Flex(tensor), autodiff: DispatchAutodiffContext::Disabled })
+        let (kind, autodiff) = (DispatchTensorKind::Flex(tensor), DispatchAutodiffContext::Disabled);
+        Self::from_dispatch(DispatchTensor { kind, autodiff })
     }
 }

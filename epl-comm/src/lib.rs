@@ -62,6 +62,7 @@
 
 mod rank;
 mod error;
+mod per_member;
 mod operation;
 mod log;
 mod buffer;
@@ -82,8 +83,9 @@ pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
-pub use operation::{Call, Operation, PerMember, ReduceOp};
+pub use operation::{Call, Operation, ReduceOp};
 pub use pending::Pending;
+pub use per_member::PerMember;
 pub use pool::Pool;
 pub use process_group::ProcessGroup;
 pub use rank::{Rank, shard_range};

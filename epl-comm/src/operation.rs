@@ -5,7 +5,8 @@ use core::hash::{Hash, Hasher};
 
 use burn::tensor::{DType, Shape};
 use rustc_hash::FxHasher;
-use smallvec::SmallVec;
+
+use crate::per_member::PerMember;
 
 /// How values of several members become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,9 +121,6 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A number for each member of a group; in a group of up to eight it takes no allocation.
-pub type PerMember = SmallVec<[usize; 8]>;
-
 /// One call of a collective by one member: everything but the data.
 ///
 /// Seen by a transport, a buffer is a row-major matrix of [`rows`](Self::rows) rows, so that a dim other than the
@@ -166,7 +164,7 @@ pub struct Call {
 impl Call {
     /// A call in which no dim is divided.
     pub fn new(operation: Operation, dtype: DType, shape: Shape) -> Self {
-        let (send, receive, name) = (PerMember::new(), PerMember::new(), String::new());
+        let (send, receive, name) = (PerMember::default(), PerMember::default(), String::new());
         Self { operation, dtype, shape, dim: None, split_dim: None, rows: 1, send, receive, name, sequence: 0 }
     }
 
@@ -214,9 +212,7 @@ impl Call {
 
     /// Whether every member sends to and receives from every other as much.
     fn is_even(&self) -> bool {
-        let (send, receive) = (self.send.first(), self.receive.first());
-        let fits = send.zip(receive).is_some_and(|(send, receive)| *send == self.rows * receive);
-        fits && self.send.iter().all(|s| Some(s) == send) && self.receive.iter().all(|r| Some(r) == receive)
+        self.send.is_even() && self.send == self.receive.times(self.rows)
     }
 
     fn same_shape_but_for_dim(&self, other: &Call) -> bool {

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::process_group::ProcessGroup;
 
-/// Communicators of the same ranks, with a helper thread each, so that started collectives may be in flight together;
-/// where the ranks already keep all cores busy, some share one ([`Transport::lanes`](crate::Transport::lanes)).
+/// Communicators of the same ranks, with a helper thread each, so that started collectives may be in flight together.
+/// There are no more of them than that is of use ([`Transport::lanes`](crate::Transport::lanes)): where the ranks keep
+/// all cores busy already, one after the other is as fast.
 ///
 /// ```text
 /// communicator 0   [bucket 0      ][bucket 2   ]
@@ -19,7 +20,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `size` communicators of the ranks of `group`, beside the group itself. Collective.
+    /// Up to `size` communicators of the ranks of `group`, beside the group itself. Collective.
     ///
     /// # Errors
     ///
@@ -28,17 +29,9 @@ impl Pool {
         if size == 0 {
             return Err(Error::invalid("a pool of 0 communicators; it needs at least 1"));
         }
-        let lanes = group.lanes().clamp(1, size);
-        let mut communicators: Vec<ProcessGroup> = Vec::with_capacity(size);
-        for number in 0..size {
-            let communicator = group.split_by(&format!("{} {number}", group.name()), |member| (0, member))?;
-            let communicator = match communicators.get(number % lanes) {
-                Some(first) => communicator.on_lane_of(first),
-                None => communicator,
-            };
-            communicators.push(communicator);
-        }
-        Ok(Self { communicators })
+        let communicator = |number| group.split_by(&format!("{} {number}", group.name()), |member| (0, member));
+        let communicators = (0..size.min(group.lanes().max(1))).map(communicator);
+        Ok(Self { communicators: communicators.collect::<Result<_>>()? })
     }
 
     /// The communicator of the collective with this number.

@@ -102,7 +102,7 @@ impl Transport for Traced {
         self.inner.reserve(operation)
     }
 
-    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let kind = EventKind::Collective {
             group: self.name().to_string(),
             sequence: call.sequence,

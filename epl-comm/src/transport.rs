@@ -47,14 +47,15 @@ pub trait Transport: Debug + Send + Sync {
     /// Takes the next number of a call in this group. Whoever takes a number runs a call with it: peers wait for it.
     fn reserve(&self, operation: Operation) -> u64;
 
-    /// Runs one collective and returns this member's result, possibly flat.
+    /// Runs one collective and returns this member's result, possibly flat. The call is boxed, as is what is in a
+    /// buffer, because both are passed on several times on their way: moves would take longer than a small collective.
     ///
     /// # Errors
     ///
     /// [`Error::Mismatch`] on every member when their calls do not fit together; [`Error::Peer`] when another rank
     /// failed or left; [`Error::Deadlock`], [`Error::Timeout`] and [`Error::Order`] where the transport looks for what
     /// they say; [`Error::Staging`]. After an error the whole world is over.
-    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer>;
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer>;
 
     /// Divides the group: members with the same `color` form a new one, in the order of `key`, then of their
     /// position here. Collective; `sequence` is the number taken for it.
@@ -83,8 +84,8 @@ pub trait Transport: Debug + Send + Sync {
     /// When the medium cannot make one.
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>>;
 
-    /// How many calls of this rank, in different groups, may usefully be in flight together, at least 1: where all
-    /// cores are busy, another thread only takes one away.
+    /// How many calls of a rank, in different groups, may usefully be in flight together: where all cores are busy,
+    /// another thread only takes one away. The same number on all ranks, at least 1.
     fn lanes(&self) -> usize {
         usize::MAX
     }

@@ -35,7 +35,7 @@ fn gets_result(operation: Operation, me: usize) -> bool {
 fn moved<K: Basic>(call: &Call, x: Tensor<1, K>, me: usize) -> Tensor<1, K> {
     match call.operation {
         Operation::ReduceScatter(_) | Operation::Scatter { .. } => {
-            let before: usize = call.send[..me].iter().sum();
+            let before = call.send.before(me);
             columns(&x, call.rows, before, call.send[me]).flatten(0, 1)
         }
         Operation::AllGather | Operation::Gather { .. } => {
@@ -43,7 +43,7 @@ fn moved<K: Basic>(call: &Call, x: Tensor<1, K>, me: usize) -> Tensor<1, K> {
             side_by_side(call, &own)
         }
         Operation::AllToAll => {
-            let before: usize = call.send[..me].iter().sum();
+            let before = call.send.before(me);
             let own = x.slice([before..before + call.send[me]]);
             let width = call.send[me] / call.rows.max(1);
             side_by_side(call, &matrix(own, call.rows, width))
@@ -76,9 +76,9 @@ fn matrix<K: Basic>(x: Tensor<1, K>, rows: usize, columns: usize) -> Tensor<2, K
 
 /// From every member a part as wide as the call says: `own` where that is as wide, zeros elsewhere.
 fn side_by_side<K: Basic>(call: &Call, own: &Tensor<2, K>) -> Tensor<1, K> {
-    let part = |width: &usize| match *width == own.dims()[1] {
+    let part = |width: usize| match width == own.dims()[1] {
         true => own.clone(),
-        false => Tensor::zeros([call.rows, *width], (&own.device(), own.dtype())),
+        false => Tensor::zeros([call.rows, width], (&own.device(), own.dtype())),
     };
     Tensor::cat(call.receive.iter().map(part).collect(), 1).flatten(0, 1)
 }

@@ -93,20 +93,20 @@ fn links(call: &Call, size: usize, me: usize) -> Vec<(usize, u64)> {
     let others = |parts: &mut dyn Iterator<Item = u64>| {
         parts.enumerate().filter(|(to, bytes)| *to != me && *bytes > 0).collect::<Vec<_>>()
     };
-    let of = |widths: &[usize]| (call.rows * widths.iter().sum::<usize>()) as u64 * element;
+    let of = |width: usize| (call.rows * width) as u64 * element;
     match call.operation {
         Operation::AllReduce(_) => to_next(2 * bytes(call) * (n - 1) / n),
         // All parts but the next member's own, which it has.
-        Operation::AllGather => to_next(of(&call.receive) - of(&call.receive[next..=next])),
+        Operation::AllGather => to_next(of(call.receive.total() - call.receive[next])),
         // All partial sums but the one that ends here.
-        Operation::ReduceScatter(_) => to_next(of(&call.send) - of(&call.send[me..=me])),
-        Operation::AllToAll => others(&mut call.send.iter().map(|elements| *elements as u64 * element)),
+        Operation::ReduceScatter(_) => to_next(of(call.send.total() - call.send[me])),
+        Operation::AllToAll => others(&mut call.send.iter().map(|elements| elements as u64 * element)),
         Operation::Reduce { root, .. } if me == root => Vec::new(),
         Operation::Reduce { .. } => to_next(bytes(call)),
         Operation::Gather { root } if me == root => Vec::new(),
         Operation::Gather { root } => to(root, bytes(call)),
         Operation::Scatter { root } if me != root => Vec::new(),
-        Operation::Scatter { .. } => others(&mut call.send.iter().map(|width| (call.rows * width) as u64 * element)),
+        Operation::Scatter { .. } => others(&mut call.send.iter().map(of)),
         // Of a link, member 0 sends.
         Operation::Send => to_next(bytes(call)),
         // The last one of the ring has nobody left to pass it to.

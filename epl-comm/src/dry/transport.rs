@@ -44,7 +44,7 @@ impl Transport for DryTransport {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.traffic.add(&self.name, &self.members, self.member, &call);
         Ok(mirror::result(&call, buffer, self.members.len(), self.member))
     }

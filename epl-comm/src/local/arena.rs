@@ -14,7 +14,7 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 use super::number::Number;
 
 /// Smaller results are left to the allocator, which keeps their memory itself.
-const LEAST: usize = 32 << 10;
+const LEAST: usize = 64 << 10;
 /// Memory that nobody has wanted for so long goes back with the next call.
 const IDLE: Duration = Duration::from_secs(10);
 

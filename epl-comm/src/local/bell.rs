@@ -44,21 +44,25 @@ impl Bell {
         }
     }
 
-    /// Looks for a while whether it `is_over`: closely, whether the peer `has_come`, which is why it mostly is.
-    pub(super) fn look(&self, has_come: impl Fn() -> bool, is_over: impl Fn() -> bool) -> bool {
-        for _ in 0..self.spins {
-            if (0..LOOKS).any(|_| has_come()) || is_over() {
-                return true;
+    /// Looks closely for a microsecond or two whether the peer `has_come`.
+    pub(super) fn spin(&self, has_come: impl Fn() -> bool) -> bool {
+        (0..self.spins).any(|round| {
+            if round > 0 {
+                core::hint::spin_loop();
             }
-            core::hint::spin_loop();
-        }
-        for _ in 0..YIELDS {
-            if is_over() {
-                return true;
+            (0..LOOKS).any(|_| has_come())
+        })
+    }
+
+    /// Looks for a while longer whether it `is_over`, and lets others run in between.
+    pub(super) fn look(&self, is_over: impl Fn() -> bool) -> bool {
+        (0..YIELDS).any(|_| {
+            let is_over = is_over();
+            if !is_over {
+                thread::yield_now();
             }
-            thread::yield_now();
-        }
-        false
+            is_over
+        })
     }
 
     /// Sleeps until it `is_over`, which only looks: it must not ring.

@@ -23,7 +23,7 @@ use crate::transport::link_name;
 /// What a member brings to a meeting.
 #[derive(Debug)]
 pub(super) struct Post {
-    pub(super) call: Call,
+    pub(super) call: Box<Call>,
     pub(super) memory: Memory,
 }
 
@@ -122,12 +122,13 @@ impl Board {
         // SAFETY: the place was last used two calls ago. This member has met everybody in the call between, to which
         // they came when they were done with that one. Nobody looks before `posted` says so; the caller is the only
         // one who writes.
-        unsafe {
+        let last = unsafe {
             *slot.head(sequence) = Head::of(&post);
-            *slot.post(sequence) = Some(post);
-        }
+            (*slot.post(sequence)).replace(post)
+        };
         slot.posted.store(sequence, Ordering::Release);
-        self.bell.ring();
+        // Only now: to free memory that others have read would hold the store up.
+        drop(last);
         let meeting =
             Meeting { board: self, world, member, sequence, is_uniform: false, asleep_since: OnceCell::new() };
         meeting.wait_for_all(|slot| &slot.posted)?;
@@ -253,6 +254,7 @@ impl Meeting<'_> {
     pub(super) fn leave_early(self, all_do: bool) {
         if !(all_do && self.is_uniform) {
             self.done();
+            self.board.bell.ring();
         }
     }
 
@@ -267,7 +269,6 @@ impl Meeting<'_> {
 
     fn done(&self) {
         self.board.slots[self.member].left.0.store(self.sequence, Ordering::Release);
-        self.board.bell.ring();
     }
 
     /// Where results are made.
@@ -275,21 +276,29 @@ impl Meeting<'_> {
         self.world.arena()
     }
 
-    fn wait_for_all(&self, counter: fn(&Slot) -> &AtomicU64) -> Result<()> {
+    /// Waits until all have counted as far as this member just has.
+    fn wait_for_all(&self, counter: impl Fn(&Slot) -> &AtomicU64) -> Result<()> {
         let (bell, roster) = (&self.board.bell, &self.board.roster);
+        let has_come = |slot: &Slot| counter(slot).load(Ordering::Acquire) >= self.sequence;
+        let are_here = self.board.slots.iter().all(|slot| bell.spin(|| has_come(slot)));
+        // Only now: to ring takes as long as the way of this member's own count to the others.
+        bell.ring();
+        if are_here {
+            return Ok(());
+        }
         for (member, (slot, rank)) in self.board.slots.iter().zip(&roster.members).enumerate() {
-            let has_come = || counter(slot).load(Ordering::Acquire) >= self.sequence;
+            let has_come = || has_come(slot);
             let cannot_come = || self.world.has_ended(*rank) && !roster.has_reserved(member, self.sequence);
             let is_over = || has_come() || self.world.failure().is_some() || cannot_come();
             if has_come() {
                 continue;
             }
-            if !bell.look(has_come, is_over) {
+            if !bell.look(is_over) {
                 let begun = *self.asleep_since.get_or_init(Instant::now);
                 let is_over = || is_over() || self.world.is_overdue(begun);
                 self.world.sleep(roster.members[self.member], self.id(), &mut || bell.sleep(is_over));
                 if self.world.failure().is_none() && !has_come() && !cannot_come() {
-                    self.world.fail_overdue(self.describe(), begun.elapsed(), self.missing(counter));
+                    self.world.fail_overdue(self.describe(), begun.elapsed(), self.missing(&counter));
                 }
             }
             if self.world.failure().is_none() && cannot_come() && !has_come() {
@@ -306,7 +315,7 @@ impl Meeting<'_> {
     }
 
     /// The ranks that have not come, with whether each has at least taken the number of the call.
-    fn missing(&self, counter: fn(&Slot) -> &AtomicU64) -> Vec<(Rank, bool)> {
+    fn missing(&self, counter: &impl Fn(&Slot) -> &AtomicU64) -> Vec<(Rank, bool)> {
         let roster = &self.board.roster;
         let slots = self.board.slots.iter().zip(&roster.members).enumerate();
         let missing = slots.filter(|(_, (slot, _))| counter(slot).load(Ordering::Acquire) < self.sequence);

@@ -101,6 +101,13 @@ impl Launcher {
         self
     }
 
+    /// How many started calls of a rank, in different communicators of a [`Pool`](crate::Pool), are in flight together;
+    /// cores ÷ ranks, at least 1, if nothing is said.
+    pub fn lanes(mut self, calls: usize) -> Self {
+        self.watch.lanes = Some(calls);
+        self
+    }
+
     /// Calls `report` with the first failure and its rank at once, on the thread that finds it: before the
     /// ranks have ended, which they may never do. It may end the process.
     pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {

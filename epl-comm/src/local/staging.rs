@@ -29,7 +29,7 @@ impl Staged {
     pub(super) fn new(buffer: Buffer) -> Result<Self> {
         match buffer.into_flex() {
             Ok(tensor) => Ok(Self::from_flex(tensor, None)),
-            Err(buffer) => Self::through_host(*buffer),
+            Err(buffer) => Self::through_host(buffer),
         }
     }
 

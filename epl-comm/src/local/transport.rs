@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Shape};
@@ -14,7 +15,8 @@ use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
-use crate::operation::{Call, Operation, PerMember};
+use crate::operation::{Call, Operation};
+use crate::per_member::PerMember;
 use crate::rank::Rank;
 use crate::transport::{Transport, of_one_color};
 
@@ -24,15 +26,16 @@ pub(super) struct LocalTransport {
     world: Arc<World>,
     board: Arc<Board>,
     member: usize,
-    /// Held during a call: the board trusts that a member makes one at a time.
-    busy: Mutex<()>,
+    /// True during a call, as the board trusts that a member makes one at a time; and for ever after one that panicked,
+    /// as its meeting was not left.
+    busy: AtomicBool,
     /// The links of which this member is an end: one transport for each, however many groups share this one.
     links: Mutex<HashMap<(usize, usize), Arc<LocalTransport>>>,
 }
 
 impl LocalTransport {
     pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
-        Self { world, board, member, busy: Mutex::new(()), links: Mutex::default() }
+        Self { world, board, member, busy: AtomicBool::new(false), links: Mutex::default() }
     }
 
     fn rank(&self) -> Rank {
@@ -43,18 +46,27 @@ impl LocalTransport {
         CallId { roster: self.board.roster.clone(), operation, sequence }
     }
 
-    fn attempt(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
-        let group = &self.board.roster.name;
-        let busy = self.busy.try_lock();
-        // Looked for while `busy` is held: whoever gave up with a post on the board has seen the failure before.
-        if let Some(failure) = self.world.failure() {
-            return Err(failure.to_error(describe(group, &call)));
+    fn attempt(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        let has_turn = !self.busy.swap(true, Ordering::Acquire);
+        let result = self.check_turn(&call, has_turn).and_then(|()| self.take_part(call, buffer));
+        if has_turn {
+            self.busy.store(false, Ordering::Release);
         }
-        // Also when the lock is poisoned: a meeting was not left then.
-        let Ok(_busy) = busy else {
+        result
+    }
+
+    /// Whether the world goes on, and this call is the next one of this member.
+    fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
+        let group = &self.board.roster.name;
+        // Looked for after `busy` was taken: whoever gave up with a post on the board has seen the failure before.
+        if let Some(failure) = self.world.failure() {
+            return Err(failure.to_error(describe(group, call)));
+        }
+        // Also after a panic: a meeting was not left then.
+        if !has_turn {
             let message = "was used by two threads at once; use all groups of a rank from one thread";
             return Err(Error::invalid(format!("group `{group}` {message}")));
-        };
+        }
         let (sequence, due) = (call.sequence, self.board.posted(self.member) + 1);
         if sequence != due {
             return Err(Error::invalid(format!(
@@ -62,6 +74,11 @@ impl LocalTransport {
                  traced group before the other one is used, and the other way round"
             )));
         }
+        Ok(())
+    }
+
+    /// The call itself. It is this member's next one, and `busy` is held.
+    fn take_part(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.world.arena().tick();
         let stays = is_small(&call, self.world.eager_limit());
         let (is_written, is_hidden) =
@@ -83,7 +100,7 @@ impl LocalTransport {
         };
         let leaves_early = kept.is_some();
         // SAFETY: `busy` is held; the number is the next one; after an error the world has failed, which was looked
-        // for above, and after a panic `busy` is poisoned.
+        // for before, and after a panic `busy` stays held.
         let mut meeting = unsafe { self.board.meet(&self.world, self.member, Post { call, memory }) }?;
         let made = meeting.check().and_then(|()| work(&meeting, self.member, &mut kept));
         let post = match leaves_early {
@@ -119,7 +136,7 @@ impl LocalTransport {
 
 /// Whether the buffer is what the call says.
 fn check(call: &Call, buffer: &Buffer) -> Result<()> {
-    let (dtype, elements) = (buffer.dtype(), buffer.shape().num_elements());
+    let (dtype, elements) = (buffer.dtype(), buffer.num_elements());
     if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
         return Err(Error::invalid(format!(
             "{call} was given {elements} elements of {}; give it a buffer of the call's shape and element type",
@@ -136,7 +153,7 @@ fn check(call: &Call, buffer: &Buffer) -> Result<()> {
 /// but for those of an uneven all-to-all.
 fn is_small(call: &Call, limit: usize) -> bool {
     let elements = match call.operation {
-        Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(&0),
+        Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(0),
         _ => call.shape.num_elements(),
     };
     elements * call.dtype.size() <= limit
@@ -179,7 +196,7 @@ impl Transport for LocalTransport {
         sequence
     }
 
-    fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         match catch_unwind(AssertUnwindSafe(|| self.attempt(call, buffer))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
             Err(payload) => {
@@ -197,10 +214,10 @@ impl Transport for LocalTransport {
             sequence,
             name: name.to_string(),
             dim: Some(0),
-            receive: PerMember::from_elem(wish.len(), members.len()),
+            receive: PerMember::same(wish.len(), members.len()),
             ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
         };
-        let wishes = self.run(call, Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
         let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
         let (chosen, member) = of_one_color(&wishes, self.member);
         let ranks = chosen.iter().map(|member| members[*member]).collect();

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::number::{Number, reduce, with_number};
 use crate::error::Result;
 use crate::operation::{Operation, ReduceOp};
+use crate::per_member::PerMember;
 use crate::rank::shard_range;
 
 /// Bytes that are reduced at a time: a chunk of every member's buffer fits into a core's own cache.
@@ -46,8 +47,8 @@ pub(super) fn work(meeting: &Meeting<'_>, member: usize, kept: &mut Option<Arc<B
                 made(all_gather::<N>(meeting, rows, &call.receive))
             }
             Operation::ReduceScatter(op) => {
-                let (width, columns) = columns(send, member);
-                made(reduce_columns::<N>(meeting, rows, width, columns, op))
+                let columns = columns(send, member);
+                made(reduce_columns::<N>(meeting, rows, send.total(), columns, op))
             }
             Operation::Scatter { root } => made(scatter::<N>(meeting, rows, member, root, send)),
             Operation::AllToAll => made(all_to_all::<N>(meeting, rows, member, &call.receive)),
@@ -107,14 +108,14 @@ fn own_lines<N>(len: usize, members: usize, member: usize) -> Range<usize> {
     (lines.start * line).min(len)..(lines.end * line).min(len)
 }
 
-/// The width of a row that is divided in this way, and which columns are a member's.
-fn columns(widths: &[usize], member: usize) -> (usize, Range<usize>) {
-    let before: usize = widths[..member].iter().sum();
-    (widths.iter().sum(), before..before + widths[member])
+/// Which columns of a row that is divided in this way are a member's.
+fn columns(widths: &PerMember, member: usize) -> Range<usize> {
+    let before = widths.before(member);
+    before..before + widths[member]
 }
 
 /// Row by row, every member's part of the row.
-fn all_gather<N: Number>(meeting: &Meeting<'_>, rows: usize, receive: &[usize]) -> Vec<N> {
+fn all_gather<N: Number>(meeting: &Meeting<'_>, rows: usize, receive: &PerMember) -> Vec<N> {
     let parts = (0..meeting.members()).map(|member| meeting.numbers::<N>(member));
     side_by_side(meeting, rows, parts, receive)
 }
@@ -143,20 +144,17 @@ fn reduce_columns<N: Number>(
 }
 
 /// Row by row, this member's part of the root's row.
-fn scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, root: usize, send: &[usize]) -> Vec<N> {
+fn scatter<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, root: usize, send: &PerMember) -> Vec<N> {
     let buffer: &[N] = meeting.numbers(root);
-    let (width, columns) = columns(send, member);
+    let (width, columns) = (send.total(), columns(send, member));
     let mut part = meeting.arena().vec(rows * columns.len());
     (0..rows).for_each(|row| part.extend_from_slice(&buffer[row * width..][columns.clone()]));
     part
 }
 
 /// From every buffer the piece for this member; the pieces are put side by side, row by row.
-fn all_to_all<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, receive: &[usize]) -> Vec<N> {
-    let piece = |from: usize| {
-        let before: usize = meeting.call(from).send[..member].iter().sum();
-        &meeting.numbers::<N>(from)[before..]
-    };
+fn all_to_all<N: Number>(meeting: &Meeting<'_>, rows: usize, member: usize, receive: &PerMember) -> Vec<N> {
+    let piece = |from: usize| &meeting.numbers::<N>(from)[meeting.call(from).send.before(member)..];
     side_by_side(meeting, rows, (0..meeting.members()).map(piece), receive)
 }
 
@@ -165,13 +163,13 @@ fn side_by_side<'a, N: Number>(
     meeting: &Meeting<'_>,
     rows: usize,
     parts: impl Iterator<Item = &'a [N]>,
-    widths: &[usize],
+    widths: &PerMember,
 ) -> Vec<N> {
     let parts: SmallVec<[&[N]; 8]> = parts.collect();
-    let mut all = meeting.arena().vec(rows * widths.iter().sum::<usize>());
+    let mut all = meeting.arena().vec(rows * widths.total());
     for row in 0..rows {
-        for (part, width) in parts.iter().zip(widths) {
-            all.extend_from_slice(&part[row * width..][..*width]);
+        for (part, width) in parts.iter().zip(widths.iter()) {
+            all.extend_from_slice(&part[row * width..][..width]);
         }
     }
     all

@@ -30,6 +30,8 @@ pub(super) struct Watch {
     /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
+    /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
+    pub(super) lanes: Option<usize>,
     /// Told of the first failure: who, and why.
     pub(super) on_failure: Option<Arc<Report>>,
 }
@@ -123,7 +125,7 @@ impl World {
 
     /// A rank's calls that can be in flight together without taking a core from another rank.
     pub(super) fn lanes(&self) -> usize {
-        (self.cores / self.ended.len()).max(1)
+        self.watch.lanes.unwrap_or(self.cores / self.ended.len()).max(1)
     }
 
     /// The largest buffer that is small.

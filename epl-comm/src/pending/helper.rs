@@ -14,7 +14,7 @@ use crate::operation::Call;
 use crate::transport::Transport;
 
 struct Job {
-    call: Call,
+    call: Box<Call>,
     buffer: Buffer,
     mark: LogMark,
     ticket: Ticket,
@@ -102,7 +102,13 @@ impl Helper {
     }
 
     /// Queues a call over `transport`.
-    pub(crate) fn submit(&self, transport: Arc<dyn Transport>, call: Call, buffer: Buffer, mark: LogMark) -> Ticket {
+    pub(crate) fn submit(
+        &self,
+        transport: Arc<dyn Transport>,
+        call: Box<Call>,
+        buffer: Buffer,
+        mark: LogMark,
+    ) -> Ticket {
         let ticket = Ticket::new(transport, &call);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.helpers.0.outstanding.fetch_add(1, Ordering::Relaxed);

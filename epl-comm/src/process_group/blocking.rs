@@ -281,7 +281,7 @@ impl ProcessGroup {
     /// Waits until every member has come here.
     pub fn barrier(&self) -> Result<()> {
         if self.size() > 1 {
-            self.communicator.run(barrier(), Buffer::empty())?;
+            self.communicator.run(Box::new(barrier()), Buffer::empty())?;
         }
         Ok(())
     }
@@ -348,8 +348,10 @@ pub(super) fn barrier() -> Call {
 }
 
 fn run<const D: usize, K: Autodiff>(communicator: &Communicator, prepared: Prepared<D, K>) -> Result<Tensor<D, K>> {
-    match prepared {
-        Prepared::Ready(x) => Ok(x),
-        Prepared::Call { call, buffer, output } => Ok(output.finish(communicator.run(call, buffer)?)),
-    }
+    let Prepared { call, buffer, output } = prepared;
+    let buffer = match call {
+        None => buffer,
+        Some(call) => communicator.run(call, buffer)?,
+    };
+    Ok(output.finish(buffer))
 }

@@ -6,7 +6,8 @@ use burn::tensor::DType;
 
 use super::ProcessGroup;
 use crate::error::{Error, Result};
-use crate::operation::{Operation, PerMember, ReduceOp};
+use crate::operation::{Operation, ReduceOp};
+use crate::per_member::PerMember;
 
 impl ProcessGroup {
     pub(super) fn invalid(&self, message: String) -> Error {
@@ -122,6 +123,6 @@ impl ProcessGroup {
                 extent.next_multiple_of(size)
             )));
         }
-        Ok(PerMember::from_elem(extent / size, size))
+        Ok(PerMember::same(extent / size, size))
     }
 }

@@ -18,22 +18,16 @@ pub(super) struct Communicator {
     pub(super) seat: Seat,
     /// The group's name, for the log.
     name: Arc<str>,
-    /// Made when it is first needed; communicators of a pool may share one.
-    lane: Arc<OnceLock<Helper>>,
+    /// Made when it is first needed.
+    helper: OnceLock<Helper>,
     /// The links of which this member is an end, by their members: made when they are first needed.
     links: Mutex<HashMap<(usize, usize), Arc<Communicator>>>,
 }
 
 impl Communicator {
     pub(super) fn new(transport: Arc<dyn Transport>, seat: Seat) -> Self {
-        let (name, lane, links) = (Arc::from(transport.name()), Arc::default(), Mutex::default());
-        Self { transport, seat, name, lane, links }
-    }
-
-    /// The same transport, its started calls queued behind another communicator's.
-    pub(super) fn on_lane_of(&self, other: &Self) -> Self {
-        let lane = other.lane.clone();
-        Self { lane, ..Self::new(self.transport.clone(), self.seat.clone()) }
+        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Mutex::default());
+        Self { transport, seat, name, helper, links }
     }
 
     /// Makes the calling thread the driver of the rank, if there is none yet.
@@ -56,12 +50,12 @@ impl Communicator {
     }
 
     /// Runs a call after all started ones.
-    pub(super) fn run(&self, call: Call, buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn run(&self, mut call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.enter()?;
         // What may panic comes before the number: peers wait for whoever has taken one.
         let buffer = buffer.contiguous();
         let helper = self.busy_helper();
-        let (call, mark) = self.issue(call, helper.is_none());
+        let mark = self.issue(&mut call, helper.is_none());
         match helper {
             Some(helper) => helper.submit(self.transport.clone(), call, buffer, mark).wait(),
             None => {
@@ -75,32 +69,32 @@ impl Communicator {
     /// Queues a call behind the started ones.
     pub(super) fn start<T>(
         &self,
-        call: Call,
+        mut call: Box<Call>,
         buffer: Buffer,
         finish: impl FnOnce(Buffer) -> T + Send + 'static,
     ) -> Result<Pending<T>> {
         self.enter()?;
-        let helper = match self.lane.get() {
+        let helper = match self.helper.get() {
             Some(helper) => helper,
             None => {
                 let name = format!("{} of {}", self.name, self.transport.members()[self.transport.member()]);
                 let helper = Helper::spawn(name, self.seat.helpers.clone(), self.seat.log.clone())?;
-                self.lane.get_or_init(|| helper)
+                self.helper.get_or_init(|| helper)
             }
         };
         let buffer = buffer.contiguous();
-        let (call, mark) = self.issue(call, false);
+        let mark = self.issue(&mut call, false);
         Ok(Pending::running(helper.submit(self.transport.clone(), call, buffer, mark), finish))
     }
 
     /// Divides the group, after all started calls.
     pub(super) fn split(
         &self,
-        call: Call,
+        mut call: Call,
         divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,
     ) -> Result<Arc<dyn Transport>> {
         self.enter()?;
-        let (call, mark) = self.issue(call, false);
+        let mark = self.issue(&mut call, false);
         if let Some(helper) = self.busy_helper() {
             self.transport.sleep(Operation::Split, call.sequence, &mut || helper.drain());
         }
@@ -122,13 +116,12 @@ impl Communicator {
     }
 
     fn busy_helper(&self) -> Option<&Helper> {
-        self.lane.get().filter(|helper| !helper.is_idle())
+        self.helper.get().filter(|helper| !helper.is_idle())
     }
 
     /// Takes the number of a call and logs it; `begun`: that it goes out at once.
-    fn issue(&self, call: Call, begun: bool) -> (Call, LogMark) {
-        let call = Call { sequence: self.transport.reserve(call.operation), ..call };
-        let mark = self.seat.log.issue(&self.name, &call, begun);
-        (call, mark)
+    fn issue(&self, call: &mut Call, begun: bool) -> LogMark {
+        call.sequence = self.transport.reserve(call.operation);
+        self.seat.log.issue(&self.name, call, begun)
     }
 }

@@ -13,12 +13,20 @@ pub(crate) struct Driver(Arc<OnceLock<ThreadId>>);
 impl Driver {
     /// Makes the calling thread the driver if there is none yet; whether it is the driver now.
     pub(super) fn enter(&self) -> bool {
-        let here = thread::current().id();
+        let here = here();
         *self.0.get_or_init(|| here) == here
     }
 
     /// Whether the calling thread is the driver.
     pub(crate) fn is_here(&self) -> bool {
-        self.0.get() == Some(&thread::current().id())
+        self.0.get() == Some(&here())
     }
+}
+
+/// The calling thread, without the reference count of its handle.
+fn here() -> ThreadId {
+    thread_local! {
+        static HERE: ThreadId = thread::current().id();
+    }
+    HERE.with(|here| *here)
 }

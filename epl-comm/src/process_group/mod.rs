@@ -140,11 +140,6 @@ impl ProcessGroup {
         self.transport().lanes()
     }
 
-    /// The same group, its started calls run by the helper thread of another one.
-    pub(crate) fn on_lane_of(&self, other: &Self) -> Self {
-        Self { communicator: Arc::new(self.communicator.on_lane_of(&other.communicator)) }
-    }
-
     /// Another group of this rank.
     fn beside(&self, transport: Arc<dyn Transport>) -> Self {
         Self::with_seat(transport, self.communicator.seat.clone())

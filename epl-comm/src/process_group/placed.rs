@@ -19,21 +19,18 @@ impl Placed {
     /// # Errors
     ///
     /// [`Error::Invalid`] when the tensor is tracked: its gradient would be lost in silence.
-    pub(super) fn take<const D: usize, K: Basic + Autodiff>(tensor: Tensor<D, K>) -> Result<(Tensor<D, K>, Self)> {
+    pub(super) fn take<const D: usize, K: Basic + Autodiff>(tensor: Tensor<D, K>) -> Result<(Buffer, Self)> {
         let tensor = tensor.into_dispatch();
-        let strategy = match tensor.autodiff {
-            DispatchAutodiffContext::Disabled => None,
-            DispatchAutodiffContext::Enabled(strategy) => Some(strategy),
+        let DispatchAutodiffContext::Enabled(strategy) = tensor.autodiff else {
+            return Ok((Buffer::from_dispatch(tensor), Self(None)));
         };
-        let is_float = tensor.dtype().is_float();
-        if strategy.is_some() && is_float && Dispatch::is_tracked(&tensor) {
+        if tensor.dtype().is_float() && Dispatch::is_tracked(&tensor) {
             return Err(Error::invalid(
                 "a collective of a group is not differentiable, but its tensor is tracked; use the layouts (Copied, \
                  Split, Partial) or the collectives of `differentiable`, or detach() it",
             ));
         }
-        let tensor = Tensor::from_dispatch(tensor);
-        Ok((if strategy.is_some() { tensor.inner() } else { tensor }, Self(strategy)))
+        Ok((Buffer::from_tensor(Tensor::<D, K>::from_dispatch(tensor)), Self(Some(strategy))))
     }
 
     fn put<const D: usize, K: Basic + Autodiff>(self, tensor: Tensor<D, K>) -> Tensor<D, K> {

@@ -1,7 +1,5 @@
 //! Arguments turned into calls, the same way for blocking and started collectives.
 
-use core::ops::Range;
-
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Shape, Tensor};
 
@@ -9,18 +7,15 @@ use super::ProcessGroup;
 use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation, PerMember};
+use crate::operation::{Call, Operation};
+use crate::per_member::PerMember;
 
-/// A collective about to be run. It is taken apart at once: a box would cost more than the room.
-#[expect(clippy::large_enum_variant)]
-pub(super) enum Prepared<const D: usize, K: Basic> {
-    /// Nothing needs to be sent.
-    Ready(Tensor<D, K>),
-    Call {
-        call: Call,
-        buffer: Buffer,
-        output: Output<D, K>,
-    },
+/// A collective about to be run.
+pub(super) struct Prepared<const D: usize, K: Basic> {
+    /// None where nothing needs to be sent, in a group of one: the buffer is the result.
+    pub(super) call: Option<Box<Call>>,
+    pub(super) buffer: Buffer,
+    pub(super) output: Output<D, K>,
 }
 
 /// The dims on both sides of an all-to-all.
@@ -67,8 +62,8 @@ impl ProcessGroup {
         operation: Operation,
     ) -> Result<Prepared<D, K>> {
         self.check_dim(operation.name(), &x.dims(), dim)?;
-        let sizes = PerMember::from_elem(x.dims()[dim], self.size());
-        self.prepare_along(x, dim, &sizes, operation)
+        let sizes = PerMember::same(x.dims()[dim], self.size());
+        self.prepare_along(x, dim, sizes, operation)
     }
 
     /// Different extents, put together.
@@ -82,7 +77,7 @@ impl ProcessGroup {
         self.check_sizes(operation.name(), &x.dims(), dim, sizes)?;
         self.check_held(operation.name(), dim, x.dims()[dim], sizes)?;
         self.check_whole(operation.name(), &x.dims(), dim, sizes)?;
-        self.prepare_along(x, dim, sizes, operation)
+        self.prepare_along(x, dim, sizes.into(), operation)
     }
 
     /// The same extent for every member, taken apart.
@@ -96,7 +91,8 @@ impl ProcessGroup {
         self.check_dim(name, &x.dims(), dim)?;
         let instead = format_args!(", or give the sizes ({name}_uneven)");
         let sizes = self.even_sizes(name, dim, x.dims()[dim], instead)?;
-        self.prepare_scatter(x, dim, &sizes, operation)
+        self.check_op(x.dtype(), operation)?;
+        self.prepare_along(x, dim, sizes, operation)
     }
 
     /// Different extents, taken apart.
@@ -110,7 +106,7 @@ impl ProcessGroup {
         self.check_sizes(operation.name(), &x.dims(), dim, sizes)?;
         self.check_sum(operation.name(), x.dims()[dim], sizes)?;
         self.check_op(x.dtype(), operation)?;
-        self.prepare_along(x, dim, sizes, operation)
+        self.prepare_along(x, dim, sizes.into(), operation)
     }
 
     /// Rows of dim 0.
@@ -132,8 +128,8 @@ impl ProcessGroup {
         let call = Call {
             dim: Some(0),
             split_dim: Some(0),
-            send: send.iter().map(|rows| rows * columns).collect(),
-            receive: receive.iter().map(|rows| rows * columns).collect(),
+            send: PerMember::from(send).times(columns),
+            receive: PerMember::from(receive).times(columns),
             ..Call::new(Operation::AllToAll, x.dtype(), Shape::new(shape))
         };
         let mut received = shape;
@@ -156,8 +152,7 @@ impl ProcessGroup {
             _ => format_args!(""),
         };
         let split = self.even_sizes("all_to_all", split_dim, shape[split_dim], instead)?;
-        let concat = PerMember::from_elem(shape[concat_dim], self.size());
-        self.prepare_exchange(x, Exchange { split: (split_dim, &split), concat: (concat_dim, &concat) })
+        self.prepare_pieces(x, (split_dim, split), (concat_dim, PerMember::same(shape[concat_dim], self.size())))
     }
 
     /// From parts of one dim to parts of another.
@@ -166,38 +161,45 @@ impl ProcessGroup {
         x: Tensor<D, K>,
         Exchange { split: (split_dim, split), concat: (concat_dim, concat) }: Exchange<'_>,
     ) -> Result<Prepared<D, K>> {
-        let (shape, me) = (x.dims(), self.rank());
+        let shape = x.dims();
         self.check_sizes("all_to_all", &shape, split_dim, split)?;
         self.check_sum("all_to_all", shape[split_dim], split)?;
         self.check_sizes("all_to_all", &shape, concat_dim, concat)?;
         self.check_held("all_to_all", concat_dim, shape[concat_dim], concat)?;
         self.check_whole("all_to_all", &shape, concat_dim, concat)?;
+        self.prepare_pieces(x, (split_dim, split.into()), (concat_dim, concat.into()))
+    }
+
+    /// An all-to-all whose sizes fit the tensor.
+    fn prepare_pieces<const D: usize, K: Basic + Autodiff>(
+        &self,
+        x: Tensor<D, K>,
+        (split_dim, split): (usize, PerMember),
+        (concat_dim, concat): (usize, PerMember),
+    ) -> Result<Prepared<D, K>> {
+        let (shape, me) = (x.dims(), self.rank());
         let mut exchanged = shape;
         exchanged[split_dim] = split[me];
-        exchanged[concat_dim] = if split_dim == concat_dim { split[me] * self.size() } else { concat.iter().sum() };
-        let piece = |from: usize, to: usize, dims: Range<usize>| -> usize {
-            dims.map(|dim| match dim {
-                _ if dim == split_dim => split[to],
-                _ if dim == concat_dim => concat[from],
-                _ => shape[dim],
-            })
-            .product()
-        };
+        // A piece of this member's for itself: in the dims before the one put together, and from that on.
+        let (before, from) = exchanged.split_at(concat_dim);
+        let (rows, width): (usize, usize) = (before.iter().product(), from[1..].iter().product());
+        let others: usize = shape.iter().enumerate().filter(|(dim, _)| *dim != split_dim).map(|(_, n)| n).product();
+        let concat = if split_dim == concat_dim { PerMember::same(split[me], self.size()) } else { concat };
         let call = Call {
             dim: Some(concat_dim),
             split_dim: Some(split_dim),
-            rows: piece(me, me, 0..concat_dim),
-            send: (0..self.size()).map(|to| piece(me, to, 0..D)).collect(),
-            receive: (0..self.size()).map(|from| piece(from, me, concat_dim..D)).collect(),
+            rows,
+            send: split.times(others),
+            receive: concat.times(width),
             ..Call::new(Operation::AllToAll, x.dtype(), Shape::new(shape))
         };
-        match self.prepared(x, call, exchanged)? {
-            Prepared::Call { call, buffer, output } => {
-                let buffer = Buffer::from_tensor(pieces(buffer.into_tensor::<D, K>(shape), split_dim, split));
-                Ok(Prepared::Call { call, buffer, output })
-            }
-            ready => Ok(ready),
+        exchanged[concat_dim] = concat.total();
+        let mut prepared = self.prepared(x, call, exchanged)?;
+        if prepared.call.is_some() && !is_leading(&shape, split_dim) {
+            let whole = prepared.buffer.into_tensor::<D, K>(shape);
+            prepared.buffer = Buffer::from_tensor(pieces(whole, split_dim, &split));
         }
+        Ok(prepared)
     }
 
     /// A collective that puts `dim` together from parts of these sizes, or divides it into them.
@@ -205,20 +207,19 @@ impl ProcessGroup {
         &self,
         x: Tensor<D, K>,
         dim: usize,
-        sizes: &[usize],
+        sizes: PerMember,
         operation: Operation,
     ) -> Result<Prepared<D, K>> {
         let shape = x.dims();
-        let columns: usize = shape[dim + 1..].iter().product();
-        let widths: PerMember = sizes.iter().map(|size| size * columns).collect();
+        let widths = sizes.times(shape[dim + 1..].iter().product());
         let me = self.rank();
         if let Operation::Gather { root } | Operation::Scatter { root } = operation {
             self.check_member(operation.name(), root)?;
         }
         let (send, receive, extent) = match operation {
-            Operation::Gather { root } if root != me => (PerMember::new(), widths, shape[dim]),
-            Operation::AllGather | Operation::Gather { .. } => (PerMember::new(), widths, sizes.iter().sum()),
-            _ => (widths, PerMember::new(), sizes[me]),
+            Operation::Gather { root } if root != me => (PerMember::default(), widths, shape[dim]),
+            Operation::AllGather | Operation::Gather { .. } => (PerMember::default(), widths, sizes.total()),
+            _ => (widths, PerMember::default(), sizes[me]),
         };
         let rows = shape[..dim].iter().product();
         let call = Call { dim: Some(dim), rows, send, receive, ..Call::new(operation, x.dtype(), Shape::new(shape)) };
@@ -234,17 +235,19 @@ impl ProcessGroup {
         call: Call,
         result: [usize; D],
     ) -> Result<Prepared<D, K>> {
-        let (inner, placed) = Placed::take(x)?;
-        let (buffer, output) = (Buffer::from_tensor(inner), Output::new(result, placed));
-        Ok(match self.size() {
-            1 => Prepared::Ready(output.finish(buffer)),
-            _ => Prepared::Call { call, buffer, output },
-        })
+        let (buffer, placed) = Placed::take(x)?;
+        let call = (self.size() > 1).then(|| Box::new(call));
+        Ok(Prepared { call, buffer, output: Output::new(result, placed) })
     }
 }
 
+/// Whether the parts along a dim lie one after the other.
+fn is_leading(shape: &[usize], dim: usize) -> bool {
+    shape[..dim].iter().all(|extent| *extent == 1)
+}
+
 /// The pieces for all members, one after the other: each contiguous.
-fn pieces<const D: usize, K: Basic>(x: Tensor<D, K>, dim: usize, sizes: &[usize]) -> Tensor<1, K> {
+fn pieces<const D: usize, K: Basic>(x: Tensor<D, K>, dim: usize, sizes: &PerMember) -> Tensor<1, K> {
     let shape = x.dims();
     let (rows, columns): (usize, usize) = (shape[..dim].iter().product(), shape[dim + 1..].iter().product());
     let total: usize = shape.iter().product();
@@ -252,11 +255,8 @@ fn pieces<const D: usize, K: Basic>(x: Tensor<D, K>, dim: usize, sizes: &[usize]
         // In a reshape, 0 would stand for the old extent.
         return Tensor::zeros([0], (&x.device(), x.dtype()));
     }
-    if rows == 1 {
-        return x.reshape([total]);
-    }
     let x = x.reshape([rows, shape[dim] * columns]);
-    if sizes.iter().all(|size| *size == sizes[0]) {
+    if sizes.is_even() {
         // One copy, made by the transport.
         return x.reshape([rows, sizes.len(), sizes[0] * columns]).swap_dims(0, 1).reshape([total]);
     }

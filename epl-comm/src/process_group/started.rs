@@ -155,7 +155,7 @@ impl ProcessGroup {
     pub fn start_barrier(&self) -> Result<Pending<()>> {
         match self.size() {
             1 => Ok(Pending::from(())),
-            _ => self.communicator.start(barrier(), Buffer::empty(), drop),
+            _ => self.communicator.start(Box::new(barrier()), Buffer::empty(), drop),
         }
     }
 
@@ -184,10 +184,9 @@ fn start<const D: usize, K: Autodiff + 'static>(
     communicator: &Communicator,
     prepared: Prepared<D, K>,
 ) -> Result<Pending<Tensor<D, K>>> {
-    match prepared {
-        Prepared::Ready(x) => Ok(Pending::from(x)),
-        Prepared::Call { call, buffer, output } => {
-            communicator.start(call, buffer, move |buffer| output.finish(buffer))
-        }
+    let Prepared { call, buffer, output } = prepared;
+    match call {
+        None => Ok(Pending::from(output.finish(buffer))),
+        Some(call) => communicator.start(call, buffer, move |buffer| output.finish(buffer)),
     }
 }

@@ -5,7 +5,8 @@ use burn::tensor::{Element, Shape};
 use super::ProcessGroup;
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation, PerMember, ReduceOp};
+use crate::operation::{Call, Operation, ReduceOp};
+use crate::per_member::PerMember;
 
 /// # Values on the host
 ///
@@ -21,7 +22,7 @@ impl ProcessGroup {
     pub fn all_gather_counts(&self, counts: &[i64]) -> Result<Vec<Vec<i64>>> {
         let call = Call {
             dim: Some(0),
-            receive: PerMember::from_elem(counts.len(), self.size()),
+            receive: PerMember::same(counts.len(), self.size()),
             ..Call::new(Operation::AllGather, i64::dtype(), Shape::new([counts.len()]))
         };
         let all = self.run_values(call, counts)?;
@@ -37,7 +38,7 @@ impl ProcessGroup {
             let message = format!("{len} counts do not divide evenly over {size} members; pad them to {padded}");
             return Err(self.invalid(message));
         }
-        let sizes = PerMember::from_elem(counts.len() / self.size(), self.size());
+        let sizes = PerMember::same(counts.len() / self.size(), self.size());
         let call = Call {
             dim: Some(0),
             split_dim: Some(0),
@@ -52,6 +53,6 @@ impl ProcessGroup {
         if self.size() == 1 {
             return Ok(values.to_vec());
         }
-        Ok(self.communicator.run(call, Buffer::from_values(values.to_vec()))?.into_values())
+        Ok(self.communicator.run(Box::new(call), Buffer::from_values(values.to_vec()))?.into_values())
     }
 }

@@ -15,6 +15,7 @@ mod failures;
 mod faults;
 mod layouts;
 mod mismatches;
+mod pool;
 mod random_graphs;
 mod random_programs;
 mod started;
