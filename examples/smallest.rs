@@ -49,16 +49,16 @@ impl Batcher<(f32, f32), Batch> for Points {
 
 fn main() -> epl::Result<()> {
     let points: Vec<(f32, f32)> = (0..1000).map(|i| i as f32 / 500.0 - 1.0).map(|x| (x, (3.0 * x).sin())).collect();
-    let config = Config::new().with("dist.data_parallel_size", 2)?.with("schedule.rate", 0.01)?;
+    let config =
+        Config::new().with("dist.data_parallel_size", 2)?.with("schedule.rate", 0.01)?.with("train.steps", 400)?;
     let losses = epl::launch(&config, |epl| {
-        let net = epl.build(|place| OneSegment {
-            model: Net { body: LinearConfig::new(1, 32).init(place), head: LinearConfig::new(32, 1).init(place) },
-        })?;
-        let engine = Engine::new(net, &AdamWConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let net = |at: &Place| OneSegment {
+            model: Net { body: LinearConfig::new(1, 32).init(at), head: LinearConfig::new(32, 1).init(at) },
+        };
         let sampler = ShuffledSampler::new(points.len(), 50, epl.config().train.seed)?;
         let data = TrainData::new(InMemDataset::new(points.clone()), Points, sampler)?;
-        let rate = LearningRate::from_config(&epl.config().schedule)?;
-        let trained = Trainer::new(engine, TrainerConfig::new(400).with_log_every(100), rate).fit(&data)?;
+        let trainer = Trainer::build(&epl, net, &AdamWConfig::new())?.with_settings(|run| run.with_log_every(100));
+        let trained = trainer.fit(&data)?;
         Ok(trained.summary.last.map(|step| step.report.loss))
     })?;
     assert!(losses[0].is_some_and(|loss| loss < 0.01), "the sine was learned: {losses:?}");

@@ -29,7 +29,7 @@ pub mod prelude {
     pub use epl_core::trainer::{Trainer, TrainerConfig};
     pub use epl_core::{
         Carry, CarryMapper, Context, Engine, EngineSettings, Epl, Error, LearningRate, Loss, MicroBatch, OneSegment,
-        Place, Result, Segmented, Weights, WholeModel, WithLoss, launch,
+        Place, Result, Segmented, Strategy, Weights, WholeModel, WithLoss, launch,
     };
 }
 

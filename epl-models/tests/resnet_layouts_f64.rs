@@ -16,7 +16,7 @@ use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
 use epl_models::vision::{IGNORED, ImageBatch};
 use epl_modules::BatchStatistics;
 
-const TOLERANCE: f64 = 1e-9;
+const TOLERANCE: f64 = 1e-10;
 const CLASSES: usize = 7;
 const STEPS: usize = 3;
 

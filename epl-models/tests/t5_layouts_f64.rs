@@ -5,7 +5,7 @@ mod layouts;
 use std::sync::Once;
 
 use burn::tensor::{Device, FloatDType};
-use layouts::{check_dense, check_experts};
+use layouts::{check_auxiliary, check_dense, check_experts};
 
 /// The device of a process has one default type, chosen before the first tensor.
 fn configure() {
@@ -23,4 +23,10 @@ fn dense_models() {
 fn models_with_experts() {
     configure();
     check_experts(1e-10);
+}
+
+#[test]
+fn the_auxiliary_loss_is_added() {
+    configure();
+    check_auxiliary(1e-10);
 }

@@ -38,7 +38,8 @@ pub struct SplitClassifierConfig {
 ///
 /// Each rank holds some of the classes, and no rank ever the logits of all. It takes and gives the rows of its own rank:
 /// in a `split` scope that is colocated with a replicated backbone, the rows of the ranks that share the classes are
-/// gathered inside ([`Bridge`]).
+/// gathered inside ([`Bridge`]). The loss is a sum over this rank's rows, as [`Loss::with`](epl_core::Loss::with) takes
+/// it; a mean of it would be weighed by the rows that count, so divide by their number and give that as the weight.
 ///
 /// Should be created with [`SplitClassifierConfig`].
 #[derive(Module, Debug)]

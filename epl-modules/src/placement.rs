@@ -20,10 +20,9 @@ pub(crate) fn split(group: &ProcessGroup, noun: &str, size: usize) -> String {
 pub(crate) fn check_enough(group: &ProcessGroup, path: &str, noun: &str, size: usize) {
     if size < group.size() {
         refuse(format!(
-            "{path}: {size} {noun}s cannot be split over {} ranks of the {} axis, as some would hold none: \
-             use a {} size of at most {size}, or a replicated layer",
+            "{path}: {size} {noun}s cannot be split over the {} ranks of group `{}`, as some would hold none: split them \
+             over at most {size} ranks, or use a replicated layer",
             group.size(),
-            group.name(),
             group.name()
         ));
     }

@@ -9,7 +9,7 @@ use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::{Judged, Pair, PairBatcher};
 use epl::trainer::{Best, Trainer, TrainerConfig, Which};
-use epl::{Engine, EngineSettings, Epl, Error, LearningRate, Result};
+use epl::{Engine, EngineSettings, Epl, Error, Result};
 
 use crate::task::Task;
 
@@ -41,10 +41,9 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     let batcher = T5Batcher::new(model);
     let data =
         TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), epl.context().data().size())?)?;
-    let schedule = LearningRate::from_config(&epl.config().schedule)?;
     // A checkpoint keeps all that it depends on; a resume with something else is refused.
-    let mut trainer = Trainer::new(engine, trainer_config(epl, task, settings)?, schedule)
-        .with_run_config(epl.config())?
+    let mut trainer = Trainer::from_config(engine, epl.config())?
+        .with_settings(|trainer| told(trainer, task, settings))
         .with_invariant("model", model)?
         .with_invariant("tokenizer", &task.fingerprint()?)?;
     if let Some(valid) = &task.valid {
@@ -61,15 +60,14 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     Ok(result.filter(|_| first).map(|score| task.show_score(score)))
 }
 
-fn trainer_config(epl: &Epl, task: &Task, settings: &Settings) -> Result<TrainerConfig> {
-    let replicas = epl.context().data().size();
-    let best = task.valid.is_some().then(|| Best::largest(task.score_name()));
-    Ok(TrainerConfig::from_config(epl.config(), replicas)?
+/// What the command line says of a run.
+fn told(trainer: TrainerConfig, task: &Task, settings: &Settings) -> TrainerConfig {
+    trainer
         .with_out(Some(settings.out.clone()))
         .with_resume(settings.resume)
         .with_replace(settings.replace)
         .with_check_replicas_every(settings.check_replicas)
-        .with_keep_best(best))
+        .with_keep_best(task.valid.is_some().then(|| Best::largest(task.score_name())))
 }
 
 /// What translates `pairs`, each replica its share, and scores them together.

@@ -9,8 +9,8 @@ use epl::evaluate::{Accuracy, Evaluator};
 use epl::models::ResNetConfig;
 use epl::models::resnet::{ClassLayer, ResNet};
 use epl::models::vision::{ImageBatch, ImageBatcher};
-use epl::trainer::{Evaluation, Trainer, TrainerConfig};
-use epl::{Built, Engine, EngineSettings, Epl, LearningRate, Result};
+use epl::trainer::{Evaluation, Trainer};
+use epl::{Built, Engine, EngineSettings, Epl, Result};
 
 use crate::args::Args;
 use crate::task::Task;
@@ -36,10 +36,8 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
     let batch = epl.config().batch(replicas)?.global_batch_size;
     let sampler = ShuffledSampler::new(task.train.len(), batch, epl.config().train.seed)?;
     let data = TrainData::new(task.train.clone(), batcher.clone(), sampler)?;
-    let config =
-        TrainerConfig::from_config(epl.config(), replicas)?.with_out(args.out.clone()).with_resume(args.resume);
-    let mut trainer = Trainer::new(engine, config, LearningRate::from_config(&epl.config().schedule)?)
-        .with_run_config(epl.config())?
+    let mut trainer = Trainer::from_config(engine, epl.config())?
+        .with_settings(|trainer| trainer.with_out(args.out.clone()).with_resume(args.resume))
         .with_invariant("model", &model)?
         .with_invariant("classes", &task.classes)?;
     if let Some(valid) = &task.valid {

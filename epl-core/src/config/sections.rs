@@ -84,7 +84,8 @@ options! {
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
-        /// Reductions of gradients that may be in flight together, over each axis that has any.
+        /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
+        /// cores for.
         num_communicators: usize = 2, COUNT, Implemented;
         /// true: gradients of embeddings travel whole. false: as the rows that are not zero, in every step in which
         /// that is fewer bytes.

@@ -16,11 +16,15 @@ use super::record::Summary;
 use super::run::Run;
 use super::settings::TrainerConfig;
 use super::stop::Stop;
+use crate::config::Config;
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, Values};
 use crate::json::json;
+use crate::launch::Epl;
+use crate::optim::OptimizerConfig;
+use crate::place::Place;
 use crate::schedule::LearningRate;
 use crate::segment::Segmented;
 
@@ -73,6 +77,36 @@ pub struct Trained<M: Segmented> {
 }
 
 impl<'a, M: Segmented> Trainer<'a, M> {
+    /// Builds a model and makes its trainer, all as the configuration says: the shortest way. Collective.
+    ///
+    /// ```
+    /// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
+    /// # use epl_core::{Epl, Place, Result, Trainer, WithLoss, data::TrainData};
+    /// # type Net = WithLoss<Linear, Tensor<2>>;
+    /// # fn example(epl: Epl, net: impl Fn(&Place) -> Net, data: TrainData<u8, Tensor<2>>) -> Result<()> {
+    /// Trainer::build(&epl, |at| net(at), &AdamWConfig::new())?.fit(&data)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::build`] and [`from_config`](Self::from_config).
+    pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
+        Self::from_config(Engine::build(epl, model, optimizer)?, epl.config())
+    }
+
+    /// [`new`](Self::new), with the steps, the micro-batches and the learning rate that the configuration says. The
+    /// run's checkpoints keep it.
+    ///
+    /// # Errors
+    ///
+    /// As [`TrainerConfig::from_config`], [`LearningRate::from_config`] and [`with_run_config`](Self::with_run_config).
+    pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
+        let settings = TrainerConfig::from_config(config, engine.context().data().size())?;
+        Self::new(engine, settings, LearningRate::from_config(&config.schedule)?).with_run_config(config)
+    }
+
     /// A trainer of an engine that has made no step yet.
     ///
     /// Its checkpoints keep the optimizer and its settings: a resume with others is refused. The learning rate is none
@@ -92,6 +126,13 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             run_config: Value::Null,
             quiet: false,
         }
+    }
+
+    /// Changes its settings, such as the folder that it writes to.
+    #[must_use]
+    pub fn with_settings(mut self, change: impl FnOnce(TrainerConfig) -> TrainerConfig) -> Self {
+        self.config = change(self.config);
+        self
     }
 
     /// Evaluates the loss on other data, as `valid_loss`.

@@ -10,11 +10,14 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::optim::SgdConfig;
 use burn::tensor::TensorData;
 use epl_comm::shard_range;
-use epl_core::engine::{Engine, EngineSettings, MicroBatch};
+use epl_core::engine::{Engine, EngineSettings, MicroBatch, StepReport};
 use epl_core::testing::{largest_error, run};
 use epl_models::TokenPair;
 use epl_models::t5::{T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 use epl_modules::moe::{Capacity, Gate};
+
+/// Data, tensor and expert ranks.
+type Mesh = (usize, usize, usize);
 
 pub fn dense() -> T5Config {
     T5Config::new(29)
@@ -50,8 +53,8 @@ fn pairs() -> Vec<TokenPair> {
     pairs
 }
 
-/// Loss and gradients, with every replica's samples in `parts` micro-batches.
-fn gradients(config: &T5Config, mesh: (usize, usize, usize), parts: usize) -> (f64, BTreeMap<String, TensorData>) {
+/// Report and gradients, with every replica's samples in `parts` micro-batches.
+fn gradients(config: &T5Config, mesh: Mesh, parts: usize) -> (StepReport, BTreeMap<String, TensorData>) {
     let mut results = run(mesh, |epl| {
         let engine = Engine::new(epl.build(|at| config.init(at))?, &SgdConfig::new(), EngineSettings::default())?;
         let batcher = T5Batcher::new(config);
@@ -66,16 +69,15 @@ fn gradients(config: &T5Config, mesh: (usize, usize, usize), parts: usize) -> (f
                 false => MicroBatch::new(batcher.batch(pairs()[range].to_vec(), engine.device()), samples),
             }
         };
-        let (report, gradients) = engine.gradients((0..parts).map(micro_batch).collect())?;
-        Ok((report.loss, gradients))
+        engine.gradients((0..parts).map(micro_batch).collect())
     });
     results.swap_remove(0)
 }
 
-fn check(config: &T5Config, layouts: &[((usize, usize, usize), usize)], tolerance: f64) {
-    let (loss, expected) = gradients(config, (1, 1, 1), 1);
+fn check(config: &T5Config, layouts: &[(Mesh, usize)], tolerance: f64) {
+    let (StepReport { loss, .. }, expected) = gradients(config, (1, 1, 1), 1);
     for (mesh, parts) in layouts {
-        let (other, found) = gradients(config, *mesh, *parts);
+        let (StepReport { loss: other, .. }, found) = gradients(config, *mesh, *parts);
         assert!(
             (other / loss - 1.0).abs() <= tolerance,
             "mesh {mesh:?}, {parts} micro-batches: loss {other}, not {loss}"
@@ -99,4 +101,38 @@ pub fn check_experts(tolerance: f64) {
     check(&experts(Gate::Top2), &layouts, tolerance);
     check(&experts(Gate::Switch), &layouts, tolerance);
     check(&experts(Gate::Top2).with_feed_forward(T5FeedForward::GatedGelu), &layouts, tolerance);
+}
+
+/// The loss that balances the experts counts with its coefficient, in the loss and in every gradient: EPL computed it
+/// and never added it.
+pub fn check_auxiliary(tolerance: f64) {
+    let with = |auxiliary: f64| {
+        let mut config = experts(Gate::Top2);
+        config.moe = config.moe.map(|moe| moe.with_auxiliary(auxiliary));
+        config
+    };
+    for mesh in [(1, 1, 1), (2, 1, 2)] {
+        let [(none, without), (one, first), (two, second)] = [0.0, 0.25, 0.5].map(|a| gradients(&with(a), mesh, 2));
+        let auxiliary = two.terms.iter().find(|(name, _)| name == "auxiliary").expect("it is a term").1;
+        assert!(auxiliary > 0.1, "{auxiliary}");
+        for (loss, coefficient) in [(one.loss, 0.25), (two.loss, 0.5)] {
+            let added = loss - none.loss;
+            assert!((added / (coefficient * auxiliary) - 1.0).abs() <= tolerance, "{added} of {auxiliary}");
+        }
+        let added = |with: &BTreeMap<String, TensorData>| -> BTreeMap<String, Vec<f64>> {
+            let difference = |(name, with): (&String, &TensorData)| {
+                let values = with.iter::<f64>().zip(without[name].iter::<f64>()).map(|(with, without)| with - without);
+                (name.clone(), values.collect())
+            };
+            with.iter().map(difference).collect()
+        };
+        let (first, second) = (added(&first), added(&second));
+        let largest = |values: &[f64]| values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+        for (name, second) in &second {
+            let twice: Vec<f64> = second.iter().zip(&first[name]).map(|(second, first)| second - 2.0 * first).collect();
+            assert!(largest(&twice) <= tolerance, "{name}: {}", largest(&twice));
+            assert!(largest(second) > 1e-4 || !name.contains("router"), "{name} learns nothing of the balance");
+        }
+        assert!(second.keys().any(|name| name.contains("router")));
+    }
 }
