@@ -107,10 +107,19 @@ pub(crate) struct Sharding {
     pub cuts: Vec<(Axis, usize)>,
 }
 
+/// The calls of one layer in one segment.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    segment: (usize, u64),
+    count: u64,
+}
+
 #[derive(Debug)]
 struct State {
     pass: Pass,
-    calls: HashMap<u64, u64>,
+    /// The segment that is run, and how many were before it in this pass.
+    segment: (usize, u64),
+    calls: HashMap<u64, Calls>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
@@ -135,6 +144,7 @@ impl Context {
         let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
         let state = State {
             pass,
+            segment: (0, 0),
             calls: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
@@ -242,12 +252,33 @@ impl Context {
         self.state().pass.samples.clone()
     }
 
-    /// How often the layer with this key was called in the current forward: 0, 1, 2, …
+    /// How often the layer with this key was called in the current segment: 0, 1, 2, …
+    ///
+    /// A segment's numbers begin anew, so that they are the same on a stage that runs no other one, and when it is run
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
     pub fn call_number(&self, layer: u64) -> u64 {
         let mut state = self.state();
-        let calls = state.calls.entry(layer).or_insert(0);
-        *calls += 1;
-        *calls - 1
+        let segment = state.segment;
+        let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
+        let before = calls.segment;
+        if before != segment {
+            *calls = Calls { segment, count: 0 };
+        }
+        calls.count += 1;
+        let number = calls.count - 1;
+        drop(state);
+        if before.0 != segment.0 {
+            epl_comm::unwind(epl_comm::Error::invalid(format!(
+                "a layer that draws random numbers, such as a dropout, is called in segment {} and in segment {}, where \
+                 it would draw the same ones; give each segment a layer of its own",
+                before.0, segment.0
+            )));
+        }
+        number
     }
 
     /// Declares a metric of `len` values, so that every rank reduces the same set of them.
@@ -309,8 +340,15 @@ impl Context {
     pub fn begin(&self, pass: Pass) {
         let mut state = self.state();
         state.pass = pass;
+        state.segment = (0, 0);
         state.calls.clear();
         state.outputs.next_pass();
+    }
+
+    /// Enters a segment of the current pass, perhaps again.
+    pub(crate) fn enter(&self, segment: usize) {
+        let mut state = self.state();
+        state.segment = (segment, state.segment.1 + 1);
     }
 
     /// Takes the sums of all metrics of this rank and sets them to zero.

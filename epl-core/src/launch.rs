@@ -9,10 +9,11 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::Config;
+use crate::config::{Config, PipelineStrategy};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
+use crate::pipeline::Schedule;
 use crate::place::Place;
 use crate::plan::{self, Plan};
 use crate::segment::Segmented;
@@ -122,10 +123,10 @@ impl Epl {
     /// When the model cannot be laid out as asked, before anything is drawn.
     pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
-        if let Some(layout) = layout.as_ref().filter(|layout| layout.stages() > 1) {
+        if let Some(layout) = layout.as_ref().filter(|layout| layout.stages() > 1 && layout.mesh().is_none()) {
             return Err(Error::invalid(format!(
-                "the scopes make {} pipeline stages, which are planned but not run yet; use one scope, or set \
-                 cluster.colocate_split_and_replicate = true\n{layout}",
+                "the scopes make {} pipeline stages that use their devices in different ways, which is planned but not \
+                 run yet; give each scope one device, or set cluster.colocate_split_and_replicate = true\n{layout}",
                 layout.stages()
             )));
         }
@@ -135,15 +136,21 @@ impl Epl {
         if self.config.communication.sparse_as_dense {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
+        let (count, segments) = (context.axis(Axis::Pipeline).size(), model.segments());
+        let stages = plan::stages::stages(&survey.records, segments, count, layout.as_ref(), &self.config)?;
+        survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
         let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
             coordinate: context.coordinate(),
             layout,
             device: format!("{:?}", place.device()),
-            segments: model.segments(),
+            segments,
+            stages,
+            schedule: schedule(&self.config)?,
             records: survey.records,
             buckets: Vec::new(),
+            tied: Vec::new(),
             max_splits: self.config.communication.max_splits,
             exceptions: exceptions(&self.config),
             unseeded_layers: survey.unseeded_layers,
@@ -214,6 +221,20 @@ struct Laid<M> {
     /// The task graph of every parameter that was made in a scope.
     owners: HashMap<ParamId, usize>,
     place: Place,
+}
+
+/// The schedule that the options `pipeline.*` name.
+fn schedule(config: &Config) -> Result<Schedule> {
+    match (config.pipeline.strategy, config.pipeline.num_chunks) {
+        (PipelineStrategy::PreferForward, 1) => Ok(Schedule::PreferForward),
+        (PipelineStrategy::PreferBackward, 1) => Ok(Schedule::PreferBackward),
+        (PipelineStrategy::PreferBackwardOptimizer, 1) => Ok(Schedule::PreferBackwardOptimizer),
+        (PipelineStrategy::PreferBackward, chunks) => Ok(Schedule::Interleaved { chunks }),
+        (strategy, chunks) => Err(Error::invalid(format!(
+            "pipeline.num_chunks = {chunks} interleaves forwards and backwards, which pipeline.strategy = {strategy} does \
+             not; set pipeline.strategy = PreferBackward, or pipeline.num_chunks = 1"
+        ))),
+    }
 }
 
 /// The options by which the layout changes the mathematics.

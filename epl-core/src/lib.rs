@@ -15,6 +15,8 @@ pub mod config;
 pub mod cluster;
 pub mod schedule;
 pub mod layout;
+pub mod pipeline;
+pub mod recompute;
 mod error;
 mod json;
 mod scopes;
@@ -34,7 +36,7 @@ pub mod evaluate;
 pub mod trainer;
 pub mod testing;
 
-pub use carry::{Carry, CarryMapper};
+pub use carry::{Carry, CarryMapper, CarryReader};
 pub use cluster::{Axis, Cluster, Coordinate, Mesh, MeshRequest, MeshSizes};
 pub use config::{Config, ConfigError};
 pub use context::{Context, Groups, Pass};

@@ -2,7 +2,6 @@
 
 use burn::tensor::Tensor;
 
-use crate::carry::{Carry, CarryMapper};
 use crate::error::{Error, Result};
 
 /// The weights of a batch's loss terms: what their sums are divided by. From the batch alone, on the host.
@@ -185,12 +184,5 @@ impl Loss {
             ))),
             None => Ok(()),
         }
-    }
-}
-
-impl Carry for Loss {
-    fn map<M: CarryMapper>(mut self, mapper: &mut M) -> Self {
-        self.terms = self.terms.into_iter().map(|term| Term { value: mapper.float(term.value), ..term }).collect();
-        self
     }
 }

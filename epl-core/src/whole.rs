@@ -30,7 +30,8 @@ pub struct OneSegment<M> {
 
 impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
     type Batch = M::Batch;
-    type Carry = Loss;
+    /// All of it is in the loss.
+    type Carry = ();
 
     fn segments(&self) -> usize {
         1
@@ -40,16 +41,14 @@ impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
         vec![0]
     }
 
-    fn forward_segment(&self, _index: usize, _carry: Option<Loss>, batch: &M::Batch) -> Loss {
-        self.model.forward_loss(batch)
-    }
+    fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &M::Batch) {}
 
     fn weights(&self, batch: &M::Batch) -> Weights {
         self.model.weights(batch)
     }
 
-    fn loss(&self, carry: Loss, _batch: &M::Batch) -> Loss {
-        carry
+    fn loss(&self, (): (), batch: &M::Batch) -> Loss {
+        self.model.forward_loss(batch)
     }
 }
 
@@ -152,7 +151,8 @@ impl<M: Module, B> Module for WithLoss<M, B> {
 
 impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
     type Batch = B;
-    type Carry = Loss;
+    /// All of it is in the loss.
+    type Carry = ();
 
     fn segments(&self) -> usize {
         1
@@ -162,15 +162,13 @@ impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
         vec![0]
     }
 
-    fn forward_segment(&self, _index: usize, _carry: Option<Loss>, batch: &B) -> Loss {
-        Loss::new().with_mean(LOSS, (self.mean.0)(&self.model, batch), 1.0)
-    }
+    fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 
     fn weights(&self, _batch: &B) -> Weights {
         Weights::new().with_rows(LOSS)
     }
 
-    fn loss(&self, carry: Loss, _batch: &B) -> Loss {
-        carry
+    fn loss(&self, (): (), batch: &B) -> Loss {
+        Loss::new().with_mean(LOSS, (self.mean.0)(&self.model, batch), 1.0)
     }
 }

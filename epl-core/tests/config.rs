@@ -241,9 +241,8 @@ fn not_yet() {
         "zero.level = \"v1\" (file run.toml, line 2): not yet; implemented so far is zero.level = \"\"",
     );
     refused(
-        from_set("dist.pipeline_parallel_size=2"),
-        "dist.pipeline_parallel_size = 2 (command line): not yet; \
-         implemented so far is dist.pipeline_parallel_size = 1",
+        from_set("optimizer.num_apply_group=2"),
+        "optimizer.num_apply_group = 2 (command line): not yet; implemented so far is optimizer.num_apply_group = 1",
     );
     refused(
         from_variable("EPL_COMMUNICATION_CLIP_AFTER_ALLREDUCE", "false"),

@@ -251,11 +251,11 @@ fn a_parameter_outside_all_scopes_is_named() {
 }
 
 #[test]
-fn stages_are_planned_and_not_run_yet() {
+fn stages_of_one_segment_are_refused() {
     let error = build(&config(2, false), first_and_second(Strategy::replicate(1), Strategy::replicate(1)));
     let said = error.to_string();
-    assert!(said.starts_with("the scopes make 2 pipeline stages, which are planned but not run yet"), "{said}");
-    assert!(said.contains("2 ranks = 1 replica × 2 stages"), "{said}");
+    let expected = "segment 0 uses `first.weight` of task graph `0` and `second.weight` of task graph `1`";
+    assert!(said.starts_with(expected), "{said}");
 }
 
 /// A split layer without a bridge would multiply rows of one rank with the classes of another.

@@ -50,7 +50,7 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
     let new = MoeConfig::new;
     for (layout, config, expected) in [
         ((3, 1, 3), new(6, 7, 4), "moe: 4 experts cannot be divided evenly over 3 expert ranks"),
-        ((1, 2, 1), new(6, 1, 4), "moe: 1 hidden features cannot be split over 2 ranks"),
+        ((1, 2, 1), new(6, 1, 4), "moe: 1 hidden features cannot be split over the 2 ranks of group `tensor`"),
         ((1, 1, 1), new(6, 7, 1).with_gate(Gate::Top2), "moe: 1 experts, but the gate Top2 sends a token to 2"),
         ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
         ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),

@@ -13,10 +13,11 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::TensorData;
 use epl::comm::shard_range;
+use epl::config::{Config, PipelineStrategy};
 use epl::models::t5::{IGNORED, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
-use epl::testing::{largest_error, run};
+use epl::testing::{config, largest_error};
 use epl::{Engine, EngineSettings, Epl, MicroBatch, StepReport, optim::OptimizerConfig};
 
 /// What is trained, and on what.
@@ -28,17 +29,36 @@ pub struct Case {
     pub adam: bool,
 }
 
-/// The sizes of the mesh, and the micro-batches of a step.
+/// The sizes of the mesh, the micro-batches of a step, and how they go through the stages.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub data: usize,
     pub tensor: usize,
     pub expert: usize,
     pub accumulation: usize,
+    pub stages: usize,
+    pub chunks: usize,
+    pub schedule: PipelineStrategy,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
-    Layout { data, tensor, expert, accumulation }
+    let schedule = PipelineStrategy::PreferBackward;
+    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule }
+}
+
+impl Layout {
+    /// Over pipeline stages.
+    pub const fn stages(self, stages: usize, chunks: usize, schedule: PipelineStrategy) -> Self {
+        Self { stages, chunks, schedule, ..self }
+    }
+
+    fn config(self) -> Config {
+        let mut config = config(self.data, self.tensor, self.expert);
+        config.dist.pipeline_parallel_size = self.stages;
+        config.pipeline.num_chunks = self.chunks;
+        config.pipeline.strategy = self.schedule;
+        config
+    }
 }
 
 /// What one run left.
@@ -86,6 +106,12 @@ fn model() -> T5Config {
 }
 
 impl Case {
+    /// More blocks, so that there are segments for many stages: nine in all.
+    pub fn deep(mut self) -> Self {
+        self.model = self.model.with_encoder_layers(4).with_decoder_layers(4);
+        self
+    }
+
     /// Top-1 routing.
     pub fn switch(self) -> Self {
         self.with_moe(|moe| moe.with_gate(Gate::Switch))
@@ -163,7 +189,7 @@ pub fn train(case: &Case, layout: Layout) -> Outcome {
 }
 
 fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer: &O) -> Outcome {
-    let outcomes = run((layout.data, layout.tensor, layout.expert), |epl| {
+    let outcomes = epl::launch(&layout.config(), |epl| {
         let settings = EngineSettings { clip_norm: case.clip_norm, ..Default::default() };
         let mut engine = Engine::new(epl.build(|place| case.model.init(place))?, optimizer, settings)?;
         let (_, gradients) = engine.gradients(micro_batches(&epl, case, 0, layout.accumulation))?;
@@ -173,6 +199,7 @@ fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer:
         }
         Ok(Outcome { reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
     });
+    let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
@@ -182,7 +209,7 @@ fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer:
 
 /// The run under `layout` equals that of one rank without accumulation.
 pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
-    let expected = train(case, Layout { data: 1, tensor: 1, expert: 1, accumulation: 1 });
+    let expected = train(case, self::layout(1, 1, 1, 1));
     let got = train(case, layout);
     let mut faults = Vec::new();
     for (step, (got, expected)) in got.reports.iter().zip(&expected.reports).enumerate() {

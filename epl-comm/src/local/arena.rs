@@ -183,18 +183,18 @@ mod tests {
     #[test]
     fn memory_is_used_again_for_what_is_as_large() {
         let arena = Arc::new(Arena::default());
-        let mut first = filled(&arena, 1.5_f32, 10_000);
-        assert_eq!((first.len(), first[..4].to_vec()), (40_000, 1.5_f32.to_ne_bytes().to_vec()));
+        let mut first = filled(&arena, 1.5_f32, 20_000);
+        assert_eq!((first.len(), first[..4].to_vec()), (80_000, 1.5_f32.to_ne_bytes().to_vec()));
         first[0] = 7;
         assert_eq!(first[0], 7);
         let (old, copy) = (place(&first), first.clone());
         assert_eq!(copy[..], first[..]);
         drop(first);
-        let larger = filled(&arena, 2.0_f32, 20_000);
-        let other = filled(&arena, 2.0_f64, 5_000);
+        let larger = filled(&arena, 2.0_f32, 40_000);
+        let other = filled(&arena, 2.0_f64, 10_000);
         assert!(place(&larger) != old && place(&other) != old);
-        let again = filled(&arena, 3_i32, 9_000);
-        assert_eq!((place(&again), again.len()), (old, 36_000));
+        let again = filled(&arena, 3_i32, 18_000);
+        assert_eq!((place(&again), again.len()), (old, 72_000));
         assert!(again.chunks(4).all(|number| number == 3_i32.to_ne_bytes()));
     }
 

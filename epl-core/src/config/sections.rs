@@ -29,7 +29,10 @@ options! {
         /// backwards), PreferBackward (1F1B), PreferBackwardOptimizer (1F1B with one more forward
         /// in flight on all but the last stage).
         strategy: PipelineStrategy = PipelineStrategy::PreferBackward,
-            Kind::Choice(PipelineStrategy::WORDS), NotYet;
+            Kind::Choice(PipelineStrategy::WORDS), Implemented;
+        /// Parts of the model that each stage runs, in turn with the other stages. More than one: interleaved 1F1B, with
+        /// PreferBackward.
+        num_chunks: usize = 1, COUNT, Implemented;
     }
     /// Recomputation of activations.
     gradient_checkpoint: GradientCheckpointConfig {
@@ -135,14 +138,14 @@ options! {
         /// Ranks that share each split layer.
         tensor_parallel_size: usize = 1, SIZE, Implemented;
         /// Stages of a replica.
-        pipeline_parallel_size: usize = 1, SIZE, NotYet;
+        pipeline_parallel_size: usize = 1, SIZE, Implemented;
         /// Data ranks that share the experts; divides data_parallel_size.
         expert_parallel_size: usize = 1, SIZE, Implemented;
         /// Layers that are spread over the stages.
         pipeline_num_layers: Option<usize> = None, MAYBE_COUNT, NotYet;
-        /// The stage of each layer.
+        /// The stage of each layer, that is, of each segment of the model.
         custom_pipeline_stage_id: Option<Vec<usize>> = None,
-            Kind::Or(NONE, &Kind::Integers), NotYet;
+            Kind::Or(NONE, &Kind::Integers), Implemented;
         /// Order in which ranks are numbered, slowest axis first: EPL's "data,pipeline,tensor" or
         /// LiBai's "pipeline,data,tensor".
         order: RankOrder = RankOrder::DataPipelineTensor,

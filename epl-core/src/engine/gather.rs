@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Shape, Tensor, TensorData};
-use epl_comm::shard_range;
+use epl_comm::{ProcessGroup, shard_range};
 
 use super::gradients::GradientStore;
+use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::plan::{ParamRecord, Plan};
@@ -57,7 +58,11 @@ struct Gatherer<'a> {
 
 impl Gatherer<'_> {
     fn whole<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<TensorData> {
-        let mut whole = held;
+        let mut whole = match record.held {
+            true => held,
+            // Only its shape matters.
+            false => Tensor::empty(Shape::from(record.shape()), (&held.device(), record.dtype)),
+        };
         for cut in &record.cuts {
             let group = self.context.axis(cut.axis);
             let extent = record.global_shape[cut.dim];
@@ -65,29 +70,66 @@ impl Gatherer<'_> {
                 (0..group.size()).map(|member| shard_range(extent, group.size(), member).len()).collect();
             whole = group.all_gather_uneven(whole, cut.dim, &sizes)?;
         }
+        let stages = self.context.axis(Axis::Pipeline);
+        if stages.size() > 1 {
+            whole = stages.broadcast(whole, record.stages[0])?;
+        }
         Ok(whole.into_data())
     }
+
+    /// What this rank holds of a parameter, by name; of one that another stage holds, the same names.
+    fn held<const D: usize>(&self, record: &ParamRecord, param: &Param<Tensor<D>>) -> Result<Vec<(String, Tensor<D>)>> {
+        let device = param.base().device().without_autodiff();
+        let nothing = || Tensor::<D>::empty([0; D], (&device, record.dtype));
+        let shaped = |flat: &Tensor<1>| flat.clone().reshape::<D, _>(Shape::from(record.shape()));
+        Ok(match self.source {
+            Source::Parameters => vec![(record.name.clone(), param.base().inner())],
+            Source::Gradients(_) if !record.held && record.trainable => vec![(record.name.clone(), nothing())],
+            Source::Gradients(store) => {
+                store.get(record.id).map(|flat| (record.name.clone(), shaped(flat))).into_iter().collect()
+            }
+            Source::Optimizer(fields) => {
+                let fields = fields.get(&record.id).into_iter().flatten();
+                let own: BTreeMap<String, Tensor<D>> = fields
+                    .filter(|(_, data)| data.shape().to_vec() == record.shape())
+                    .map(|(field, data)| (field.clone(), Tensor::from_data(data.clone(), &device)))
+                    .collect();
+                let names =
+                    names_of_first(own.keys().cloned().collect(), record.stages[0], self.context.axis(Axis::Pipeline))?;
+                let tensor = |field: &String| own.get(field).cloned().unwrap_or_else(nothing);
+                names.iter().map(|field| (format!("{}.{field}", record.name), tensor(field))).collect()
+            }
+        })
+    }
+}
+
+/// The names that member `first` of a group has. Collective.
+fn names_of_first(own: Vec<String>, first: usize, group: &ProcessGroup) -> Result<Vec<String>> {
+    if group.size() == 1 {
+        return Ok(own);
+    }
+    let text: Vec<i64> = own.join("\n").bytes().map(i64::from).collect();
+    let lens = group.all_gather_counts(&[text.len() as i64])?;
+    let mut padded = text;
+    padded.resize(lens.iter().map(|len| len[0]).max().unwrap_or(0) as usize, 0);
+    let all = group.all_gather_counts(&padded)?;
+    let bytes: Vec<u8> = all[first][..lens[first][0] as usize].iter().map(|byte| *byte as u8).collect();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(text.lines().map(str::to_string).collect())
 }
 
 impl ModuleVisitor for Gatherer<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.whole.is_err() {
+            return;
+        }
         let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
-        let shaped = |flat: &Tensor<1>| flat.clone().reshape::<D, _>(Shape::from(record.shape()));
-        let held: Vec<(String, Tensor<D>)> = match self.source {
-            Source::Parameters => vec![(record.name.clone(), param.base().inner())],
-            Source::Gradients(store) => {
-                store.get(record.id).map(|flat| (record.name.clone(), shaped(flat))).into_iter().collect()
+        let held = match self.held(record, param) {
+            Ok(held) => held,
+            Err(error) => {
+                self.whole = Err(error);
+                return;
             }
-            Source::Optimizer(fields) => fields
-                .get(&record.id)
-                .into_iter()
-                .flatten()
-                .filter(|(_, data)| data.shape().to_vec() == record.shape())
-                .map(|(field, data)| {
-                    let device = param.base().device().without_autodiff();
-                    (format!("{}.{field}", record.name), Tensor::from_data(data.clone(), &device))
-                })
-                .collect(),
         };
         for (name, held) in held {
             let whole = self.whole(record, held);

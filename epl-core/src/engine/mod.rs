@@ -2,7 +2,9 @@
 //!
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `weights`: the global divisors.
-//! - `tape`: a micro-batch through the chain of segments and back.
+//! - `tape`: a micro-batch through consecutive segments and back.
+//! - `parcel`, `links`: what stages send each other.
+//! - `run`: the schedule's actions, one after the other.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
@@ -14,11 +16,14 @@ mod compress;
 mod gather;
 mod gradients;
 mod inference;
+mod links;
 mod micro_batch;
 mod norm;
+mod parcel;
 mod reduce;
 mod replicas;
 mod report;
+mod run;
 mod settings;
 mod sparse;
 mod tape;
@@ -28,7 +33,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, Gradients, TensorData};
+use burn::tensor::{Device, TensorData};
 use epl_comm::ReduceOp;
 use serde_json::Value;
 
@@ -41,16 +46,18 @@ use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::launch::{Built, Epl};
-use crate::loss::{Loss, Term, TermWeights};
+use crate::loss::{Loss, TermWeights};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::{Plan, draw};
 use crate::segment::Segmented;
 use gather::Source;
 use gradients::GradientStore;
-use reduce::{Lanes, Reducer};
+use links::Links;
+use parcel::{Label, Parcel};
+use reduce::Lanes;
 use report::TermSums;
-use tape::Tape;
+use run::StepRun;
 
 /// Runs training steps of one rank's model.
 ///
@@ -207,25 +214,56 @@ impl<M: Segmented> Engine<M> {
         self.context.open_outputs();
         let model = self.model().valid();
         let mut sums = TermSums::default();
+        let device = self.device.clone().without_autodiff();
+        let mut links = Links::new(self.lanes.stages(), &device);
         let (mut weights, mut count) = (TermWeights::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
             let own = weights::weights_of(&model, &micro_batch);
             weights = weights.plus(own.clone())?;
+            let loss = caught(|| self.forward(&model, &micro_batch, count, &mut links))?;
+            if let Some(loss) = loss {
+                loss.check(&own, micro_batch.empty)?;
+                sums.add(loss, &own, micro_batch.empty)?;
+            }
             count += 1;
-            let loss = caught(|| {
-                self.begin(&micro_batch, false);
-                Ok(forward(&model, &micro_batch.batch))
-            })?;
-            loss.check(&own, micro_batch.empty)?;
-            sums.add(loss, &own, micro_batch.empty)?;
         }
+        links.finish()?;
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
         let weights = weights::sum_over_replicas(weights, count, &self.context)?;
         let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &self.context)?;
         Ok(EvalReport { loss, terms, weights, outputs })
+    }
+
+    /// The forward of this stage's parts, without a tape; the last stage knows the loss.
+    fn forward(
+        &self,
+        model: &M,
+        micro_batch: &MicroBatch<M::Batch>,
+        number: usize,
+        links: &mut Links<'_>,
+    ) -> Result<Option<Loss>> {
+        let stages = &self.plan.stages;
+        let label = |part| Label { backward: false, micro_batch: number, part };
+        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
+            let mut carry = match part.checked_sub(1) {
+                None => None,
+                Some(before) => Some(links.receive(label(part), stages.of_part(before))?.into_carry()?),
+            };
+            self.begin(micro_batch, false);
+            for segment in stages.parts()[part].clone() {
+                self.enter(segment, &format!("evaluate {number}"));
+                carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
+            }
+            let exit = carry.expect("a part has at least one segment");
+            if part + 1 == stages.parts().len() {
+                return Ok(Some(model.loss(exit, &micro_batch.batch)));
+            }
+            links.send(Parcel::of_carry(label(part + 1), exit), stages.of_part(part + 1))?;
+        }
+        Ok(None)
     }
 
     /// Agrees with all ranks whether there is another micro-batch. Collective.
@@ -297,72 +335,7 @@ impl<M: Segmented> Engine<M> {
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
     fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
         self.context.open_outputs();
-        let weights = weights::global_weights(self.model(), micro_batches, &self.context)?;
-        let mut store = GradientStore::default();
-        let mut reducer = Reducer::new(&self.plan, &self.context, &self.lanes, &self.device);
-        let mut sums = TermSums::default();
-        for (number, micro_batch) in micro_batches.iter().enumerate() {
-            let last = number + 1 == micro_batches.len();
-            let reducer = last.then_some(&mut reducer);
-            let own = weights::weights_of(self.model(), micro_batch);
-            let loss = self.differentiate(micro_batch, number, (&own, &weights), &mut store, reducer)?;
-            sums.add(loss, &own, micro_batch.empty)?;
-        }
-        reducer.finish(&mut store)?;
-        let squared = norm::squared(&self.plan, &store);
-        Ok((store, sums.reduce(squared, &weights, &self.context)?))
-    }
-
-    /// Forward and backward of one micro-batch; adds to the store, and starts buckets if a reducer is given. Takes the
-    /// weights of the micro-batch, and those of the step.
-    fn differentiate(
-        &self,
-        micro_batch: &MicroBatch<M::Batch>,
-        number: usize,
-        (own, weights): (&TermWeights, &TermWeights),
-        store: &mut GradientStore,
-        mut reducer: Option<&mut Reducer<'_>>,
-    ) -> Result<Loss> {
-        let (model, context) = (self.model(), &self.context);
-        self.begin(micro_batch, true);
-        let before = |segment| context.mark(&format!("forward {number} segment {segment}"));
-        let (loss, tape) = Tape::forward(model, &micro_batch.batch, before);
-        loss.check(own, micro_batch.empty)?;
-        let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
-        let scale = |term: &Term| match micro_batch.empty {
-            true => 0.0,
-            false => {
-                let to_sum = term.to_sum(weight(own, term));
-                weights::seed(term.coefficient, to_sum, weight(weights, term), self.settings.reduce)
-            }
-        };
-        let root = loss.terms.iter().map(|term| term.value.clone() * scale(term)).reduce(|a, b| a + b);
-        let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
-        let mut outcome = Ok(());
-        tape.backward(
-            root,
-            |segment| context.mark(&format!("backward {number} segment {segment}")),
-            |segment, gradients| {
-                if outcome.is_ok() {
-                    outcome = self.take_gradients(segment, gradients, store, reducer.as_deref_mut());
-                }
-            },
-        );
-        outcome.map(|()| loss)
-    }
-
-    /// Takes what the backward of a segment left, and starts the buckets that it completes.
-    fn take_gradients(
-        &self,
-        segment: usize,
-        gradients: Option<Gradients>,
-        store: &mut GradientStore,
-        reducer: Option<&mut Reducer<'_>>,
-    ) -> Result<()> {
-        if let Some(mut gradients) = gradients {
-            store.collect(self.model(), &self.plan.records, segment, &mut gradients)?;
-        }
-        reducer.map_or(Ok(()), |reducer| reducer.start_after(segment, store))
+        StepRun::new(self, micro_batches)?.all()
     }
 
     fn begin<B>(&self, micro_batch: &MicroBatch<B>, training: bool) {
@@ -373,15 +346,12 @@ impl<M: Segmented> Engine<M> {
             empty: micro_batch.empty,
         });
     }
-}
 
-/// The forward of all segments, without a tape.
-fn forward<M: Segmented>(model: &M, batch: &M::Batch) -> Loss {
-    let mut carry = None;
-    for index in 0..model.segments() {
-        carry = Some(model.forward_segment(index, carry, batch));
+    /// Before a segment of a pass is run.
+    fn enter(&self, segment: usize, what: &str) {
+        self.context.enter(segment);
+        self.context.mark(&format!("{what} segment {segment}"));
     }
-    model.loss(carry.expect("a model has at least one segment"), batch)
 }
 
 /// Runs `f`; a collective that failed inside forward or backward unwinds, and comes back as its error.

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::{Pending, Pool, ReduceOp};
+use epl_comm::{Pending, Pool, ProcessGroup, ReduceOp};
 
 use super::compress::{Compression, decode, encode};
 use super::gradients::GradientStore;
@@ -24,20 +24,39 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::plan::{Bucket, Plan, bucket};
 
-/// The communicators over which gradients are reduced, and how.
+/// The communicators over which stages send, and gradients are reduced, and how.
 pub(crate) struct Lanes {
+    /// Its members' numbers are those of the stages.
+    stages: ProcessGroup,
     /// For the axes over which there are buckets.
     pools: BTreeMap<Axis, Pool>,
+    /// The stages that share parameters with this one, by which they are.
+    tied: BTreeMap<Vec<usize>, ProcessGroup>,
     compression: Option<Compression>,
 }
 
 impl Lanes {
     /// Makes the communicators. Collective.
     pub fn new(plan: &Plan, context: &Context, settings: &EngineSettings) -> Result<Self> {
-        let axes: BTreeSet<Axis> = plan.buckets.iter().map(|bucket| bucket.axis).collect();
+        let axes: BTreeSet<Axis> = plan.buckets.iter().chain(&plan.tied).map(|bucket| bucket.axis).collect();
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
-        Ok(Self { pools, compression: settings.compression })
+        let pipeline = context.axis(Axis::Pipeline);
+        let stages = pipeline.split_by("stages", |member| (0, member))?;
+        let tied = plan.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
+        let tied: BTreeSet<Vec<usize>> = tied.map(|record| record.stages.clone()).collect();
+        let share = |tied: Vec<usize>| {
+            let name = format!("tied over stages {tied:?}");
+            let group = pipeline.split_by(&name, |member| (usize::from(!tied.contains(&member)), member))?;
+            Ok((tied, group))
+        };
+        let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
+        Ok(Self { stages, pools, tied, compression: settings.compression })
+    }
+
+    /// The stages of this rank's replica.
+    pub fn stages(&self) -> &ProcessGroup {
+        &self.stages
     }
 
     fn pool(&self, axis: Axis) -> &Pool {
@@ -85,13 +104,34 @@ impl<'a> Reducer<'a> {
 
     /// Waits for every bucket; afterwards the store holds the reduced gradients.
     pub fn finish(mut self, store: &mut GradientStore) -> Result<()> {
-        assert_eq!(self.started.len(), self.plan.buckets.len(), "segment 0 completes every bucket");
+        assert_eq!(self.started.len(), self.plan.buckets.len(), "the first segment completes every bucket");
+        self.reduce_tied(store)?;
         for (bucket, started) in self.plan.buckets.iter().zip(self.started.drain(..)) {
             let sum = match started {
                 Started::Alone => continue,
                 Started::Whole(pending) => decode(self.lanes.compression, pending.wait()?, bucket.dtype),
                 Started::Rows(rows) => rows.wait()?,
             };
+            unflatten(self.plan, bucket, sum, store);
+        }
+        Ok(())
+    }
+
+    /// Sums what other stages hold, too, over them and over the replicas.
+    fn reduce_tied(&self, store: &mut GradientStore) -> Result<()> {
+        for bucket in &self.plan.tied {
+            self.fill_missing(bucket, store);
+            let stages = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
+            let mut sum = stages.all_reduce(self.flatten(bucket, store), ReduceOp::Sum)?;
+            let replicas = self.lanes.pool(bucket.axis);
+            if replicas.ranks() > 1 {
+                let sent = encode(self.lanes.compression, sum);
+                sum = decode(
+                    self.lanes.compression,
+                    replicas.communicator(0).all_reduce(sent, ReduceOp::Sum)?,
+                    bucket.dtype,
+                );
+            }
             unflatten(self.plan, bucket, sum, store);
         }
         Ok(())

@@ -26,7 +26,7 @@ impl<M: Segmented> Engine<M> {
         let checksums = checksums(self.model());
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
             let records = self.plan.records.iter().zip(&checksums);
-            let copied = records.filter(|(record, _)| record.replicated_over().contains(&axis));
+            let copied = records.filter(|(record, _)| record.held && record.replicated_over().contains(&axis));
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Tensor;
-use epl_comm::ReduceOp;
+use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::weights;
 use crate::cluster::Axis;
@@ -85,9 +85,29 @@ impl TermSums {
         (loss, terms)
     }
 
+    /// Tells the stages that know no loss which terms it has, with which coefficients. Collective over the stages.
+    fn share(&mut self, weights: &TermWeights, stages: &ProcessGroup) -> Result<()> {
+        let own = |(name, _): &(&'static str, f64)| self.0.iter().find(|term| term.0 == *name).map(|term| term.1);
+        let told = weights.0.iter().map(own).flat_map(|coefficient| match coefficient {
+            Some(coefficient) => [1.0, coefficient],
+            None => [0.0, 0.0],
+        });
+        let told = stages.all_reduce_values(&told.collect::<Vec<_>>(), ReduceOp::Sum)?;
+        if self.0.is_empty() {
+            let terms = weights.0.iter().zip(told.chunks(2)).filter(|(_, told)| told[0] > 0.0);
+            self.0 = terms.map(|((name, _), told)| (*name, told[1], 0.0)).collect();
+        }
+        self.0.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
+        Ok(())
+    }
+
     /// Sums over the world what each rank counts: `norm` of the parameters it owns; its terms and metrics if it is
     /// the first of its tensor group, whose ranks all hold the same. Collective.
     pub fn reduce(mut self, norm: f64, weights: &TermWeights, context: &Context) -> Result<StepReport> {
+        let stages = context.axis(Axis::Pipeline);
+        if stages.size() > 1 {
+            self.share(weights, stages)?;
+        }
         let mut metrics = context.take_metrics();
         let first = context.coordinate().along(Axis::Tensor) == 0;
         let share = if first { 1.0 } else { 0.0 };
@@ -101,7 +121,7 @@ impl TermSums {
         let grad_norm = next().sqrt();
         self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
-        let outputs = output::merge(context.take_outputs(), context.data())?;
+        let outputs = output::merge(context.take_outputs(), context.data(), stages)?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
         Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs })

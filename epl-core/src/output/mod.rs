@@ -116,13 +116,20 @@ impl OutputStore {
     }
 }
 
-/// Merges what was handed out on all ranks. Collective over the replicas if a global output is declared.
-pub(crate) fn merge(taken: Taken, replicas: &ProcessGroup) -> Result<Outputs> {
+/// Merges what was handed out on all ranks. Collective over the stages if an output is declared, and over the replicas
+/// if a global one is.
+pub(crate) fn merge(taken: Taken, replicas: &ProcessGroup, stages: &ProcessGroup) -> Result<Outputs> {
     let (mut local, mut global) = (Vec::new(), Vec::new());
     for (name, merge, parts) in taken {
         let value = Value::of(&name, merge.combine(), parts)?;
         let target = if matches!(merge, Merge::Global(_)) { &mut global } else { &mut local };
         target.push((name, merge.combine(), value));
+    }
+    for values in [&mut local, &mut global] {
+        if stages.size() > 1 && !values.is_empty() {
+            // One stage gives it, the others nothing.
+            exchange(values, stages)?;
+        }
     }
     if replicas.size() > 1 && !global.is_empty() {
         exchange(&mut global, replicas)?;

@@ -29,12 +29,13 @@ pub struct Bucket {
     pub numel: usize,
 }
 
-/// Packs the gradients of all trainable parameters into at most `max_splits` buckets, and one for each that is sparse.
+/// Packs the gradients of the trainable parameters that this stage alone holds into at most `max_splits` buckets, and one for each that is sparse.
 ///
 /// A bucket never mixes axes or element types, so there are never fewer buckets than pairs of them; `max_splits` = 1
 /// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour.
 pub fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
-    let trained = (0..records.len()).filter(|index| records[*index].trainable);
+    let is_own = |record: &ParamRecord| record.trainable && record.held && !record.is_tied_over_stages();
+    let trained = (0..records.len()).filter(|index| is_own(&records[*index]));
     let (alone, mut order): (Vec<usize>, Vec<usize>) = trained.partition(|index| records[*index].sparse);
     // Stable: inside one segment the order of the module.
     order.sort_by_key(|index| Reverse(records[*index].first_segment()));
@@ -48,6 +49,26 @@ pub fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
     buckets.extend(alone.into_iter().map(|index| Bucket { sparse: true, ..Bucket::new(vec![index], records) }));
     // What is sparse comes last: before it starts, ranks wait for each other's counts.
     buckets.sort_by_key(|bucket| (Reverse(bucket.after_segment), bucket.sparse, bucket.members[0]));
+    buckets
+}
+
+/// Packs the gradients of the trainable parameters that this stage holds together with others: one bucket for the same
+/// stages, axis and element type, in the order of the module.
+pub(crate) fn pack_tied(records: &[ParamRecord]) -> Vec<Bucket> {
+    let is_tied = |record: &ParamRecord| record.trainable && record.held && record.is_tied_over_stages();
+    let mut buckets: Vec<Bucket> = Vec::new();
+    for index in (0..records.len()).filter(|index| is_tied(&records[*index])) {
+        let new = Bucket::new(vec![index], records);
+        let same =
+            |bucket: &&mut Bucket| bucket.matches(&new) && records[bucket.members[0]].stages == records[index].stages;
+        match buckets.iter_mut().find(same) {
+            Some(bucket) => {
+                bucket.members.push(index);
+                bucket.numel += new.numel;
+            }
+            None => buckets.push(new),
+        }
+    }
     buckets
 }
 
@@ -109,6 +130,8 @@ mod tests {
             trainable: true,
             origin: Origin::Drawn,
             segments: vec![segment],
+            stages: vec![0],
+            held: true,
             task_graph: None,
             sparse: false,
             counted: true,

@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
 use super::{Origin, ParamRecord};
+use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
@@ -20,7 +21,7 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier.
 pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Context) -> Result<M> {
-    check_equal(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
+    agree(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
     context.world().barrier()?;
     let by_name = records.iter().map(|record| (record.name.as_str(), record)).collect();
     let mut drawer = Drawer { context, by_name, path: Vec::new(), error: None };
@@ -32,29 +33,38 @@ pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Conte
     Ok(model)
 }
 
-/// What holds for a parameter on some ranks only would leave the others waiting in its broadcast or reduction.
-/// Collective.
-pub(crate) fn check_equal(
+/// Whether something holds for each parameter, as all ranks that hold it say. Collective.
+///
+/// # Errors
+///
+/// When they do not agree: some would wait for the others in its broadcast or reduction.
+pub(crate) fn agree(
     records: &[ParamRecord],
     context: &Context,
     what: &str,
     holds: impl Fn(&ParamRecord) -> bool,
-) -> Result<()> {
-    let mine: Vec<i64> = records.iter().map(|record| i64::from(holds(record))).collect();
+) -> Result<Vec<bool>> {
+    /// Said of a parameter that a rank does not hold.
+    const UNKNOWN: i64 = -1;
+    let own = |record: &ParamRecord| if record.held { i64::from(holds(record)) } else { UNKNOWN };
+    let mine: Vec<i64> = records.iter().map(own).collect();
     let all = context.world().all_gather_counts(&mine)?;
+    let mut agreed: Vec<Option<(usize, i64)>> = vec![None; records.len()];
     for (rank, theirs) in all.iter().enumerate() {
-        if let Some(index) = (0..records.len()).find(|index| theirs.get(*index) != Some(&mine[*index])) {
-            return Err(Error::Parameter {
-                name: records[index].name.clone(),
-                reason: format!(
-                    "{what} on some ranks only (rank {} and rank {rank} differ); build the model the same way on \
-                     every rank",
-                    context.world().rank()
-                ),
-            });
+        for (index, (agreed, said)) in agreed.iter_mut().zip(theirs).enumerate().filter(|(_, (_, said))| **said >= 0) {
+            let (other, before) = *agreed.get_or_insert((rank, *said));
+            if before != *said {
+                return Err(Error::Parameter {
+                    name: records[index].name.clone(),
+                    reason: format!(
+                        "{what} on some ranks only (rank {other} and rank {rank} differ); build the model the same way \
+                         on every rank"
+                    ),
+                });
+            }
         }
     }
-    Ok(())
+    Ok(agreed.into_iter().map(|agreed| agreed.is_some_and(|(_, said)| said > 0)).collect())
 }
 
 /// The parameter with other values; whether it asks for a gradient, and its identifier, stay.
@@ -67,6 +77,11 @@ pub fn with_values<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>) -
         true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
         false => values,
     })
+}
+
+/// Nothing in the place of a parameter that another stage holds. Traversals initialise what is lazy: so it is initialised.
+fn released<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
+    Param::initialized(param.id, Tensor::empty([0; D], &param.lazy_device()))
 }
 
 /// Gives every parameter the identifier of its record.
@@ -96,10 +111,10 @@ impl ModuleMapper for Adopter<'_> {
             return param;
         };
         let held = param.lazy_shape().to_vec();
-        if held != record.shape() {
+        if held != record.own_shape() {
             self.error.get_or_insert(Error::Parameter {
                 name: record.name.clone(),
-                reason: format!("holds {held:?}, and the plan says {:?}", record.shape()),
+                reason: format!("holds {held:?}, and the plan says {:?}", record.own_shape()),
             });
         }
         param.id = record.id;
@@ -126,6 +141,13 @@ impl Drawer<'_> {
 
     fn broadcast<const D: usize>(&self, record: &ParamRecord, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
         let mut values = param.base().inner();
+        if record.is_tied_over_stages() {
+            // All stages have values, also those that are about to drop them.
+            values = self.context.axis(Axis::Pipeline).broadcast(values, record.stages[0])?;
+        }
+        if !record.held {
+            return Ok(released(&param));
+        }
         for axis in record.replicated_over() {
             let group = self.context.axis(axis);
             if group.size() > 1 {
@@ -152,6 +174,7 @@ impl ModuleMapper for Drawer<'_> {
             return param;
         }
         let mut param = match record.origin {
+            Origin::Drawn if !record.held => released(&param),
             Origin::Drawn => {
                 self.draw(record, &param);
                 // A clone of a lazy parameter shares its value, and with it a graph: ranks need leaves of their own.

@@ -3,6 +3,7 @@
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
+//! - `stages`: which stage runs which segments.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `draw`: the initialisation phase.
 //! - `display`: the printed plan.
@@ -12,6 +13,7 @@ pub mod bucket;
 mod display;
 pub(crate) mod draw;
 pub mod record;
+pub(crate) mod stages;
 pub(crate) mod survey;
 
 pub use bucket::{Bucket, pack};
@@ -25,6 +27,7 @@ use crate::cluster::{Coordinate, Mesh};
 use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::pipeline::{Schedule, Stages};
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -39,10 +42,16 @@ pub struct Plan {
     pub device: String,
     /// How many segments the model is a chain of.
     pub segments: usize,
+    /// Which stage runs which of them.
+    pub stages: Stages,
+    /// In which order a stage runs forwards and backwards.
+    pub schedule: Schedule,
     /// One record per parameter, in the order in which the module lists them.
     pub records: Vec<ParamRecord>,
     /// The reductions of a step, in the order in which they start.
     pub buckets: Vec<Bucket>,
+    /// Those of gradients that are first summed over the stages that share a parameter, at the end of the step.
+    pub tied: Vec<Bucket>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
@@ -58,9 +67,16 @@ impl Plan {
     /// different parameters would wait for each other in different reductions.
     pub(crate) fn complete<M: Module>(&mut self, model: &M, context: &Context) -> Result<()> {
         survey::mark_frozen(model, &mut self.records);
-        draw::check_equal(&self.records, context, "is frozen", |record| !record.trainable)?;
+        let frozen = draw::agree(&self.records, context, "is frozen", |record| !record.trainable)?;
+        self.records.iter_mut().zip(frozen).for_each(|(record, frozen)| record.trainable = !frozen);
         self.buckets = pack(&self.records, self.max_splits);
+        self.tied = bucket::pack_tied(&self.records);
         Ok(())
+    }
+
+    /// This rank's stage.
+    pub fn stage(&self) -> usize {
+        self.coordinate.pipeline
     }
 
     /// The record of the parameter with this path.
@@ -75,6 +91,6 @@ impl Plan {
 
     /// The number of parameters that this rank holds.
     pub fn num_params_held(&self) -> usize {
-        self.records.iter().map(ParamRecord::numel).sum()
+        self.records.iter().filter(|record| record.held).map(ParamRecord::numel).sum()
     }
 }

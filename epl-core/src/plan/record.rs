@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::DType;
 
 use crate::cluster::{Axis, Coordinate};
+use crate::pipeline::Stages;
 
 /// A dim of a parameter that is divided over an axis of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,10 @@ pub struct ParamRecord {
     pub origin: Origin,
     /// The segments that use it; several for a tied weight.
     pub segments: Vec<usize>,
+    /// The pipeline stages that hold it: those of its segments.
+    pub stages: Vec<usize>,
+    /// Whether this rank's stage is one of them.
+    pub held: bool,
     /// The number of its task graph, where scopes were opened.
     pub task_graph: Option<usize>,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
@@ -62,6 +67,11 @@ impl ParamRecord {
         let mut shape = self.global_shape.clone();
         self.cuts.iter().for_each(|cut| shape[cut.dim] = cut.range.len());
         shape
+    }
+
+    /// The shape of what lies in this rank's model: nothing where another stage holds it.
+    pub fn own_shape(&self) -> Vec<usize> {
+        if self.held { self.shape() } else { vec![0; self.global_shape.len()] }
     }
 
     /// The range of every dim that this rank holds.
@@ -107,6 +117,19 @@ impl ParamRecord {
         axes
     }
 
+    /// Whether several stages hold it, so that its gradient is summed over them, too.
+    pub fn is_tied_over_stages(&self) -> bool {
+        self.stages.len() > 1
+    }
+
+    /// Reads from its segments which stages hold it, and whether `own` does; and which rank counts it.
+    pub(crate) fn place(&mut self, stages: &Stages, coordinate: &Coordinate) {
+        self.stages = stages.of_segments(&self.segments);
+        self.held = self.stages.contains(&coordinate.pipeline);
+        let is_first = self.stages.first() == Some(&coordinate.pipeline);
+        self.counted = is_first && is_counted(&self.replicated_over(), coordinate);
+    }
+
     /// The first segment that uses it: after this one's backward its gradient is final.
     pub fn first_segment(&self) -> usize {
         self.segments.iter().copied().min().unwrap_or(0)
@@ -114,6 +137,6 @@ impl ParamRecord {
 }
 
 /// Each element is counted by one rank alone: the first of every axis over which it is replicated.
-pub(crate) fn is_counted(axes: &[Axis], coordinate: &Coordinate) -> bool {
+fn is_counted(axes: &[Axis], coordinate: &Coordinate) -> bool {
     axes.iter().all(|axis| coordinate.along(*axis) == 0)
 }

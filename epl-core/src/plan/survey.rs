@@ -6,7 +6,7 @@ use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 use epl_comm::shard_range;
 
-use super::record::{Cut, Origin, ParamRecord, is_counted};
+use super::record::{Cut, Origin, ParamRecord};
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
@@ -139,7 +139,7 @@ impl Surveyor<'_> {
             true => param.base().dtype(),
             false => DType::from(param.lazy_device().settings().float_dtype),
         };
-        let mut record = ParamRecord {
+        let record = ParamRecord {
             id: ParamId::from(stable_hash(&name)),
             name,
             global_shape,
@@ -149,11 +149,12 @@ impl Surveyor<'_> {
             trainable: true,
             origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
             segments: Vec::new(),
+            stages: Vec::new(),
+            held: true,
             task_graph: self.owners.get(&param.id).copied(),
             sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };
-        record.counted = is_counted(&record.replicated_over(), &self.context.coordinate());
         if record.shape() != held {
             return Err(Error::Parameter {
                 reason: format!(
@@ -217,7 +218,9 @@ pub(crate) fn mark_frozen<M: Module>(model: &M, records: &mut [ParamRecord]) {
     impl ModuleVisitor for Frozen<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let record = self.0.next().expect("a survey has a record for every parameter, in the module's order");
-            record.trainable = param.base().is_require_grad();
+            if record.held {
+                record.trainable = param.base().is_require_grad();
+            }
         }
     }
     model.visit(&mut Frozen(records.iter_mut()));

@@ -1,7 +1,7 @@
 //! The model as a chain of segments, with its loss.
 
 use burn::tensor::Tensor;
-use epl_core::{Carry, CarryMapper, Loss, Segmented, Weights};
+use epl_core::{Loss, Segmented, Weights, carry};
 use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
@@ -28,16 +28,7 @@ pub struct T5Carry {
     pub losses: Option<RouterLosses>,
 }
 
-impl Carry for T5Carry {
-    fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
-        Self {
-            hidden: mapper.float(self.hidden),
-            bias: self.bias.map(|bias| mapper.float(bias)),
-            memory: self.memory.map(|memory| mapper.float(memory)),
-            losses: self.losses.map(|losses| losses.map(mapper)),
-        }
-    }
-}
+carry!(T5Carry { hidden, bias, memory, losses });
 
 /// What a segment runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

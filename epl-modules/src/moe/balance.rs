@@ -16,7 +16,7 @@
 
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::custom_vjp;
-use epl_core::{Carry, CarryMapper};
+use epl_core::carry;
 
 use super::router::Routed;
 use super::routing::Routing;
@@ -33,11 +33,7 @@ pub struct RouterLosses {
     pub z: Tensor<1>,
 }
 
-impl Carry for RouterLosses {
-    fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
-        Self { auxiliary: mapper.float(self.auxiliary), z: mapper.float(self.z) }
-    }
-}
+carry!(RouterLosses { auxiliary, z });
 
 impl RouterLosses {
     /// The sum of two layers' losses, if they have any.

@@ -1,0 +1,184 @@
+//! One step on one stage: the actions of its schedule, one after the other.
+//!
+//! ```text
+//!              part before                  part after
+//! forward      carry ──▶ [ segments ] ──▶ carry            the tape stays, in flight
+//! backward     gradient ◀── [ tape ] ◀── gradient          its gradients are added up; after the last
+//!                                                          micro-batch's, buckets start
+//! ```
+//!
+//! One stage is a pipeline too: nothing is received and nothing sent.
+
+use std::collections::HashMap;
+
+use burn::tensor::{Gradients, Tensor};
+
+use super::gradients::GradientStore;
+use super::links::Links;
+use super::micro_batch::MicroBatch;
+use super::parcel::{Label, Parcel};
+use super::reduce::Reducer;
+use super::report::{StepReport, TermSums};
+use super::tape::{Seed, Tape};
+use super::{Engine, norm, weights};
+use crate::error::{Error, Result};
+use crate::loss::{Loss, Term, TermWeights};
+use crate::pipeline::{Action, Kind};
+use crate::segment::Segmented;
+
+/// A step that is under way.
+pub(super) struct StepRun<'a, M: Segmented> {
+    engine: &'a Engine<M>,
+    micro_batches: &'a [MicroBatch<M::Batch>],
+    /// The weights of the step.
+    weights: TermWeights,
+    /// What has gone forward and not yet backward, by micro-batch and chunk.
+    in_flight: HashMap<(usize, usize), Flight<M::Carry>>,
+    /// How often each segment has gone backward.
+    backwards: Vec<usize>,
+    links: Links<'a>,
+    store: GradientStore,
+    reducer: Reducer<'a>,
+    sums: TermSums,
+}
+
+struct Flight<C> {
+    tape: Tape<C>,
+    end: End,
+}
+
+/// Where a part's forward has ended, and its backward begins.
+enum End {
+    /// At the loss; the root is what is differentiated.
+    Loss { root: Box<Tensor<1>>, loss: Loss },
+    /// At the entrance of another part, which sends the gradients.
+    Exit(Seed),
+}
+
+impl<'a, M: Segmented> StepRun<'a, M> {
+    /// Begins a step. Collective over the data axis.
+    pub fn new(engine: &'a Engine<M>, micro_batches: &'a [MicroBatch<M::Batch>]) -> Result<Self> {
+        let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
+        Ok(Self {
+            engine,
+            micro_batches,
+            weights,
+            in_flight: HashMap::new(),
+            backwards: vec![0; engine.plan.segments],
+            links: Links::new(engine.lanes.stages(), &engine.device),
+            store: GradientStore::default(),
+            reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
+            sums: TermSums::default(),
+        })
+    }
+
+    /// Does what the schedule says, and reduces the gradients. Collective.
+    pub fn all(mut self) -> Result<(GradientStore, StepReport)> {
+        let Engine { plan, context, .. } = self.engine;
+        for action in plan.schedule.actions(plan.stage(), plan.stages.count(), self.micro_batches.len()) {
+            match action.kind {
+                Kind::Forward => self.forward(action)?,
+                Kind::Backward => self.backward(action)?,
+            }
+        }
+        self.reducer.finish(&mut self.store)?;
+        self.links.finish()?;
+        let squared = norm::squared(plan, &self.store);
+        Ok((self.store, self.sums.reduce(squared, &self.weights, context)?))
+    }
+
+    fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
+        let engine = self.engine;
+        let (stages, micro_batch) = (&engine.plan.stages, &self.micro_batches[number]);
+        let part = stages.part(engine.plan.stage(), chunk);
+        let label = |part| Label { backward: false, micro_batch: number, part };
+        let entrance = match part.checked_sub(1) {
+            None => None,
+            Some(before) => Some(self.links.receive(label(part), stages.of_part(before))?.into_carry()?),
+        };
+        engine.begin(micro_batch, true);
+        let before = |segment| engine.enter(segment, &format!("forward {number}"));
+        let segments = stages.parts()[part].clone();
+        let (exit, tape) = Tape::forward(engine.model(), &micro_batch.batch, segments, entrance, before);
+        let after = part + 1;
+        let end = match after == stages.parts().len() {
+            true => self.end(exit, micro_batch)?,
+            false => {
+                let seed = Seed::of(&exit);
+                self.links.send(Parcel::of_carry(label(after), exit), stages.of_part(after))?;
+                End::Exit(seed)
+            }
+        };
+        self.in_flight.insert((number, chunk), Flight { tape, end });
+        Ok(())
+    }
+
+    /// The loss of a micro-batch, and what of it is differentiated.
+    fn end(&self, exit: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<End> {
+        let model = self.engine.model();
+        let own = weights::weights_of(model, micro_batch);
+        let loss = model.loss(exit, &micro_batch.batch);
+        loss.check(&own, micro_batch.empty)?;
+        let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
+        let scale = |term: &Term| match micro_batch.empty {
+            true => 0.0,
+            false => {
+                let (to_sum, weight) = (term.to_sum(weight(&own, term)), weight(&self.weights, term));
+                weights::seed(term.coefficient, to_sum, weight, self.engine.settings.reduce)
+            }
+        };
+        let root = loss.terms.iter().map(|term| term.value.clone() * scale(term)).reduce(|a, b| a + b);
+        let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
+        Ok(End::Loss { root: Box::new(root), loss })
+    }
+
+    fn backward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
+        let engine = self.engine;
+        let stages = &engine.plan.stages;
+        let part = stages.part(engine.plan.stage(), chunk);
+        let label = |part| Label { backward: true, micro_batch: number, part };
+        let flight = self.in_flight.remove(&(number, chunk));
+        let Flight { tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
+        let (root, loss) = match end {
+            End::Loss { root, loss } => (Some(*root), Some(loss)),
+            End::Exit(seed) => {
+                let gradients = self.links.receive(label(part), stages.of_part(part + 1))?;
+                (seed.root(gradients.into_gradients()), None)
+            }
+        };
+        let mut outcome = Ok(());
+        let found = tape.backward(
+            root,
+            |segment| engine.context.mark(&format!("backward {number} segment {segment}")),
+            |segment, gradients| {
+                if outcome.is_ok() {
+                    outcome = self.take_gradients(segment, gradients);
+                }
+            },
+        );
+        outcome?;
+        if let Some(before) = part.checked_sub(1) {
+            self.links.send(Parcel::of_gradients(label(before), found), stages.of_part(before))?;
+        }
+        match loss {
+            Some(loss) => {
+                let micro_batch = &self.micro_batches[number];
+                self.sums.add(loss, &weights::weights_of(engine.model(), micro_batch), micro_batch.empty)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes what the backward of a segment left, and starts the buckets that it completes.
+    fn take_gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()> {
+        if let Some(mut gradients) = gradients {
+            let Engine { plan, .. } = self.engine;
+            self.store.collect(self.engine.model(), &plan.records, segment, &mut gradients)?;
+        }
+        self.backwards[segment] += 1;
+        match self.backwards[segment] == self.micro_batches.len() {
+            true => self.reducer.start_after(segment, &mut self.store),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Which segments a stage runs: as the scopes say, or as the options do, or chosen from the parameters.
+
+use std::ops::Range;
+
+use super::ParamRecord;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::pipeline::{Stages, partition};
+
+/// Divides `segments` segments, which use these parameters, over `stages` stages.
+pub(crate) fn stages(
+    records: &[ParamRecord],
+    segments: usize,
+    stages: usize,
+    layout: Option<&Layout>,
+    config: &Config,
+) -> Result<Stages> {
+    let chunks = config.pipeline.num_chunks;
+    if stages == 1 {
+        return Ok(Stages::one(segments));
+    }
+    let refused = |error: &dyn core::fmt::Display| Error::invalid(format!("{stages} pipeline stages: {error}"));
+    let parts = match (layout.filter(|layout| layout.stages() > 1), &config.dist.custom_pipeline_stage_id) {
+        (Some(layout), _) => by_task_graph(records, segments, layout)?,
+        (None, Some(ids)) if ids.len() != segments => {
+            return Err(Error::invalid(format!(
+                "dist.custom_pipeline_stage_id names the stage of {} layers, and the model is a chain of {segments} \
+                 segments; give one number for each segment",
+                ids.len()
+            )));
+        }
+        (None, Some(ids)) => partition::custom_stage_ids(ids, stages).map_err(|error| refused(&error))?,
+        (None, None) => {
+            let (costs, kinds) = (costs(records, segments), kinds(records, segments));
+            let parts = partition::parts_of(&costs, &kinds, stages, chunks).map_err(|error| refused(&error))?;
+            parts.into_iter().map(|part| part.segments).collect()
+        }
+    };
+    if parts.len() != stages * chunks {
+        return Err(Error::invalid(format!(
+            "pipeline.num_chunks = {chunks} needs {} parts on {stages} stages, and {} are given; leave the choice of \
+             parts out, or set pipeline.num_chunks = 1",
+            stages * chunks,
+            parts.len()
+        )));
+    }
+    Ok(Stages::new(parts, stages))
+}
+
+/// A segment is run where the task graph of its parameters is; one without parameters, where the one before it is.
+fn by_task_graph(records: &[ParamRecord], segments: usize, layout: &Layout) -> Result<Vec<Range<usize>>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let name = |graph: usize| &layout.task_graphs()[graph].name;
+    for segment in 0..segments {
+        // A tied weight is in one scope and used in several segments.
+        let own = records.iter().filter(|record| record.segments == [segment]);
+        let graphs: Vec<(usize, &str)> = own.filter_map(|record| Some((record.task_graph?, &*record.name))).collect();
+        let last = parts.len().saturating_sub(1);
+        let graph = graphs.first().map_or(last, |(graph, _)| *graph);
+        if let Some((other, param)) = graphs.iter().find(|(other, _)| *other != graph) {
+            return Err(Error::invalid(format!(
+                "segment {segment} uses `{}` of task graph `{}` and `{param}` of task graph `{}`; a stage runs whole \
+                 segments: cut the segment in two, or make both in one scope",
+                graphs[0].1,
+                name(graph),
+                name(*other)
+            )));
+        }
+        match graph {
+            graph if graph == parts.len() => parts.push(segment..segment + 1),
+            graph if graph == last => parts[last].end = segment + 1,
+            graph => {
+                return Err(Error::invalid(format!(
+                    "segment {segment} is of task graph {graph} (`{}`), and the one before it of task graph {last} \
+                     (`{}`); open the scopes in the order in which the segments run",
+                    name(graph),
+                    name(last)
+                )));
+            }
+        }
+    }
+    match parts.len() == layout.task_graphs().len() {
+        true => Ok(parts),
+        false => Err(Error::invalid(format!(
+            "{} task graphs make as many stages, and the model's segments are in {} of them; cut the model into a \
+             chain with at least one segment in each scope",
+            layout.task_graphs().len(),
+            parts.len()
+        ))),
+    }
+}
+
+/// The elements of the parameters that a segment uses: forward and backward take about as long.
+fn costs(records: &[ParamRecord], segments: usize) -> Vec<f64> {
+    let uses = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
+    // A table is looked up, not multiplied with.
+    let cost = |record: &ParamRecord| if record.sparse { 0 } else { record.global_numel() };
+    (0..segments).map(|segment| uses(segment).map(cost).sum::<usize>() as f64).collect()
+}
+
+/// The shapes of the parameters that only this segment uses: equal for repeated blocks.
+fn kinds(records: &[ParamRecord], segments: usize) -> Vec<Vec<&[usize]>> {
+    let own = |segment: usize| records.iter().filter(move |record| record.segments == [segment]);
+    (0..segments).map(|segment| own(segment).map(|record| &*record.global_shape).collect()).collect()
+}
