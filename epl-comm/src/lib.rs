@@ -87,7 +87,7 @@ pub use operation::{Call, Operation, ReduceOp};
 pub use pending::Pending;
 pub use per_member::PerMember;
 pub use pool::Pool;
-pub use process_group::ProcessGroup;
+pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
 pub use trace::{Event, EventKind, Trace};
 pub use transport::Transport;

@@ -119,6 +119,8 @@ struct State {
     pass: Pass,
     /// The segment that is run, and how many were before it in this pass.
     segment: (usize, u64),
+    /// Whether what is run was run before.
+    replay: bool,
     calls: HashMap<u64, Calls>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
@@ -145,6 +147,7 @@ impl Context {
         let state = State {
             pass,
             segment: (0, 0),
+            replay: false,
             calls: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
@@ -293,7 +296,7 @@ impl Context {
     /// When the metric was not declared with this length: a fault of the layer.
     pub fn add_metric(&self, name: &str, values: &[f64]) {
         let mut state = self.state();
-        if state.pass.empty {
+        if state.pass.empty || state.replay {
             return;
         }
         let sums = state.metrics.get_mut(name).expect("a metric is declared before it is added to");
@@ -316,7 +319,7 @@ impl Context {
     pub fn output<const D: usize, K: Numeric + Autodiff>(&self, name: &str, value: Tensor<D, K>) {
         let samples = {
             let state = self.state();
-            if state.pass.empty || !state.outputs.is_open() {
+            if state.pass.empty || state.replay || !state.outputs.is_open() {
                 return;
             }
             state.pass.samples.clone()
@@ -340,9 +343,20 @@ impl Context {
     pub fn begin(&self, pass: Pass) {
         let mut state = self.state();
         state.pass = pass;
-        state.segment = (0, 0);
+        (state.segment, state.replay) = ((0, 0), false);
         state.calls.clear();
         state.outputs.next_pass();
+    }
+
+    /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
+    /// (metrics, outputs, running statistics) has been told.
+    pub fn is_replay(&self) -> bool {
+        self.state().replay
+    }
+
+    /// Says whether what follows was run before.
+    pub(crate) fn replay(&self, replay: bool) {
+        self.state().replay = replay;
     }
 
     /// Enters a segment of the current pass, perhaps again.

@@ -9,7 +9,7 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{Config, PipelineStrategy};
+use crate::config::{CheckpointType, Config, PipelineStrategy};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
@@ -132,7 +132,8 @@ impl Epl {
         }
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners)?;
-        survey.check(context, self.config.train.allow_unseeded_layers)?;
+        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off;
+        survey.check(context, self.config.train.allow_unseeded_layers, recomputes)?;
         if self.config.communication.sparse_as_dense {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
@@ -146,6 +147,7 @@ impl Epl {
             layout,
             device: format!("{:?}", place.device()),
             segments,
+            recompute: plan::kept::runs(&survey.records, segments, &stages, &self.config)?,
             stages,
             schedule: schedule(&self.config)?,
             records: survey.records,

@@ -13,7 +13,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::TensorData;
 use epl::comm::shard_range;
-use epl::config::{Config, PipelineStrategy};
+use epl::config::{CheckpointType, Config, PipelineStrategy};
 use epl::models::t5::{IGNORED, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
@@ -39,11 +39,13 @@ pub struct Layout {
     pub stages: usize,
     pub chunks: usize,
     pub schedule: PipelineStrategy,
+    /// The segments whose entrance is kept; none of them: chosen.
+    pub recompute: Option<&'static [usize]>,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
     let schedule = PipelineStrategy::PreferBackward;
-    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule }
+    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule, recompute: None }
 }
 
 impl Layout {
@@ -52,11 +54,24 @@ impl Layout {
         Self { stages, chunks, schedule, ..self }
     }
 
+    /// With segments recomputed: what enters these is kept, or, without any, what EPL chooses.
+    pub const fn recompute(self, kept: &'static [usize]) -> Self {
+        Self { recompute: Some(kept), ..self }
+    }
+
     fn config(self) -> Config {
         let mut config = config(self.data, self.tensor, self.expert);
         config.dist.pipeline_parallel_size = self.stages;
         config.pipeline.num_chunks = self.chunks;
         config.pipeline.strategy = self.schedule;
+        match self.recompute {
+            None => {}
+            Some([]) => config.gradient_checkpoint.r#type = CheckpointType::Auto,
+            Some(kept) => {
+                config.gradient_checkpoint.r#type = CheckpointType::Collection;
+                config.gradient_checkpoint.kept = Some(kept.to_vec());
+            }
+        }
         config
     }
 }

@@ -3,15 +3,17 @@
 //! | file | what |
 //! |---|---|
 //! | `driver` | the one thread that uses a rank's groups |
-//! | `seat` | what all groups of a rank share: driver, helper threads, log |
+//! | `seat` | what all groups of a rank share: driver, helper threads, log, recordings |
 //! | `communicator` | what clones share: transport, seat, queue of started calls, links |
 //! | `placed` | a tensor taken apart for a transport, and put together again |
 //! | `check` | whether a collective's arguments fit each other |
 //! | `prepare` | a collective's arguments turned into a call |
 //! | `blocking`, `started` | the collectives, both ways |
 //! | `values` | collectives on numbers in host memory |
+//! | `recall` | what collectives gave, given again |
 
 pub(crate) use prepare::Exchange;
+pub use recall::Recording;
 pub(crate) use seat::Seat;
 
 mod blocking;
@@ -20,6 +22,7 @@ mod communicator;
 mod driver;
 mod placed;
 mod prepare;
+mod recall;
 mod seat;
 mod started;
 mod values;

@@ -1,6 +1,7 @@
 //! What all groups of one rank share.
 
 use super::driver::Driver;
+use super::recall::Recall;
 use crate::log::Log;
 use crate::pending::Helpers;
 
@@ -10,6 +11,7 @@ pub(crate) struct Seat {
     pub(crate) driver: Driver,
     pub(crate) helpers: Helpers,
     pub(crate) log: Log,
+    pub(crate) recall: Recall,
 }
 
 impl Seat {

@@ -37,11 +37,14 @@ options! {
     /// Recomputation of activations.
     gradient_checkpoint: GradientCheckpointConfig {
         /// "collection": the user names the points that are kept, everything between two is
-        /// recomputed. "auto": the plan chooses them.
-        r#type: CheckpointType = CheckpointType::Off, Kind::Choice(CheckpointType::WORDS), NotYet;
-        /// The last task graph that "auto" covers; -1: all.
-        end_taskgraph: i64 = -1, Kind::at_least(-1), NotYet;
-        /// Compare with the gradients computed without recomputation, value by value.
+        /// recomputed. "auto": the plan chooses them. The last segment is never recomputed, as its backward follows at
+        /// once.
+        r#type: CheckpointType = CheckpointType::Off, Kind::Choice(CheckpointType::WORDS), Implemented;
+        /// With "collection": the segments whose entrance is kept, from 0.
+        kept: Option<Vec<usize>> = None, Kind::Or(NONE, &Kind::Integers), Implemented;
+        /// The last task graph, that is part of the pipeline, that is covered; -1: all.
+        end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
+        /// In the first step, compare with the gradients computed without recomputation, value by value.
         check_gradients: bool = false, Kind::Switch, NotYet;
     }
     /// State sharded over the data axis.

@@ -335,7 +335,8 @@ impl<M: Segmented> Engine<M> {
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
     fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
         self.context.open_outputs();
-        StepRun::new(self, micro_batches)?.all()
+        let untracked = (!self.plan.recompute.is_empty()).then(|| self.model().clone().no_grad());
+        StepRun::new(self, untracked.as_ref(), micro_batches)?.all()
     }
 
     fn begin<B>(&self, micro_batch: &MicroBatch<B>, training: bool) {

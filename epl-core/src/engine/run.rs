@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use burn::tensor::{Gradients, Tensor};
+use epl_comm::Recording;
 
 use super::gradients::GradientStore;
 use super::links::Links;
@@ -19,7 +20,7 @@ use super::micro_batch::MicroBatch;
 use super::parcel::{Label, Parcel};
 use super::reduce::Reducer;
 use super::report::{StepReport, TermSums};
-use super::tape::{Seed, Tape};
+use super::tape::{Around, Runs, Start, Tape};
 use super::{Engine, norm, weights};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
@@ -40,6 +41,8 @@ pub(super) struct StepRun<'a, M: Segmented> {
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
+    /// The model without a parameter that asks for a gradient, where segments are recomputed.
+    untracked: Option<&'a M>,
 }
 
 struct Flight<C> {
@@ -52,12 +55,16 @@ enum End {
     /// At the loss; the root is what is differentiated.
     Loss { root: Box<Tensor<1>>, loss: Loss },
     /// At the entrance of another part, which sends the gradients.
-    Exit(Seed),
+    Exit,
 }
 
 impl<'a, M: Segmented> StepRun<'a, M> {
     /// Begins a step. Collective over the data axis.
-    pub fn new(engine: &'a Engine<M>, micro_batches: &'a [MicroBatch<M::Batch>]) -> Result<Self> {
+    pub fn new(
+        engine: &'a Engine<M>,
+        untracked: Option<&'a M>,
+        micro_batches: &'a [MicroBatch<M::Batch>],
+    ) -> Result<Self> {
         let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
         Ok(Self {
             engine,
@@ -69,6 +76,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             store: GradientStore::default(),
             reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
             sums: TermSums::default(),
+            untracked,
         })
     }
 
@@ -97,16 +105,16 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             Some(before) => Some(self.links.receive(label(part), stages.of_part(before))?.into_carry()?),
         };
         engine.begin(micro_batch, true);
-        let before = |segment| engine.enter(segment, &format!("forward {number}"));
         let segments = stages.parts()[part].clone();
-        let (exit, tape) = Tape::forward(engine.model(), &micro_batch.batch, segments, entrance, before);
+        let runs = Runs { model: engine.model(), untracked: self.untracked, again: &engine.plan.recompute };
+        let mut pass = self.pass(number);
+        let (exit, tape) = Tape::forward(&runs, &micro_batch.batch, segments, entrance, &mut pass);
         let after = part + 1;
         let end = match after == stages.parts().len() {
             true => self.end(exit, micro_batch)?,
             false => {
-                let seed = Seed::of(&exit);
                 self.links.send(Parcel::of_carry(label(after), exit), stages.of_part(after))?;
-                End::Exit(seed)
+                End::Exit
             }
         };
         self.in_flight.insert((number, chunk), Flight { tape, end });
@@ -139,24 +147,14 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let label = |part| Label { backward: true, micro_batch: number, part };
         let flight = self.in_flight.remove(&(number, chunk));
         let Flight { tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
-        let (root, loss) = match end {
-            End::Loss { root, loss } => (Some(*root), Some(loss)),
-            End::Exit(seed) => {
+        let (start, loss) = match end {
+            End::Loss { root, loss } => (Start::Root(root), Some(loss)),
+            End::Exit => {
                 let gradients = self.links.receive(label(part), stages.of_part(part + 1))?;
-                (seed.root(gradients.into_gradients()), None)
+                (Start::Exit(gradients.into_gradients()), None)
             }
         };
-        let mut outcome = Ok(());
-        let found = tape.backward(
-            root,
-            |segment| engine.context.mark(&format!("backward {number} segment {segment}")),
-            |segment, gradients| {
-                if outcome.is_ok() {
-                    outcome = self.take_gradients(segment, gradients);
-                }
-            },
-        );
-        outcome?;
+        let found = tape.backward(engine.model(), &self.micro_batches[number].batch, start, &mut self.pass(number))?;
         if let Some(before) = part.checked_sub(1) {
             self.links.send(Parcel::of_gradients(label(before), found), stages.of_part(before))?;
         }
@@ -167,6 +165,10 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             }
             None => Ok(()),
         }
+    }
+
+    fn pass(&mut self, number: usize) -> RunPass<'_, 'a, M> {
+        RunPass { run: self, number, what: "forward" }
     }
 
     /// Takes what the backward of a segment left, and starts the buckets that it completes.
@@ -180,5 +182,41 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             true => self.reducer.start_after(segment, &mut self.store),
             false => Ok(()),
         }
+    }
+}
+
+/// One micro-batch's way through some segments.
+struct RunPass<'r, 'a, M: Segmented> {
+    run: &'r mut StepRun<'a, M>,
+    number: usize,
+    what: &'static str,
+}
+
+impl<M: Segmented> Around for RunPass<'_, '_, M> {
+    fn forward(&mut self, segment: usize) {
+        self.run.engine.enter(segment, &format!("{} {}", self.what, self.number));
+    }
+
+    fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording) {
+        let world = self.run.engine.context.world().clone();
+        world.record(|| f(self))
+    }
+
+    fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T> {
+        let Engine { context, .. } = self.run.engine;
+        self.run.engine.begin(&self.run.micro_batches[self.number], true);
+        context.replay(true);
+        self.what = "recompute";
+        let value = context.world().replay(results, || f(self));
+        context.replay(false);
+        Ok(value?)
+    }
+
+    fn backward(&mut self, segment: usize) {
+        self.run.engine.context.mark(&format!("backward {} segment {segment}", self.number));
+    }
+
+    fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()> {
+        self.run.take_gradients(segment, gradients)
     }
 }

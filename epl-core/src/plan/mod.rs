@@ -4,6 +4,7 @@
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
 //! - `stages`: which stage runs which segments.
+//! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `draw`: the initialisation phase.
 //! - `display`: the printed plan.
@@ -14,12 +15,15 @@ mod display;
 pub(crate) mod draw;
 pub mod record;
 pub(crate) mod stages;
+pub(crate) mod kept;
 pub(crate) mod survey;
 
 pub use bucket::{Bucket, pack};
 pub use draw::with_values;
 pub use fuse::fuse;
 pub use record::{Cut, Origin, ParamRecord};
+
+use std::ops::Range;
 
 use burn::module::Module;
 
@@ -46,6 +50,8 @@ pub struct Plan {
     pub stages: Stages,
     /// In which order a stage runs forwards and backwards.
     pub schedule: Schedule,
+    /// The runs of segments whose forward is run again in backward, because only what enters them is kept.
+    pub recompute: Vec<Range<usize>>,
     /// One record per parameter, in the order in which the module lists them.
     pub records: Vec<ParamRecord>,
     /// The reductions of a step, in the order in which they start.

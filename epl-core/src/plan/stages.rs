@@ -92,7 +92,7 @@ fn by_task_graph(records: &[ParamRecord], segments: usize, layout: &Layout) -> R
 }
 
 /// The elements of the parameters that a segment uses: forward and backward take about as long.
-fn costs(records: &[ParamRecord], segments: usize) -> Vec<f64> {
+pub(super) fn costs(records: &[ParamRecord], segments: usize) -> Vec<f64> {
     let uses = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
     // A table is looked up, not multiplied with.
     let cost = |record: &ParamRecord| if record.sparse { 0 } else { record.global_numel() };
@@ -100,7 +100,7 @@ fn costs(records: &[ParamRecord], segments: usize) -> Vec<f64> {
 }
 
 /// The shapes of the parameters that only this segment uses: equal for repeated blocks.
-fn kinds(records: &[ParamRecord], segments: usize) -> Vec<Vec<&[usize]>> {
+pub(super) fn kinds(records: &[ParamRecord], segments: usize) -> Vec<Vec<&[usize]>> {
     let own = |segment: usize| records.iter().filter(move |record| record.segments == [segment]);
     (0..segments).map(|segment| own(segment).map(|record| &*record.global_shape).collect()).collect()
 }

@@ -21,8 +21,20 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Refuses layers whose result would depend on the layout.
-    pub fn check(&self, context: &Context, allow_unseeded: bool) -> Result<()> {
+    pub fn check(&self, context: &Context, allow_unseeded: bool, recomputes: bool) -> Result<()> {
         let ranks = context.world().size();
+        if let (Some(path), true) = (self.unseeded_layers.first(), recomputes) {
+            return Err(Error::invalid(format!(
+                "`{path}` draws from a generator that goes on, so that its masks would be others when it is recomputed; \
+                 use the Dropout of epl-modules, or leave gradient_checkpoint.type out"
+            )));
+        }
+        if let (Some(path), true) = (self.batch_norms.first(), recomputes) {
+            return Err(Error::invalid(format!(
+                "`{path}` is a BatchNorm, whose running statistics would move twice when it is recomputed; use \
+                 SyncBatchNorm, or leave gradient_checkpoint.type out"
+            )));
+        }
         if let (Some(path), false) = (self.unseeded_layers.first().filter(|_| ranks > 1), allow_unseeded) {
             return Err(Error::invalid(format!(
                 "`{path}` draws from the generator that all {ranks} ranks share, so that its masks depend on the \

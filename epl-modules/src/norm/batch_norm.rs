@@ -68,9 +68,8 @@ pub struct SyncBatchNormConfig {
 ///   not the same as one large batch, as everywhere.
 /// - **Running statistics** are equal on all ranks, to the bit. They are not trained and have no part in the norm of
 ///   the gradients; a record saves them. A step that fails, or whose gradients are only looked at, has updated them.
-/// - **Recomputation**, once there is any, runs a forward twice and must update once: the second run is to be told by
-///   the [`Context`]'s pass, as a replay; the layer then takes the moments that it remembered from the first run, makes
-///   no collective and updates nothing.
+/// - **Recomputation** runs a forward twice: the second time it gets the moments of the first run, asks no other rank,
+///   and updates nothing.
 ///
 /// Should be created with [`SyncBatchNormConfig`].
 #[derive(Module, Debug)]
@@ -213,6 +212,10 @@ impl SyncBatchNorm {
 
     /// Moves the running statistics towards those of the batch; not at all where `any` is 0.
     fn update(&self, any: &Tensor<1>, mean: Tensor<1>, variance: Tensor<1>) {
+        if self.context.is_replay() {
+            // They were moved when this was run first.
+            return;
+        }
         let share = any.clone() * self.momentum;
         for (running, batch) in [(&self.running_mean, mean), (&self.running_var, variance)] {
             let old = running.value_sync();
