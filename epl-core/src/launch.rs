@@ -150,6 +150,7 @@ impl Epl {
             recompute: plan::kept::runs(&survey.records, segments, &stages, &self.config)?,
             stages,
             schedule: schedule(&self.config)?,
+            micro_batches: self.config.num_micro_batch(context.data().size())?,
             records: survey.records,
             buckets: Vec::new(),
             tied: Vec::new(),

@@ -27,6 +27,7 @@ mod carry;
 mod loss;
 mod segment;
 mod whole;
+mod chain;
 pub mod plan;
 mod launch;
 pub mod optim;
@@ -37,6 +38,7 @@ pub mod trainer;
 pub mod testing;
 
 pub use carry::{Carry, CarryMapper, CarryReader};
+pub use chain::{Chain, Links, Unlinked};
 pub use cluster::{Axis, Cluster, Coordinate, Mesh, MeshRequest, MeshSizes};
 pub use config::{Config, ConfigError};
 pub use context::{Context, Groups, Pass};

@@ -52,8 +52,8 @@ impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
     }
 }
 
-/// The name of the only term of a [`WithLoss`].
-const LOSS: &str = "loss";
+/// The name of the only term of a loss that is a mean over rows.
+pub(crate) const LOSS: &str = "loss";
 
 /// An ordinary model with a loss that is a mean over the rows of a batch, as most of Burn's are: one segment.
 ///
@@ -109,45 +109,53 @@ impl<M: fmt::Debug, B> fmt::Debug for WithLoss<M, B> {
     }
 }
 
-impl<M: Clone, B> Clone for WithLoss<M, B> {
-    fn clone(&self) -> Self {
-        self.with_model(self.model.clone())
-    }
+/// Makes a wrapper a module that is no level of its own: it has a field `model`, and `with_model` wraps another one.
+macro_rules! module_as_its_model {
+    ($wrapper:ident<$model:ident, $($other:ident),+>) => {
+        impl<$model: Clone, $($other),+> Clone for $wrapper<$model, $($other),+> {
+            fn clone(&self) -> Self {
+                self.with_model(self.model.clone())
+            }
+        }
+
+        impl<$model: Module, $($other),+> Module for $wrapper<$model, $($other),+> {
+            fn collect_devices(&self, devices: Devices) -> Devices {
+                self.model.collect_devices(devices)
+            }
+
+            fn fork(self, device: &Device) -> Self {
+                Self { model: self.model.fork(device), ..self }
+            }
+
+            fn to_device(self, device: &Device) -> Self {
+                Self { model: self.model.to_device(device), ..self }
+            }
+
+            fn train(self) -> Self {
+                Self { model: self.model.train(), ..self }
+            }
+
+            fn valid(&self) -> Self {
+                self.with_model(self.model.valid())
+            }
+
+            fn materialize(self) -> Self {
+                Self { model: self.model.materialize(), ..self }
+            }
+
+            fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
+                self.model.visit(visitor);
+            }
+
+            fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
+                Self { model: self.model.map(mapper), ..self }
+            }
+        }
+    };
 }
+pub(crate) use module_as_its_model;
 
-impl<M: Module, B> Module for WithLoss<M, B> {
-    fn collect_devices(&self, devices: Devices) -> Devices {
-        self.model.collect_devices(devices)
-    }
-
-    fn fork(self, device: &Device) -> Self {
-        Self { model: self.model.fork(device), ..self }
-    }
-
-    fn to_device(self, device: &Device) -> Self {
-        Self { model: self.model.to_device(device), ..self }
-    }
-
-    fn train(self) -> Self {
-        Self { model: self.model.train(), ..self }
-    }
-
-    fn valid(&self) -> Self {
-        self.with_model(self.model.valid())
-    }
-
-    fn materialize(self) -> Self {
-        Self { model: self.model.materialize(), ..self }
-    }
-
-    fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
-        self.model.visit(visitor);
-    }
-
-    fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
-        Self { model: self.model.map(mapper), ..self }
-    }
-}
+module_as_its_model!(WithLoss<M, B>);
 
 impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
     type Batch = B;

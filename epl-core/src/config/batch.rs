@@ -117,6 +117,18 @@ impl Config {
         let number = self.is_given("pipeline.num_micro_batch").then_some(self.pipeline.num_micro_batch);
         Batch::resolve(self.train.global_batch_size, self.train.micro_batch_size, number, replicas)
     }
+
+    /// The micro-batches of a step on this many replicas. A sampler that bounds tokens needs no batch size.
+    ///
+    /// # Errors
+    ///
+    /// As [`batch`](Self::batch), where a batch size is given.
+    pub fn num_micro_batch(&self, replicas: usize) -> Result<usize> {
+        match (self.train.global_batch_size, self.train.micro_batch_size) {
+            (None, None) => Ok(self.pipeline.num_micro_batch),
+            _ => Ok(self.batch(replicas)?.num_micro_batch),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use core::fmt::{Display, Formatter, Result};
 
 use super::{Origin, ParamRecord, Plan};
+use crate::pipeline::{Cost, simulate};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -19,6 +20,12 @@ impl Display for Plan {
             self.segments,
             self.buckets.len()
         )?;
+        if self.stages.count() > 1 {
+            self.fmt_stages(f)?;
+        }
+        for run in &self.recompute {
+            writeln!(f, "  segments {}..{}: only what enters is kept; run again in backward", run.start, run.end)?;
+        }
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
         for record in &self.records {
             write!(f, "  {:width$}  {}", record.name, Line(record))?;
@@ -49,6 +56,20 @@ impl Display for Plan {
     }
 }
 
+impl Plan {
+    /// The stages, and the timeline of a step in which a backward takes as long as two forwards.
+    fn fmt_stages(&self, f: &mut Formatter<'_>) -> Result {
+        writeln!(f, "  {}", self.stages)?;
+        writeln!(f, "  {}, {} micro-batches:", self.schedule, self.micro_batches)?;
+        let costs = vec![Cost::USUAL; self.stages.parts().len()];
+        let verified = self.schedule.verified(self.stages.count(), self.micro_batches);
+        match verified.and_then(|verified| simulate(&verified, &costs)) {
+            Ok(timeline) => timeline.to_string().lines().try_for_each(|line| writeln!(f, "    {line}")),
+            Err(error) => writeln!(f, "    {error}"),
+        }
+    }
+}
+
 struct Line<'a>(&'a ParamRecord);
 
 impl Display for Line<'_> {
@@ -64,6 +85,11 @@ impl Display for Line<'_> {
         write!(f, ", reduced over {}", record.reduced_over())?;
         if record.segments.len() > 1 {
             write!(f, ", tied over segments {:?}", record.segments)?;
+        }
+        if record.is_tied_over_stages() {
+            write!(f, ", on stages {:?}", record.stages)?;
+        } else if !record.held {
+            write!(f, ", on stage {}", record.stages[0])?;
         }
         if !record.trainable {
             write!(f, ", frozen")?;

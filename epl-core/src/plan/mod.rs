@@ -50,6 +50,8 @@ pub struct Plan {
     pub stages: Stages,
     /// In which order a stage runs forwards and backwards.
     pub schedule: Schedule,
+    /// The micro-batches of a step that the configuration names: for the drawing of the schedule.
+    pub micro_batches: usize,
     /// The runs of segments whose forward is run again in backward, because only what enters them is kept.
     pub recompute: Vec<Range<usize>>,
     /// One record per parameter, in the order in which the module lists them.

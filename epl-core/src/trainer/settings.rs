@@ -83,12 +83,8 @@ impl TrainerConfig {
     /// When no option says how many steps to run, or the batch sizes disagree.
     pub fn from_config(config: &crate::config::Config, replicas: usize) -> Result<Self> {
         let train = &config.train;
-        let sized = train.global_batch_size.is_some() || train.micro_batch_size.is_some();
-        // A sampler that bounds tokens needs no batch size.
-        let micro_batches =
-            if sized { config.batch(replicas)?.num_micro_batch } else { config.pipeline.num_micro_batch };
         Ok(Self::new(config.steps()? as u64)
-            .with_micro_batches(micro_batches)
+            .with_micro_batches(config.num_micro_batch(replicas)?)
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
             .with_save_every(train.save_every.map(|steps| steps as u64)))
     }
