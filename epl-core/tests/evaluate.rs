@@ -103,7 +103,7 @@ fn measured(engine: &Engine<Model>, samples: usize, batch: usize) -> Result<Valu
 /// The same by their definitions, over all samples at once.
 fn expected(engine: &Engine<Model>, samples: usize) -> Values {
     let batch = Batches.batch((0..samples).collect(), &engine.device().clone().without_autodiff());
-    let logits = engine.inference().model.linear.forward(batch.points.clone()).into_data();
+    let logits = engine.inference().unwrap().model.linear.forward(batch.points.clone()).into_data();
     let logits: Vec<f32> = logits.iter::<f32>().collect();
     let mut rows = Vec::new();
     for (index, row) in logits.chunks(CLASSES).enumerate() {

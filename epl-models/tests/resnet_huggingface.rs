@@ -41,7 +41,7 @@ fn errors<C: ClassLayer>(
     let mut errors = Vec::new();
 
     let pixels = batch.pixels.clone().inner();
-    let logits = epl_comm::catch(|| engine.inference().forward(pixels))?.into_data();
+    let logits = epl_comm::catch(|| engine.inference().map(|model| model.forward(pixels)))??.into_data();
     let expected = Tensor::<2>::from_data(reference.logits()?, &Default::default()).slice([mine.clone()]);
     errors.push(("logits".to_string(), relative_error(&logits, &expected.into_data())));
 

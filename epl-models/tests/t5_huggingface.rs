@@ -33,7 +33,7 @@ fn errors(epl: &Epl, name: &str) -> Result<Vec<(String, f64)>> {
     let samples: Vec<u64> = mine.clone().map(|sample| sample as u64).collect();
     let mut errors = Vec::new();
 
-    let model = engine.inference();
+    let model = engine.inference()?;
     let logits = epl_comm::catch(|| model.forward(&batch))?.into_data();
     errors.push(("logits".to_string(), relative_error(&logits, &rows(reference.logits()?, mine))));
 

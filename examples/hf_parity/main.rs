@@ -39,6 +39,9 @@ struct Args {
     /// Data ranks that share the experts; alone, it means as many replicas
     #[arg(long, value_name = "E", default_value_t = 1)]
     expert: usize,
+    /// Pipeline stages
+    #[arg(long, value_name = "P", default_value_t = 1)]
+    stages: usize,
 }
 
 enum Verdict {
@@ -49,7 +52,8 @@ enum Verdict {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let layout = Layout { data: args.data.unwrap_or(args.expert), tensor: args.tensor, expert: args.expert };
+    let Args { data, tensor, expert, stages, .. } = args;
+    let layout = Layout { data: data.unwrap_or(expert), tensor, expert, stages };
     let mut verdicts = Vec::new();
     for folder in &args.folders {
         let name = folder.display();

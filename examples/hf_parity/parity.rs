@@ -15,6 +15,7 @@ pub struct Layout {
     pub data: usize,
     pub tensor: usize,
     pub expert: usize,
+    pub stages: usize,
 }
 
 impl Layout {
@@ -22,7 +23,8 @@ impl Layout {
         let config = Config::new()
             .with("dist.data_parallel_size", self.data)?
             .with("dist.tensor_parallel_size", self.tensor)?
-            .with("dist.expert_parallel_size", self.expert)?;
+            .with("dist.expert_parallel_size", self.expert)?
+            .with("dist.pipeline_parallel_size", self.stages)?;
         config.validate()?;
         Ok(config)
     }

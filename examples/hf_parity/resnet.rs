@@ -34,7 +34,7 @@ fn compute<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, reference: &Refere
     let take = |of: Tensor<4>| of.slice([mine.clone()]);
     let batch = ImageBatch::new(take(whole.pixels), whole.host_labels[mine.clone()].to_vec());
     let pixels = batch.pixels.clone().inner();
-    let logits = epl::comm::catch(|| engine.inference().forward(pixels))?.slice([0..rows.len()]);
+    let logits = epl::comm::catch(|| engine.inference().map(|model| model.forward(pixels)))??.slice([0..rows.len()]);
     let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(images, data.size(), rank).len()).collect();
     let logits = data.all_gather_uneven(logits, 0, &sizes)?.into_data();
     let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();

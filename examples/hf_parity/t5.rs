@@ -36,7 +36,8 @@ fn compute(epl: &Epl, built: Built<T5>, model: &T5Config, pairs: &[TokenPair]) -
         true => MicroBatch::stand_in(batch.clone(), [0]),
         false => MicroBatch::new(batch.clone(), samples),
     };
-    let logits = epl::comm::catch(|| engine.inference().forward(&batch).inner())?.slice([0..rows.len()]);
+    let logits =
+        epl::comm::catch(|| engine.inference().map(|model| model.forward(&batch).inner()))??.slice([0..rows.len()]);
     let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(pairs.len(), data.size(), rank).len()).collect();
     let logits = data.all_gather_uneven(logits, 0, &sizes)?.into_data();
     let (report, gradients) = engine.gradients(vec![micro_batch])?;

@@ -47,6 +47,9 @@ pub struct Args {
     /// Ranks that share each split layer
     #[arg(long, value_name = "T")]
     tensor: Option<usize>,
+    /// Pipeline stages
+    #[arg(long, value_name = "P")]
+    stages: Option<usize>,
     /// Data ranks that share the experts; alone, it means as many replicas
     #[arg(long, value_name = "E")]
     expert: Option<usize>,
@@ -87,7 +90,12 @@ const CORPUS: &str = include_str!("corpus.toml");
 const VALIDATED: &str = "[train]\neval_every = 500\n";
 
 /// The layout. Where the user says nothing of it: two ranks, attention replicated, experts divided over both.
-const MESH: [&str; 3] = ["dist.data_parallel_size", "dist.tensor_parallel_size", "dist.expert_parallel_size"];
+const MESH: [&str; 4] = [
+    "dist.data_parallel_size",
+    "dist.tensor_parallel_size",
+    "dist.expert_parallel_size",
+    "dist.pipeline_parallel_size",
+];
 
 impl Args {
     /// Whether a parallel corpus is given.
@@ -119,6 +127,7 @@ impl Args {
             (MESH[0], self.data.or(self.ranks)),
             (MESH[1], self.tensor),
             (MESH[2], self.expert),
+            (MESH[3], self.stages),
             ("train.steps", self.steps),
         ];
         let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));

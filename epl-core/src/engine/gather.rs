@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Shape, Tensor, TensorData};
 use epl_comm::{ProcessGroup, shard_range};
@@ -100,6 +100,45 @@ impl Gatherer<'_> {
                 names.iter().map(|field| (format!("{}.{field}", record.name), tensor(field))).collect()
             }
         })
+    }
+}
+
+/// The model with the parameters that other stages hold. Collective over the stages.
+pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Result<M> {
+    let stages = context.axis(Axis::Pipeline);
+    if stages.size() == 1 {
+        return Ok(model);
+    }
+    let mut filler = Filler { stages, records: plan.records.iter(), error: None };
+    let model = model.map(&mut filler);
+    filler.error.map_or(Ok(model), Err)
+}
+
+struct Filler<'a> {
+    stages: &'a ProcessGroup,
+    records: core::slice::Iter<'a, ParamRecord>,
+    error: Option<Error>,
+}
+
+impl ModuleMapper for Filler<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
+        if self.error.is_some() {
+            return param;
+        }
+        let own = param.base();
+        let values = match record.held {
+            true => own,
+            // Only its shape matters.
+            false => Tensor::empty(Shape::from(record.shape()), (&own.device(), record.dtype)),
+        };
+        match self.stages.broadcast(values, record.stages[0]) {
+            Ok(values) => Param::initialized(param.id, values),
+            Err(error) => {
+                self.error = Some(error.into());
+                param
+            }
+        }
     }
 }
 

@@ -8,6 +8,8 @@ impl<M: Segmented> Engine<M> {
     /// Hands the model without autodiff, dropout off, and one micro-batch after the other to `f`, as many on every
     /// rank. Collective, and `f` may be.
     ///
+    /// Of several pipeline stages each gets the whole model: see [`inference`](Self::inference).
+    ///
     /// The batches need not be the model's own: `f` decides what it does with them. A stand-in is handed out as well:
     /// what `f` runs with it takes part in the collectives, and must count for nothing.
     ///
@@ -19,7 +21,7 @@ impl<M: Segmented> Engine<M> {
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<B>>>,
         mut f: impl FnMut(&M, &MicroBatch<B>) -> Result<()>,
     ) -> Result<()> {
-        let model = self.model().valid();
+        let model = self.inference()?;
         let mut micro_batches = micro_batches.into_iter();
         let mut count = 0;
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {

@@ -305,12 +305,17 @@ impl<M: Segmented> Engine<M> {
         gather::gather(self.model(), &self.plan, &self.context, source)
     }
 
-    /// Opens a pass without a graph for a forward of one's own, such as generation.
+    /// Opens a pass without a graph for a forward of one's own, such as generation. Collective over pipeline stages.
     ///
-    /// The returned module is the model without autodiff; dropout is off.
-    pub fn inference(&self) -> M {
+    /// The returned module is the model without autodiff; dropout is off. Of several pipeline stages each gets the whole
+    /// model, and so needs the memory for it; [`evaluate`](Self::evaluate) does not.
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails.
+    pub fn inference(&self) -> Result<M> {
         self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
-        self.model().valid()
+        gather::whole(self.model().valid(), &self.plan, &self.context)
     }
 
     /// Writes this rank's parameters and optimizer state into a folder.

@@ -103,7 +103,8 @@ impl ModuleMapper for Loader<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         assert!(self.by_name.contains_key(name.as_str()), "the records are those of another model: no `{name}`");
-        if self.error.is_some() {
+        // What another stage holds, that one reads.
+        if self.error.is_some() || !self.by_name[name.as_str()].0.held {
             return param;
         }
         match self.read(&name, &param) {

@@ -1,0 +1,92 @@
+//! A rank of a pipeline never holds more than its own parameters and one tensor: while it is built, trained, evaluated,
+//! shown and saved.
+//!
+//! A binary of its own, since an allocator is that of a whole process: all ranks together hold the model once, where
+//! each would hold it without stages.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Barrier;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
+use epl_comm::testing::CountingAllocator;
+use epl_core::config::Config;
+use epl_core::{Chain, Engine, MicroBatch, Place, Result, launch};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+const STAGES: usize = 4;
+const WIDTH: usize = 256;
+/// The weight of a layer. One layer a stage.
+const LAYER: i64 = (WIDTH * WIDTH * size_of::<f32>()) as i64;
+/// Threads, plans, names, batches of a few rows.
+const SMALL: i64 = LAYER / 2;
+const PHASES: [&str; 4] = ["build", "step", "evaluation and display", "save"];
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+}
+
+fn chain(layers: usize, at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+    let layer = || LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at);
+    let mut links = Chain::of(Net { layers: (0..layers).map(|_| layer()).collect() })
+        .first(&["layers.0"], |net: &Net, rows: &Tensor<2>| net.layers[0].forward(rows.clone()));
+    for index in 1..layers {
+        let field = format!("layers.{index}");
+        links = links.then(&[&field], move |net, rows, _| net.layers[index].forward(rows));
+    }
+    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
+}
+
+/// Runs something on every rank at once; the most that all of them together held in it, above `before`.
+fn most_in<T>(before: i64, all: &Barrier, f: impl FnOnce() -> Result<T>) -> Result<(T, i64)> {
+    all.wait();
+    ALLOCATOR.look_anew();
+    all.wait();
+    let value = f()?;
+    all.wait();
+    Ok((value, ALLOCATOR.most() - before))
+}
+
+/// The most bytes in each phase of a model of as many layers as stages.
+fn peaks(stages: usize) -> [i64; 4] {
+    let config = Config::new().with("dist.pipeline_parallel_size", stages).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (before, all) = (ALLOCATOR.live(), Barrier::new(stages));
+    let ranks = launch(&config, |epl| {
+        let rank = epl.context().world().rank();
+        let (mut engine, build) =
+            most_in(before, &all, || Engine::build(&epl, |at| chain(stages, at), &SgdConfig::new()))?;
+        assert_eq!(engine.plan().num_params_held(), WIDTH * WIDTH);
+        let rows = || Tensor::<2>::ones([4, WIDTH], epl.place().device());
+        let batch = || MicroBatch::new(rows(), [0, 1, 2, 3]);
+        let (_, step) = most_in(before, &all, || engine.step(vec![batch(), batch()], 0.1))?;
+        let (_, evaluation) = most_in(before, &all, || {
+            engine.evaluate([Ok(batch())])?;
+            Ok(format!("{} {}", engine.model().model, engine.plan()))
+        })?;
+        let own = folder.path().join(rank.to_string());
+        std::fs::create_dir_all(&own).unwrap();
+        let (_, save) = most_in(before, &all, || engine.save_rank(&own))?;
+        Ok([build, step, evaluation, save])
+    });
+    ranks.unwrap().swap_remove(0)
+}
+
+#[test]
+fn a_stage_costs_what_its_own_layer_costs_alone() {
+    // The first run also sets up what a process needs once.
+    let _ = peaks(1);
+    let (alone, stages) = (peaks(1), peaks(STAGES));
+    println!("one layer alone: {alone:?}; {STAGES} on as many stages: {stages:?}");
+    for ((phase, alone), stages) in PHASES.iter().zip(alone).zip(stages) {
+        let each = alone + LAYER;
+        let allowed = STAGES as i64 * each + SMALL;
+        assert!(alone >= LAYER && stages >= STAGES as i64 * LAYER, "{phase}: less than the model was seen");
+        assert!(stages <= allowed, "{phase}: {stages} bytes on {STAGES} stages, {alone} on one rank for one layer");
+    }
+}
