@@ -1,0 +1,112 @@
+//! The part of a step in which stages stand idle, beside what theory says.
+//!
+//! ```text
+//! cargo bench --bench bubble [-- --steps 30]
+//! ```
+//!
+//! Four stages, each a thread, over simulated compute: a segment sleeps forward and twice as long backward, so that any
+//! machine has the cores. The transport, the schedule and the engine are the real ones. Of p stages and m micro-batches
+//! 1F1B leaves (p − 1) ÷ (m + p − 1) of the time idle, interleaved over v chunks (p − 1) ÷ (v·m + p − 1) (Narayanan et
+//! al., 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM").
+
+mod quartiles;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
+use epl::comm::custom_vjp;
+use epl::config::PipelineStrategy;
+use epl::prelude::*;
+use quartiles::{quartiles, show};
+
+const STAGES: usize = 4;
+/// A stage's forward of a micro-batch, all chunks together.
+const FORWARD: Duration = Duration::from_millis(12);
+const WARM_UP: usize = 3;
+
+#[derive(Module, Debug)]
+struct Net {
+    parts: Vec<Linear>,
+}
+
+/// As many segments as there are parts of stages, each as long as its share of a stage.
+fn chain(chunks: usize, at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+    let parts = (0..STAGES * chunks).map(|_| LinearConfig::new(4, 4).init(at)).collect();
+    let forward = FORWARD / chunks as u32;
+    let slow = move |rows: Tensor<2>| {
+        let wait = move |rows: Tensor<2>| {
+            sleep(forward);
+            (rows, ())
+        };
+        let wait_longer = move |(), gradient: Tensor<2>| {
+            sleep(2 * forward);
+            (Some(gradient),)
+        };
+        custom_vjp((rows,), |(rows,)| wait(rows), wait_longer)
+    };
+    let first = move |net: &Net, rows: &Tensor<2>| slow(net.parts[0].forward(rows.clone()));
+    let mut links = Chain::of(Net { parts }).first(&["parts.0"], first);
+    for index in 1..STAGES * chunks {
+        let field = format!("parts.{index}");
+        links = links.then(&[&field], move |net, rows, _| slow(net.parts[index].forward(rows)));
+    }
+    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
+}
+
+/// The idle part of each step.
+fn bubbles(strategy: PipelineStrategy, chunks: usize, micro_batches: usize, steps: usize) -> Vec<f64> {
+    let mut config = Config::new();
+    config.dist.pipeline_parallel_size = STAGES;
+    (config.pipeline.strategy, config.pipeline.num_chunks) = (strategy, chunks);
+    config.pipeline.num_micro_batch = micro_batches;
+    let mut ranks = epl::launch(&config, |epl| {
+        let mut engine = Engine::build(&epl, |at| chain(chunks, at), &SgdConfig::new())?;
+        let rows = || Tensor::<2>::ones([2, 4], epl.place().device());
+        let batch = |number: u64| MicroBatch::new(rows(), [2 * number, 2 * number + 1]);
+        let step = |_| {
+            epl.context().world().barrier()?;
+            let begin = Instant::now();
+            engine.step((0..micro_batches as u64).map(batch).collect(), 0.0)?;
+            Ok(begin.elapsed().as_secs_f64())
+        };
+        (0..steps + WARM_UP).map(step).collect::<epl::Result<Vec<f64>>>()
+    })
+    .expect("the ranks sleep");
+    let busy = 3.0 * FORWARD.as_secs_f64() * micro_batches as f64;
+    ranks.swap_remove(0)[WARM_UP..].iter().map(|time| 1.0 - busy / time).collect()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let place = arguments.iter().position(|argument| argument == "--steps");
+    let steps = place.map_or(30, |place| arguments[place + 1].parse().expect("--steps takes a number"));
+    println!(
+        "{:26} {:>6} {:>13} {:>8} {:>24} {:>24}",
+        "schedule", "chunks", "micro-batches", "theory", "idle", "÷ theory"
+    );
+    let interleaved = PipelineStrategy::PreferBackward;
+    let cases = [
+        (PipelineStrategy::PreferForward, 1),
+        (PipelineStrategy::PreferBackward, 1),
+        (PipelineStrategy::PreferBackwardOptimizer, 1),
+        (interleaved, 2),
+    ];
+    for (strategy, chunks) in cases {
+        for micro_batches in [4, 8, 16] {
+            let idle = bubbles(strategy, chunks, micro_batches, steps);
+            let (p, m, v) = (STAGES as f64, micro_batches as f64, chunks as f64);
+            let theory = (p - 1.0) / (v * m + p - 1.0);
+            let ratios = idle.iter().map(|idle| idle / theory).collect();
+            println!(
+                "{:26} {chunks:>6} {micro_batches:>13} {theory:>8.3} {:>24} {:>24}",
+                strategy.to_string(),
+                show(quartiles(idle)),
+                show(quartiles(ratios))
+            );
+        }
+    }
+}
