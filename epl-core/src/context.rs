@@ -122,6 +122,8 @@ struct State {
     /// Whether what is run was run before.
     replay: bool,
     calls: HashMap<u64, Calls>,
+    /// The segment in which each layer that draws random numbers is called, over all passes.
+    homes: HashMap<u64, usize>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
@@ -149,6 +151,7 @@ impl Context {
             segment: (0, 0),
             replay: false,
             calls: HashMap::new(),
+            homes: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
@@ -262,23 +265,23 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
+    /// Unwinds when it was called in another segment on this rank: it would do the same again in both.
     pub fn call_number(&self, layer: u64) -> u64 {
         let mut state = self.state();
         let segment = state.segment;
+        let home = *state.homes.entry(layer).or_insert(segment.0);
         let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
-        let before = calls.segment;
-        if before != segment {
+        if calls.segment != segment {
             *calls = Calls { segment, count: 0 };
         }
         calls.count += 1;
         let number = calls.count - 1;
         drop(state);
-        if before.0 != segment.0 {
+        if home != segment.0 {
             epl_comm::unwind(epl_comm::Error::invalid(format!(
                 "a layer that draws random numbers, such as a dropout, is called in segment {} and in segment {}, where \
                  it would draw the same ones; give each segment a layer of its own",
-                before.0, segment.0
+                home, segment.0
             )));
         }
         number
@@ -406,6 +409,7 @@ impl Context {
     pub(crate) fn forget_model(&self) {
         let mut state = self.state();
         state.layers.clear();
+        state.homes.clear();
         state.shardings.clear();
         state.scopes = Scopes::default();
     }

@@ -54,7 +54,7 @@ impl<M> Built<M> {
         self.place.context()
     }
 
-    /// The ordinary Burn module.
+    /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it.
     pub fn into_inner(self) -> M {
         self.model
     }
@@ -140,6 +140,9 @@ impl Epl {
         let (count, segments) = (context.axis(Axis::Pipeline).size(), model.segments());
         let stages = plan::stages::stages(&survey.records, segments, count, layout.as_ref(), &self.config)?;
         survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
+        let recompute = plan::kept::runs(&survey.records, segments, &stages, &self.config)?;
+        let schedule = schedule(&self.config)?;
+        let micro_batches = self.config.num_micro_batch(context.data().size())?;
         let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
@@ -147,10 +150,10 @@ impl Epl {
             layout,
             device: format!("{:?}", place.device()),
             segments,
-            recompute: plan::kept::runs(&survey.records, segments, &stages, &self.config)?,
+            recompute,
             stages,
-            schedule: schedule(&self.config)?,
-            micro_batches: self.config.num_micro_batch(context.data().size())?,
+            schedule,
+            micro_batches,
             records: survey.records,
             buckets: Vec::new(),
             tied: Vec::new(),

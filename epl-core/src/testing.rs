@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 
+pub use crate::difference::relative_error;
+
 use crate::config::Config;
 use crate::error::Result;
 use crate::launch::{Epl, launch};
@@ -25,24 +27,6 @@ pub fn config(data: usize, tensor: usize, expert: usize) -> Config {
 /// When a rank fails; the message names it.
 pub fn run<T: Send>((data, tensor, expert): (usize, usize, usize), f: impl Fn(Epl) -> Result<T> + Sync) -> Vec<T> {
     launch(&config(data, tensor, expert), f).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// max |a − b| ÷ max |b|: the error of a tensor. A tensor of zeros has no scale: then max |a − b|.
-pub fn relative_error(a: &TensorData, b: &TensorData) -> f64 {
-    if a.shape() != b.shape() {
-        return f64::INFINITY;
-    }
-    let mut difference = 0.0_f64;
-    let mut scale = 0.0_f64;
-    for (a, b) in a.iter::<f64>().zip(b.iter::<f64>()) {
-        // `max` would drop a NaN.
-        if !(a - b).is_finite() {
-            return f64::INFINITY;
-        }
-        difference = difference.max((a - b).abs());
-        scale = scale.max(b.abs());
-    }
-    if scale == 0.0 { difference } else { difference / scale }
 }
 
 /// The tensor with the largest [`relative_error`] among two sets by name; a missing name counts as infinite.

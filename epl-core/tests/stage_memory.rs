@@ -5,12 +5,11 @@
 //! each would hold it without stages.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Barrier;
-
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
+use epl_comm::ProcessGroup;
 use epl_comm::testing::CountingAllocator;
 use epl_core::config::Config;
 use epl_core::{Chain, Engine, MicroBatch, Place, Result, launch};
@@ -43,12 +42,12 @@ fn chain(layers: usize, at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
 }
 
 /// Runs something on every rank at once; the most that all of them together held in it, above `before`.
-fn most_in<T>(before: i64, all: &Barrier, f: impl FnOnce() -> Result<T>) -> Result<(T, i64)> {
-    all.wait();
+fn most_in<T>(before: i64, all: &ProcessGroup, f: impl FnOnce() -> Result<T>) -> Result<(T, i64)> {
+    all.barrier()?;
     ALLOCATOR.look_anew();
-    all.wait();
+    all.barrier()?;
     let value = f()?;
-    all.wait();
+    all.barrier()?;
     Ok((value, ALLOCATOR.most() - before))
 }
 
@@ -56,8 +55,9 @@ fn most_in<T>(before: i64, all: &Barrier, f: impl FnOnce() -> Result<T>) -> Resu
 fn peaks(stages: usize) -> [i64; 4] {
     let config = Config::new().with("dist.pipeline_parallel_size", stages).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (before, all) = (ALLOCATOR.live(), Barrier::new(stages));
+    let before = ALLOCATOR.live();
     let ranks = launch(&config, |epl| {
+        let all = epl.context().world().clone();
         let rank = epl.context().world().rank();
         let (mut engine, build) =
             most_in(before, &all, || Engine::build(&epl, |at| chain(stages, at), &SgdConfig::new()))?;

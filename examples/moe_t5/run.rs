@@ -56,7 +56,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         trained.load(Which::Best)?;
         result = judge(task, &task.test)?.measure(&trained.engine)?.first().map(|(_, score)| *score);
     }
-    show(trained.engine.model(), task, first)?;
+    show(&trained.engine.inference()?, task, first)?;
     Ok(result.filter(|_| first).map(|score| task.show_score(score)))
 }
 

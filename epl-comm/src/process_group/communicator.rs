@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use super::recall::describe;
 use super::seat::Seat;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -55,9 +56,10 @@ impl Communicator {
         if !self.seat.recall.is_on() {
             return self.run_anew(call, buffer);
         }
-        match self.seat.recall.recall()? {
+        let made = describe(&self.name, &call);
+        match self.seat.recall.recall(&self.name, &call)? {
             Some(result) => Ok(result),
-            None => self.run_anew(call, buffer).inspect(|result| self.seat.recall.keep(result)),
+            None => self.run_anew(call, buffer).inspect(|result| self.seat.recall.keep(made, result)),
         }
     }
 

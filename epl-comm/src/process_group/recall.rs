@@ -9,11 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ProcessGroup;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unwind};
+use crate::operation::Call;
 
 /// The results of a rank's collectives, in the order of the calls. See [`ProcessGroup::record`].
 #[derive(Debug, Default)]
-pub struct Recording(VecDeque<Buffer>);
+pub struct Recording(Results);
+
+/// The calls, and what they gave.
+type Results = VecDeque<(String, Buffer)>;
 
 /// What the collectives of a rank, in all its groups, do beside their work. A clone is the same.
 #[derive(Clone, Debug, Default)]
@@ -30,8 +34,8 @@ struct Shared {
 enum Mode {
     #[default]
     Off,
-    Record(VecDeque<Buffer>),
-    Replay(VecDeque<Buffer>),
+    Record(Results),
+    Replay(Results),
 }
 
 impl Recall {
@@ -43,24 +47,39 @@ impl Recall {
     ///
     /// # Errors
     ///
-    /// When more is asked for than was recorded.
-    pub(super) fn recall(&self) -> Result<Option<Buffer>> {
-        match &mut *self.mode() {
-            Mode::Off | Mode::Record(_) => Ok(None),
-            Mode::Replay(results) => results.pop_front().map(Some).ok_or_else(|| {
-                Error::invalid(
-                    "what is run again makes more collectives than it made at first; let it depend on nothing but the \
-                     batch, the parameters and the context",
-                )
-            }),
+    /// When another call was recorded, or none.
+    pub(super) fn recall(&self, group: &str, call: &Call) -> Result<Option<Buffer>> {
+        let Mode::Replay(results) = &mut *self.mode() else { return Ok(None) };
+        let made = describe(group, call);
+        match results.pop_front() {
+            Some((recorded, result)) if recorded == made => Ok(Some(result)),
+            other => {
+                let recorded = other.map_or("nothing".to_string(), |(recorded, _)| recorded);
+                Err(Error::invalid(format!(
+                    "what is run again makes another collective than it made at first: {made} instead of {recorded}; let \
+                     it depend on nothing but the batch, the parameters and the context"
+                )))
+            }
         }
     }
 
     /// Keeps a result where it is recorded.
-    pub(super) fn keep(&self, result: &Buffer) {
+    pub(super) fn keep(&self, call: String, result: &Buffer) {
         if let Mode::Record(results) = &mut *self.mode() {
-            results.push_back(result.clone());
+            results.push_back((call, result.clone()));
         }
+    }
+
+    /// Begins a recording or a replay.
+    ///
+    /// # Panics
+    ///
+    /// Unwinds with an [`Error::Invalid`] inside another one.
+    fn begin(&self, mode: Mode) {
+        if self.is_on() {
+            unwind(Error::invalid("a recording or a replay inside another one; run again what is outside only"));
+        }
+        self.change(mode);
     }
 
     fn change(&self, mode: Mode) -> Mode {
@@ -71,6 +90,11 @@ impl Recall {
     fn mode(&self) -> MutexGuard<'_, Mode> {
         self.0.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A call in its group, without its number.
+pub(super) fn describe(group: &str, call: &Call) -> String {
+    format!("{call} of group `{group}`")
 }
 
 /// Ends a recording or a replay, also when what it is for unwinds.
@@ -84,7 +108,10 @@ impl Drop for Until<'_> {
 
 /// # Running something a second time
 impl ProcessGroup {
-    /// Runs `f`, and keeps the results of all collectives that this rank makes in it, in whatever group.
+    /// Runs `f`, and keeps the results of all collectives that this rank makes in it, in whatever group. Started ones
+    /// are waited for at once: two members must not start a send to each other before they receive.
+    ///
+    /// Unwinds inside another recording.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -100,7 +127,7 @@ impl ProcessGroup {
     /// ```
     pub fn record<T>(&self, f: impl FnOnce() -> T) -> (T, Recording) {
         let recall = &self.communicator.seat.recall;
-        recall.change(Mode::Record(VecDeque::new()));
+        recall.begin(Mode::Record(VecDeque::new()));
         let until = Until(recall);
         let value = f();
         let mode = recall.change(Mode::Off);
@@ -116,7 +143,7 @@ impl ProcessGroup {
     /// When `f` made fewer collectives than were recorded. When it makes more, the first one too many fails.
     pub fn replay<T>(&self, recording: Recording, f: impl FnOnce() -> T) -> Result<T> {
         let recall = &self.communicator.seat.recall;
-        recall.change(Mode::Replay(recording.0));
+        recall.begin(Mode::Replay(recording.0));
         let until = Until(recall);
         let value = f();
         let mode = recall.change(Mode::Off);

@@ -45,7 +45,7 @@ options! {
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
         /// In the first step, compare with the gradients computed without recomputation, value by value.
-        check_gradients: bool = false, Kind::Switch, NotYet;
+        check_gradients: bool = false, Kind::Switch, Implemented;
     }
     /// State sharded over the data axis.
     zero: ZeroConfig {

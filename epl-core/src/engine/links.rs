@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
 use super::parcel::{Label, Parcel};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How many numbers of a header travel with its length; most have no more.
 const HEAD: usize = 31;
@@ -53,6 +53,7 @@ impl<'a> Links<'a> {
                 return Ok(parcel);
             }
             let parcel = self.next(from)?;
+            self.free_sent()?;
             self.arrived.insert(parcel.label, parcel);
         }
     }
@@ -65,6 +66,12 @@ impl<'a> Links<'a> {
     fn next(&self, from: usize) -> Result<Parcel> {
         let head = self.receive_numbers(HEAD + 1, from)?;
         let len = head[0] as usize;
+        if len == 0 {
+            return Err(Error::invalid(format!(
+                "stage {from} has sent nothing: in a world that is only thought of (`dry`) there is no other stage; run a \
+                 step with stages on threads"
+            )));
+        }
         let mut header = head[1..=len.min(HEAD)].to_vec();
         if len > HEAD {
             header.extend(self.receive_numbers(len - HEAD, from)?);
@@ -90,10 +97,14 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// Drops what has been sent.
+    /// Drops what has been sent, to whichever stage.
     fn free_sent(&mut self) -> Result<()> {
-        while self.sent.front().is_some_and(Pending::is_done) {
-            self.sent.pop_front().map_or(Ok(()), Pending::wait)?;
+        for _ in 0..self.sent.len() {
+            match self.sent.pop_front() {
+                Some(sent) if sent.is_done() => sent.wait()?,
+                Some(sent) => self.sent.push_back(sent),
+                None => {}
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
+//! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
 //! - `inference`: forwards without gradients over many batches.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
@@ -20,6 +21,7 @@ mod links;
 mod micro_batch;
 mod norm;
 mod parcel;
+mod recomputation;
 mod reduce;
 mod replicas;
 mod report;
@@ -85,7 +87,11 @@ impl<M: Segmented> Engine<M> {
     ///
     /// As [`Epl::build`] and [`new`](Self::new).
     pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
-        Self::new(epl.build(model)?, optimizer, EngineSettings::from_config(epl.config()))
+        let built = epl.build(model)?;
+        let settings = EngineSettings::from_config(epl.config());
+        // From whichever two of the batch sizes are given.
+        let settings = EngineSettings { num_micro_batch: built.plan.micro_batches, ..settings };
+        Self::new(built, optimizer, settings)
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
@@ -113,12 +119,12 @@ impl<M: Segmented> Engine<M> {
         })
     }
 
-    /// The model.
+    /// The model. With pipeline stages, what other stages hold is empty in it: see [`inference`](Self::inference).
     pub fn model(&self) -> &M {
         self.model.as_ref().expect("the model is only away during an update")
     }
 
-    /// The ordinary Burn module; the engine ends.
+    /// The ordinary Burn module; the engine ends. With pipeline stages, what other stages hold is empty in it.
     pub fn into_inner(self) -> M {
         self.model.expect("the model is only away during an update")
     }
@@ -178,6 +184,9 @@ impl<M: Segmented> Engine<M> {
                 micro_batches.len()
             )));
         }
+        if self.settings.check_recomputation && self.step == 0 {
+            self.check_recomputation(&micro_batches)?;
+        }
         let (mut store, report) = caught(|| self.accumulate(&micro_batches))?;
         if !report.grad_norm.is_finite() {
             let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
@@ -204,6 +213,8 @@ impl<M: Segmented> Engine<M> {
 
     /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
     ///
+    /// Micro-batches go through the stages of a pipeline one after the other.
+    ///
     /// # Errors
     ///
     /// When the ranks have different numbers of micro-batches, or none, or one of them could not be loaded.
@@ -219,6 +230,7 @@ impl<M: Segmented> Engine<M> {
         let (mut weights, mut count) = (TermWeights::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
+            weights::check_stages(core::slice::from_ref(&micro_batch), self.lanes.stages())?;
             let own = weights::weights_of(&model, &micro_batch);
             weights = weights.plus(own.clone())?;
             let loss = caught(|| self.forward(&model, &micro_batch, count, &mut links))?;

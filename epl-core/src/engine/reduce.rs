@@ -59,6 +59,11 @@ impl Lanes {
         &self.stages
     }
 
+    /// The groups of stages that hold the same trained parameters.
+    pub fn tied(&self) -> &BTreeMap<Vec<usize>, ProcessGroup> {
+        &self.tied
+    }
+
     fn pool(&self, axis: Axis) -> &Pool {
         &self.pools[&axis]
     }

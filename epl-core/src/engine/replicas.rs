@@ -29,6 +29,13 @@ impl<M: Segmented> Engine<M> {
             let copied = records.filter(|(record, _)| record.held && record.replicated_over().contains(&axis));
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
+        for (stages, group) in self.lanes.tied() {
+            let records = self.plan.records.iter().zip(&checksums);
+            let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
+            if stages.contains(&self.plan.stage()) {
+                compare(&tied.collect::<Vec<_>>(), group, self.step)?;
+            }
+        }
         Ok(())
     }
 }

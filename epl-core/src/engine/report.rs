@@ -97,7 +97,6 @@ impl TermSums {
             let terms = weights.0.iter().zip(told.chunks(2)).filter(|(_, told)| told[0] > 0.0);
             self.0 = terms.map(|((name, _), told)| (*name, told[1], 0.0)).collect();
         }
-        self.0.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
         Ok(())
     }
 
@@ -108,6 +107,7 @@ impl TermSums {
         if stages.size() > 1 {
             self.share(weights, stages)?;
         }
+        self.0.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
         let mut metrics = context.take_metrics();
         let first = context.coordinate().along(Axis::Tensor) == 0;
         let share = if first { 1.0 } else { 0.0 };

@@ -10,6 +10,7 @@
 //! One stage is a pipeline too: nothing is received and nothing sent.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
@@ -65,6 +66,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         untracked: Option<&'a M>,
         micro_batches: &'a [MicroBatch<M::Batch>],
     ) -> Result<Self> {
+        weights::check_stages(micro_batches, engine.lanes.stages())?;
         let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
         Ok(Self {
             engine,
@@ -108,7 +110,11 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let segments = stages.parts()[part].clone();
         let runs = Runs { model: engine.model(), untracked: self.untracked, again: &engine.plan.recompute };
         let mut pass = self.pass(number);
-        let (exit, tape) = Tape::forward(&runs, &micro_batch.batch, segments, entrance, &mut pass);
+        let forward = || Tape::forward(&runs, &micro_batch.batch, segments.clone(), entrance, &mut pass);
+        let (exit, tape) = match stages.count() {
+            1 => forward(),
+            _ => epl_comm::catch(forward).map_err(|error| on_a_stage(error, engine.plan.stage(), &segments))?,
+        };
         let after = part + 1;
         let end = match after == stages.parts().len() {
             true => self.end(exit, micro_batch)?,
@@ -182,6 +188,18 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             true => self.reducer.start_after(segment, &mut self.store),
             false => Ok(()),
         }
+    }
+}
+
+/// A layer's panic, with what it probably means where a rank holds some of the parameters only.
+fn on_a_stage(error: epl_comm::Error, stage: usize, segments: &Range<usize>) -> Error {
+    match error {
+        epl_comm::Error::Panic { message } => Error::invalid(format!(
+            "stage {stage} panicked in one of the segments {}..{}: {message}; if a parameter is empty there, another stage \
+             holds it: name it among those that the segment uses (`segments_of`, or the fields of a `Chain`)",
+            segments.start, segments.end
+        )),
+        other => other.into(),
     }
 }
 

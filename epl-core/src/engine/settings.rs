@@ -16,6 +16,8 @@ pub struct EngineSettings {
     pub num_communicators: usize,
     /// Gradients in 16 bits on their way; none: in their own type.
     pub compression: Option<Compression>,
+    /// Whether the first step compares its gradients with those computed without recomputation.
+    pub check_recomputation: bool,
 }
 
 impl Default for EngineSettings {
@@ -26,7 +28,8 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm`, `pipeline.num_micro_batch` and `communication.*` say.
+    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `communication.*` and
+    /// `gradient_checkpoint.check_gradients` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
         Self {
@@ -35,6 +38,7 @@ impl EngineSettings {
             num_micro_batch: config.pipeline.num_micro_batch,
             num_communicators: communication.num_communicators,
             compression: Compression::from_config(communication),
+            check_recomputation: config.gradient_checkpoint.check_gradients,
         }
     }
 }

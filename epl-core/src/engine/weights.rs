@@ -4,13 +4,14 @@
 //! depend on the batch alone, are summed over all micro-batches and replicas first, and backward is seeded with
 //! coefficient ÷ global weight: no gradient is divided afterwards.
 
-use epl_comm::ReduceOp;
+use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::micro_batch::MicroBatch;
 use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::loss::TermWeights;
+use crate::place::stable_hash;
 use crate::segment::Segmented;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.
@@ -20,6 +21,30 @@ pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Ba
         weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
     }
     weights
+}
+
+/// Compares the micro-batches of the stages: each runs the same, whatever it does with them. Collective over them.
+///
+/// # Errors
+///
+/// When they are not the same number of the same samples.
+pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessGroup) -> Result<()> {
+    if stages.size() == 1 {
+        return Ok(());
+    }
+    let samples = |micro_batch: &MicroBatch<B>| stable_hash(&(&*micro_batch.samples, micro_batch.empty));
+    let all: Vec<u64> = micro_batches.iter().map(samples).collect();
+    let told = stages.all_gather_counts(&[micro_batches.len() as i64, stable_hash(&all).cast_signed()])?;
+    let Some(other) = told.iter().position(|other| *other != told[0]) else { return Ok(()) };
+    let (first, other_count) = (told[0][0], told[other][0]);
+    let what = match first == other_count {
+        true => format!("{first} micro-batches of other samples than stage {other}"),
+        false => format!("{first} micro-batches, and stage {other} {other_count}"),
+    };
+    Err(Error::invalid(format!(
+        "stage 0 has {what}; give all stages of a replica the same micro-batches: divide the samples by \
+         `context().data()`, not by the rank in the world"
+    )))
 }
 
 /// The weights of all micro-batches of a step of all replicas. Collective over the data axis.

@@ -110,13 +110,14 @@ impl Layout {
         let Some(mesh) = &self.mesh else { return Ok(()) };
         let dist = &config.dist;
         let given = |key, size: usize| (size != 1 || config.is_given(key)).then_some(size);
-        let keys = ["dist.data_parallel_size", "dist.tensor_parallel_size", "dist.expert_parallel_size"];
         let sizes = [
-            dist.data_parallel_size,
-            given(keys[1], dist.tensor_parallel_size),
-            given(keys[2], dist.expert_parallel_size),
+            (Axis::Data, "dist.data_parallel_size", dist.data_parallel_size),
+            (Axis::Tensor, "dist.tensor_parallel_size", Some(dist.tensor_parallel_size)),
+            (Axis::Expert, "dist.expert_parallel_size", Some(dist.expert_parallel_size)),
+            (Axis::Pipeline, "dist.pipeline_parallel_size", Some(dist.pipeline_parallel_size)),
         ];
-        for ((axis, key), size) in [Axis::Data, Axis::Tensor, Axis::Expert].into_iter().zip(keys).zip(sizes) {
+        for (axis, key, size) in sizes {
+            let size = size.and_then(|size| given(key, size));
             let scopes = mesh.size(axis);
             match size {
                 Some(given) if given != scopes => {

@@ -18,7 +18,7 @@ impl Display for Plan {
             self.num_params_held(),
             self.device,
             self.segments,
-            self.buckets.len()
+            self.buckets.len() + self.tied.len()
         )?;
         if self.stages.count() > 1 {
             self.fmt_stages(f)?;
@@ -44,6 +44,17 @@ impl Display for Plan {
                 bucket.axis,
                 if bucket.sparse { " or the rows that are not zero" } else { "" },
                 bucket.after_segment
+            )?;
+        }
+        for bucket in &self.tied {
+            let stages = &self.records[bucket.members[0]].stages;
+            writeln!(
+                f,
+                "  tied over stages {stages:?}: {} gradients, {} bytes of {:?} over them, then over {}, at the end",
+                bucket.members.len(),
+                bucket.bytes(),
+                bucket.dtype,
+                bucket.axis
             )?;
         }
         for option in &self.exceptions {

@@ -16,7 +16,22 @@ pub(crate) fn runs(
     stages: &Stages,
     config: &Config,
 ) -> Result<Vec<Range<usize>>> {
-    let chosen = match config.gradient_checkpoint.r#type {
+    let said = &config.gradient_checkpoint;
+    if let (Some(kept), false) = (&said.kept, said.r#type == CheckpointType::Collection) {
+        return Err(Error::invalid(format!(
+            "gradient_checkpoint.kept = {kept:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
+             leave gradient_checkpoint.kept out",
+            said.r#type.to_string()
+        )));
+    }
+    if said.r#type == CheckpointType::Off && (said.end_taskgraph != -1 || said.check_gradients) {
+        return Err(Error::invalid(format!(
+            "gradient_checkpoint.end_taskgraph = {} and check_gradients = {} say something of recomputation, and there is \
+             none; set gradient_checkpoint.type",
+            said.end_taskgraph, said.check_gradients
+        )));
+    }
+    let chosen = match said.r#type {
         CheckpointType::Off => return Ok(Vec::new()),
         CheckpointType::Collection => between(kept(segments, config)?, segments),
         CheckpointType::Auto => automatic(records, segments)?,
@@ -78,8 +93,8 @@ fn covered_parts(stages: &Stages, config: &Config) -> Result<usize> {
         Err(_) => Ok(parts),
         Ok(last) if last < parts => Ok(last + 1),
         Ok(last) => Err(Error::invalid(format!(
-            "gradient_checkpoint.end_taskgraph = {last} is the last task graph to be covered, and there are {parts}, \
-             which count from 0; set it below {parts}, or -1 for all"
+            "gradient_checkpoint.end_taskgraph = {last} is the last part of the pipeline to be covered, and there are \
+             {parts}, which count from 0; set it below {parts}, or -1 for all"
         ))),
     }
 }

@@ -17,11 +17,26 @@ pub(crate) fn stages(
     config: &Config,
 ) -> Result<Stages> {
     let chunks = config.pipeline.num_chunks;
+    let scopes = layout.filter(|layout| layout.stages() > 1);
+    let given = config.dist.custom_pipeline_stage_id.as_ref().filter(|_| stages == 1 || scopes.is_some());
+    if let Some(ids) = given {
+        let (who, ids) = (if stages == 1 { "there is" } else { "scopes make" }, ids.len());
+        return Err(Error::invalid(format!(
+            "dist.custom_pipeline_stage_id names the stages of {ids} layers, and {who} {stages} without it; leave it out, \
+             or set dist.pipeline_parallel_size and open no scope"
+        )));
+    }
+    if stages == 1 && chunks > 1 {
+        return Err(Error::invalid(format!(
+            "pipeline.num_chunks = {chunks} gives each of several pipeline stages as many parts, and there is 1 stage; set \
+             pipeline.num_chunks = 1, or dist.pipeline_parallel_size above 1"
+        )));
+    }
     if stages == 1 {
         return Ok(Stages::one(segments));
     }
     let refused = |error: &dyn core::fmt::Display| Error::invalid(format!("{stages} pipeline stages: {error}"));
-    let parts = match (layout.filter(|layout| layout.stages() > 1), &config.dist.custom_pipeline_stage_id) {
+    let parts = match (scopes, &config.dist.custom_pipeline_stage_id) {
         (Some(layout), _) => by_task_graph(records, segments, layout)?,
         (None, Some(ids)) if ids.len() != segments => {
             return Err(Error::invalid(format!(

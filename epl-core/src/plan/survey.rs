@@ -108,7 +108,9 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
     let segments = model.segments_of(name);
     let reason = match segments.iter().find(|segment| **segment >= model.segments()) {
         Some(segment) => format!("segment {segment} of a model that has {} segments", model.segments()),
-        None if segments.is_empty() => "no segment uses it; name one in `segments_of`".to_string(),
+        None if segments.is_empty() => {
+            "no segment uses it; name it in the one that does (`segments_of`, or the fields of a `Chain`)".to_string()
+        }
         None => return Ok(segments),
     };
     Err(Error::Parameter { name: name.to_string(), reason })

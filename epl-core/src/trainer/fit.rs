@@ -244,7 +244,11 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     fn state(&self, sampler: &dyn Sampler) -> Saved {
         let context = self.engine.context();
         // The first line tells the sizes of all axes; the others draw them.
-        let layout = context.mesh().to_string().lines().next().unwrap_or_default().to_string();
+        let mut layout = context.mesh().to_string().lines().next().unwrap_or_default().to_string();
+        let stages = &self.engine.plan().stages;
+        if stages.count() > 1 {
+            layout = format!("{layout}; {stages}");
+        }
         Saved {
             invariants: self.invariants.clone(),
             config: self.run_config.clone(),

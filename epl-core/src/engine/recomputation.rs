@@ -1,0 +1,63 @@
+//! Whether recomputation changes a gradient.
+//!
+//! It must not, to rounding; on Flex not at all. It does where a layer remembers something that the engine does not know
+//! of: a counter, a cache, a generator of its own.
+
+use super::gradients::GradientStore;
+use super::run::StepRun;
+use super::{Engine, MicroBatch, caught};
+use crate::difference::relative_error;
+use crate::error::{Error, Result};
+use crate::segment::Segmented;
+
+/// On an accelerator a product may be summed in another order the second time.
+const TOLERANCE: f64 = 1e-5;
+
+impl<M: Segmented> Engine<M> {
+    /// The gradients of a step with and without recomputation: the largest difference of those that this rank holds, and
+    /// the parameter's name; none where nothing is recomputed. Collective.
+    ///
+    /// Running statistics of layers that keep some are updated twice.
+    ///
+    /// # Errors
+    ///
+    /// As [`gradients`](Self::gradients).
+    pub fn recomputation_error(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Option<(String, f64)>> {
+        if self.plan.recompute.is_empty() {
+            return Ok(None);
+        }
+        let untracked = self.model().clone().no_grad();
+        let gradients = |untracked: Option<&M>| {
+            self.context.open_outputs();
+            caught(|| Ok(StepRun::new(self, untracked, micro_batches)?.all()?.0))
+        };
+        let (stored, recomputed) = (gradients(None)?, gradients(Some(&untracked))?);
+        Ok(self.largest_difference(&recomputed, &stored))
+    }
+
+    /// Refuses to train where recomputation changes a gradient. Collective.
+    pub(super) fn check_recomputation(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<()> {
+        match self.recomputation_error(micro_batches)? {
+            Some((name, error)) if error.is_nan() || error > TOLERANCE => Err(Error::Parameter {
+                name,
+                reason: format!(
+                    "its gradient is off by {error:.1e} (of its largest element) when segments are recomputed, more than \
+                     {TOLERANCE:.0e}; look for a layer in {:?} that remembers something from one forward to the next, or \
+                     leave gradient_checkpoint.type out",
+                    self.plan.recompute
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn largest_difference(&self, found: &GradientStore, expected: &GradientStore) -> Option<(String, f64)> {
+        let records = self.plan.records.iter();
+        let both = records.filter_map(|record| {
+            let (found, expected) = (found.get(record.id)?, expected.get(record.id)?);
+            let error = relative_error(&found.clone().into_data(), &expected.clone().into_data());
+            Some((record.name.clone(), error))
+        });
+        both.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
