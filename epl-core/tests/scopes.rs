@@ -125,6 +125,17 @@ fn a_second_default_strategy_is_another_task_graph() {
 }
 
 #[test]
+fn scopes_and_the_number_of_stages_must_agree() {
+    let mut told = config(2, false);
+    told.dist.pipeline_parallel_size = 2;
+    let one = launch_dry(&told, 0, |epl| epl.layout(|at| at.default_strategy(Strategy::replicate(1), linear)));
+    let error = one.unwrap_err().to_string();
+    assert!(error.contains("dist.pipeline_parallel_size = 2") && error.contains("pipeline"), "{error}");
+    let two = first_and_second(Strategy::replicate(1), Strategy::replicate(1));
+    assert!(layout(&told, &two).is_ok());
+}
+
+#[test]
 fn both_orders_of_ranks_across_two_workers() {
     let graph = |name: &str| TaskGraph { name: name.to_string(), kind: StrategyKind::Replicate, devices: 1 };
     let graphs = vec![graph("a"), graph("b")];
