@@ -11,6 +11,8 @@
 
 mod quartiles;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,7 @@ use quartiles::{quartiles, show};
 
 const STAGES: usize = 4;
 /// A stage's forward of a micro-batch, all chunks together.
-const FORWARD: Duration = Duration::from_millis(12);
+const FORWARD: Duration = Duration::from_millis(20);
 const WARM_UP: usize = 3;
 
 #[derive(Module, Debug)]
@@ -33,26 +35,38 @@ struct Net {
     parts: Vec<Linear>,
 }
 
+/// The time that a rank was busy, in nanoseconds: a sleep takes a little longer than asked for.
+type Busy = Arc<AtomicU64>;
+
+fn compute(time: Duration, busy: &Busy) {
+    let begin = Instant::now();
+    sleep(time);
+    busy.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+}
+
 /// As many segments as there are parts of stages, each as long as its share of a stage.
-fn chain(chunks: usize, at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+fn chain(chunks: usize, at: &Place, busy: &Busy) -> Chain<Net, Tensor<2>, Tensor<2>> {
     let parts = (0..STAGES * chunks).map(|_| LinearConfig::new(4, 4).init(at)).collect();
     let forward = FORWARD / chunks as u32;
-    let slow = move |rows: Tensor<2>| {
+    let busy = busy.clone();
+    let slow = Arc::new(move |rows: Tensor<2>| {
+        let (one, other) = (busy.clone(), busy.clone());
         let wait = move |rows: Tensor<2>| {
-            sleep(forward);
+            compute(forward, &one);
             (rows, ())
         };
         let wait_longer = move |(), gradient: Tensor<2>| {
-            sleep(2 * forward);
+            compute(2 * forward, &other);
             (Some(gradient),)
         };
         custom_vjp((rows,), |(rows,)| wait(rows), wait_longer)
-    };
-    let first = move |net: &Net, rows: &Tensor<2>| slow(net.parts[0].forward(rows.clone()));
+    });
+    let own = slow.clone();
+    let first = move |net: &Net, rows: &Tensor<2>| own(net.parts[0].forward(rows.clone()));
     let mut links = Chain::of(Net { parts }).first(&["parts.0"], first);
     for index in 1..STAGES * chunks {
-        let field = format!("parts.{index}");
-        links = links.then(&[&field], move |net, rows, _| slow(net.parts[index].forward(rows)));
+        let (field, own) = (format!("parts.{index}"), slow.clone());
+        links = links.then(&[&field], move |net, rows, _| own(net.parts[index].forward(rows)));
     }
     links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
 }
@@ -64,20 +78,21 @@ fn bubbles(strategy: PipelineStrategy, chunks: usize, micro_batches: usize, step
     (config.pipeline.strategy, config.pipeline.num_chunks) = (strategy, chunks);
     config.pipeline.num_micro_batch = micro_batches;
     let mut ranks = epl::launch(&config, |epl| {
-        let mut engine = Engine::build(&epl, |at| chain(chunks, at), &SgdConfig::new())?;
+        let busy = Busy::default();
+        let mut engine = Engine::build(&epl, |at| chain(chunks, at, &busy), &SgdConfig::new())?;
         let rows = || Tensor::<2>::ones([2, 4], epl.place().device());
         let batch = |number: u64| MicroBatch::new(rows(), [2 * number, 2 * number + 1]);
         let step = |_| {
             epl.context().world().barrier()?;
+            busy.store(0, Ordering::Relaxed);
             let begin = Instant::now();
             engine.step((0..micro_batches as u64).map(batch).collect(), 0.0)?;
-            Ok(begin.elapsed().as_secs_f64())
+            Ok(1.0 - busy.load(Ordering::Relaxed) as f64 / begin.elapsed().as_nanos() as f64)
         };
         (0..steps + WARM_UP).map(step).collect::<epl::Result<Vec<f64>>>()
     })
     .expect("the ranks sleep");
-    let busy = 3.0 * FORWARD.as_secs_f64() * micro_batches as f64;
-    ranks.swap_remove(0)[WARM_UP..].iter().map(|time| 1.0 - busy / time).collect()
+    ranks.swap_remove(0).split_off(WARM_UP)
 }
 
 fn main() {
