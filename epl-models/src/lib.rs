@@ -1,6 +1,7 @@
 //! Whole models, with what it takes to train, import and judge them.
 //!
 //! - [`text`]: text for translation models: corpora, tokenizers, scores;
+//! - [`squad`]: questions about texts, for models that find the answer;
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
@@ -8,6 +9,7 @@
 #![warn(missing_docs)]
 
 pub mod text;
+pub mod squad;
 pub mod huggingface;
 pub mod t5;
 pub mod vision;
