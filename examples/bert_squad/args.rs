@@ -33,12 +33,12 @@ pub struct Args {
     /// The model, by name, without --weights
     #[arg(long, value_name = "NAME", default_value = "tiny")]
     model: String,
-    /// Tokens of the longest row [default: 128, with --data 384]
+    /// Tokens of the longest row [default: 192, with --data 384]
     #[arg(long, value_name = "N")]
     length: Option<usize>,
-    /// Pieces from one window of a long text to the next [default: 48, with --data 128]
-    #[arg(long, value_name = "N")]
-    stride: Option<usize>,
+    /// Pieces from one window of a long text to the next
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    stride: usize,
     /// Pieces of a question that are read
     #[arg(long, value_name = "N", default_value_t = 64)]
     question: usize,
@@ -81,8 +81,8 @@ const EPOCHS: usize = 2;
 const STAGES: &str = "dist.pipeline_parallel_size";
 
 impl Args {
-    /// This program's settings < environment < `--set` < the other flags. A file of so many rows gets a schedule of two
-    /// epochs.
+    /// This program's settings < environment < `--set` < the other flags. Where nothing is said of the schedule, a file of
+    /// so many rows is gone through twice; a tenth is the warm-up, and then the rate falls in a line.
     pub fn config(&self, rows: usize) -> Result<Config, ConfigError> {
         let (defaults, name) = if self.data.is_some() { (SQUAD, "squad.toml") } else { (SAMPLE, "sample.toml") };
         let layers = Layers::new().toml(defaults, Path::new(name))?.process_environment()?;
@@ -92,11 +92,13 @@ impl Args {
         }
         if !config.is_given("schedule.steps") {
             let batch = config.train.global_batch_size.unwrap_or(1);
-            let steps = EPOCHS * rows.div_ceil(batch);
-            config.set("schedule.steps", steps as i64)?;
-            if !config.is_given("schedule.warmup_steps") {
-                config.set("schedule.warmup_steps", (steps / 10) as i64)?;
-            }
+            config.set("schedule.steps", EPOCHS * rows.div_ceil(batch))?;
+        }
+        if !config.is_given("schedule.warmup_steps") {
+            config.set("schedule.warmup_steps", config.schedule.steps.unwrap_or(0) / 10)?;
+        }
+        if !config.is_given("schedule.kind") {
+            config.set("schedule.kind", "linear")?;
         }
         Ok(config)
     }
@@ -109,11 +111,9 @@ impl Args {
 
     /// How rows are made.
     pub fn features(&self) -> FeaturesConfig {
-        let (length, stride) = if self.data.is_some() { (384, 128) } else { (128, 48) };
-        FeaturesConfig::new()
-            .with_length(self.length.unwrap_or(length))
-            .with_stride(self.stride.unwrap_or(stride))
-            .with_longest_question(self.question)
+        // All texts of the sample fit into rows of 192.
+        let length = self.length.unwrap_or(if self.data.is_some() { 384 } else { 192 });
+        FeaturesConfig::new().with_length(length).with_stride(self.stride).with_longest_question(self.question)
     }
 
     /// The folder of the run.

@@ -3,14 +3,15 @@
 use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
 use epl::data::{EvaluationLoader, Share, ShuffledSampler, TrainData, ValidData};
-use epl::models::bert::{self, ANSWER_LOGITS, BertBatcher, BertForQuestionAnswering, QuestionAnswering};
+use epl::models::bert::question_answering::{ANSWER_LOGITS, AnswerLabels, QuestionAnswering};
+use epl::models::bert::{self, BertBatch, BertBatcher, BertForQuestionAnswering};
 use epl::models::huggingface::Names;
 use epl::models::squad::{Predictions, SquadScore};
 use epl::trainer::Trainer;
-use epl::{Engine, EngineSettings, Epl, Error, Result};
+use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
 
 use crate::args::{Args, Start};
-use crate::task::Task;
+use crate::task::{Row, Task};
 
 /// Rows that one replica predicts at a time.
 const BATCH: usize = 16;
@@ -37,7 +38,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option
     let batcher = BertBatcher::<QuestionAnswering>::new(&start.model);
     let data = TrainData::new(InMemDataset::new(task.train.rows.clone()), batcher.clone(), sampler)?;
     let predicted = ValidData::new(InMemDataset::new(task.predicted().rows.clone()), batcher, BATCH)?;
-    let told = |trainer: epl::TrainerConfig| {
+    let told = |trainer: TrainerConfig| {
         trainer.with_out(Some(args.out())).with_resume(args.resume).with_replace(args.replace())
     };
     let trained = Trainer::from_config(engine, epl.config())?
@@ -62,7 +63,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option
 fn predict(
     engine: &Engine<BertForQuestionAnswering>,
     task: &Task,
-    predicted: &ValidData<crate::task::Row, epl::models::BertBatch<bert::question_answering::AnswerLabels>>,
+    predicted: &ValidData<Row, BertBatch<AnswerLabels>>,
 ) -> Result<(Predictions, SquadScore)> {
     let replicas = engine.context().data();
     let share = Share::new(replicas.rank(), replicas.size(), 1)?;

@@ -86,3 +86,22 @@ impl BertHead for SequenceClassification {
         Ok(reference.input("labels")?.iter::<i64>().collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(classes: [i64; 3]) -> ClassLabels {
+        let items = classes.map(|class| BertItem::new(vec![1], vec![0], class));
+        SequenceClassification::labels(&items, 1, &BertConfig::new(9).with_classes(3), &Device::default())
+    }
+
+    #[test]
+    fn negative_classes_do_not_count_and_unknown_ones_are_named() {
+        let known = labels([2, -7, 0]);
+        assert_eq!(known.targets.into_data().iter::<i64>().collect::<Vec<_>>(), [2, -100, 0]);
+        assert_eq!(known.counted, 2);
+        let error = epl_comm::catch(|| labels([0, 3, 0])).unwrap_err().to_string();
+        assert!(error.contains("row 1 of a batch has class 3; the classes are 0 to 2"), "{error}");
+    }
+}

@@ -118,14 +118,16 @@ pub fn reference_items<H: BertHead>(reference: &Reference) -> Result<Vec<BertIte
         let (rows, masks, labels) = (ids.len(), masks.len(), labels.len());
         return Err(reference.error(format!("{rows} rows of tokens, {masks} masks and {labels} labels")));
     }
-    let item = |(((ids, mask), token_types), label): (((Vec<i64>, Vec<i64>), Vec<i64>), H::Label)| {
+    let tokens = |(ids, mask): (&Vec<i64>, &Vec<i64>)| {
         let tokens = mask.iter().take_while(|real| **real == 1).count();
-        if mask[tokens..].iter().any(|real| *real != 0) || mask.len() != ids.len() {
-            return Err(reference.error(format!("`attention_mask` {mask:?} is not ones, then zeros")));
+        match mask[tokens..].iter().any(|real| *real != 0) || mask.len() != ids.len() {
+            true => Err(reference.error(format!("`attention_mask` {mask:?} is not ones, then zeros"))),
+            false => Ok(tokens),
         }
-        Ok(BertItem { ids, token_types, tokens, label })
     };
-    ids.into_iter().zip(masks).zip(token_types).zip(labels).map(item).collect()
+    let tokens = ids.iter().zip(&masks).map(tokens).collect::<Result<Vec<usize>>>()?;
+    let rows = ids.into_iter().zip(token_types).zip(tokens).zip(labels);
+    Ok(rows.map(|(((ids, token_types), tokens), label)| BertItem { ids, token_types, tokens, label }).collect())
 }
 
 /// Opens a folder whose architecture is one that is read here.

@@ -112,3 +112,31 @@ impl BertHead for MaskedLanguage {
         reference.rows("labels")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(label: Vec<i64>) -> TokenLabels {
+        let items = [BertItem::new(vec![1, 2], vec![0, 0], vec![-1, 5]), BertItem::new(vec![3; 3], vec![0; 3], label)];
+        MaskedLanguage::labels(&items, 3, &BertConfig::new(9), &Device::default())
+    }
+
+    #[test]
+    fn labels_are_padded_and_counted() {
+        let labels = labels(vec![8, -100, 0]);
+        assert_eq!(labels.targets.into_data().iter::<i64>().collect::<Vec<_>>(), [-100, 5, -100, 8, -100, 0]);
+        assert_eq!(labels.counted, 3);
+    }
+
+    #[test]
+    fn labels_that_do_not_fit_are_named() {
+        for (label, expected) in [
+            (vec![9, 0, 0], "row 1 of a batch has label 9; the tokens are 0 to 8"),
+            (vec![0, 0], "row 1 of a batch has 2 labels for 3 tokens"),
+        ] {
+            let error = epl_comm::catch(|| labels(label)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

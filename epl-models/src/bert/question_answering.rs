@@ -127,3 +127,24 @@ impl BertHead for QuestionAnswering {
         Ok(tokens("start_positions")?.into_iter().zip(tokens("end_positions")?).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_outside_a_row_do_not_count() {
+        let item = |tokens: usize, label| BertItem { ids: vec![1; 4], token_types: vec![0; 4], tokens, label };
+        let items = [item(4, (1, 3)), item(2, (1, 2)), item(3, (7, 9))];
+        let labels = |in_padding: bool| {
+            let config = BertConfig::new(9).with_answers_in_padding(in_padding);
+            let labels = QuestionAnswering::labels(&items, 4, &config, &Device::default());
+            let [start, end] =
+                [labels.start, labels.end].map(|token| token.into_data().iter::<i64>().collect::<Vec<_>>());
+            (start, end, labels.starts, labels.ends)
+        };
+        assert_eq!(labels(false), (vec![1, 1, IGNORED], vec![3, IGNORED, IGNORED], 2, 1));
+        // The third token of the second row is padding.
+        assert_eq!(labels(true), (vec![1, 1, IGNORED], vec![3, 2, IGNORED], 2, 2));
+    }
+}
