@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 
-pub use crate::difference::relative_error;
+pub use crate::difference::{error_on_scale, relative_error};
 
 use crate::config::Config;
 use crate::error::Result;

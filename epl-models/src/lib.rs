@@ -1,18 +1,23 @@
 //! Whole models, with what it takes to train, import and judge them.
 //!
 //! - [`text`]: text for translation models: corpora, tokenizers, scores;
+//! - [`squad`]: questions about texts, for models that find the answer;
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
 //! - [`t5`]: T5, dense or with experts;
+//! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split.
 #![warn(missing_docs)]
 
 pub mod text;
+pub mod squad;
 pub mod huggingface;
 pub mod t5;
+pub mod bert;
 pub mod vision;
 pub mod resnet;
 
+pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{

@@ -36,6 +36,8 @@ pub struct ParallelMlpConfig {
     pub initializer: Initializer,
     /// Another initializer for the output layer.
     pub output_initializer: Option<Initializer>,
+    /// Another initializer for the biases.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// Two linear layers with an activation between them; the hidden features are split over the tensor axis.
@@ -78,6 +80,7 @@ impl ParallelMlpConfig {
                 .with_cut(cut)
                 .with_bias(self.bias)
                 .with_initializer(initializer.clone())
+                .with_bias_initializer(self.bias_initializer.clone())
                 .init(&place.child(name))
         };
         let (up, down) = ((self.d_model, self.d_ff), (self.d_ff, self.d_model));

@@ -1,13 +1,14 @@
 //! Checks an imported model: its logits, loss and every gradient against what Hugging Face computed.
 //!
 //! ```text
-//! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/resnet --data 2
+//! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/bert-qa --data 2
 //! ```
 //!
 //! A folder holds what `save_pretrained` writes, and `io.safetensors` with inputs, logits, loss and gradients
 //! (`tools/make_fixtures.py` makes such folders). Exit 0: all errors are at most 1e-4. Exit 1: one is larger, or a
 //! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
 
+mod bert;
 mod parity;
 mod resnet;
 mod t5;

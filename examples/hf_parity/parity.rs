@@ -6,9 +6,9 @@ use std::path::Path;
 use burn::tensor::TensorData;
 use epl::config::{Config, ConfigError};
 use epl::models::huggingface::{Folder, Names, Reference};
-use epl::testing::relative_error;
+use epl::testing::{error_on_scale, relative_error};
 
-use crate::{resnet, t5};
+use crate::{bert, resnet, t5};
 
 /// The sizes of the mesh.
 pub struct Layout {
@@ -52,19 +52,31 @@ pub type Failure = Box<dyn std::error::Error>;
 /// Compares the model in a folder with its stored outputs.
 pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
     match Folder::open(folder)?.model_type()? {
+        "bert" => bert::check(folder, layout),
         "resnet" => resnet::check(folder, layout),
         _ => t5::check(folder, layout),
     }
 }
 
-/// Compares what the first rank computed with what is stored.
-pub fn compare(ranks: Vec<Computed>, reference: &Reference, names: &impl Names) -> Result<Errors, Failure> {
+/// Compares what the first rank computed with what is stored. A gradient that is zero up to rounding is measured by the
+/// largest element of another one, which `beside` names.
+pub fn compare(
+    ranks: Vec<Computed>,
+    reference: &Reference,
+    names: &impl Names,
+    beside: impl Fn(&str) -> Option<String>,
+) -> Result<Errors, Failure> {
     let computed = ranks.into_iter().next().ok_or("no rank ran")?;
     let expected = reference.loss()?;
     let mut worst = (String::new(), 0.0_f64);
     for (path, gradient) in &computed.gradients {
-        let source = names.source(path).ok_or_else(|| format!("`{path}` has no name in the folder"))?;
-        let error = relative_error(gradient, &reference.gradient(&source)?);
+        let stored = |path: &str| -> Result<TensorData, Failure> {
+            let source = names.source(path).ok_or_else(|| format!("`{path}` has no name in the folder"))?;
+            Ok(reference.gradient(&source)?)
+        };
+        let expected = stored(path)?;
+        let scale = beside(path).map(|other| stored(&other)).transpose()?;
+        let error = error_on_scale(gradient, &expected, scale.as_ref().unwrap_or(&expected));
         if error >= worst.1 {
             worst = (path.clone(), error);
         }

@@ -21,7 +21,7 @@ pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
         let load = |model, plan: &Plan| Ok(resnet::load(model, &plan.records, &weights)?);
         compute(&epl, epl.build(|place| model.init_split(place))?.try_map(load)?, &reference)
     })?;
-    compare(computed, &reference, &ResNetNames)
+    compare(computed, &reference, &ResNetNames, |_| None)
 }
 
 fn compute<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, reference: &Reference) -> epl::Result<Computed> {

@@ -21,7 +21,7 @@ pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
         let load = |model, plan: &Plan| Ok(t5::load(model, &plan.records, &weights)?);
         compute(&epl, epl.build(|place| model.init(place))?.try_map(load)?, &model, &pairs)
     })?;
-    compare(computed, &reference, &names)
+    compare(computed, &reference, &names, |_| None)
 }
 
 fn compute(epl: &Epl, built: Built<T5>, model: &T5Config, pairs: &[TokenPair]) -> epl::Result<Computed> {

@@ -18,9 +18,15 @@ pub trait Names {
 
     /// Whether a stored tensor may be left unread, such as a copy of a tied weight.
     fn may_be_left(&self, stored: &str) -> bool;
+
+    /// Whether the parameter at a path keeps the values it has, such as those of a head that the folder lacks.
+    fn keeps(&self, _path: &str) -> bool {
+        false
+    }
 }
 
-/// Fills a model: every rank reads what its records say it holds, one parameter after another.
+/// Fills a model: every rank reads what its records say it holds, one parameter after another; of what another stage
+/// holds, nothing.
 ///
 /// Values are cast to the type of the parameter. The model may be lazy or drawn; its identifiers stay.
 ///
@@ -39,11 +45,15 @@ pub fn load<M: Module>(model: M, records: &[ParamRecord], folder: &Folder, names
     }
 }
 
-/// The source of every record, if the folder and the model fit.
-fn check(records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result<Vec<Source>> {
+/// The source of every record, if the folder and the model fit; none of one that keeps its values.
+fn check(records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result<Vec<Option<Source>>> {
     let (mut missing, mut shapes, mut sources) = (Vec::new(), Vec::new(), Vec::new());
     let mut unread: BTreeSet<String> = folder.names().map(String::from).collect();
     for record in records {
+        if names.keeps(&record.name) {
+            sources.push(None);
+            continue;
+        }
         let Some(source) = names.source(&record.name) else {
             missing.push(format!("a tensor for `{}`", record.name));
             continue;
@@ -59,7 +69,7 @@ fn check(records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result
             continue;
         }
         match source.shape(folder) {
-            Some(shape) if shape == record.global_shape => sources.push(source),
+            Some(shape) if shape == record.global_shape => sources.push(Some(source)),
             shape => shapes.push(WrongShape {
                 name: source.names().join(" + "),
                 stored: shape.unwrap_or_default(),
@@ -76,18 +86,20 @@ fn check(records: &[ParamRecord], folder: &Folder, names: &impl Names) -> Result
 
 struct Loader<'a> {
     folder: &'a Folder,
-    by_name: HashMap<&'a str, (&'a ParamRecord, Source)>,
+    by_name: HashMap<&'a str, (&'a ParamRecord, Option<Source>)>,
     path: Vec<String>,
     error: Option<Error>,
 }
 
 impl Loader<'_> {
-    /// What this rank holds of a parameter, on the parameter's device without autodiff.
-    fn read<const D: usize>(&self, name: &str, param: &Param<Tensor<D>>) -> Result<Tensor<D>> {
+    /// What this rank holds of a parameter, on the parameter's device without autodiff; nothing where it keeps what it
+    /// has, or another stage holds it.
+    fn read<const D: usize>(&self, name: &str, param: &Param<Tensor<D>>) -> Result<Option<Tensor<D>>> {
         let (record, source) = &self.by_name[name];
+        let Some(source) = source.as_ref().filter(|_| record.held) else { return Ok(None) };
         let data = source.read(self.folder, &record.ranges())?.convert_dtype(record.dtype);
         let device = param.lazy_device().without_autodiff();
-        Ok(Tensor::from_data(data, (&device, record.dtype)))
+        Ok(Some(Tensor::from_data(data, (&device, record.dtype))))
     }
 }
 
@@ -108,7 +120,8 @@ impl ModuleMapper for Loader<'_> {
             return param;
         }
         match self.read(&name, &param) {
-            Ok(values) => with_values(param, values),
+            Ok(Some(values)) => with_values(param, values),
+            Ok(None) => param,
             Err(error) => {
                 self.error = Some(error);
                 param

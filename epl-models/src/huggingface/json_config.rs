@@ -84,6 +84,11 @@ impl JsonConfig {
         if self.has(key) { self.text(key) } else { Ok(default) }
     }
 
+    /// Texts, in order.
+    pub fn texts(&self, key: &str) -> Result<Vec<&str>> {
+        self.get(key, "a list of texts", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
     /// An [`Error::Config`] about a key.
     pub fn error(&self, key: &str, reason: impl Into<String>) -> Error {
         Error::Config { path: self.path.clone(), key: key.to_string(), reason: reason.into() }

@@ -37,6 +37,11 @@ impl Reference {
         self.file.read(&format!("input.{name}"))
     }
 
+    /// Whether an input is stored.
+    pub fn has_input(&self, name: &str) -> bool {
+        self.file.shape(&format!("input.{name}")).is_some()
+    }
+
     /// An input of whole numbers, as rows.
     ///
     /// # Errors

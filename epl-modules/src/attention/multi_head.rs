@@ -41,6 +41,8 @@ pub struct MultiHeadAttentionConfig {
     pub query_initializer: Option<Initializer>,
     /// Another initializer for the output layer.
     pub output_initializer: Option<Initializer>,
+    /// Another initializer for the biases.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// Multi-head attention of which every rank of the tensor axis computes some heads.
@@ -91,6 +93,7 @@ impl MultiHeadAttentionConfig {
                 .with_cut(cut)
                 .with_bias(self.bias)
                 .with_initializer(initializer.as_ref().unwrap_or(&self.initializer).clone())
+                .with_bias_initializer(self.bias_initializer.clone())
                 .init(&place.child(name))
         };
         let columns = (self.d_model, inner);

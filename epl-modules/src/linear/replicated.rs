@@ -27,6 +27,8 @@ pub struct ReplicatedLinearConfig {
     /// How the parameters get their first values. Default: as Burn's `Linear`
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
+    /// Another initializer for the bias.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// A linear layer whose parameters every rank holds whole.
@@ -53,8 +55,9 @@ impl ReplicatedLinearConfig {
     pub fn init(&self, place: &Place) -> ReplicatedLinear {
         let fans = (self.d_input, self.d_output);
         let weight = place.param([self.d_input, self.d_output], self.initializer.clone());
+        let initializer = self.bias_initializer.as_ref().unwrap_or(&self.initializer);
         // The bias is drawn with its weight's fans, as in Burn.
-        let bias = || place.split_param_with_fans([self.d_output], &[], self.initializer.clone(), fans);
+        let bias = || place.split_param_with_fans([self.d_output], &[], initializer.clone(), fans);
         ReplicatedLinear { weight, bias: self.bias.then(bias), d_input: self.d_input, d_output: self.d_output }
     }
 }

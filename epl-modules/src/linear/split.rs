@@ -38,6 +38,8 @@ pub struct SplitLinearConfig {
     /// How the parameters get their first values. Default: as Burn's `Linear`
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
+    /// Another initializer for the bias.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// A linear layer of which every rank of the tensor axis holds a slice.
@@ -79,7 +81,8 @@ impl SplitLinearConfig {
         let (shape, fans) = ([self.d_input, self.d_output], (self.d_input, self.d_output));
         check_enough(group, place.path(), self.cut.noun(), shape[dim]);
         let weight = place.split_param_with_fans(shape, &[(Axis::Tensor, dim)], self.initializer.clone(), fans);
-        let bias = || place.split_param_with_fans([self.d_output], bias_cut, self.initializer.clone(), fans);
+        let initializer = self.bias_initializer.as_ref().unwrap_or(&self.initializer);
+        let bias = || place.split_param_with_fans([self.d_output], bias_cut, initializer.clone(), fans);
         SplitLinear {
             weight,
             bias: self.bias.then(bias),

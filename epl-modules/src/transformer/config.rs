@@ -70,6 +70,8 @@ pub struct TransformerLayerConfig {
     pub query_initializer: Option<Initializer>,
     /// Another initializer for the last product of every part.
     pub output_initializer: Option<Initializer>,
+    /// Another initializer for the biases.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// What experts of a layer have besides the shape of its feed-forward network; see [`MoeConfig`].
@@ -103,7 +105,8 @@ impl TransformerLayerConfig {
             .with_bias(self.bias)
             .with_scale(self.scale)
             .with_query_initializer(self.query_initializer.clone())
-            .with_output_initializer(self.output_initializer.clone());
+            .with_output_initializer(self.output_initializer.clone())
+            .with_bias_initializer(self.bias_initializer.clone());
         match &self.initializer {
             Some(initializer) => config.with_initializer(initializer.clone()),
             None => config,
@@ -116,7 +119,8 @@ impl TransformerLayerConfig {
             .with_gated(self.gated)
             .with_bias(self.bias)
             .with_dropout(self.activation_dropout)
-            .with_output_initializer(self.output_initializer.clone());
+            .with_output_initializer(self.output_initializer.clone())
+            .with_bias_initializer(self.bias_initializer.clone());
         match &self.initializer {
             Some(initializer) => config.with_initializer(initializer.clone()),
             None => config,

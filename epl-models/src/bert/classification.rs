@@ -1,0 +1,107 @@
+//! A head that classifies a row by its first token.
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use epl_comm::{Error, unwind};
+use epl_core::{Loss, Place, Weights};
+use epl_modules::{Dropout, DropoutConfig, ReplicatedLinear, SplitEmbedding};
+
+use super::batch::{BertBatch, BertItem, IGNORED};
+use super::config::BertConfig;
+use super::cross_entropy::cross_entropy;
+use super::head::BertHead;
+use super::layer::linear;
+use crate::huggingface::{Reference, Result};
+
+/// The loss of the classes.
+const CROSS_ENTROPY: &str = "cross_entropy";
+
+/// `dropout(tanh(x₀ P)) C`, where x₀ is the first token's state: the pooler and the classes.
+#[derive(Module, Debug)]
+pub struct SequenceClassification {
+    /// `[d_model, d_model]`
+    pub pooler: ReplicatedLinear,
+    /// Dropout of the features.
+    pub dropout: Dropout,
+    /// `[d_model, classes]`
+    pub classifier: ReplicatedLinear,
+}
+
+/// The classes of a batch's rows.
+#[derive(Clone, Debug)]
+pub struct ClassLabels {
+    /// The class of each row, [`IGNORED`] where it does not count. Shape `[rows]`.
+    pub targets: Tensor<1, Int>,
+    /// How many count.
+    pub counted: usize,
+}
+
+impl SequenceClassification {
+    pub(super) fn new(config: &BertConfig, place: &Place) -> Self {
+        let dropout = DropoutConfig::new(config.classifier_dropout.unwrap_or(config.dropout));
+        Self {
+            pooler: linear(config, config.d_model).init(&place.child("pooler")),
+            dropout: dropout.init(&place.child("dropout")),
+            classifier: linear(config, config.classes).init(&place.child("classifier")),
+        }
+    }
+}
+
+impl BertHead for SequenceClassification {
+    /// The class; a negative one does not count.
+    type Label = i64;
+    type Labels = ClassLabels;
+
+    const USES_WORDS: bool = false;
+
+    fn labels(items: &[BertItem<i64>], _length: usize, config: &BertConfig, device: &Device) -> ClassLabels {
+        let classes = config.classes;
+        let unknown = |item: &BertItem<i64>| usize::try_from(item.label).is_ok_and(|class| class >= classes);
+        if let Some((row, item)) = items.iter().enumerate().find(|(_, item)| unknown(item)) {
+            let (class, last) = (item.label, classes - 1);
+            unwind(Error::invalid(format!("row {row} of a batch has class {class}; the classes are 0 to {last}")));
+        }
+        let targets: Vec<i64> = items.iter().map(|item| if item.label < 0 { IGNORED } else { item.label }).collect();
+        let counted = targets.iter().filter(|target| **target >= 0).count();
+        ClassLabels { targets: Tensor::from_data(targets.as_slice(), device), counted }
+    }
+
+    fn logits(&self, hidden: Tensor<3>, _words: &SplitEmbedding) -> Tensor<3> {
+        let [rows, _, d_model] = hidden.dims();
+        let first = hidden.slice([0..rows, 0..1, 0..d_model]);
+        self.classifier.forward(self.dropout.forward(self.pooler.forward(first).tanh()))
+    }
+
+    fn weights(labels: &ClassLabels) -> Weights {
+        Weights::new().with(CROSS_ENTROPY, labels.counted as f64)
+    }
+
+    fn loss(&self, logits: Tensor<3>, batch: &BertBatch<ClassLabels>) -> Loss {
+        let [rows, _, classes] = logits.dims();
+        let sum = cross_entropy(logits.reshape([rows, classes]), batch.labels.targets.clone());
+        Loss::new().with(CROSS_ENTROPY, sum, 1.0)
+    }
+
+    fn reference_labels(reference: &Reference) -> Result<Vec<i64>> {
+        Ok(reference.input("labels")?.iter::<i64>().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(classes: [i64; 3]) -> ClassLabels {
+        let items = classes.map(|class| BertItem::new(vec![1], vec![0], class));
+        SequenceClassification::labels(&items, 1, &BertConfig::new(9).with_classes(3), &Device::default())
+    }
+
+    #[test]
+    fn negative_classes_do_not_count_and_unknown_ones_are_named() {
+        let known = labels([2, -7, 0]);
+        assert_eq!(known.targets.into_data().iter::<i64>().collect::<Vec<_>>(), [2, -100, 0]);
+        assert_eq!(known.counted, 2);
+        let error = epl_comm::catch(|| labels([0, 3, 0])).unwrap_err().to_string();
+        assert!(error.contains("row 1 of a batch has class 3; the classes are 0 to 2"), "{error}");
+    }
+}

@@ -1,0 +1,57 @@
+//! From tokens to the first hidden states.
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::tensor::{Int, Tensor};
+use epl_core::Place;
+use epl_modules::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, SplitEmbedding, SplitEmbeddingConfig};
+
+use super::batch::BertBatch;
+use super::config::BertConfig;
+use super::layer::normal;
+
+/// The sum of a vector for the token, one for its position and one for its type, normalised.
+#[derive(Module, Debug)]
+pub struct BertEmbeddings {
+    /// The vectors of the tokens, split over the tensor axis.
+    pub words: SplitEmbedding,
+    /// The vectors of the positions.
+    pub positions: Embedding,
+    /// The vectors of the types.
+    pub token_types: Embedding,
+    /// Normalises the sum.
+    pub norm: LayerNorm,
+    /// Dropout of the sum.
+    pub dropout: Dropout,
+}
+
+impl BertEmbeddings {
+    pub(super) fn new(config: &BertConfig, place: &Place) -> Self {
+        let table = |rows: usize, name: &str| {
+            EmbeddingConfig::new(rows, config.d_model).with_initializer(normal(config)).init(&place.child(name))
+        };
+        Self {
+            words: SplitEmbeddingConfig::new(config.vocab, config.d_model)
+                .with_initializer(normal(config))
+                .init(&place.child("words")),
+            positions: table(config.positions, "positions"),
+            token_types: table(config.token_types, "token_types"),
+            norm: LayerNormConfig::new(config.d_model).with_epsilon(config.epsilon).init(&place.child("norm")),
+            dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
+        }
+    }
+
+    /// The vectors of a batch. Collective over the tensor axis.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, length, d_model]`
+    pub fn forward<L>(&self, batch: &BertBatch<L>) -> Tensor<3> {
+        let length = batch.dims()[1] as i64;
+        let positions = Tensor::<1, Int>::arange(0..length, &batch.ids.device()).unsqueeze::<2>();
+        let sum = self.words.forward(batch.ids.clone())
+            + self.token_types.forward(batch.token_types.clone())
+            + self.positions.forward(positions);
+        self.dropout.forward(self.norm.forward(sum))
+    }
+}

@@ -1,0 +1,41 @@
+//! BERT: an encoder of equal layers, and heads that answer questions, fill gaps or classify.
+//!
+//! ```text
+//! segment 0        words + positions + types ─ norm ─ dropout ─ layer 0  ─┐ carry: hidden states
+//! segments 1..L    layer i: attention ─ norm ─ feed-forward ─ norm        │
+//! segment L        head                                                  ─┘ logits
+//! ```
+//!
+//! - [`config`]: the shape of a model, and the known ones;
+//! - [`batch`]: rows of tokens as padded tensors;
+//! - [`embeddings`], `layer`: from tokens to hidden states;
+//! - [`head`]: what a head is; [`question_answering`], [`masked_language`], [`classification`]: the three there are;
+//!   `cross_entropy`: the loss of logits that every rank holds whole;
+//! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
+//! - [`names`], [`import`]: checkpoints of Hugging Face.
+
+pub mod config;
+pub mod batch;
+pub mod embeddings;
+mod layer;
+mod cross_entropy;
+pub mod head;
+pub mod question_answering;
+pub mod masked_language;
+pub mod classification;
+pub mod model;
+pub mod segments;
+pub mod names;
+pub mod import;
+
+pub use batch::{BertBatch, BertItem, IGNORED};
+pub use classification::SequenceClassification;
+pub use config::BertConfig;
+pub use embeddings::BertEmbeddings;
+pub use head::{BertBatcher, BertHead};
+pub use import::{load, open, reference_items};
+pub use masked_language::MaskedLanguage;
+pub use model::{Bert, BertForMaskedLanguage, BertForQuestionAnswering, BertForSequenceClassification};
+pub use names::{BertNames, measured_beside};
+pub use question_answering::{ANSWER_LOGITS, QuestionAnswering};
+pub use segments::BertCarry;

@@ -1,0 +1,55 @@
+//! The model as a chain of segments, with its loss.
+
+use burn::tensor::Tensor;
+use epl_core::{Loss, Segmented, Weights, carry};
+use epl_modules::TransformerInput;
+
+use super::batch::BertBatch;
+use super::head::BertHead;
+use super::model::Bert;
+
+/// What crosses the boundary between two segments. The mask does not: every segment takes it from the batch.
+#[derive(Clone, Debug)]
+pub struct BertCarry {
+    /// The hidden states, `[rows, length, d_model]`; behind the last segment this rank's logits.
+    pub hidden: Tensor<3>,
+}
+
+carry!(BertCarry { hidden });
+
+impl<H: BertHead> Segmented for Bert<H> {
+    type Batch = BertBatch<H::Labels>;
+    type Carry = BertCarry;
+
+    fn segments(&self) -> usize {
+        self.layers.len() + 1
+    }
+
+    fn segments_of(&self, path: &str) -> Vec<usize> {
+        let (first, head) = (0, self.layers.len());
+        match path.split_once('.') {
+            Some(("embeddings", rest)) if rest.starts_with("words.") && H::USES_WORDS => vec![first, head],
+            Some(("embeddings", _)) => vec![first],
+            Some(("layers", rest)) => rest.split('.').next().and_then(|index| index.parse().ok()).into_iter().collect(),
+            Some(("head", _)) => vec![head],
+            _ => Vec::new(),
+        }
+    }
+
+    fn forward_segment(&self, index: usize, carry: Option<BertCarry>, batch: &BertBatch<H::Labels>) -> BertCarry {
+        let hidden = carry.map_or_else(|| self.embeddings.forward(batch), |carry| carry.hidden);
+        let hidden = match self.layers.get(index) {
+            Some(layer) => layer.forward(TransformerInput::new(hidden).with_padding(batch.padding.clone())).hidden,
+            None => self.head.logits(hidden, &self.embeddings.words),
+        };
+        BertCarry { hidden }
+    }
+
+    fn weights(&self, batch: &BertBatch<H::Labels>) -> Weights {
+        H::weights(&batch.labels)
+    }
+
+    fn loss(&self, carry: BertCarry, batch: &BertBatch<H::Labels>) -> Loss {
+        self.head.loss(carry.hidden, batch)
+    }
+}

@@ -1,0 +1,119 @@
+//! The pieces that BERT knows: a `vocab.txt`, one piece a line, its number the line's (from 0).
+
+mod learn;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{Error, Result};
+
+/// Padding, unknown, start of a row, end of a part; where BERT's own vocabulary has them does not matter.
+pub(super) const SPECIAL: [&str; 4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
+
+/// Pieces by number. A piece that begins with `##` continues a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    pieces: Vec<String>,
+}
+
+impl Vocabulary {
+    /// Pieces in the order of their numbers.
+    ///
+    /// # Errors
+    /// [`Error::Vocabulary`] if a piece is empty, has spaces or stands there twice, or if a special piece is missing.
+    pub fn new(pieces: Vec<String>) -> Result<Self> {
+        Self::checked(pieces, "the list of pieces".into())
+    }
+
+    /// Reads a `vocab.txt`.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if there is no such file; otherwise as [`new`](Self::new).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|cause| Error::Open { path: path.into(), cause })?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::checked(text.lines().map(str::to_owned).collect(), name),
+            Err(cause) => Err(Error::Vocabulary { name, cause: format!("{cause}; it must be UTF-8") }),
+        }
+    }
+
+    /// Writes a `vocab.txt`.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        std::fs::write(path, self.lines()).map_err(|cause| Error::Write { path: path.into(), cause })
+    }
+
+    /// The pieces, in the order of their numbers.
+    pub fn pieces(&self) -> &[String] {
+        &self.pieces
+    }
+
+    /// The content of a `vocab.txt`.
+    pub(super) fn lines(&self) -> String {
+        self.pieces.iter().flat_map(|piece| [piece.as_str(), "\n"]).collect()
+    }
+
+    fn checked(pieces: Vec<String>, name: String) -> Result<Self> {
+        match fault(&pieces) {
+            None => Ok(Self { pieces }),
+            Some(cause) => Err(Error::Vocabulary { name, cause }),
+        }
+    }
+}
+
+/// What is wrong with these pieces. Lines count from one.
+fn fault(pieces: &[String]) -> Option<String> {
+    let mut lines = HashMap::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let line = index + 1;
+        if piece.is_empty() || piece.contains(char::is_whitespace) {
+            return Some(format!("line {line} is {piece:?}; a piece has a character and no spaces"));
+        }
+        if let Some(first) = lines.insert(piece.as_str(), line) {
+            return Some(format!("{piece:?} is on line {first} and on line {line}; each piece has one number"));
+        }
+    }
+    let missing = SPECIAL.iter().find(|special| !lines.contains_key(*special))?;
+    Some(format!("none of its {} pieces is {missing}; it needs {}", pieces.len(), SPECIAL.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pieces: &[&str]) -> String {
+        Vocabulary::new(pieces.iter().map(|&piece| piece.into()).collect()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn unusable_lists_are_refused() {
+        let said = message(&["[PAD]", "[UNK]", "[CLS]"]);
+        assert!(said.contains("none of its 3 pieces is [SEP]; it needs [PAD], [UNK], [CLS], [SEP]"), "{said}");
+        let said = message(&["[PAD]", "a", "b", "a"]);
+        assert!(said.contains(r#""a" is on line 2 and on line 4"#), "{said}");
+        assert!(message(&["[PAD]", ""]).contains(r#"line 2 is """#));
+        assert!(message(&["a b"]).contains(r#"line 1 is "a b""#));
+        assert!(matches!(Vocabulary::load("no/such/vocab.txt"), Err(Error::Open { .. })));
+    }
+
+    #[test]
+    fn a_saved_vocabulary_is_the_same_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vocab.txt");
+        let pieces = ["[PAD]", "é", "##é", "[UNK]", "[CLS]", "[SEP]", "日"];
+        let vocabulary = Vocabulary::new(pieces.map(String::from).into()).unwrap();
+        vocabulary.save(&path).unwrap();
+        assert_eq!(Vocabulary::load(&path).unwrap(), vocabulary);
+        // A file from Windows.
+        std::fs::write(&path, vocabulary.lines().replace('\n', "\r\n")).unwrap();
+        assert_eq!(Vocabulary::load(&path).unwrap(), vocabulary);
+        std::fs::write(&path, b"[PAD]\n\xff\n").unwrap();
+        let said = Vocabulary::load(&path).unwrap_err().to_string();
+        assert!(said.contains("it must be UTF-8"), "{said}");
+    }
+}

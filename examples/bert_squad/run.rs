@@ -1,0 +1,77 @@
+//! What every rank does: build, train, predict.
+
+use burn::data::dataset::InMemDataset;
+use burn::optim::AdamWConfig;
+use epl::data::{EvaluationLoader, Share, ShuffledSampler, TrainData, ValidData};
+use epl::models::bert::question_answering::{ANSWER_LOGITS, AnswerLabels, QuestionAnswering};
+use epl::models::bert::{self, BertBatch, BertBatcher, BertForQuestionAnswering};
+use epl::models::huggingface::Names;
+use epl::models::squad::{Predictions, SquadScore};
+use epl::trainer::Trainer;
+use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
+
+use crate::args::{Args, Start};
+use crate::task::{Row, Task};
+
+/// Rows that one replica predicts at a time.
+const BATCH: usize = 16;
+
+/// Trains on one rank. The first rank returns the last line of the run.
+pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option<String>> {
+    let first = epl.context().world().rank() == 0;
+    let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
+        let Some(folder) = &start.weights else { return Ok(model) };
+        let names = bert::BertNames::new(folder);
+        for record in plan.records.iter().filter(|record| first && names.keeps(&record.name)) {
+            println!("`{}` is not in the folder; it starts from the seed", record.name);
+        }
+        Ok(bert::load(model, &plan.records, folder)?)
+    })?;
+    if args.plan {
+        return Ok(first.then(|| built.plan().to_string()));
+    }
+    // BERT's own optimizer corrects no bias, and decays neither norms nor biases; Burn's does both.
+    let optimizer = AdamWConfig::new().with_epsilon(1e-6).with_weight_decay(0.01);
+    let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
+    let batch = epl.config().batch(epl.context().data().size())?.global_batch_size;
+    let sampler = ShuffledSampler::new(task.train.rows.len(), batch, epl.config().train.seed)?;
+    let batcher = BertBatcher::<QuestionAnswering>::new(&start.model);
+    let data = TrainData::new(InMemDataset::new(task.train.rows.clone()), batcher.clone(), sampler)?;
+    let predicted = ValidData::new(InMemDataset::new(task.predicted().rows.clone()), batcher, BATCH)?;
+    let told = |trainer: TrainerConfig| {
+        trainer.with_out(Some(args.out())).with_resume(args.resume).with_replace(args.replace())
+    };
+    let trained = Trainer::from_config(engine, epl.config())?
+        .with_settings(told)
+        .with_invariant("model", &start.model)?
+        .with_invariant("vocabulary", &task.vocabulary.pieces())?
+        .with_evaluation(|engine| {
+            let (_, score) = predict(engine, task, &predicted)?;
+            Ok(vec![("f1".to_string(), score.mean_f1()), ("exact_match".to_string(), score.exact_match())])
+        })
+        .fit(&data)?;
+    let (predictions, score) = predict(&trained.engine, task, &predicted)?;
+    if !first {
+        return Ok(None);
+    }
+    predictions.save(args.out()).map_err(wrong)?;
+    task.vocabulary.save(args.out().join("vocab.txt")).map_err(wrong)?;
+    Ok(Some(score.to_string()))
+}
+
+/// The answers to all questions: the last stage has the logits, and every rank learns them. Collective.
+fn predict(
+    engine: &Engine<BertForQuestionAnswering>,
+    task: &Task,
+    predicted: &ValidData<Row, BertBatch<AnswerLabels>>,
+) -> Result<(Predictions, SquadScore)> {
+    let replicas = engine.context().data();
+    let share = Share::new(replicas.rank(), replicas.size(), 1)?;
+    let report = engine.evaluate(EvaluationLoader::start(predicted, share, engine.device())?)?;
+    let logits = report.outputs.get(ANSWER_LOGITS).ok_or_else(|| Error::invalid("no rank has the logits"))?;
+    task.predicted().answered(logits).map_err(wrong)
+}
+
+fn wrong(error: epl::models::squad::Error) -> Error {
+    Error::invalid(error.to_string())
+}
