@@ -8,9 +8,10 @@ use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use epl_comm::shard_range;
+use epl_core::config::{CheckpointType, Config};
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
-use epl_core::testing::{largest_error, run};
-use epl_core::{Built, Epl, Result};
+use epl_core::testing::{self, largest_error};
+use epl_core::{Built, Epl, Result, launch};
 use epl_models::ResNetConfig;
 use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
 use epl_models::vision::{IGNORED, ImageBatch};
@@ -80,11 +81,15 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, rows: usize) -> Resu
 }
 
 fn outcome(config: &ResNetConfig, mesh: (usize, usize, usize), split: bool, rows: usize) -> Outcome {
-    let mut outcomes = run(mesh, |epl| match split {
+    outcome_of(&testing::config(mesh.0, mesh.1, mesh.2), config, split, rows)
+}
+
+fn outcome_of(options: &Config, config: &ResNetConfig, split: bool, rows: usize) -> Outcome {
+    let outcomes = launch(options, |epl| match split {
         true => train(&epl, epl.build(|at| config.init_split(at))?, rows),
         false => train(&epl, epl.build(|at| config.init(at))?, rows),
     });
-    outcomes.swap_remove(outcomes.len() - 1)
+    outcomes.unwrap_or_else(|error| panic!("{error}")).pop().expect("there is a last rank")
 }
 
 fn check(config: &ResNetConfig, rows: usize, layouts: &[((usize, usize, usize), bool)]) {
@@ -118,6 +123,35 @@ fn images_over_the_data_axis() {
 fn replicas_without_an_image() {
     configure();
     check(&basic(), 2, &[((3, 1, 1), false), ((4, 1, 1), false)]);
+}
+
+/// Moments are those of the first run, and the running statistics move once.
+#[test]
+fn segments_that_are_recomputed() {
+    configure();
+    for (data, tensor, split) in [(1, 1, false), (2, 1, false), (2, 2, true)] {
+        let stored = testing::config(data, tensor, 1);
+        let mut recomputed = stored.clone();
+        recomputed.gradient_checkpoint.r#type = CheckpointType::Collection;
+        recomputed.gradient_checkpoint.kept = Some(vec![1, 2]);
+        let [stored, recomputed] = [stored, recomputed].map(|options| outcome_of(&options, &basic(), split, 7));
+        assert_eq!(stored, recomputed, "data {data}, tensor {tensor}: to the bit");
+    }
+}
+
+#[test]
+fn images_over_stages() {
+    configure();
+    let (losses, expected) = outcome(&basic(), (1, 1, 1), false, 7);
+    for (data, stages) in [(1, 2), (1, 4), (2, 2)] {
+        let mut options = testing::config(data, 1, 1);
+        options.dist.pipeline_parallel_size = stages;
+        let (others, found) = outcome_of(&options, &basic(), false, 7);
+        let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
+        assert!(same, "data {data}, {stages} stages: losses {others:?}, not {losses:?}");
+        let (name, error) = largest_error(&found, &expected);
+        assert!(error <= TOLERANCE, "data {data}, {stages} stages: error {error:e} in {name}");
+    }
 }
 
 #[test]
