@@ -7,7 +7,8 @@ use burn::tensor::{Bool, DType, Device, Element, Int, Shape, Tensor, TensorData}
 
 /// A tensor on its device, its rank (number of dims) erased; never part of a graph.
 ///
-/// It is passed on several times on its way, which is why it is one word. A transport takes one and gives one back; what it gives back may be flat, as the group knows the shape.
+/// It is passed on several times on its way, which is why it is one word. A transport takes one and gives one back;
+/// what it gives back may be flat, as the group knows the shape.
 #[derive(Clone, Debug)]
 pub struct Buffer(Box<DispatchTensor>);
 

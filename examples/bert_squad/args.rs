@@ -86,7 +86,8 @@ impl Args {
     pub fn config(&self, rows: usize) -> Result<Config, ConfigError> {
         let (defaults, name) = if self.data.is_some() { (SQUAD, "squad.toml") } else { (SAMPLE, "sample.toml") };
         let layers = Layers::new().toml(defaults, Path::new(name))?.process_environment()?;
-        let mut config = layers.command_line(&self.settings)?.command_line(self.flags())?.resolve()?;
+        let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
+        let mut config = layers.flags([(STAGES, self.stages), ("train.steps", self.steps)])?.resolve()?;
         if !config.is_given(STAGES) {
             config.set(STAGES, 2)?;
         }
@@ -101,12 +102,6 @@ impl Args {
             config.set("schedule.kind", "linear")?;
         }
         Ok(config)
-    }
-
-    fn flags(&self) -> Vec<String> {
-        let counts = [(STAGES, self.stages), ("train.steps", self.steps)];
-        let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
-        counts.chain(self.seed.map(|seed| format!("train.seed={seed}"))).collect()
     }
 
     /// How rows are made.

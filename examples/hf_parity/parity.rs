@@ -1,12 +1,15 @@
 //! Compares what the engine computes with what is stored, whatever the architecture.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
-use burn::tensor::TensorData;
+use burn::tensor::{Tensor, TensorData};
+use epl::comm::shard_range;
 use epl::config::{Config, ConfigError};
 use epl::models::huggingface::{Folder, Names, Reference};
 use epl::testing::{error_on_scale, relative_error};
+use epl::{Engine, MicroBatch, Segmented};
 
 use crate::{bert, resnet, t5};
 
@@ -56,6 +59,30 @@ pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
         "resnet" => resnet::check(folder, layout),
         _ => t5::check(folder, layout),
     }
+}
+
+/// Runs so many rows, each replica its share. `batch` makes a batch of some of them, `forward` its logits, without a
+/// graph.
+pub fn compute<M: Segmented, const D: usize>(
+    engine: &Engine<M>,
+    rows: usize,
+    batch: impl FnOnce(Range<usize>) -> M::Batch,
+    forward: impl FnOnce(&M, &M::Batch) -> Tensor<D>,
+) -> epl::Result<Computed> {
+    let data = engine.context().data().clone();
+    let mine = shard_range(rows, data.size(), data.rank());
+    // A replica without a row runs a stand-in, of which no logits are taken.
+    let batch = batch(if mine.is_empty() { 0..1 } else { mine.clone() });
+    let logits = epl::comm::catch(|| engine.inference().map(|model| forward(&model, &batch)))??.slice([0..mine.len()]);
+    let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(rows, data.size(), rank).len()).collect();
+    let logits = data.all_gather_uneven(logits, 0, &sizes)?.into_data();
+    let samples: Vec<u64> = mine.clone().map(|row| row as u64).collect();
+    let micro_batch = match mine.is_empty() {
+        true => MicroBatch::stand_in(batch, [0]),
+        false => MicroBatch::new(batch, samples),
+    };
+    let (report, gradients) = engine.gradients(vec![micro_batch])?;
+    Ok(Computed { logits, loss: report.loss, gradients })
 }
 
 /// Compares what the first rank computed with what is stored. A gradient that is zero up to rounding is measured by the

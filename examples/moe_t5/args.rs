@@ -113,25 +113,15 @@ impl Args {
         if let Some(file) = &self.config {
             layers = layers.file(file)?;
         }
-        let layers = layers.process_environment()?.command_line(&self.settings)?.command_line(self.flags())?;
+        let sizes = [self.data.or(self.ranks), self.tensor, self.expert, self.stages];
+        let layers = layers.process_environment()?.command_line(&self.settings)?.flags(MESH.into_iter().zip(sizes))?;
+        let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
         let mut config = layers.resolve()?;
         if !MESH.iter().any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
             config.set("dist.expert_parallel_size", 2)?;
         }
         Ok(config)
-    }
-
-    fn flags(&self) -> Vec<String> {
-        let counts = [
-            (MESH[0], self.data.or(self.ranks)),
-            (MESH[1], self.tensor),
-            (MESH[2], self.expert),
-            (MESH[3], self.stages),
-            ("train.steps", self.steps),
-        ];
-        let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
-        counts.chain(self.seed.map(|seed| format!("train.seed={seed}"))).collect()
     }
 
     /// Whether a run that `out` may hold is replaced: only that of the number words, which takes minutes.

@@ -56,13 +56,16 @@ pub struct Args {
 /// What this program sets where the user says nothing.
 const DEFAULTS: &str = include_str!("shapes.toml");
 
+const REPLICAS: &str = "dist.data_parallel_size";
+
 impl Args {
     /// This program's settings < environment < `--set` < the other flags.
     pub fn config(&self) -> Result<Config, ConfigError> {
         let layers = Layers::new().toml(DEFAULTS, Path::new("shapes.toml"))?.process_environment()?;
-        let mut config = layers.command_line(&self.settings)?.command_line(self.flags())?.resolve()?;
-        if !config.is_given("dist.data_parallel_size") {
-            config.set("dist.data_parallel_size", 2)?;
+        let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
+        let mut config = layers.flags([(REPLICAS, self.data), ("train.steps", self.steps)])?.resolve()?;
+        if !config.is_given(REPLICAS) {
+            config.set(REPLICAS, 2)?;
         }
         config.cluster.colocate_split_and_replicate |= self.split;
         if self.images.is_some() && self.valid.is_none() {
@@ -70,12 +73,6 @@ impl Args {
             config.train.eval_every = None;
         }
         Ok(config)
-    }
-
-    fn flags(&self) -> Vec<String> {
-        let counts = [("dist.data_parallel_size", self.data), ("train.steps", self.steps)];
-        let counts = counts.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
-        counts.chain(self.seed.map(|seed| format!("train.seed={seed}"))).collect()
     }
 
     /// Rows of an image, and its columns.

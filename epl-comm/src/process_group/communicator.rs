@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::recall::describe;
 use super::seat::Seat;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -56,10 +55,11 @@ impl Communicator {
         if !self.seat.recall.is_on() {
             return self.run_anew(call, buffer);
         }
-        let made = describe(&self.name, &call);
-        match self.seat.recall.recall(&self.name, &call)? {
+        // Without its number, which the second run does not take.
+        let told = format!("{call} of group `{}`", self.name);
+        match self.seat.recall.recall(&told)? {
             Some(result) => Ok(result),
-            None => self.run_anew(call, buffer).inspect(|result| self.seat.recall.keep(made, result)),
+            None => self.run_anew(call, buffer).inspect(|result| self.seat.recall.keep(told, result)),
         }
     }
 

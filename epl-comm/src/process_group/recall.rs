@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::ProcessGroup;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, unwind};
-use crate::operation::Call;
 
 /// The results of a rank's collectives, in the order of the calls. See [`ProcessGroup::record`].
 #[derive(Debug, Default)]
@@ -48,15 +47,14 @@ impl Recall {
     /// # Errors
     ///
     /// When another call was recorded, or none.
-    pub(super) fn recall(&self, group: &str, call: &Call) -> Result<Option<Buffer>> {
+    pub(super) fn recall(&self, call: &str) -> Result<Option<Buffer>> {
         let Mode::Replay(results) = &mut *self.mode() else { return Ok(None) };
-        let made = describe(group, call);
         match results.pop_front() {
-            Some((recorded, result)) if recorded == made => Ok(Some(result)),
+            Some((recorded, result)) if recorded == call => Ok(Some(result)),
             other => {
                 let recorded = other.map_or("nothing".to_string(), |(recorded, _)| recorded);
                 Err(Error::invalid(format!(
-                    "what is run again makes another collective than it made at first: {made} instead of {recorded}; let \
+                    "what is run again makes another collective than it made at first: {call} instead of {recorded}; let \
                      it depend on nothing but the batch, the parameters and the context"
                 )))
             }
@@ -90,11 +88,6 @@ impl Recall {
     fn mode(&self) -> MutexGuard<'_, Mode> {
         self.0.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A call in its group, without its number.
-pub(super) fn describe(group: &str, call: &Call) -> String {
-    format!("{call} of group `{group}`")
 }
 
 /// Ends a recording or a replay, also when what it is for unwinds.

@@ -1,6 +1,7 @@
 //! The conformance suite: what every transport must do, run over the local one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod exercise;
 mod failing;
 mod model;
 mod program;

@@ -1,5 +1,6 @@
 //! Puts the layers of a configuration on top of each other.
 
+use core::fmt::Display;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -117,6 +118,16 @@ impl Layers {
             self.read(option, text, Origin::CommandLine)?;
         }
         Ok(self)
+    }
+
+    /// Options for which a program has flags of its own; those without a value were not given.
+    ///
+    /// # Errors
+    ///
+    /// As [`command_line`](Self::command_line).
+    pub fn flags<'a, T: Display>(self, flags: impl IntoIterator<Item = (&'a str, Option<T>)>) -> Result<Self> {
+        let given = flags.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
+        self.command_line(given)
     }
 
     /// The configuration that the layers make.

@@ -58,21 +58,13 @@ struct Gatherer<'a> {
 
 impl Gatherer<'_> {
     fn whole<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<TensorData> {
-        let mut whole = match record.held {
-            true => held,
-            // Only its shape matters.
-            false => Tensor::empty(Shape::from(record.shape()), (&held.device(), record.dtype)),
-        };
+        let mut whole = of_its_stage(held, record, self.context.axis(Axis::Pipeline))?;
         for cut in &record.cuts {
             let group = self.context.axis(cut.axis);
             let extent = record.global_shape[cut.dim];
             let sizes: Vec<usize> =
                 (0..group.size()).map(|member| shard_range(extent, group.size(), member).len()).collect();
             whole = group.all_gather_uneven(whole, cut.dim, &sizes)?;
-        }
-        let stages = self.context.axis(Axis::Pipeline);
-        if stages.size() > 1 {
-            whole = stages.broadcast(whole, record.stages[0])?;
         }
         Ok(whole.into_data())
     }
@@ -103,6 +95,19 @@ impl Gatherer<'_> {
     }
 }
 
+/// What the first stage that holds a parameter holds of it. Collective over the stages.
+fn of_its_stage<const D: usize>(own: Tensor<D>, record: &ParamRecord, stages: &ProcessGroup) -> Result<Tensor<D>> {
+    if stages.size() == 1 {
+        return Ok(own);
+    }
+    let values = match record.held {
+        true => own,
+        // Only its shape matters.
+        false => Tensor::empty(Shape::from(record.shape()), (&own.device(), record.dtype)),
+    };
+    Ok(stages.broadcast(values, record.stages[0])?)
+}
+
 /// The model with the parameters that other stages hold. Collective over the stages.
 pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Result<M> {
     let stages = context.axis(Axis::Pipeline);
@@ -126,16 +131,10 @@ impl ModuleMapper for Filler<'_> {
         if self.error.is_some() {
             return param;
         }
-        let own = param.base();
-        let values = match record.held {
-            true => own,
-            // Only its shape matters.
-            false => Tensor::empty(Shape::from(record.shape()), (&own.device(), record.dtype)),
-        };
-        match self.stages.broadcast(values, record.stages[0]) {
+        match of_its_stage(param.base(), record, self.stages) {
             Ok(values) => Param::initialized(param.id, values),
             Err(error) => {
-                self.error = Some(error.into());
+                self.error = Some(error);
                 param
             }
         }

@@ -6,17 +6,22 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use burn::tensor::kind::Autodiff;
 use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
 use super::parcel::{Label, Parcel};
+use super::tape::CarryGradients;
+use crate::carry::Carry;
 use crate::error::{Error, Result};
+use crate::pipeline::Stages;
 
 /// How many numbers of a header travel with its length; most have no more.
 const HEAD: usize = 31;
 
 /// One rank's ways to the other stages, for one step.
 pub(crate) struct Links<'a> {
+    stages: &'a Stages,
     group: &'a ProcessGroup,
     device: &'a Device,
     arrived: HashMap<Label, Parcel>,
@@ -25,12 +30,36 @@ pub(crate) struct Links<'a> {
 
 impl<'a> Links<'a> {
     /// Ways among the members of `group`, whose numbers are those of the stages. What is received lies on `device`.
-    pub fn new(group: &'a ProcessGroup, device: &'a Device) -> Self {
-        Self { group, device, arrived: HashMap::new(), sent: VecDeque::new() }
+    pub fn new(stages: &'a Stages, group: &'a ProcessGroup, device: &'a Device) -> Self {
+        Self { stages, group, device, arrived: HashMap::new(), sent: VecDeque::new() }
     }
 
-    /// Starts to send a parcel to another stage.
-    pub fn send(&mut self, parcel: Parcel, to: usize) -> Result<()> {
+    /// Waits for the carry with which a micro-batch enters a part; none for the first part, which begins with the batch.
+    pub fn receive_carry<C: Carry>(&mut self, micro_batch: usize, part: usize) -> Result<Option<C>> {
+        let Some(before) = part.checked_sub(1) else { return Ok(None) };
+        let label = Label { backward: false, micro_batch, part };
+        self.receive(label, self.stages.of_part(before))?.into_carry().map(Some)
+    }
+
+    /// Starts to send the carry with which a micro-batch enters a part.
+    pub fn send_carry<C: Carry>(&mut self, micro_batch: usize, part: usize, carry: C) -> Result<()> {
+        self.send(Parcel::of_carry(Label { backward: false, micro_batch, part }, carry))
+    }
+
+    /// Waits for the gradients of the carry that left a part, which is not the last one.
+    pub fn receive_gradients(&mut self, micro_batch: usize, part: usize) -> Result<CarryGradients> {
+        let label = Label { backward: true, micro_batch, part };
+        Ok(self.receive(label, self.stages.of_part(part + 1))?.into_gradients())
+    }
+
+    /// Starts to send the gradients of the carry that left a part.
+    pub fn send_gradients(&mut self, micro_batch: usize, part: usize, gradients: CarryGradients) -> Result<()> {
+        self.send(Parcel::of_gradients(Label { backward: true, micro_batch, part }, gradients))
+    }
+
+    /// Starts to send a parcel to the stage that runs the part it enters.
+    fn send(&mut self, parcel: Parcel) -> Result<()> {
+        let to = self.stages.of_part(parcel.label.part);
         let header = parcel.header()?;
         let mut head = vec![header.len() as i64];
         head.extend(header.iter().take(HEAD));
@@ -39,15 +68,12 @@ impl<'a> Links<'a> {
         if let Some(rest) = header.get(HEAD..).filter(|rest| !rest.is_empty()) {
             self.start(self.numbers(rest), to)?;
         }
-        for values in parcel.into_values() {
-            let sent = self.group.start_send(values, to)?;
-            self.sent.push_back(sent);
-        }
+        parcel.into_values().try_for_each(|values| self.start(values, to))?;
         self.free_sent()
     }
 
     /// Waits for a parcel from a stage.
-    pub fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
+    fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
         loop {
             if let Some(parcel) = self.arrived.remove(&label) {
                 return Ok(parcel);
@@ -91,8 +117,8 @@ impl<'a> Links<'a> {
         Ok(self.group.receive(place, from)?.into_data().iter::<i64>().collect())
     }
 
-    fn start(&mut self, numbers: Tensor<1, Int>, to: usize) -> Result<()> {
-        let sent = self.group.start_send(numbers, to)?;
+    fn start<K: Autodiff + 'static>(&mut self, values: Tensor<1, K>, to: usize) -> Result<()> {
+        let sent = self.group.start_send(values, to)?;
         self.sent.push_back(sent);
         Ok(())
     }

@@ -10,10 +10,12 @@
 //! - `norm`: the global norm.
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
+//! - `evaluation`: the loss without gradients, through all stages.
 //! - `inference`: forwards without gradients over many batches.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod compress;
+mod evaluation;
 mod gather;
 mod gradients;
 mod inference;
@@ -36,7 +38,6 @@ use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
-use epl_comm::ReduceOp;
 use serde_json::Value;
 
 pub use compress::Compression;
@@ -48,17 +49,13 @@ use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::launch::{Built, Epl};
-use crate::loss::{Loss, TermWeights};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::{Plan, draw};
 use crate::segment::Segmented;
 use gather::Source;
 use gradients::GradientStore;
-use links::Links;
-use parcel::{Label, Parcel};
 use reduce::Lanes;
-use report::TermSums;
 use run::StepRun;
 
 /// Runs training steps of one rank's model.
@@ -209,87 +206,6 @@ impl<M: Segmented> Engine<M> {
         self.model = Some(self.optimizer.step(rate, model, gradients));
         self.step += 1;
         Ok(report)
-    }
-
-    /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
-    ///
-    /// Micro-batches go through the stages of a pipeline one after the other.
-    ///
-    /// # Errors
-    ///
-    /// When the ranks have different numbers of micro-batches, or none, or one of them could not be loaded.
-    pub fn evaluate(
-        &self,
-        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
-    ) -> Result<EvalReport> {
-        self.context.open_outputs();
-        let model = self.model().valid();
-        let mut sums = TermSums::default();
-        let device = self.device.clone().without_autodiff();
-        let mut links = Links::new(self.lanes.stages(), &device);
-        let (mut weights, mut count) = (TermWeights::default(), 0);
-        let mut micro_batches = micro_batches.into_iter();
-        while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
-            weights::check_stages(core::slice::from_ref(&micro_batch), self.lanes.stages())?;
-            let own = weights::weights_of(&model, &micro_batch);
-            weights = weights.plus(own.clone())?;
-            let loss = caught(|| self.forward(&model, &micro_batch, count, &mut links))?;
-            if let Some(loss) = loss {
-                loss.check(&own, micro_batch.empty)?;
-                sums.add(loss, &own, micro_batch.empty)?;
-            }
-            count += 1;
-        }
-        links.finish()?;
-        if count == 0 {
-            return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
-        }
-        let weights = weights::sum_over_replicas(weights, count, &self.context)?;
-        let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &self.context)?;
-        Ok(EvalReport { loss, terms, weights, outputs })
-    }
-
-    /// The forward of this stage's parts, without a tape; the last stage knows the loss.
-    fn forward(
-        &self,
-        model: &M,
-        micro_batch: &MicroBatch<M::Batch>,
-        number: usize,
-        links: &mut Links<'_>,
-    ) -> Result<Option<Loss>> {
-        let stages = &self.plan.stages;
-        let label = |part| Label { backward: false, micro_batch: number, part };
-        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
-            let mut carry = match part.checked_sub(1) {
-                None => None,
-                Some(before) => Some(links.receive(label(part), stages.of_part(before))?.into_carry()?),
-            };
-            self.begin(micro_batch, false);
-            for segment in stages.parts()[part].clone() {
-                self.enter(segment, &format!("evaluate {number}"));
-                carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
-            }
-            let exit = carry.expect("a part has at least one segment");
-            if part + 1 == stages.parts().len() {
-                return Ok(Some(model.loss(exit, &micro_batch.batch)));
-            }
-            links.send(Parcel::of_carry(label(part + 1), exit), stages.of_part(part + 1))?;
-        }
-        Ok(None)
-    }
-
-    /// Agrees with all ranks whether there is another micro-batch. Collective.
-    fn next_of_all<B>(&self, mine: Option<MicroBatch<B>>) -> Result<Option<MicroBatch<B>>> {
-        let world = self.context.world();
-        let ranks = world.all_reduce_values(&[f64::from(u8::from(mine.is_some()))], ReduceOp::Sum)?[0] as usize;
-        match ranks {
-            0 => Ok(None),
-            ranks if ranks == world.size() => Ok(mine),
-            ranks => Err(Error::invalid(format!(
-                "{ranks} of {} ranks have another batch to evaluate; give every rank the same number, with stand-ins",
-                world.size()
-            ))),
-        }
     }
 
     /// The reduced gradients of a step, whole, by parameter. Collective.

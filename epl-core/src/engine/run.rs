@@ -18,7 +18,6 @@ use epl_comm::Recording;
 use super::gradients::GradientStore;
 use super::links::Links;
 use super::micro_batch::MicroBatch;
-use super::parcel::{Label, Parcel};
 use super::reduce::Reducer;
 use super::report::{StepReport, TermSums};
 use super::tape::{Around, Runs, Start, Tape};
@@ -53,8 +52,8 @@ struct Flight<C> {
 
 /// Where a part's forward has ended, and its backward begins.
 enum End {
-    /// At the loss; the root is what is differentiated.
-    Loss { root: Box<Tensor<1>>, loss: Loss },
+    /// At the loss; the root is what is differentiated, `own` are the micro-batch's weights.
+    Loss { root: Box<Tensor<1>>, loss: Loss, own: TermWeights },
     /// At the entrance of another part, which sends the gradients.
     Exit,
 }
@@ -74,7 +73,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             weights,
             in_flight: HashMap::new(),
             backwards: vec![0; engine.plan.segments],
-            links: Links::new(engine.lanes.stages(), &engine.device),
+            links: Links::new(&engine.plan.stages, engine.lanes.stages(), &engine.device),
             store: GradientStore::default(),
             reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
             sums: TermSums::default(),
@@ -101,11 +100,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let engine = self.engine;
         let (stages, micro_batch) = (&engine.plan.stages, &self.micro_batches[number]);
         let part = stages.part(engine.plan.stage(), chunk);
-        let label = |part| Label { backward: false, micro_batch: number, part };
-        let entrance = match part.checked_sub(1) {
-            None => None,
-            Some(before) => Some(self.links.receive(label(part), stages.of_part(before))?.into_carry()?),
-        };
+        let entrance = self.links.receive_carry(number, part)?;
         engine.begin(micro_batch, true);
         let segments = stages.parts()[part].clone();
         let runs = Runs { model: engine.model(), untracked: self.untracked, again: &engine.plan.recompute };
@@ -119,7 +114,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let end = match after == stages.parts().len() {
             true => self.end(exit, micro_batch)?,
             false => {
-                self.links.send(Parcel::of_carry(label(after), exit), stages.of_part(after))?;
+                self.links.send_carry(number, after, exit)?;
                 End::Exit
             }
         };
@@ -143,34 +138,24 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         };
         let root = loss.terms.iter().map(|term| term.value.clone() * scale(term)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
-        Ok(End::Loss { root: Box::new(root), loss })
+        Ok(End::Loss { root: Box::new(root), loss, own })
     }
 
     fn backward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
         let engine = self.engine;
-        let stages = &engine.plan.stages;
-        let part = stages.part(engine.plan.stage(), chunk);
-        let label = |part| Label { backward: true, micro_batch: number, part };
+        let part = engine.plan.stages.part(engine.plan.stage(), chunk);
         let flight = self.in_flight.remove(&(number, chunk));
         let Flight { tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
-        let (start, loss) = match end {
-            End::Loss { root, loss } => (Start::Root(root), Some(loss)),
-            End::Exit => {
-                let gradients = self.links.receive(label(part), stages.of_part(part + 1))?;
-                (Start::Exit(gradients.into_gradients()), None)
-            }
+        let (start, told) = match end {
+            End::Loss { root, loss, own } => (Start::Root(root), Some((loss, own))),
+            End::Exit => (Start::Exit(self.links.receive_gradients(number, part)?), None),
         };
-        let found = tape.backward(engine.model(), &self.micro_batches[number].batch, start, &mut self.pass(number))?;
+        let micro_batch = &self.micro_batches[number];
+        let found = tape.backward(engine.model(), &micro_batch.batch, start, &mut self.pass(number))?;
         if let Some(before) = part.checked_sub(1) {
-            self.links.send(Parcel::of_gradients(label(before), found), stages.of_part(before))?;
+            self.links.send_gradients(number, before, found)?;
         }
-        match loss {
-            Some(loss) => {
-                let micro_batch = &self.micro_batches[number];
-                self.sums.add(loss, &weights::weights_of(engine.model(), micro_batch), micro_batch.empty)
-            }
-            None => Ok(()),
-        }
+        told.map_or(Ok(()), |(loss, own)| self.sums.add(loss, &own, micro_batch.empty))
     }
 
     fn pass(&mut self, number: usize) -> RunPass<'_, 'a, M> {

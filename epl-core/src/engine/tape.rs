@@ -40,8 +40,8 @@ struct Piece<C> {
 
 /// What is left of a piece's forward.
 enum Left {
-    /// Its graph, and the scalars at its exit; none where the loss is.
-    Graph(Seed),
+    /// Its graph, and the scalars at its exit; none behind the last segment of the model, where the loss is.
+    Graph(Option<Seed>),
     /// What its collectives gave.
     Results(Recording),
 }
@@ -140,7 +140,7 @@ impl<C: Carry> Piece<C> {
         around.forward(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let exit = model.forward_segment(segment, entrance.clone(), batch);
-        let left = Left::Graph(Seed::of(&exit));
+        let left = Left::Graph((segment + 1 < model.segments()).then(|| Seed::of(&exit)));
         (exit, Self { segments: segment..segment + 1, entrance, left })
     }
 
@@ -184,7 +184,7 @@ impl<C: Carry> Piece<C> {
         around.backward(segments.start);
         let root = match start {
             Start::Root(root) => Some(*root),
-            Start::Exit(gradients) => seed.root(gradients),
+            Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
         let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
         let Some(mut gradients) = gradients else {

@@ -10,7 +10,7 @@ use super::config::BertConfig;
 use super::head::BertHead;
 use super::model::Bert;
 use super::names::BertNames;
-use crate::huggingface::{self, Error, Folder, JsonConfig, Reference, Result};
+use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
 
 /// The architecture read here, as `model_type` names it.
 const SUPPORTED: &str = "bert";
@@ -20,23 +20,14 @@ impl BertConfig {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this BERT has not.
+    /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this BERT has not.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
-        let model_type = folder.model_type()?;
-        if model_type != SUPPORTED {
-            return Err(Error::Unsupported {
-                folder: folder.path().to_path_buf(),
-                model_type: model_type.to_string(),
-                supported: SUPPORTED,
-            });
-        }
+        folder.require(SUPPORTED)?;
         let json = folder.config();
         check_variant(json)?;
         let config = read_shape(json)?;
-        match config.validate() {
-            Ok(()) => Ok(config),
-            Err(error) => Err(json.error("model_type", format!("is known, but: {error}"))),
-        }
+        let checked = config.validate();
+        json.checked(config, checked)
     }
 }
 

@@ -68,6 +68,23 @@ impl Folder {
         self.config.text("model_type")
     }
 
+    /// Refuses a folder of another architecture than the one that is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with both names, [`Error::Config`] when `config.json` does not say.
+    pub(crate) fn require(&self, supported: &'static str) -> Result<()> {
+        match self.model_type()? {
+            model_type if model_type == supported => Ok(()),
+            other => Err(self.unsupported(other, supported)),
+        }
+    }
+
+    /// That a folder's architecture is not among those that are read.
+    pub(crate) fn unsupported(&self, model_type: &str, supported: &'static str) -> Error {
+        Error::Unsupported { folder: self.path().to_path_buf(), model_type: model_type.to_string(), supported }
+    }
+
     /// The names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)

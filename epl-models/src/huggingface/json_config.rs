@@ -94,6 +94,14 @@ impl JsonConfig {
         Error::Config { path: self.path.clone(), key: key.to_string(), reason: reason.into() }
     }
 
+    /// A configuration that was read, once its own numbers are checked.
+    pub(crate) fn checked<C>(&self, config: C, checked: epl_core::Result<()>) -> Result<C> {
+        match checked {
+            Ok(()) => Ok(config),
+            Err(error) => Err(self.error("model_type", format!("is known, but: {error}"))),
+        }
+    }
+
     fn get<'a, T>(&'a self, key: &str, kind: &str, as_kind: impl Fn(&'a Value) -> Option<T>) -> Result<T> {
         match self.values.get(key) {
             None => Err(self.error(key, format!("is missing; it should be {kind}"))),

@@ -9,7 +9,7 @@ use super::class_layer::ClassLayer;
 use super::config::{ResNetConfig, ResNetLayer};
 use super::model::ResNet;
 use super::names::ResNetNames;
-use crate::huggingface::{self, Error, Folder, JsonConfig, Reference, Result};
+use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
 use crate::vision::ImageBatch;
 
 /// The architecture read here, as `model_type` names it.
@@ -20,22 +20,13 @@ impl ResNetConfig {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this ResNet has not.
+    /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this ResNet has not.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
-        let model_type = folder.model_type()?;
-        if model_type != SUPPORTED {
-            return Err(Error::Unsupported {
-                folder: folder.path().to_path_buf(),
-                model_type: model_type.to_string(),
-                supported: SUPPORTED,
-            });
-        }
+        folder.require(SUPPORTED)?;
         let json = folder.config();
         let config = read_shape(json)?;
-        match config.validate() {
-            Ok(()) => Ok(config),
-            Err(error) => Err(json.error("model_type", format!("is known, but: {error}"))),
-        }
+        let checked = config.validate();
+        json.checked(config, checked)
     }
 }
 

@@ -13,6 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
+use burn::config::Config;
 use serde::Serialize;
 
 use super::characters::slice;
@@ -22,19 +23,15 @@ use super::{Error, Features, Result};
 /// What `run_squad` writes where no pair of tokens is an answer.
 const NOTHING: &str = "empty";
 
-/// How answers are ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How answers are ranked; by default as BERT does.
+#[derive(Config, Copy, Debug, PartialEq, Eq)]
 pub struct AnswersConfig {
-    /// Answers that are kept, and tokens that are looked at in each window.
+    /// Answers that are kept, and tokens that are looked at in each window. Default: 20
+    #[config(default = 20)]
     pub n_best: usize,
-    /// Pieces in the longest answer.
+    /// Pieces in the longest answer. Default: 30
+    #[config(default = 30)]
     pub longest: usize,
-}
-
-impl Default for AnswersConfig {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// What a model says of one window: a number for every token of its row, with or without the padding.
@@ -60,23 +57,6 @@ pub struct RankedAnswer {
 }
 
 impl AnswersConfig {
-    /// BERT's settings: 20 answers of at most 30 pieces.
-    pub fn new() -> Self {
-        Self { n_best: 20, longest: 30 }
-    }
-
-    /// Answers that are kept.
-    pub fn with_n_best(mut self, n_best: usize) -> Self {
-        self.n_best = n_best;
-        self
-    }
-
-    /// Pieces in the longest answer.
-    pub fn with_longest(mut self, longest: usize) -> Self {
-        self.longest = longest;
-        self
-    }
-
     /// The answers to a question, the best first; never none. `logits` has its windows in their order.
     ///
     /// # Errors

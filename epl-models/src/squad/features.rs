@@ -12,51 +12,27 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn::config::Config;
+
 use super::dataset::{Paragraph, Question, Squad};
 use super::windows::windows;
 use super::{Error, Pieces, Result, WordPiece};
 
-/// How rows are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How rows are made; by default as BERT does.
+#[derive(Config, Copy, Debug, PartialEq, Eq)]
 pub struct FeaturesConfig {
-    /// Tokens in the longest row.
+    /// Tokens in the longest row. Default: 384
+    #[config(default = 384)]
     pub length: usize,
-    /// Pieces of the context from the start of one window to that of the next.
+    /// Pieces of the context from the start of one window to that of the next. Default: 128
+    #[config(default = 128)]
     pub stride: usize,
-    /// Pieces of a question that are read; the rest is cut off, as `run_squad` does.
+    /// Pieces of a question that are read; the rest is cut off, as `run_squad` does. Default: 64
+    #[config(default = 64)]
     pub longest_question: usize,
 }
 
-impl Default for FeaturesConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl FeaturesConfig {
-    /// BERT's settings: rows of 384, windows 128 apart, questions of at most 64 pieces.
-    pub fn new() -> Self {
-        Self { length: 384, stride: 128, longest_question: 64 }
-    }
-
-    /// Tokens in the longest row.
-    pub fn with_length(mut self, length: usize) -> Self {
-        self.length = length;
-        self
-    }
-
-    /// Pieces from one window to the next.
-    pub fn with_stride(mut self, stride: usize) -> Self {
-        self.stride = stride;
-        self
-    }
-
-    /// Pieces of a question that are read.
-    pub fn with_longest_question(mut self, longest_question: usize) -> Self {
-        self.longest_question = longest_question;
-        self
-    }
-
     /// The features of all questions, in the order of the file. A paragraph is cut into pieces once.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use epl_modules::moe::{Capacity, Gate};
 use super::config::{T5Config, T5FeedForward, T5MoeConfig};
 use super::model::T5;
 use super::names::T5Names;
-use crate::huggingface::{self, Error, Folder, JsonConfig, Reference, Result};
+use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
 use crate::text::TokenPair;
 
 /// The architectures read here, as `model_type` names them.
@@ -26,8 +26,8 @@ impl T5Config {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another architecture, [`Error::Config`] for a value that this T5 has not, or that
-    /// the weights contradict, [`Error::Contradiction`] for copies of the embedding that differ.
+    /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this T5 has not, or that
+    /// the weights contradict, [`Error::Contradiction`](huggingface::Error::Contradiction) for copies of the embedding that differ.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
         let json = folder.config();
         match folder.model_type()? {
@@ -37,19 +37,13 @@ impl T5Config {
                 let moe = read_experts(json, &shape)?;
                 shape.with_moe(Some(moe)).check(json)
             }
-            other => Err(Error::Unsupported {
-                folder: folder.path().to_path_buf(),
-                model_type: other.to_string(),
-                supported: SUPPORTED,
-            }),
+            other => Err(folder.unsupported(other, SUPPORTED)),
         }
     }
 
     fn check(self, json: &JsonConfig) -> Result<Self> {
-        match self.validate() {
-            Ok(()) => Ok(self),
-            Err(error) => Err(json.error("model_type", format!("is known, but: {error}"))),
-        }
+        let checked = self.validate();
+        json.checked(self, checked)
     }
 }
 

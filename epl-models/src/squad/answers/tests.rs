@@ -95,7 +95,7 @@ fn padding_changes_nothing() {
     let rows = (row(8, &[(3, 4.0)]), row(8, &[(4, 2.0)]));
     let longer = |row: &[f32]| [row, &[f32::NAN, 99.0, 99.0]].concat();
     let padded = (longer(&rows.0), longer(&rows.1));
-    let config = AnswersConfig::default();
+    let config = AnswersConfig::new();
     assert_eq!(ranked(config, &features, &[padded]), ranked(config, &features, &[rows]));
 }
 

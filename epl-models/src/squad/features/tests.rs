@@ -100,7 +100,7 @@ fn what_cannot_be_made_is_refused() {
     assert!(message(config(68, 3, usize::MAX), &file).contains("a row of 68 tokens"));
     let said = message(FeaturesConfig::new(), &squad(" \u{200b}\n", "x", &[]));
     assert!(said.contains(r#"question "q1": its context has no piece"#), "{said}");
-    let features = features(FeaturesConfig::default(), &file);
+    let features = features(FeaturesConfig::new(), &file);
     assert!(features.positions(0).unwrap_err().to_string().contains(r#"question "q1" has no answer"#));
     assert!(features.row(1).unwrap_err().to_string().contains("has 1 window(s), so there is no window 1"));
     let said = features.row(0).unwrap().padded(13, 0).unwrap_err().to_string();
