@@ -99,6 +99,8 @@ fn results_lie_on_the_autodiff_device_of_untracked_inputs() {
 #[cfg(feature = "ndarray")]
 #[allow(deprecated, reason = "the only other backend that runs without a device")]
 fn another_backend_than_flex() {
+    use burn::tensor::{Bool, BoolStore};
+
     for device in [Device::ndarray(), Device::ndarray().autodiff()] {
         run_ranks(3, |group| {
             for started in [false, true] {
