@@ -76,6 +76,7 @@ pub mod differentiable;
 mod layout;
 pub mod local;
 pub mod dry;
+mod memory;
 pub mod testing;
 
 pub use autodiff::{VjpInputs, custom_vjp};
@@ -83,6 +84,7 @@ pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
+pub use memory::{CountingAllocator, ThreadMemory};
 pub use operation::{Call, Operation, ReduceOp};
 pub use pending::Pending;
 pub use per_member::PerMember;

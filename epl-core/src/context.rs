@@ -122,13 +122,33 @@ struct State {
     /// Whether what is run was run before.
     replay: bool,
     calls: HashMap<u64, Calls>,
-    /// The segment in which each layer that draws random numbers is called, over all passes.
-    homes: HashMap<u64, usize>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     shardings: HashMap<ParamId, Sharding>,
     scopes: Scopes,
+}
+
+/// Where a pass is: what the layers' random numbers depend on.
+pub(crate) struct Moment {
+    pass: Pass,
+    segment: (usize, u64),
+    calls: HashMap<u64, Calls>,
+    replay: bool,
+}
+
+/// Moves a context back, also when what was run unwinds.
+struct Back<'a> {
+    context: &'a Context,
+    now: Option<Moment>,
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        if let Some(now) = self.now.take() {
+            self.context.move_to(now);
+        }
+    }
 }
 
 impl Context {
@@ -151,7 +171,6 @@ impl Context {
             segment: (0, 0),
             replay: false,
             calls: HashMap::new(),
-            homes: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
@@ -265,12 +284,12 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Unwinds when it was called in another segment on this rank: it would do the same again in both.
+    /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
     pub fn call_number(&self, layer: u64) -> u64 {
         let mut state = self.state();
         let segment = state.segment;
-        let home = *state.homes.entry(layer).or_insert(segment.0);
         let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
+        let home = calls.segment.0;
         if calls.segment != segment {
             *calls = Calls { segment, count: 0 };
         }
@@ -351,6 +370,32 @@ impl Context {
         state.outputs.next_pass();
     }
 
+    /// Where the current pass is.
+    pub(crate) fn moment(&self) -> Moment {
+        let state = self.state();
+        Moment { pass: state.pass.clone(), segment: state.segment, calls: state.calls.clone(), replay: state.replay }
+    }
+
+    /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.
+    pub(crate) fn at<T>(&self, moment: Moment, f: impl FnOnce() -> T) -> T {
+        let now = self.move_to(Moment { replay: true, ..moment });
+        let back = Back { context: self, now: Some(now) };
+        let value = f();
+        drop(back);
+        value
+    }
+
+    /// Returns where the pass was.
+    fn move_to(&self, Moment { pass, segment, calls, replay }: Moment) -> Moment {
+        let mut state = self.state();
+        Moment {
+            pass: core::mem::replace(&mut state.pass, pass),
+            segment: core::mem::replace(&mut state.segment, segment),
+            calls: core::mem::replace(&mut state.calls, calls),
+            replay: core::mem::replace(&mut state.replay, replay),
+        }
+    }
+
     /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
     /// (metrics, outputs, running statistics) has been told.
     pub fn is_replay(&self) -> bool {
@@ -409,7 +454,6 @@ impl Context {
     pub(crate) fn forget_model(&self) {
         let mut state = self.state();
         state.layers.clear();
-        state.homes.clear();
         state.shardings.clear();
         state.scopes = Scopes::default();
     }

@@ -11,9 +11,9 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
 use super::parcel::{Label, Parcel};
-use super::tape::CarryGradients;
 use crate::carry::Carry;
 use crate::error::{Error, Result};
+use crate::graph::CarryGradients;
 use crate::pipeline::Stages;
 
 /// How many numbers of a header travel with its length; most have no more.

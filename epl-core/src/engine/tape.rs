@@ -16,14 +16,13 @@
 //! as above, when its backward is due; its collectives then give what they gave before.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::backend::DispatchTensor;
 use burn::tensor::{Gradients, Tensor};
-use epl_comm::{Recording, custom_vjp};
+use epl_comm::Recording;
 
-use crate::carry::{Carry, CarryMapper};
+use crate::carry::Carry;
 use crate::error::Result;
+use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::segment::Segmented;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
@@ -53,9 +52,6 @@ pub(crate) enum Start {
     /// At the exit of the last segment, whose gradients are these.
     Exit(CarryGradients),
 }
-
-/// The gradients of a carry's tensors, in the carry's order.
-pub(crate) type CarryGradients = Vec<Option<DispatchTensor>>;
 
 /// What happens around the segments of a pass.
 pub(crate) trait Around {
@@ -192,104 +188,8 @@ impl<C: Carry> Piece<C> {
             around.gradients(segments.start, None)?;
             return Ok(CarryGradients::new());
         };
-        let mut collect = Collect { gradients: &mut gradients, found: CarryGradients::new() };
-        let _ = entrance.map(|carry| carry.map(&mut collect));
-        let found = collect.found;
+        let found = entrance.map_or_else(CarryGradients::new, |carry| collect(carry, None::<&M>, &mut gradients));
         around.gradients(segments.start, Some(gradients))?;
         Ok(found)
-    }
-}
-
-/// Takes a tensor out of its graph; it stays on the device with autodiff.
-struct Untrack;
-
-impl CarryMapper for Untrack {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match tensor.is_autodiff() {
-            true => Tensor::from_inner(tensor.inner()),
-            false => tensor,
-        }
-    }
-}
-
-/// Detaches a tensor and tracks it as a leaf of the next graph.
-struct Track;
-
-impl CarryMapper for Track {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match tensor.is_autodiff() {
-            true => tensor.detach().require_grad(),
-            false => tensor,
-        }
-    }
-}
-
-/// Takes the gradients of an entrance's leaves.
-struct Collect<'a> {
-    gradients: &'a mut Gradients,
-    found: CarryGradients,
-}
-
-impl CarryMapper for Collect<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let gradient = if tensor.is_autodiff() { tensor.grad_remove(self.gradients) } else { None };
-        self.found.push(gradient.map(Tensor::into_dispatch));
-        tensor
-    }
-}
-
-/// Scalars whose backward hands gradients to the tensors of a carry, which come later. The carry itself may be dropped
-/// until then.
-pub(crate) struct Seed(Vec<Option<Scalar>>);
-
-/// None for a tensor that is not tracked.
-struct Scalar {
-    root: Tensor<1>,
-    /// What its backward hands on.
-    gradient: Arc<Mutex<Option<DispatchTensor>>>,
-}
-
-impl Seed {
-    /// The scalars of a carry's tensors.
-    pub fn of<C: Carry>(carry: &C) -> Self {
-        let mut seed = Self(Vec::new());
-        let _ = carry.clone().map(&mut seed);
-        seed
-    }
-
-    /// The sum of the scalars of those tensors that have a gradient; none if no tracked one has.
-    pub fn root(self, gradients: CarryGradients) -> Option<Tensor<1>> {
-        assert!(
-            gradients.is_empty() || gradients.len() == self.0.len(),
-            "a carry has as many tensors at its exit as at the next entrance"
-        );
-        let seeded = |(scalar, gradient): (Option<Scalar>, Option<DispatchTensor>)| {
-            let (Scalar { root, gradient: place }, gradient) = scalar.zip(gradient)?;
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
-            Some(root)
-        };
-        self.0.into_iter().zip(gradients).filter_map(seeded).reduce(|sum, root| sum + root)
-    }
-}
-
-impl CarryMapper for Seed {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0.push(tensor.is_tracked().then(|| Scalar::of(tensor.clone())));
-        tensor
-    }
-}
-
-impl Scalar {
-    fn of<const D: usize>(tensor: Tensor<D>) -> Self {
-        let gradient = Arc::new(Mutex::new(None));
-        let (shape, place) = (tensor.shape(), gradient.clone());
-        let take = move || place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let root = custom_vjp(
-            (tensor,),
-            |(tensor,)| (Tensor::<1>::zeros([1], &tensor.device()).cast(tensor.dtype()), ()),
-            // Another stage sends a gradient in a row.
-            move |(), _| (take().map(|gradient| Tensor::<D>::from_dispatch(gradient).reshape(shape.clone())),),
-        );
-        Self { root, gradient }
     }
 }

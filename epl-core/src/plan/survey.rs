@@ -11,6 +11,7 @@ use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
 use crate::segment::Segmented;
+use crate::stateful::Remembers;
 
 /// What a survey of a model found.
 pub(crate) struct Survey {
@@ -52,8 +53,6 @@ impl Survey {
     }
 }
 
-/// Layers of Burn that draw from the shared generator, or whose statistics depend on the layout.
-const UNSEEDED: [&str; 2] = ["Struct:Dropout", "Struct:GaussianNoise"];
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
@@ -186,12 +185,10 @@ impl Surveyor<'_> {
 impl ModuleVisitor for Surveyor<'_> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         let path = || self.path.join(".");
-        if UNSEEDED.contains(&container_type) && name == "training" {
-            let path = path();
-            self.unseeded.push(path);
-        } else if container_type == "Struct:BatchNorm" && name == "gamma" {
-            let path = path();
-            self.batch_norms.push(path);
+        match Remembers::of(container_type, name) {
+            Some(Remembers::Generator) => self.unseeded.push(path()),
+            Some(Remembers::Statistics) => self.batch_norms.push(path()),
+            None => {}
         }
         self.path.push(name.to_string());
         if container_type.ends_with("Embedding") && name == TABLE {
