@@ -226,7 +226,7 @@ fn step(forward: Forward, recompute: bool) -> (f64, f64) {
     let mut config = config(1, 2, 1);
     if recompute {
         config.gradient_checkpoint.r#type = epl::config::CheckpointType::Collection;
-        config.gradient_checkpoint.kept = Some(vec![0, 1]);
+        config.gradient_checkpoint.kept = Some(vec!["0".into(), "1".into()]);
     }
     let reports = launch(&config, |epl| {
         let mut engine = Engine::build(&epl, |at| chain(at, forward), &SgdConfig::new())?;

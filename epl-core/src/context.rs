@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
-use epl_comm::{ProcessGroup, Trace};
+use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
@@ -177,6 +177,10 @@ impl Context {
             shardings: HashMap::new(),
             scopes: Scopes::default(),
         };
+        if let Some(trace) = &trace {
+            let rank = world.global(world.rank());
+            trace.name(rank, mesh.coordinate(rank.0).to_string());
+        }
         let groups = Groups::new(world, &mesh)?;
         let shared = Shared { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared), part: Part::Mesh })
@@ -424,8 +428,25 @@ impl Context {
     /// Writes a mark into the trace, if there is one.
     pub fn mark(&self, what: &str) {
         if let Some(trace) = &self.shared.trace {
-            trace.mark(self.world().global(self.world().rank()), what);
+            trace.mark(self.rank(), what);
         }
+    }
+
+    /// Says in the trace, if there is one that is switched on, that this rank does something until the result is dropped.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, what: impl FnOnce() -> String) -> Option<Span> {
+        self.shared.trace.as_ref()?.span(self.rank(), what)
+    }
+
+    /// Switches this rank's trace, if there is one.
+    pub(crate) fn switch_trace(&self, on: bool) {
+        if let Some(trace) = &self.shared.trace {
+            trace.switch(on);
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.world().global(self.world().rank())
     }
 
     /// A number that no other layer of the model has, the same in every layout.

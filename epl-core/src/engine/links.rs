@@ -5,6 +5,7 @@
 //! the sender's actions, which need not be the receiver's.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use burn::tensor::kind::Autodiff;
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -26,12 +27,13 @@ pub(crate) struct Links<'a> {
     device: &'a Device,
     arrived: HashMap<Label, Parcel>,
     sent: VecDeque<Pending<()>>,
+    waited: Duration,
 }
 
 impl<'a> Links<'a> {
     /// Ways among the members of `group`, whose numbers are those of the stages. What is received lies on `device`.
     pub fn new(stages: &'a Stages, group: &'a ProcessGroup, device: &'a Device) -> Self {
-        Self { stages, group, device, arrived: HashMap::new(), sent: VecDeque::new() }
+        Self { stages, group, device, arrived: HashMap::new(), sent: VecDeque::new(), waited: Duration::ZERO }
     }
 
     /// Waits for the carry with which a micro-batch enters a part; none for the first part, which begins with the batch.
@@ -72,13 +74,20 @@ impl<'a> Links<'a> {
         self.free_sent()
     }
 
+    /// How long this rank has waited for parcels.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
     /// Waits for a parcel from a stage.
     fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
         loop {
             if let Some(parcel) = self.arrived.remove(&label) {
                 return Ok(parcel);
             }
+            let begun = Instant::now();
             let parcel = self.next(from)?;
+            self.waited += begun.elapsed();
             self.free_sent()?;
             self.arrived.insert(parcel.label, parcel);
         }

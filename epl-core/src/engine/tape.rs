@@ -55,8 +55,8 @@ pub(crate) enum Start {
 
 /// What happens around the segments of a pass.
 pub(crate) trait Around {
-    /// Before a segment's forward.
-    fn forward(&mut self, segment: usize);
+    /// Runs a segment's forward.
+    fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
     /// Runs a forward for the first time, and keeps what its collectives give.
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording);
@@ -64,8 +64,8 @@ pub(crate) trait Around {
     /// Runs a forward again, with what its collectives gave.
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T>;
 
-    /// Before a segment's backward.
-    fn backward(&mut self, segment: usize);
+    /// Runs a segment's backward.
+    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
     /// The gradients that a segment's backward left, as they become final; none where nothing asks for one.
     fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()>;
@@ -133,9 +133,8 @@ impl<C: Carry> Piece<C> {
         carry: Option<C>,
         around: &mut impl Around,
     ) -> (C, Self) {
-        around.forward(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
-        let exit = model.forward_segment(segment, entrance.clone(), batch);
+        let exit = around.forward(segment, || model.forward_segment(segment, entrance.clone(), batch));
         let left = Left::Graph((segment + 1 < model.segments()).then(|| Seed::of(&exit)));
         (exit, Self { segments: segment..segment + 1, entrance, left })
     }
@@ -152,8 +151,8 @@ impl<C: Carry> Piece<C> {
         let mut carry = entrance.clone();
         let ((), results) = around.first(|around| {
             for segment in segments.clone() {
-                around.forward(segment);
-                carry = Some(untracked.forward_segment(segment, carry.take(), batch));
+                let entrance = carry.take();
+                carry = Some(around.forward(segment, || untracked.forward_segment(segment, entrance, batch)));
             }
         });
         (carry.expect("a run has at least one segment"), Self { segments, entrance, left: Left::Results(results) })
@@ -177,12 +176,12 @@ impl<C: Carry> Piece<C> {
                 return tape.backward(model, batch, start, around);
             }
         };
-        around.backward(segments.start);
         let root = match start {
             Start::Root(root) => Some(*root),
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
-        let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        let root = root.filter(Tensor::is_tracked);
+        let gradients = around.backward(segments.start, || root.map(|root| root.backward()));
         let Some(mut gradients) = gradients else {
             // Nothing in this segment, nor before it, asks for a gradient.
             around.gradients(segments.start, None)?;

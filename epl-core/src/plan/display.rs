@@ -3,7 +3,6 @@
 use core::fmt::{Display, Formatter, Result};
 
 use super::{Origin, ParamRecord, Plan};
-use crate::pipeline::{Cost, simulate};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -24,7 +23,11 @@ impl Display for Plan {
             self.fmt_stages(f)?;
         }
         for run in &self.recompute {
-            writeln!(f, "  segments {}..{}: only what enters is kept; run again in backward", run.start, run.end)?;
+            let names = self.segment_names[run.clone()].join(", ");
+            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
+        }
+        if let Some(bytes) = self.recompute_budget {
+            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
         }
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
         for record in &self.records {
@@ -72,9 +75,7 @@ impl Plan {
     fn fmt_stages(&self, f: &mut Formatter<'_>) -> Result {
         writeln!(f, "  {}", self.stages)?;
         writeln!(f, "  {}, {} micro-batches:", self.schedule, self.micro_batches)?;
-        let costs = vec![Cost::USUAL; self.stages.parts().len()];
-        let verified = self.schedule.verified(self.stages.count(), self.micro_batches);
-        match verified.and_then(|verified| simulate(&verified, &costs)) {
+        match self.timeline() {
             Ok(timeline) => timeline.to_string().lines().try_for_each(|line| writeln!(f, "    {line}")),
             Err(error) => writeln!(f, "    {error}"),
         }

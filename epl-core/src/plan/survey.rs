@@ -10,6 +10,7 @@ use super::record::{Cut, Origin, ParamRecord};
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
+use crate::scopes::Owners;
 use crate::segment::Segmented;
 use crate::stateful::Remembers;
 
@@ -56,9 +57,8 @@ impl Survey {
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
-/// Surveys a model: one record a parameter, in the module's order. `owners` are the task graphs of those that were made
-/// in a scope.
-pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &HashMap<ParamId, usize>) -> Result<Survey> {
+/// Surveys a model: one record a parameter, in the module's order.
+pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners) -> Result<Survey> {
     let mut surveyor = Surveyor {
         context,
         owners,
@@ -87,7 +87,7 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &HashMa
     for record in &mut records {
         record.segments = segments_of(model, &record.name)?;
     }
-    check_owned(&records, owners)?;
+    check_owned(&records, &owners.graphs)?;
     Ok(Survey { records, unseeded_layers: unseeded, batch_norms })
 }
 
@@ -117,8 +117,7 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 
 struct Surveyor<'a> {
     context: &'a Context,
-    /// The task graphs of the parameters that were made in a scope.
-    owners: &'a HashMap<ParamId, usize>,
+    owners: &'a Owners,
     path: Vec<String>,
     /// The path's length inside an embedding's table.
     table: Option<usize>,
@@ -164,7 +163,8 @@ impl Surveyor<'_> {
             segments: Vec::new(),
             stages: Vec::new(),
             held: true,
-            task_graph: self.owners.get(&param.id).copied(),
+            task_graph: self.owners.graphs.get(&param.id).copied(),
+            layer_idx: self.owners.layers.get(&param.id).copied(),
             sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };
