@@ -22,13 +22,7 @@ impl Display for Plan {
         if self.stages.count() > 1 {
             self.fmt_stages(f)?;
         }
-        for run in &self.recompute {
-            let names = self.segment_names[run.clone()].join(", ");
-            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
-        }
-        if let Some(bytes) = self.recompute_budget {
-            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
-        }
+        self.fmt_recomputation(f)?;
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
         for record in &self.records {
             write!(f, "  {:width$}  {}", record.name, Line(record))?;
@@ -71,6 +65,18 @@ impl Display for Plan {
 }
 
 impl Plan {
+    /// What is run again in backward.
+    fn fmt_recomputation(&self, f: &mut Formatter<'_>) -> Result {
+        for run in &self.recompute {
+            let names = self.segment_names[run.clone()].join(", ");
+            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
+        }
+        if let Some(bytes) = self.recompute_budget {
+            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
+        }
+        Ok(())
+    }
+
     /// The stages, and the timeline of a step in which a backward takes as long as two forwards.
     fn fmt_stages(&self, f: &mut Formatter<'_>) -> Result {
         writeln!(f, "  {}", self.stages)?;
