@@ -60,6 +60,9 @@ pub struct Args {
     /// Go on from the latest checkpoint in --out
     #[arg(long, requires = "out")]
     pub resume: bool,
+    /// Write what every rank does when, in some steps, to this file, for Perfetto
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
     /// Print the plan and stop
     #[arg(long)]
     pub plan: bool,
@@ -78,7 +81,10 @@ const SQUAD: &str = include_str!("squad.toml");
 /// How often a file of questions is gone through.
 const EPOCHS: usize = 2;
 
-const STAGES: &str = "dist.pipeline_parallel_size";
+/// Stages that are chosen, and how many.
+const STAGES: [&str; 2] = ["auto.auto_parallel", "pipeline.num_stages"];
+/// The other way to say how many.
+const SIZE: &str = "dist.pipeline_parallel_size";
 
 impl Args {
     /// This program's settings < environment < `--set` < the other flags. Where nothing is said of the schedule, a file of
@@ -87,9 +93,12 @@ impl Args {
         let (defaults, name) = if self.data.is_some() { (SQUAD, "squad.toml") } else { (SAMPLE, "sample.toml") };
         let layers = Layers::new().toml(defaults, Path::new(name))?.process_environment()?;
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
-        let mut config = layers.flags([(STAGES, self.stages), ("train.steps", self.steps)])?.resolve()?;
-        if !config.is_given(STAGES) {
-            config.set(STAGES, 2)?;
+        let layers = layers.flags([(STAGES[0], self.stages.map(|_| true))])?.flags([(STAGES[1], self.stages)])?;
+        let layers = layers.flags([("train.steps", self.steps)])?.flags([("profile.trace", self.trace.as_ref())])?;
+        let mut config = layers.resolve()?;
+        if ![STAGES[0], STAGES[1], SIZE].iter().any(|key| config.is_given(key)) {
+            config.set(STAGES[0], true)?;
+            config.set(STAGES[1], 2)?;
         }
         if !config.is_given("schedule.steps") {
             let batch = config.train.global_batch_size.unwrap_or(1);

@@ -77,6 +77,9 @@ pub struct Args {
     /// Go on from the latest checkpoint in --out
     #[arg(long, requires = "out")]
     pub resume: bool,
+    /// Write what every rank does when, in some steps, to this file, for Perfetto
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
     /// Print the plan and stop
     #[arg(long)]
     pub plan: bool,
@@ -90,12 +93,8 @@ const CORPUS: &str = include_str!("corpus.toml");
 const VALIDATED: &str = "[train]\neval_every = 500\n";
 
 /// The layout. Where the user says nothing of it: two ranks, attention replicated, experts divided over both.
-const MESH: [&str; 4] = [
-    "dist.data_parallel_size",
-    "dist.tensor_parallel_size",
-    "dist.expert_parallel_size",
-    "dist.pipeline_parallel_size",
-];
+const MESH: [&str; 4] =
+    ["dist.data_parallel_size", "dist.tensor_parallel_size", "dist.expert_parallel_size", "pipeline.num_stages"];
 
 impl Args {
     /// Whether a parallel corpus is given.
@@ -115,9 +114,12 @@ impl Args {
         }
         let sizes = [self.data.or(self.ranks), self.tensor, self.expert, self.stages];
         let layers = layers.process_environment()?.command_line(&self.settings)?.flags(MESH.into_iter().zip(sizes))?;
+        // Of stages it is said that they are chosen, and how many.
+        let layers = layers.flags([("auto.auto_parallel", self.stages.map(|_| true))])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
+        let layers = layers.flags([("profile.trace", self.trace.as_ref())])?;
         let mut config = layers.resolve()?;
-        if !MESH.iter().any(|key| config.is_given(key)) {
+        if !MESH.iter().chain(&["dist.pipeline_parallel_size"]).any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
             config.set("dist.expert_parallel_size", 2)?;
         }
