@@ -25,11 +25,11 @@ impl<M: Segmented> Engine<M> {
         let model = self.model().valid();
         let mut sums = TermSums::default();
         let device = self.device.clone().without_autodiff();
-        let mut links = Links::new(&self.plan.stages, self.lanes.stages(), &device);
+        let mut links = self.links(&device);
         let (mut weights, mut count) = (TermWeights::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
         while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
-            weights::check_stages(core::slice::from_ref(&micro_batch), self.lanes.stages())?;
+            links.expect(count, core::slice::from_ref(&micro_batch))?;
             let own = weights::weights_of(&model, &micro_batch);
             weights = weights.plus(own.clone())?;
             let loss = caught(|| self.forward(&model, &micro_batch, count, &mut links))?;
