@@ -9,7 +9,7 @@ use std::sync::Once;
 use burn::tensor::{Device, FloatDType};
 use epl::Strategy;
 use epl::config::PipelineStrategy::{PreferBackward, PreferBackwardOptimizer, PreferForward};
-use widths::{Case, run};
+use widths::{Case, Tied};
 
 fn double() {
     static ONCE: Once = Once::new();
@@ -84,7 +84,7 @@ fn tied_over_widths() {
     for (scopes, ranks) in
         [([replicate(2), replicate(1)], 6), ([replicate(2), split(2)], 8), ([replicate(2), replicate(2)], 4)]
     {
-        assert_parity(&Case { tied: true, ..Case::new(ranks, &scopes, 11, 3) });
+        assert_parity(&Case { tied: Some(Tied::Linear), ..Case::new(ranks, &scopes, 11, 3) });
     }
 }
 
@@ -96,16 +96,4 @@ fn batch_norm_over_the_devices_of_a_stage() {
             assert_parity(&Case { norm: true, ..Case::new(ranks, &scopes, rows, 1) });
         }
     }
-}
-
-fn refused(case: &Case) -> String {
-    double();
-    run(case).expect_err("it does not fit").to_string()
-}
-
-#[test]
-fn a_divided_weight_is_not_tied_over_widths() {
-    let case = Case { tied: true, ..Case::new(3, &[split(2), replicate(1)], 4, 1) };
-    let error = refused(&case);
-    assert!(error.contains("body.linear"), "{error}");
 }

@@ -1,6 +1,9 @@
 //! A model of four segments in two or three scopes, trained for three steps, evaluated, saved and run as a whole, compared
 //! with the same model on one rank.
 
+// Each test binary uses its part of this.
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -68,6 +71,22 @@ pub struct Net {
     context: Context,
 }
 
+impl Net {
+    /// The logits of all classes, from what the third segment returned.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        self.rest.1.logits(hidden)
+    }
+}
+
+/// What two stages use.
+#[derive(Clone, Copy)]
+pub enum Tied {
+    /// A layer that every device holds whole.
+    Linear,
+    /// One that a split divides.
+    Mlp,
+}
+
 /// A model, what it is laid out on, and its data.
 #[derive(Clone)]
 pub struct Case {
@@ -79,8 +98,8 @@ pub struct Case {
     pub schedule: PipelineStrategy,
     /// The segments whose entrance is kept, where they are recomputed.
     pub kept: Option<Vec<usize>>,
-    /// Whether the second stage uses a layer of the first.
-    pub tied: bool,
+    /// A layer of the first stage that the second one uses, too.
+    pub tied: Option<Tied>,
     /// Whether there is a batch norm, whose statistics cross the devices of a stage.
     pub norm: bool,
 }
@@ -89,7 +108,7 @@ impl Case {
     pub fn new(ranks: usize, scopes: &[Strategy], rows: usize, micro_batches: usize) -> Self {
         let schedule = PipelineStrategy::PreferBackward;
         let scopes = scopes.to_vec();
-        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: false, norm: false }
+        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: None, norm: false }
     }
 
     /// The same on one rank, in one micro-batch.
@@ -100,6 +119,7 @@ impl Case {
     pub fn config(&self) -> Config {
         let mut config = Config::new().with("cluster.ranks", self.ranks).expect("an option");
         (config.train.seed, config.train.clip_norm) = (7, Some(0.5));
+        config.communication.check_order = true;
         (config.pipeline.num_micro_batch, config.pipeline.strategy) = (self.micro_batches, self.schedule);
         if let Some(kept) = &self.kept {
             config.gradient_checkpoint.r#type = CheckpointType::Collection;
@@ -141,8 +161,12 @@ impl Case {
     }
 }
 
-fn chain(net: Net, tied: bool) -> Chain<Net, Batch, Tensor<2>> {
-    let tied_fields: &[&str] = if tied { &["rest.0", "body.linear"] } else { &["rest.0"] };
+fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
+    let third: &[&str] = match tied {
+        None => &["rest.0"],
+        Some(Tied::Linear) => &["rest.0", "body.linear"],
+        Some(Tied::Mlp) => &["rest.0", "body.mlp"],
+    };
     Chain::of(net)
         .first(&["body.linear", "body.norm"], |net: &Net, (inputs, _): &Batch| {
             let hidden = tanh(net.body.linear.forward(inputs.clone()));
@@ -154,8 +178,12 @@ fn chain(net: Net, tied: bool) -> Chain<Net, Batch, Tensor<2>> {
             net.context.output("hidden", hidden.clone());
             hidden
         })
-        .then(tied_fields, move |net, hidden, _| {
-            let hidden = if tied { tanh(net.body.linear.forward(hidden)) } else { hidden };
+        .then(third, move |net, hidden, _| {
+            let hidden = match tied {
+                None => hidden,
+                Some(Tied::Linear) => tanh(net.body.linear.forward(hidden)),
+                Some(Tied::Mlp) => net.body.mlp.forward(hidden),
+            };
             let hidden = tanh(net.rest.0.linear.forward(hidden.clone())) + net.rest.0.mlp.forward(hidden);
             // A mean by a product: Burn's own rounds to f32.
             let mean = hidden.clone().powi_scalar(2).sum_dim(0) * (1.0 / hidden.dims()[0] as f64);
@@ -163,9 +191,7 @@ fn chain(net: Net, tied: bool) -> Chain<Net, Batch, Tensor<2>> {
             net.context.output("own", hidden.clone().sum_dim(0));
             hidden
         })
-        .then(&["rest.1"], |net, hidden, (_, classes)| {
-            net.rest.1.forward_loss(hidden, classes.clone()).reshape([1, 1])
-        })
+        .then(&["rest.1"], |net, hidden, (_, classes)| net.rest.1.forward_loss(hidden, classes.clone()).reshape([1, 1]))
         .mean_loss(|sum, (_, classes)| sum.reshape([1]) * (1.0 / classes.dims()[0] as f64))
 }
 
@@ -253,7 +279,7 @@ fn train(epl: &Epl, case: &Case) -> epl::Result<Outcome> {
     let (inputs, _) = rows(0..5, &device.clone().without_autodiff());
     let batch = (inputs, Tensor::zeros([5], &device.clone().without_autodiff()));
     let hidden = (0..3).fold(None, |carry, segment| Some(model.forward_segment(segment, carry, &batch)));
-    let whole = model.model.rest.1.logits(hidden.expect("three segments were run")).into_data();
+    let whole = model.model.logits(hidden.expect("three segments were run")).into_data();
     Ok(Outcome {
         reports,
         eval: (eval.loss, eval.outputs),

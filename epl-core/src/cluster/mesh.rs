@@ -77,11 +77,7 @@ impl Mesh {
     /// # Errors
     ///
     /// More ranks than a mesh can have.
-    pub(crate) fn of_stages(
-        stages: Vec<(MeshSizes, Vec<usize>)>,
-        replicas: usize,
-        order: RankOrder,
-    ) -> Result<Self> {
+    pub(crate) fn of_stages(stages: Vec<(MeshSizes, Vec<usize>)>, replicas: usize, order: RankOrder) -> Result<Self> {
         let sizes = stages[0].0;
         if stages.iter().any(|(other, _)| *other != sizes) {
             let block = |(sizes, ranks)| Block::new(sizes, order, ranks);

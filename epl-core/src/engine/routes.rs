@@ -99,7 +99,8 @@ impl Routes {
         }
         let piece = |from: usize| {
             let place = |sample: &u64| samples.iter().position(|own| own == sample);
-            let shared = held[from].samples.iter().enumerate().filter_map(|(theirs, sample)| Some((theirs, place(sample)?)));
+            let shared =
+                held[from].samples.iter().enumerate().filter_map(|(theirs, sample)| Some((theirs, place(sample)?)));
             let (theirs, mine): (Vec<usize>, Vec<usize>) = shared.unzip();
             Piece { from, theirs, mine }
         };

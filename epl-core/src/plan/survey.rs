@@ -57,9 +57,9 @@ impl Survey {
         let of = |record: &&ParamRecord| record.name.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
         let graph = self.records.iter().find(of).and_then(|record| record.task_graph);
         // Where stages have different widths, each task graph is one.
-        graph.filter(|_| context.mesh().is_bridged()).map_or(context.data().size(), |stage| {
-            context.mesh().sizes_in(stage).along(Axis::Data)
-        })
+        graph
+            .filter(|_| context.mesh().is_bridged())
+            .map_or(context.data().size(), |stage| context.mesh().sizes_in(stage).along(Axis::Data))
     }
 }
 
