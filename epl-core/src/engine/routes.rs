@@ -13,7 +13,7 @@
 //! A member without a sample runs a stand-in. It enters the next part with a row of somebody else's, and gets of its own
 //! no gradient back but the word which tensors have one: so its backward makes the collectives that the others' make.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use epl_comm::ProcessGroup;
 
@@ -34,6 +34,15 @@ struct Held {
     rows: usize,
     /// Of every row its sample; none of a stand-in.
     samples: Vec<u64>,
+    /// The row of each sample.
+    places: HashMap<u64, usize>,
+}
+
+impl Held {
+    fn new(rows: usize, samples: Vec<u64>) -> Self {
+        let places = samples.iter().enumerate().map(|(row, sample)| (*sample, row)).collect();
+        Self { rows, samples, places }
+    }
 }
 
 /// Some rows of one member that another one gets.
@@ -71,7 +80,7 @@ impl Routes {
         let mut next = |member: usize| told[member].next().unwrap_or(0);
         let mut held = |member: usize| {
             let (rows, samples) = (next(member) as usize, next(member));
-            Held { rows, samples: (0..samples).map(|_| next(member).cast_unsigned()).collect() }
+            Held::new(rows, (0..samples).map(|_| next(member).cast_unsigned()).collect())
         };
         let members = 0..group.size();
         let micro_batches = micro_batches.iter().map(|_| members.clone().map(&mut held).collect()).collect();
@@ -91,14 +100,14 @@ impl Routes {
         let held = self.of(micro_batch);
         let place = (member - own.members.start) % stage.copies;
         let others = || stage.members.clone().skip(place).step_by(stage.copies);
-        let Held { rows, samples } = &held[member];
+        let Held { rows, samples, places } = &held[member];
         if samples.is_empty() {
             let from = others().find(|other| !held[*other].samples.is_empty()).unwrap_or(stage.members.start + place);
             let mine: Vec<usize> = if backward { Vec::new() } else { (0..*rows).collect() };
             return vec![Piece { from, theirs: vec![0; mine.len()], mine }];
         }
         let piece = |from: usize| {
-            let place = |sample: &u64| samples.iter().position(|own| own == sample);
+            let place = |sample| places.get(sample).copied();
             let shared =
                 held[from].samples.iter().enumerate().filter_map(|(theirs, sample)| Some((theirs, place(sample)?)));
             let (theirs, mine): (Vec<usize>, Vec<usize>) = shared.unzip();
@@ -177,7 +186,8 @@ fn samples_of(held: &[Held], width: &Width, number: usize, stage: usize) -> Resu
         if let Some(sample) = samples.iter().find(|sample| !all.insert(**sample)) {
             return Err(Error::invalid(format!(
                 "micro-batch {number} has sample {sample} twice in stage {stage}; rows that go to a stage of another width \
-                 are told apart by the numbers of their samples: give each its own"
+                 are told apart by the numbers of their samples: give each sample its own, and each device rows of its own \
+                 (`Share::of`)"
             )));
         }
     }
@@ -194,7 +204,7 @@ mod tests {
     }
 
     fn routes(samples: [&[u64]; 4]) -> Routes {
-        let held = samples.map(|samples| Held { rows: samples.len().max(1), samples: samples.to_vec() });
+        let held = samples.map(|samples| Held::new(samples.len().max(1), samples.to_vec()));
         Routes { first: 3, micro_batches: vec![held.into()] }
     }
 
