@@ -12,6 +12,7 @@ use epl::comm::{EventKind, Operation, Trace};
 use epl::data::{Share, ShuffledSampler, TrainData, ValidData, micro_batches};
 use epl::evaluate::{Accuracy, Classified, Evaluator};
 use epl::prelude::*;
+use epl::testing::largest_error;
 use epl::{launch_dry, launch_traced};
 use widths::{Batch, Case, Net, Numbered, Tied, rows};
 
@@ -69,6 +70,32 @@ fn a_trainer_and_its_measures() {
         for found in trained(&Case::new(ranks, &scopes, 7, 3)) {
             let close = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1e-4 * b.abs());
             assert!(close && found.len() == 6, "{scopes:?} on {ranks}: {found:?}, not {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn frozen_parts() {
+    let train = |case: &Case| {
+        let all = epl::launch(&case.config(), |epl| {
+            let built = epl.build(|at| case.net(at))?.try_map(|mut chain, _| {
+                chain.model = chain.model.with_frozen_body();
+                Ok(chain)
+            })?;
+            let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
+            let batch = rows(0..5, &engine.device().clone());
+            let gradients = engine.gradients(micro_batches(&batch, Share::of(engine.context(), 2)?, 0)?)?.1;
+            assert!(gradients.keys().all(|name| name.starts_with("rest.")), "{:?}", gradients.keys());
+            engine.step_whole(&batch, 0.1)?;
+            Ok((gradients, engine.parameters()?))
+        });
+        all.unwrap_or_else(|error| panic!("{:?}: {error}", case.scopes))
+    };
+    let (gradients, parameters) = train(&Case::new(1, &[], 5, 1)).remove(0);
+    for (scopes, ranks) in [([replicate(2), replicate(1)], 6), ([split(2), replicate(3)], 5)] {
+        for found in train(&Case::new(ranks, &scopes, 5, 2)) {
+            assert!(largest_error(&found.0, &gradients).1 <= 1e-5, "{scopes:?}");
+            assert!(largest_error(&found.1, &parameters).1 <= 1e-5, "{scopes:?}");
         }
     }
 }
@@ -226,4 +253,17 @@ fn between_stages_of_one_width_anything_crosses() {
     let sum = |hidden: Tensor<2>, _: &Context| hidden.sum().reshape([1, 1]);
     let losses = carries(4, [replicate(2), replicate(2)], sum).unwrap_or_else(|error| panic!("{error}"));
     assert!(losses.iter().all(|loss| *loss == losses[0] && loss.is_finite()), "{losses:?}");
+}
+
+/// What was a scalar on each of several devices of one row each would arrive as a vector.
+#[test]
+fn a_loss_term_is_one_number() {
+    let run = epl::launch(&Case::new(1, &[], 5, 1).config(), |epl| {
+        let squares = |net: &Linear, (inputs, _): &Batch| net.forward(inputs.clone()).powi_scalar(2).reshape([-1]);
+        let net = |at: &Place| WithLoss::new(LinearConfig::new(6, 1).init(at), squares);
+        let mut engine = Engine::build(&epl, net, &SgdConfig::new())?;
+        engine.step_whole(&rows(0..5, &engine.device().clone()), 0.1).map(|_| ())
+    });
+    let error = run.expect_err("five numbers").to_string();
+    assert!(error.contains("the loss term `loss` has 5 elements, and a term is 1 number; return their sum"), "{error}");
 }

@@ -72,6 +72,11 @@ pub struct Net {
 }
 
 impl Net {
+    /// The same, of which the first stage learns nothing.
+    pub fn with_frozen_body(self) -> Self {
+        Self { body: self.body.no_grad(), ..self }
+    }
+
     /// The logits of all classes, from what the third segment returned.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         self.rest.1.logits(hidden)

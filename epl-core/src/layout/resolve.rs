@@ -6,7 +6,9 @@
 //! the same, colocated       8, each used by both              2 replicas
 //! ```
 //!
-//! Data parallelism is wrapped around whatever is left.
+//! Data parallelism is wrapped around whatever is left. Between two stages that use their devices in different ways the
+//! rows of a replica's micro-batch are gathered and divided anew: divided over the devices of a `replicate`, all on each
+//! device of a `split`.
 
 use super::error::{LayoutError, Result};
 use super::strategy::{StrategyKind, TaskGraph};
