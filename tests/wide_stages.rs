@@ -5,7 +5,7 @@ mod widths;
 
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use epl::comm::{EventKind, Operation, Trace};
@@ -102,8 +102,10 @@ fn frozen_parts() {
 
 /// The first lines of the plan of a case, as a rank prints it.
 fn plan(case: &Case, rank: usize) -> String {
-    let (plan, _) = launch_dry(&case.config(), rank, |epl| Ok(epl.build(|at| case.net(at))?.plan().to_string()))
-        .unwrap_or_else(|error| panic!("{error}"));
+    let (plan, _) = launch_dry(&case.config(), rank, |epl| {
+        Ok(Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?.plan().to_string())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
     plan
 }
 
@@ -253,6 +255,36 @@ fn between_stages_of_one_width_anything_crosses() {
     let sum = |hidden: Tensor<2>, _: &Context| hidden.sum().reshape([1, 1]);
     let losses = carries(4, [replicate(2), replicate(2)], sum).unwrap_or_else(|error| panic!("{error}"));
     assert!(losses.iter().all(|loss| *loss == losses[0] && loss.is_finite()), "{losses:?}");
+}
+
+/// A layer, and a norm of Burn's.
+#[derive(Module, Debug)]
+struct Normed {
+    layer: Linear,
+    norm: BatchNorm,
+}
+
+/// A norm that is not synchronised stands where one device runs all rows of the batch.
+#[test]
+fn a_batch_norm_of_one_device() {
+    let build = |layer: Strategy, norm: Strategy| {
+        epl::launch(&Case::new(3, &[], 5, 1).config(), |epl| {
+            let net = |at: &Place| Normed {
+                layer: at.scope(layer.clone(), |at| LinearConfig::new(6, 6).init(at)),
+                norm: at.scope(norm.clone(), |at| BatchNormConfig::new(6).init(at)),
+            };
+            let built = epl.build(|at| {
+                Chain::of(net(at))
+                    .first(&["layer"], |net: &Normed, (inputs, _): &Batch| net.layer.forward(inputs.clone()))
+                    .then(&["norm"], |net, hidden: Tensor<2>, _| net.norm.forward(hidden))
+                    .mean_loss(|hidden, _| hidden.powi_scalar(2).mean())
+            });
+            built.map(|_| ())
+        })
+    };
+    assert!(build(replicate(2), replicate(1)).is_ok());
+    let error = build(replicate(1), replicate(2)).expect_err("two devices, two means").to_string();
+    assert!(error.contains("`norm` is a BatchNorm: with 2 replicas"), "{error}");
 }
 
 /// What was a scalar on each of several devices of one row each would arrive as a vector.

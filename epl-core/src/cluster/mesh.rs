@@ -87,12 +87,11 @@ impl Mesh {
         let sizes = MeshSizes::new(data, stages.len(), tensor, 1)?;
         // Where each of a stage's ranks stands among those of all stages.
         let places = Mesh::new(sizes, order);
-        let mut ranks = vec![0; sizes.world()];
-        for place in 0..ranks.len() {
+        let rank = |place| {
             let at = places.coordinate(place);
-            ranks[place] = stages[at.pipeline].1[at.data * tensor + at.tensor];
-        }
-        Ok(Self::of_blocks(vec![Block::new(sizes, order, ranks)], data))
+            stages[at.pipeline].1[at.data * tensor + at.tensor]
+        };
+        Ok(Self::of_blocks(vec![Block::new(sizes, order, (0..sizes.world()).map(rank).collect())], data))
     }
 
     fn of_blocks(blocks: Vec<Block>, replicas: usize) -> Self {
