@@ -255,6 +255,27 @@ fn between_stages_of_one_width_anything_crosses() {
     let sum = |hidden: Tensor<2>, _: &Context| hidden.sum().reshape([1, 1]);
     let losses = carries(4, [replicate(2), replicate(2)], sum).unwrap_or_else(|error| panic!("{error}"));
     assert!(losses.iter().all(|loss| *loss == losses[0] && loss.is_finite()), "{losses:?}");
+    // So it is between two stages that are alike, where a third one is not.
+    let built = epl::launch(&Config::new().with("cluster.ranks", 5).expect("an option"), |epl| {
+        let linear = |at: &Place| LinearConfig::new(6, 6).init(at);
+        let net = epl.build(|at| {
+            let two = Two { first: at.replicate(2, linear), second: at.replicate(2, linear) };
+            Chain::of((two, at.replicate(1, linear)))
+                .first(&["0.first"], |net: &(Two, Linear), (inputs, _): &Batch| {
+                    let hidden = net.0.first.forward(inputs.clone());
+                    (hidden.clone(), Some(hidden.sum().reshape([1, 1])))
+                })
+                .then(&["0.second"], |net, (hidden, sum): (Tensor<2>, Option<Tensor<2>>), _| {
+                    (net.0.second.forward(hidden) + sum.expect("the first stage sends one"), None)
+                })
+                .then(&["1"], |net, (hidden, _), _| (net.1.forward(hidden), None))
+                .mean_loss(|(hidden, _), _| hidden.powi_scalar(2).mean())
+        })?;
+        let mut engine = Engine::new(net, &SgdConfig::new(), EngineSettings::default())?;
+        engine.step_whole(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
+    });
+    let losses = built.unwrap_or_else(|error| panic!("{error}"));
+    assert!(losses.iter().all(|loss| *loss == losses[0] && loss.is_finite()), "{losses:?}");
 }
 
 /// A layer, and a norm of Burn's.

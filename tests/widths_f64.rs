@@ -52,6 +52,7 @@ scopes! {
     slices_to_rows:              split(2), replicate(3) on 5, 8 rows in 2;
     slices_to_more_slices:       split(2), split(3) on 5, 5 rows in 2;
     three_stages:                replicate(2), split(2), replicate(3) on 7, 10 rows in 3;
+    two_to_two_to_one:           replicate(2), replicate(2), replicate(1) on 5, 5 rows in 3;
     two_to_two:                  replicate(2), replicate(2) on 4, 7 rows in 1;
     two_to_two_twice:            replicate(2), replicate(2) on 8, 13 rows in 3;
     slices_to_slices:            split(2), split(2) on 4, 5 rows in 2;

@@ -87,10 +87,13 @@ impl<'a> Links<'a> {
     fn send(&mut self, parcel: Parcel) -> Result<()> {
         let (widths, Label { backward, micro_batch, part }) = (self.widths, parcel.label);
         let to = &widths[self.stages.of_part(part)];
+        let (member, own) = (self.group.rank(), self.own());
         let Some(routes) = &self.routes else { return self.send_to(to.members.start, parcel) };
-        let member = self.group.rank();
-        let targets = routes.targets(micro_batch, member, to, self.own(), backward);
-        parcel.check_rows(routes.rows(micro_batch, member), self.own().members.len(), to.members.len())?;
+        if let Some(other) = routes.counterpart(micro_batch, member, to, own) {
+            return self.send_to(other, parcel);
+        }
+        let targets = routes.targets(micro_batch, member, to, own, backward);
+        parcel.check_rows(routes.rows(micro_batch, member), own.members.len(), to.members.len())?;
         targets.into_iter().try_for_each(|(other, rows)| self.send_to(other, parcel.of_rows(&rows)))
     }
 
@@ -110,10 +113,13 @@ impl<'a> Links<'a> {
     /// Waits for a parcel from a stage.
     fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
         let from = &self.widths[from];
+        let (member, own) = (self.group.rank(), self.own());
         let Some(routes) = &self.routes else { return self.receive_from(from.members.start, label) };
-        let member = self.group.rank();
+        if let Some(other) = routes.counterpart(label.micro_batch, member, from, own) {
+            return self.receive_from(other, label);
+        }
         let rows = routes.rows(label.micro_batch, member);
-        let pieces = routes.sources(label.micro_batch, member, from, self.own(), label.backward);
+        let pieces = routes.sources(label.micro_batch, member, from, own, label.backward);
         let parcels = pieces.into_iter().map(|piece| Ok((self.receive_from(piece.from, label)?, piece.mine)));
         Parcel::join(parcels.collect::<Result<_>>()?, rows)
     }

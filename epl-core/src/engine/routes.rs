@@ -10,6 +10,8 @@
 //! same rows, from one that depends on its own place, so that they share the work. Forward it gets the carry's rows, and
 //! backward the gradients of the rows that it sent.
 //!
+//! Two stages that are alike among others pass whole carries on, each member to its counterpart.
+//!
 //! A member without a sample runs a stand-in. It enters the next part with a row of somebody else's, and gets of its own
 //! no gradient back but the word which tensors have one: so its backward makes the collectives that the others' make.
 
@@ -92,6 +94,15 @@ impl Routes {
     /// How many rows a member runs, those of a stand-in included.
     pub fn rows(&self, micro_batch: usize, member: usize) -> usize {
         self.of(micro_batch)[member].rows
+    }
+
+    /// The one member of a stage that runs what this member runs, where every member of both has such a counterpart.
+    pub fn counterpart(&self, micro_batch: usize, member: usize, stage: &Width, own: &Width) -> Option<usize> {
+        let (held, pairs) = (self.of(micro_batch), stage.members.clone().zip(own.members.clone()));
+        let is_alike = (stage.members.len(), stage.copies) == (own.members.len(), own.copies);
+        let runs = |member: usize| (held[member].rows, &held[member].samples);
+        let is_same = is_alike && pairs.into_iter().all(|(theirs, mine)| runs(theirs) == runs(mine));
+        is_same.then(|| stage.members.start + member - own.members.start)
     }
 
     /// From whom a member gets which rows of a stage. Backward, a stand-in gets none from the one that it gets a row of
@@ -226,6 +237,18 @@ mod tests {
         assert_eq!(routes.sources(3, 1, &whole, &halves, true), [piece(3, &[2], &[0])]);
         assert_eq!(routes.targets(3, 3, &halves, &whole, true), [(1, vec![2])]);
         Ok(())
+    }
+
+    #[test]
+    fn members_of_stages_that_are_alike_have_counterparts() {
+        let (mut routes, [halves, whole]) = (routes([&[5, 6], &[7], &[5, 6], &[7]]), widths());
+        let alike = Width { copies: 1, ..whole.clone() };
+        assert_eq!(routes.counterpart(3, 1, &alike, &halves), Some(3));
+        assert_eq!(routes.counterpart(3, 2, &halves, &alike), Some(0));
+        assert_eq!(routes.counterpart(3, 1, &whole, &halves), None);
+        // They may divide the rows in another way.
+        routes.micro_batches[0].swap(2, 3);
+        assert_eq!(routes.counterpart(3, 1, &alike, &halves), None);
     }
 
     #[test]
