@@ -66,7 +66,7 @@ fn ranks_agree_on_the_order_whatever_is_empty() {
         let events = trace.events().into_iter().filter(|event| event.rank.0 == rank);
         let calls = events.filter_map(|event| match event.kind {
             EventKind::Collective { group, operation, sequence, .. } => Some((group, sequence, operation)),
-            EventKind::Mark(_) => None,
+            EventKind::Mark(_) | EventKind::Span(_) => None,
         });
         // Groups run side by side; the order inside a group is what members must agree on.
         let mut calls: Vec<_> = calls.collect();
@@ -78,11 +78,12 @@ fn ranks_agree_on_the_order_whatever_is_empty() {
         assert_eq!(of(0), of(rank), "rank {rank}");
     }
     let events = trace.events();
-    let mark = |rank: usize, what: &str| {
-        let found = events.iter().find(|event| event.rank.0 == rank && event.kind == EventKind::Mark(what.to_string()));
-        found.unwrap_or_else(|| panic!("{what}")).begin
+    let begin = |rank: usize, what: EventKind| {
+        let found = events.iter().find(|event| event.rank.0 == rank && event.kind == what);
+        found.unwrap_or_else(|| panic!("{what:?}")).begin
     };
     for rank in 0..4 {
-        assert!(mark(rank, "start bucket 0") < mark(rank, "backward 0 segment 0"));
+        let start = begin(rank, EventKind::Mark("start bucket 0".into()));
+        assert!(start < begin(rank, EventKind::Span("backward 0 segment 0".into())));
     }
 }

@@ -61,7 +61,7 @@ fn collectives(recompute: bool) -> BTreeMap<String, usize> {
     let mut config = config(2, 2, 2);
     if recompute {
         config.gradient_checkpoint.r#type = CheckpointType::Collection;
-        config.gradient_checkpoint.kept = Some(vec![1, 2, 3, 4]);
+        config.gradient_checkpoint.kept = Some([1, 2, 3, 4].iter().map(usize::to_string).collect());
     }
     let trace = Trace::new();
     let step = launch_traced(&config, Some(trace.clone()), |epl| {

@@ -187,7 +187,7 @@ fn what_does_not_fit_is_refused_before_the_first_step() {
     let error = refused(&|config| (config.dist.pipeline_parallel_size, config.pipeline.num_chunks) = (1, 2));
     assert!(error.contains("pipeline.num_chunks = 2") && error.contains("there is 1 stage"), "{error}");
     let error = refused(&|config| config.dist.custom_pipeline_stage_id = Some(vec![0, 0, 1]));
-    assert!(error.contains("names the stage of 3 layers") && error.contains("5 segments"), "{error}");
+    assert!(error.contains("is for 3 layers") && error.contains("5 segments"), "{error}");
     let error = refused(&|config| config.dist.custom_pipeline_stage_id = Some(vec![0, 1, 0, 1, 1]));
     assert!(error.contains("2 pipeline stages"), "{error}");
     let error = refused(&|config| {

@@ -153,6 +153,25 @@ fn stages_of_one_width_send_what_one_pipeline_sends() {
     assert_eq!(sent(&[replicate(2), replicate(1)], 3), (2 * one, 3 * 2 * gathers / 2));
 }
 
+/// The time that stages wait, and what their segments cost, are those of stages, whatever their widths.
+#[test]
+fn what_is_measured_is_of_stages() {
+    let case = Case::new(7, &[replicate(2), split(2), replicate(3)], 7, 2);
+    let measured = epl::launch(&case.config(), |epl| {
+        let mut engine = Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?;
+        let batch = rows(0..7, &engine.device().clone());
+        engine.step_whole(&batch, 0.1)?;
+        let first = micro_batches(&batch, Share::of(engine.context(), 1)?, 0)?.remove(0);
+        let profile = engine.profile(&first)?;
+        Ok((engine.bubble(), profile.0.iter().map(|segment| (segment.stage, segment.parameters)).collect::<Vec<_>>()))
+    });
+    for (bubble, segments) in measured.unwrap_or_else(|error| panic!("{error}")) {
+        assert!(bubble.is_some_and(|bubble| (0.0..1.0).contains(&bubble)), "{bubble:?}");
+        assert_eq!(segments.iter().map(|(stage, _)| *stage).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        assert!(segments.iter().all(|(_, parameters)| *parameters > 0));
+    }
+}
+
 /// The error of a step of which each rank changes its own micro-batches.
 fn fails(case: &Case, change: impl Fn(usize, &mut Vec<MicroBatch<Batch>>) + Sync) -> String {
     let run = epl::launch(&case.config(), |epl| {

@@ -1,6 +1,8 @@
 //! A record of who did what when.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use burn::tensor::{DType, Shape};
@@ -11,11 +13,20 @@ use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
-/// A shared list of [`Event`]s: collectives, recorded by a traced group, and free marks.
+/// A shared list of [`Event`]s: collectives, recorded by a traced group, and what the program marks.
 ///
 /// A clone records into the same list. See [`ProcessGroup::traced`](crate::ProcessGroup::traced).
-#[derive(Clone, Debug, Default)]
-pub struct Trace(Arc<Mutex<Vec<Event>>>);
+#[derive(Clone, Debug)]
+pub struct Trace {
+    record: Arc<Mutex<Record>>,
+    is_on: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    events: Vec<Event>,
+    names: BTreeMap<Rank, String>,
+}
 
 /// Something one rank did.
 #[derive(Clone, Debug)]
@@ -46,14 +57,52 @@ pub enum EventKind {
         /// The shape of this rank's tensor.
         shape: Shape,
     },
-    /// A mark, written by the program.
+    /// A moment, marked by the program.
     Mark(String),
+    /// What the program said that it does.
+    Span(String),
+}
+
+/// Something that a rank does, until this is dropped.
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct Span {
+    trace: Trace,
+    rank: Rank,
+    what: String,
+    begin: Instant,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Trace {
-    /// An empty trace.
+    /// An empty trace, switched on.
     pub fn new() -> Self {
-        Self::default()
+        Self { record: Arc::default(), is_on: Arc::new(AtomicBool::new(true)) }
+    }
+
+    /// One that records into the same list, and is switched on and off by itself, such as one rank's.
+    pub fn with_own_switch(&self) -> Self {
+        Self { record: self.record.clone(), is_on: Arc::new(AtomicBool::new(self.is_on())) }
+    }
+
+    /// Records what comes from now on, or does not.
+    pub fn switch(&self, on: bool) {
+        self.is_on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether it records.
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Records that `rank` does `what` until the result is dropped; none where the trace is switched off.
+    pub fn span(&self, rank: Rank, what: impl FnOnce() -> String) -> Option<Span> {
+        self.is_on().then(|| Span { trace: self.clone(), rank, what: what(), begin: Instant::now() })
     }
 
     /// Records that `rank` is at `what` now.
@@ -64,11 +113,34 @@ impl Trace {
 
     /// What was recorded so far, in the order in which it ended.
     pub fn events(&self) -> Vec<Event> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.record().events.clone()
+    }
+
+    /// Says what a rank is, for who reads the trace.
+    pub fn name(&self, rank: Rank, name: impl Into<String>) {
+        self.record().names.insert(rank, name.into());
+    }
+
+    /// What is said of the ranks.
+    pub fn names(&self) -> BTreeMap<Rank, String> {
+        self.record().names.clone()
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, event: Event) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        if self.is_on() {
+            self.record().events.push(event);
+        }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        let kind = EventKind::Span(core::mem::take(&mut self.what));
+        self.trace.push(Event { rank: self.rank, kind, begin: self.begin, end: Instant::now() });
     }
 }
 
@@ -103,6 +175,9 @@ impl Transport for Traced {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        if !self.trace.is_on() {
+            return self.inner.run(call, buffer);
+        }
         let kind = EventKind::Collective {
             group: self.name().to_string(),
             sequence: call.sequence,

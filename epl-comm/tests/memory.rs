@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::testing::{CountingAllocator, run_ranks};
+use epl_comm::CountingAllocator;
+use epl_comm::testing::run_ranks;
 use epl_comm::{ProcessGroup, ReduceOp, Result};
 
 #[global_allocator]

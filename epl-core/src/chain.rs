@@ -149,6 +149,14 @@ impl<M: Module, B: Send, C: Carry> Segmented for Chain<M, B, C> {
         self.shared.links.len()
     }
 
+    /// The fields that it uses.
+    fn segment_name(&self, index: usize) -> String {
+        match &*self.shared.links[index].fields {
+            [] => index.to_string(),
+            fields => fields.join("+"),
+        }
+    }
+
     fn segments_of(&self, path: &str) -> Vec<usize> {
         (0..self.segments()).filter(|segment| self.shared.links[*segment].uses(path)).collect()
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
-use epl_comm::{ProcessGroup, Trace};
+use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
@@ -122,13 +122,33 @@ struct State {
     /// Whether what is run was run before.
     replay: bool,
     calls: HashMap<u64, Calls>,
-    /// The segment in which each layer that draws random numbers is called, over all passes.
-    homes: HashMap<u64, usize>,
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     shardings: HashMap<ParamId, Sharding>,
     scopes: Scopes,
+}
+
+/// Where a pass is: what the layers' random numbers depend on.
+pub(crate) struct Moment {
+    pass: Pass,
+    segment: (usize, u64),
+    calls: HashMap<u64, Calls>,
+    replay: bool,
+}
+
+/// Moves a context back, also when what was run unwinds.
+struct Back<'a> {
+    context: &'a Context,
+    now: Option<Moment>,
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        if let Some(now) = self.now.take() {
+            self.context.move_to(now);
+        }
+    }
 }
 
 impl Context {
@@ -151,13 +171,16 @@ impl Context {
             segment: (0, 0),
             replay: false,
             calls: HashMap::new(),
-            homes: HashMap::new(),
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
             shardings: HashMap::new(),
             scopes: Scopes::default(),
         };
+        if let Some(trace) = &trace {
+            let rank = world.global(world.rank());
+            trace.name(rank, mesh.coordinate(rank.0).to_string());
+        }
         let groups = Groups::new(world, &mesh)?;
         let shared = Shared { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared), part: Part::Mesh })
@@ -272,12 +295,12 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Unwinds when it was called in another segment on this rank: it would do the same again in both.
+    /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
     pub fn call_number(&self, layer: u64) -> u64 {
         let mut state = self.state();
         let segment = state.segment;
-        let home = *state.homes.entry(layer).or_insert(segment.0);
         let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
+        let home = calls.segment.0;
         if calls.segment != segment {
             *calls = Calls { segment, count: 0 };
         }
@@ -358,6 +381,32 @@ impl Context {
         state.outputs.next_pass();
     }
 
+    /// Where the current pass is.
+    pub(crate) fn moment(&self) -> Moment {
+        let state = self.state();
+        Moment { pass: state.pass.clone(), segment: state.segment, calls: state.calls.clone(), replay: state.replay }
+    }
+
+    /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.
+    pub(crate) fn at<T>(&self, moment: Moment, f: impl FnOnce() -> T) -> T {
+        let now = self.move_to(Moment { replay: true, ..moment });
+        let back = Back { context: self, now: Some(now) };
+        let value = f();
+        drop(back);
+        value
+    }
+
+    /// Returns where the pass was.
+    fn move_to(&self, Moment { pass, segment, calls, replay }: Moment) -> Moment {
+        let mut state = self.state();
+        Moment {
+            pass: core::mem::replace(&mut state.pass, pass),
+            segment: core::mem::replace(&mut state.segment, segment),
+            calls: core::mem::replace(&mut state.calls, calls),
+            replay: core::mem::replace(&mut state.replay, replay),
+        }
+    }
+
     /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
     /// (metrics, outputs, running statistics) has been told.
     pub fn is_replay(&self) -> bool {
@@ -386,8 +435,25 @@ impl Context {
     /// Writes a mark into the trace, if there is one.
     pub fn mark(&self, what: &str) {
         if let Some(trace) = &self.shared.trace {
-            trace.mark(self.world().global(self.world().rank()), what);
+            trace.mark(self.rank(), what);
         }
+    }
+
+    /// Says in the trace, if there is one that is switched on, that this rank does something until the result is dropped.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, what: impl FnOnce() -> String) -> Option<Span> {
+        self.shared.trace.as_ref()?.span(self.rank(), what)
+    }
+
+    /// Switches this rank's trace, if there is one.
+    pub(crate) fn switch_trace(&self, on: bool) {
+        if let Some(trace) = &self.shared.trace {
+            trace.switch(on);
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.world().global(self.world().rank())
     }
 
     /// A number that no other layer of the model has, the same in every layout.
@@ -416,7 +482,6 @@ impl Context {
     pub(crate) fn forget_model(&self) {
         let mut state = self.state();
         state.layers.clear();
-        state.homes.clear();
         state.shardings.clear();
         state.scopes = Scopes::default();
     }

@@ -1,21 +1,21 @@
 //! Runs a closure once per rank, and builds models in it.
 
 use core::time::Duration;
-use std::collections::HashMap;
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{CheckpointType, Config, PipelineStrategy};
+use crate::config::{CheckpointType, Config};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
-use crate::pipeline::Schedule;
 use crate::place::Place;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Order, Plan};
+use crate::profile::write_trace;
+use crate::scopes::Owners;
 use crate::segment::Segmented;
 
 /// What a rank knows: its configuration, its context and its device.
@@ -136,9 +136,10 @@ impl Epl {
         if context.mesh().is_bridged() {
             plan::record::check_bridged(&survey.records)?;
         }
-        let recompute = plan::kept::runs(&survey.records, segments, &stages, &self.config)?;
-        let schedule = schedule(&self.config)?;
+        let names: Vec<String> = (0..segments).map(|segment| model.segment_name(segment)).collect();
+        let recompute = plan::kept::runs(&survey.records, &names, &stages, &self.config)?;
         let micro_batches = self.config.num_micro_batch(context.replicas())?;
+        let schedule = Order::from_config(&self.config, count, micro_batches)?;
         let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
@@ -146,7 +147,9 @@ impl Epl {
             layout,
             device: format!("{:?}", place.device()),
             segments,
+            segment_names: names,
             recompute,
+            recompute_budget: self.config.gradient_checkpoint.budget,
             stages,
             schedule,
             micro_batches,
@@ -205,7 +208,7 @@ impl Epl {
     }
 
     /// What the scopes that were opened since the last time come to.
-    fn resolve(&self, context: &Context) -> Result<(Option<Layout>, HashMap<ParamId, usize>)> {
+    fn resolve(&self, context: &Context) -> Result<(Option<Layout>, Owners)> {
         let (graphs, owners) = context.scopes(std::mem::take).task_graphs();
         if graphs.is_empty() {
             return Ok((None, owners));
@@ -220,23 +223,8 @@ impl Epl {
 struct Laid<M> {
     model: M,
     layout: Option<Layout>,
-    /// The task graph of every parameter that was made in a scope.
-    owners: HashMap<ParamId, usize>,
+    owners: Owners,
     place: Place,
-}
-
-/// The schedule that the options `pipeline.*` name.
-fn schedule(config: &Config) -> Result<Schedule> {
-    match (config.pipeline.strategy, config.pipeline.num_chunks) {
-        (PipelineStrategy::PreferForward, 1) => Ok(Schedule::PreferForward),
-        (PipelineStrategy::PreferBackward, 1) => Ok(Schedule::PreferBackward),
-        (PipelineStrategy::PreferBackwardOptimizer, 1) => Ok(Schedule::PreferBackwardOptimizer),
-        (PipelineStrategy::PreferBackward, chunks) => Ok(Schedule::Interleaved { chunks }),
-        (strategy, chunks) => Err(Error::invalid(format!(
-            "pipeline.num_chunks = {chunks} interleaves forwards and backwards, which pipeline.strategy = {strategy} does \
-             not; set pipeline.strategy = PreferBackward, or pipeline.num_chunks = 1"
-        ))),
-    }
 }
 
 /// The options by which the layout changes the mathematics.
@@ -259,7 +247,7 @@ pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> 
 /// Runs `f` as one rank of a world that is only thought of, and returns what that rank would send.
 ///
 /// The other ranks are mirrors of it (see [`epl_comm::dry`]): shapes and bytes are right, numbers are not. It needs
-/// the memory of one rank, whatever the size of the world.
+/// the memory of one rank, whatever the size of the world. Nothing is traced.
 ///
 /// # Errors
 ///
@@ -272,7 +260,8 @@ pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result
     Ok((value, traffic))
 }
 
-/// [`launch`], with every collective recorded.
+/// [`launch`], with a record of what every rank does, which is also written to the file `profile.trace`, if that is
+/// given. None: there is a record where it is.
 pub fn launch_traced<T: Send>(
     config: &Config,
     trace: Option<Trace>,
@@ -280,8 +269,20 @@ pub fn launch_traced<T: Send>(
 ) -> Result<Vec<T>> {
     config.validate()?;
     let mesh = Mesh::from_config(config)?;
-    let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, trace.clone())?);
-    launcher(config, &mesh).run(run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) })
+    let file = Some(&config.profile.trace).filter(|file| !file.is_empty());
+    let trace = trace.or_else(|| file.map(|_| Trace::new()));
+    let write = || match (file, &trace) {
+        (Some(file), Some(trace)) => write_trace(trace, file),
+        _ => Ok(()),
+    };
+    // Whether it can be written shows before the first step, not after the last.
+    write()?;
+    let own = || trace.as_ref().map(Trace::with_own_switch);
+    let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, own())?);
+    let ran = launcher(config, &mesh).run(run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) });
+    // Of a run that failed, too: it shows where.
+    let written = write();
+    ran.and_then(|values| written.map(|()| values))
 }
 
 fn launcher(config: &Config, mesh: &Mesh) -> local::Launcher {

@@ -122,6 +122,40 @@ impl Place {
         part
     }
 
+    /// Makes a layer of a model whose layers are spread over pipeline stages by their numbers, as LiBai does: from 0, and
+    /// −1 for what is on the last stage, such as a head. Of layers inside others the innermost number counts.
+    ///
+    /// How many there are is `dist.pipeline_num_layers`, or the highest number and one; they are spread evenly, or as
+    /// `dist.custom_pipeline_stage_id` says.
+    ///
+    /// ```
+    /// # use burn::module::Module;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use epl_core::Place;
+    /// #[derive(Module, Debug)]
+    /// struct Net { layers: Vec<Linear>, head: Linear }
+    ///
+    /// fn net(at: &Place) -> Net {
+    ///     let layer = |index| at.with_layer_idx(index, |at| LinearConfig::new(8, 8).init(at));
+    ///     Net {
+    ///         layers: (0..12).map(layer).collect(),
+    ///         head: at.with_layer_idx(-1, |at| LinearConfig::new(8, 1).init(at)),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the number is below −1.
+    pub fn with_layer_idx<M: Module>(&self, index: isize, layer: impl FnOnce(&Place) -> M) -> M {
+        if index < -1 {
+            refuse(format!("layer {index}: layers are numbered from 0, and -1 is the last stage; give one of these"));
+        }
+        let layer = layer(self);
+        self.context.scopes(|scopes| scopes.number(index, &layer));
+        layer
+    }
+
     fn part_of(&self, kind: StrategyKind) -> Part {
         match (kind, self.context.split_axis()) {
             (StrategyKind::Replicate, _) | (StrategyKind::Split, Axis::Tensor) => Part::Mesh,

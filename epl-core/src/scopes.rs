@@ -11,10 +11,19 @@ use crate::layout::{LayoutError, Strategy, TaskGraph};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scopes {
     opened: Vec<Opened>,
-    /// The scope in which a parameter was made, by the number of that.
-    owners: HashMap<ParamId, usize>,
+    /// The scope in which a parameter was made, by the number of that, and its layer.
+    owners: Owners,
     /// The scope that is open, by its name.
     current: Option<String>,
+}
+
+/// What was said of parameters where they were made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owners {
+    /// The task graphs of those that were made in a scope.
+    pub graphs: HashMap<ParamId, usize>,
+    /// The layers of those that were made in one that is numbered.
+    pub layers: HashMap<ParamId, isize>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,23 +60,33 @@ impl Scopes {
     /// default strategy.
     pub fn close<M: Module>(&mut self, number: usize, part: &M) {
         self.current = None;
-        struct Claimer<'a>(&'a mut HashMap<ParamId, usize>, usize);
-        impl ModuleVisitor for Claimer<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0.entry(param.id).or_insert(self.1);
-            }
-        }
-        part.visit(&mut Claimer(&mut self.owners, number));
+        claim(part, &mut self.owners.graphs, number);
     }
 
-    /// The task graphs, and for each parameter that has one its task graph's number. A default strategy in which
-    /// nothing was made is none.
-    pub fn task_graphs(&self) -> (Vec<TaskGraph>, HashMap<ParamId, usize>) {
-        let is_used = |number: usize| self.owners.values().any(|owner| *owner == number);
+    /// Records the parameters of a part as those of a layer, but for those of other layers inside it.
+    pub fn number<M: Module>(&mut self, layer: isize, part: &M) {
+        claim(part, &mut self.owners.layers, layer);
+    }
+
+    /// The task graphs, and what was said of each parameter. A default strategy in which nothing was made is no graph.
+    pub fn task_graphs(&self) -> (Vec<TaskGraph>, Owners) {
+        let is_used = |number: usize| self.owners.graphs.values().any(|owner| *owner == number);
         let kept: Vec<usize> =
             (0..self.opened.len()).filter(|number| !self.opened[*number].is_default || is_used(*number)).collect();
         let place = |owner: &usize| kept.iter().position(|number| number == owner);
-        let owners = self.owners.iter().filter_map(|(id, owner)| Some((*id, place(owner)?))).collect();
+        let graphs = self.owners.graphs.iter().filter_map(|(id, owner)| Some((*id, place(owner)?))).collect();
+        let owners = Owners { graphs, layers: self.owners.layers.clone() };
         (kept.iter().map(|number| self.opened[*number].graph.clone()).collect(), owners)
     }
+}
+
+/// Gives the parameters of a part that nobody owns yet to an owner.
+fn claim<M: Module, O: Copy>(part: &M, owners: &mut HashMap<ParamId, O>, owner: O) {
+    struct Claimer<'a, O>(&'a mut HashMap<ParamId, O>, O);
+    impl<O: Copy> ModuleVisitor for Claimer<'_, O> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.entry(param.id).or_insert(self.1);
+        }
+    }
+    part.visit(&mut Claimer(owners, owner));
 }

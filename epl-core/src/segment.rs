@@ -15,6 +15,12 @@ pub trait Segmented: Module {
     /// How many segments the model has, at least one.
     fn segments(&self) -> usize;
 
+    /// What a segment is called: in the plan, a profile, and by who names what is kept. Its number, if the model does not
+    /// say.
+    fn segment_name(&self, index: usize) -> String {
+        index.to_string()
+    }
+
     /// The segments that use the parameter at `path`; several for a tied weight.
     fn segments_of(&self, path: &str) -> Vec<usize>;
 

@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use epl_comm::testing::CountingAllocator;
+use epl_comm::CountingAllocator;
 use epl_core::data::{ShuffledSampler, TrainData};
 use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;

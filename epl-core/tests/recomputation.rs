@@ -31,7 +31,7 @@ fn chain(at: &Place, scale: impl Fn() -> f64 + Send + Sync + 'static) -> Model {
 
 fn recomputing(kept: &[usize]) -> Config {
     let mut config = Config::new().with("gradient_checkpoint.type", "collection").unwrap();
-    config.gradient_checkpoint.kept = Some(kept.to_vec());
+    config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
     config
 }
 

@@ -9,8 +9,8 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
+use epl_comm::CountingAllocator;
 use epl_comm::ProcessGroup;
-use epl_comm::testing::CountingAllocator;
 use epl_core::config::Config;
 use epl_core::{Chain, Engine, MicroBatch, Place, Result, launch};
 

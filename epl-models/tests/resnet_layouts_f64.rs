@@ -132,7 +132,7 @@ fn segments_that_are_recomputed() {
         let stored = testing::config(data, tensor, 1);
         let mut recomputed = stored.clone();
         recomputed.gradient_checkpoint.r#type = CheckpointType::Collection;
-        recomputed.gradient_checkpoint.kept = Some(vec![1, 2]);
+        recomputed.gradient_checkpoint.kept = Some(vec!["1".into(), "2".into()]);
         let [stored, recomputed] = [stored, recomputed].map(|options| outcome_of(&options, &basic(), split, 7));
         assert_eq!(stored, recomputed, "data {data}, tensor {tensor}: to the bit");
     }

@@ -69,7 +69,7 @@ impl Layout {
             Some([]) => config.gradient_checkpoint.r#type = CheckpointType::Auto,
             Some(kept) => {
                 config.gradient_checkpoint.r#type = CheckpointType::Collection;
-                config.gradient_checkpoint.kept = Some(kept.to_vec());
+                config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
             }
         }
         config

@@ -128,7 +128,7 @@ impl Case {
         (config.pipeline.num_micro_batch, config.pipeline.strategy) = (self.micro_batches, self.schedule);
         if let Some(kept) = &self.kept {
             config.gradient_checkpoint.r#type = CheckpointType::Collection;
-            config.gradient_checkpoint.kept = Some(kept.clone());
+            config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
         }
         config
     }

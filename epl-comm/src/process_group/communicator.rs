@@ -57,10 +57,7 @@ impl Communicator {
         }
         // Without its number, which the second run does not take.
         let told = format!("{call} of group `{}`", self.name);
-        match self.seat.recall.recall(&told)? {
-            Some(result) => Ok(result),
-            None => self.run_anew(call, buffer).inspect(|result| self.seat.recall.keep(told, result)),
-        }
+        self.seat.recall.through(told, || self.run_anew(call, buffer))
     }
 
     fn run_anew(&self, mut call: Box<Call>, buffer: Buffer) -> Result<Buffer> {

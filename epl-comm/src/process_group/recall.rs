@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ProcessGroup;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, unwind};
+use crate::error::{Error, Result};
 
 /// The results of a rank's collectives, in the order of the calls. See [`ProcessGroup::record`].
 #[derive(Debug, Default)]
@@ -26,13 +26,12 @@ pub(crate) struct Recall(Arc<Shared>);
 struct Shared {
     /// To be asked without the lock.
     is_on: AtomicBool,
-    mode: Mutex<Mode>,
+    /// What is under way, one inside the other.
+    modes: Mutex<Vec<Mode>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum Mode {
-    #[default]
-    Off,
     Record(Results),
     Replay(Results),
 }
@@ -42,69 +41,83 @@ impl Recall {
         self.0.is_on.load(Ordering::Relaxed)
     }
 
-    /// The result that is given again; none where the collective is to be run.
+    /// The result that the innermost replay gives again, or that `run` gives; recordings inside that replay keep it.
     ///
     /// # Errors
     ///
-    /// When another call was recorded, or none.
-    pub(super) fn recall(&self, call: &str) -> Result<Option<Buffer>> {
-        let Mode::Replay(results) = &mut *self.mode() else { return Ok(None) };
-        match results.pop_front() {
-            Some((recorded, result)) if recorded == call => Ok(Some(result)),
-            other => {
-                let recorded = other.map_or("nothing".to_string(), |(recorded, _)| recorded);
-                Err(Error::invalid(format!(
-                    "what is run again makes another collective than it made at first: {call} instead of {recorded}; let \
-                     it depend on nothing but the batch, the parameters and the context"
-                )))
+    /// When another call was recorded, or none; and those of `run`.
+    pub(super) fn through(&self, call: String, run: impl FnOnce() -> Result<Buffer>) -> Result<Buffer> {
+        let again = self.modes().iter_mut().rev().find_map(|mode| match mode {
+            Mode::Replay(results) => Some(next_of(results, &call)),
+            Mode::Record(_) => None,
+        });
+        let result = again.unwrap_or_else(run)?;
+        let mut modes = self.modes();
+        let recordings = modes.iter_mut().rev().map_while(|mode| match mode {
+            Mode::Record(results) => Some(results),
+            Mode::Replay(_) => None,
+        });
+        recordings.for_each(|results| results.push_back((call.clone(), result.clone())));
+        Ok(result)
+    }
+
+    /// Runs `f` in a mode; returns what is left of it.
+    fn within<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Results) {
+        let until = Until { recall: self, depth: self.change(|modes| modes.push(mode)) - 1 };
+        let value = f();
+        let depth = until.depth;
+        let mut left = Results::new();
+        self.change(|modes| {
+            if let Some(Mode::Record(results) | Mode::Replay(results)) = modes.drain(depth..).next() {
+                left = results;
             }
-        }
+        });
+        (value, left)
     }
 
-    /// Keeps a result where it is recorded.
-    pub(super) fn keep(&self, call: String, result: &Buffer) {
-        if let Mode::Record(results) = &mut *self.mode() {
-            results.push_back((call, result.clone()));
-        }
+    /// Returns how many modes there are then.
+    fn change(&self, change: impl FnOnce(&mut Vec<Mode>)) -> usize {
+        let mut modes = self.modes();
+        change(&mut modes);
+        self.0.is_on.store(!modes.is_empty(), Ordering::Relaxed);
+        modes.len()
     }
 
-    /// Begins a recording or a replay.
-    ///
-    /// # Panics
-    ///
-    /// Unwinds with an [`Error::Invalid`] inside another one.
-    fn begin(&self, mode: Mode) {
-        if self.is_on() {
-            unwind(Error::invalid("a recording or a replay inside another one; run again what is outside only"));
-        }
-        self.change(mode);
-    }
-
-    fn change(&self, mode: Mode) -> Mode {
-        self.0.is_on.store(!matches!(mode, Mode::Off), Ordering::Relaxed);
-        core::mem::replace(&mut self.mode(), mode)
-    }
-
-    fn mode(&self) -> MutexGuard<'_, Mode> {
-        self.0.mode.lock().unwrap_or_else(PoisonError::into_inner)
+    fn modes(&self) -> MutexGuard<'_, Vec<Mode>> {
+        self.0.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends a recording or a replay, also when what it is for unwinds.
-struct Until<'a>(&'a Recall);
+fn next_of(results: &mut Results, call: &str) -> Result<Buffer> {
+    match results.pop_front() {
+        Some((recorded, result)) if recorded == call => Ok(result),
+        other => {
+            let recorded = other.map_or("nothing".to_string(), |(recorded, _)| recorded);
+            Err(Error::invalid(format!(
+                "what is run again makes another collective than it made at first: {call} instead of {recorded}; let it \
+                 depend on nothing but the batch, the parameters and the context"
+            )))
+        }
+    }
+}
+
+/// Ends a recording or a replay, and all inside it, also when what it is for unwinds.
+struct Until<'a> {
+    recall: &'a Recall,
+    depth: usize,
+}
 
 impl Drop for Until<'_> {
     fn drop(&mut self) {
-        self.0.change(Mode::Off);
+        self.recall.change(|modes| modes.truncate(self.depth));
     }
 }
 
 /// # Running something a second time
 impl ProcessGroup {
     /// Runs `f`, and keeps the results of all collectives that this rank makes in it, in whatever group. Started ones
-    /// are waited for at once: two members must not start a send to each other before they receive.
-    ///
-    /// Unwinds inside another recording.
+    /// are waited for at once: two members must not start a send to each other before they receive. Inside a replay it
+    /// keeps what that gives.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -119,13 +132,7 @@ impl ProcessGroup {
     /// assert_eq!(twice.ok(), Some(vec![(2.0, 2.0); 2]));
     /// ```
     pub fn record<T>(&self, f: impl FnOnce() -> T) -> (T, Recording) {
-        let recall = &self.communicator.seat.recall;
-        recall.begin(Mode::Record(VecDeque::new()));
-        let until = Until(recall);
-        let value = f();
-        let mode = recall.change(Mode::Off);
-        drop(until);
-        let results = if let Mode::Record(results) = mode { results } else { VecDeque::new() };
+        let (value, results) = self.communicator.seat.recall.within(Mode::Record(Results::new()), f);
         (value, Recording(results))
     }
 
@@ -135,19 +142,13 @@ impl ProcessGroup {
     ///
     /// When `f` made fewer collectives than were recorded. When it makes more, the first one too many fails.
     pub fn replay<T>(&self, recording: Recording, f: impl FnOnce() -> T) -> Result<T> {
-        let recall = &self.communicator.seat.recall;
-        recall.begin(Mode::Replay(recording.0));
-        let until = Until(recall);
-        let value = f();
-        let mode = recall.change(Mode::Off);
-        drop(until);
-        match mode {
-            Mode::Replay(left) if !left.is_empty() => Err(Error::invalid(format!(
-                "what is run again makes {} collectives fewer than it made at first; let it depend on nothing but the \
-                 batch, the parameters and the context",
-                left.len()
+        let (value, left) = self.communicator.seat.recall.within(Mode::Replay(recording.0), f);
+        match left.len() {
+            0 => Ok(value),
+            left => Err(Error::invalid(format!(
+                "what is run again makes {left} collectives fewer than it made at first; let it depend on nothing but \
+                 the batch, the parameters and the context"
             ))),
-            _ => Ok(value),
         }
     }
 }

@@ -53,3 +53,30 @@ fn collectives_of_all_split_off_groups_and_marks_are_recorded_in_order() {
         assert_eq!(events.iter().filter(|event| event.kind == EventKind::Mark("started".into())).count(), 1);
     }
 }
+
+#[test]
+fn spans_end_when_they_are_dropped_and_ranks_are_switched_by_themselves() {
+    let trace = Trace::new();
+    run_ranks(2, |world| {
+        let own = trace.with_own_switch();
+        let world = world.traced(&own);
+        let rank = world.global(world.rank());
+        own.switch(rank.0 == 1);
+        assert_eq!(own.span(rank, || "outer".into()).is_some(), rank.0 == 1);
+        let outer = own.span(rank, || "outer".into());
+        world.barrier().unwrap();
+        drop(own.span(rank, || "inner".into()));
+        drop(outer);
+        own.switch(false);
+        own.mark(rank, "nobody sees");
+        world.barrier().unwrap();
+    });
+    let events = trace.events();
+    assert!(events.iter().all(|event| event.rank == Rank(1)), "{events:?}");
+    let of = |name: &str| events.iter().rfind(|event| event.kind == EventKind::Span(name.into())).unwrap();
+    let (outer, inner) = (of("outer"), of("inner"));
+    assert!(outer.begin <= inner.begin && inner.end <= outer.end);
+    let barriers = events.iter().filter(|event| matches!(event.kind, EventKind::Collective { .. }));
+    assert!(barriers.clone().all(|barrier| outer.begin <= barrier.begin && barrier.end <= outer.end));
+    assert_eq!(barriers.count(), 1);
+}

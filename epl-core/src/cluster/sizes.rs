@@ -86,13 +86,13 @@ pub struct MeshRequest {
 }
 
 impl MeshRequest {
-    /// What the options `cluster.ranks` and `dist.*` say.
+    /// What the options `cluster.ranks`, `dist.*` and `auto.*` say.
     pub fn from_config(config: &Config) -> Self {
         let dist = &config.dist;
         Self {
             ranks: config.cluster.ranks,
             data: dist.data_parallel_size,
-            pipeline: Some(dist.pipeline_parallel_size),
+            pipeline: Some(config.stages()),
             tensor: Some(dist.tensor_parallel_size),
             expert: Some(dist.expert_parallel_size),
         }

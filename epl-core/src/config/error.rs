@@ -156,6 +156,32 @@ pub enum ConfigError {
     /// Nothing says how long to train.
     #[error("how long to train is not said: set train.steps, or schedule.steps")]
     StepsMissing,
+    /// Stages are to be chosen, and nobody said how many.
+    #[error(
+        "auto.auto_parallel = true chooses pipeline stages, and pipeline.num_stages is not given; give it, as the search \
+         for every part of a layout does not exist yet"
+    )]
+    AutoWithoutStages,
+    /// A number of stages that nobody chooses.
+    #[error(
+        "pipeline.num_stages = {num_stages} stages are chosen with auto.auto_parallel = true only, and that is false; set \
+         it, or dist.pipeline_parallel_size in place of both"
+    )]
+    StagesNotAuto {
+        /// The stages to be chosen.
+        num_stages: usize,
+    },
+    /// Two numbers of stages.
+    #[error(
+        "pipeline.num_stages = {num_stages} and dist.pipeline_parallel_size = {size} are two numbers of stages; leave one \
+         out"
+    )]
+    StagesDisagree {
+        /// The stages to be chosen.
+        num_stages: usize,
+        /// The size of the pipeline axis.
+        size: usize,
+    },
 }
 
 /// A result whose error is a [`ConfigError`].

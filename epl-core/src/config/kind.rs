@@ -25,6 +25,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A list of integers of at least zero.
     Integers,
+    /// A list of words; an integer is one too.
+    Words,
+    /// Any text, such as the path of a file.
+    Text,
     /// Device numbers separated by commas, none twice; empty for all devices.
     DeviceList,
     /// This word, or a value of the other kind.
@@ -63,6 +67,8 @@ impl Kind {
             (Kind::Integers, Value::Array(items)) => {
                 items.iter().all(|item| item.as_integer().is_some_and(|number| number >= 0)).then(|| value.clone())
             }
+            (Kind::Words, Value::Array(items)) => items.iter().map(word).collect::<Option<_>>().map(Value::Array),
+            (Kind::Text, Value::String(_)) => Some(value.clone()),
             (Kind::DeviceList, Value::String(text)) => is_device_list(text).then(|| value.clone()),
             _ => None,
         }
@@ -80,17 +86,26 @@ impl Kind {
             Kind::Switch => Value::Boolean(text.to_ascii_lowercase().parse().ok()?),
             Kind::Integer { .. } => Value::Integer(text.parse().ok()?),
             Kind::NumberAtLeast(_) | Kind::NumberAbove(_) => Value::Float(text.parse().ok()?),
-            Kind::Choice(_) | Kind::DeviceList => Value::String(unquoted(text).to_string()),
-            Kind::Integers => Value::Array(integers(text)?),
+            Kind::Choice(_) | Kind::DeviceList | Kind::Text => Value::String(unquoted(text).to_string()),
+            Kind::Integers => {
+                Value::Array(items(text).map(|item| item.parse().ok().map(Value::Integer)).collect::<Option<_>>()?)
+            }
+            Kind::Words => Value::Array(items(text).map(|item| Value::String(unquoted(item).to_string())).collect()),
         };
         self.check(&value)
     }
 }
 
-/// `[0, 0, 1]` or `0,0,1`.
-fn integers(text: &str) -> Option<Vec<Value>> {
+/// The items of `[0, 0, 1]` or `0,0,1`.
+fn items(text: &str) -> impl Iterator<Item = &str> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    inner.split(',').map(|item| item.trim().parse().ok().map(Value::Integer)).collect()
+    inner.split(',').map(str::trim)
+}
+
+/// A word of a list, which must not be empty.
+fn word(item: &Value) -> Option<Value> {
+    let word = item.as_str().map(str::to_string).or_else(|| item.as_integer().map(|number| number.to_string()));
+    word.filter(|word| !word.is_empty()).map(Value::String)
 }
 
 fn unquoted(text: &str) -> &str {
@@ -124,6 +139,8 @@ impl fmt::Display for Kind {
                 f.write_str(&quoted.join(" or "))
             }
             Kind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 0, 1, 1]"),
+            Kind::Words => write!(f, "a list of words or integers such as [embedding, 3]"),
+            Kind::Text => write!(f, "a text"),
             Kind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),
             Kind::Or(word, kind) => write!(f, "\"{word}\" or {kind}"),
         }
@@ -153,6 +170,12 @@ mod tests {
         assert_eq!(Kind::Integers.read("[0, 1]"), list);
         assert_eq!(Kind::Integers.read("0,1"), list);
         assert_eq!(Kind::Integers.read("0,-1"), None);
+        let words = Some(Value::Array(vec!["head".into(), "3".into()]));
+        assert_eq!(Kind::Words.read("[\"head\", 3]"), words);
+        assert_eq!(Kind::Words.read("head,3"), words);
+        assert_eq!(Kind::Words.check(&Value::Array(vec!["head".into(), 3.into()])), words);
+        assert_eq!(Kind::Words.read(""), None);
+        assert_eq!(Kind::Words.check(&Value::Array(vec![1.5.into()])), None);
     }
 
     #[test]

@@ -23,8 +23,8 @@ options! {
         /// Micro-batches per step; with one stage, gradient accumulation. Not given, it follows
         /// from the two batch sizes where both are.
         num_micro_batch: usize = 1, COUNT, Implemented;
-        /// Stages, when stages are chosen automatically.
-        num_stages: Option<usize> = None, MAYBE_SIZE, NotYet;
+        /// Stages, when they are chosen automatically: with auto.auto_parallel.
+        num_stages: Option<usize> = None, MAYBE_SIZE, Implemented;
         /// Order of a stage's forwards and backwards: PreferForward (all forwards, then all
         /// backwards), PreferBackward (1F1B), PreferBackwardOptimizer (1F1B with one more forward
         /// in flight on all but the last stage).
@@ -33,6 +33,9 @@ options! {
         /// Parts of the model that each stage runs, in turn with the other stages. More than one: interleaved 1F1B, with
         /// PreferBackward.
         num_chunks: usize = 1, COUNT, Implemented;
+        /// A file with a schedule of one's own, in place of pipeline.strategy: a line a stage, such as "F0 F1 B0 B1".
+        /// Empty: none.
+        schedule_file: String = String::new(), Kind::Text, Implemented;
     }
     /// Recomputation of activations.
     gradient_checkpoint: GradientCheckpointConfig {
@@ -40,8 +43,12 @@ options! {
         /// recomputed. "auto": the plan chooses them. The last segment is never recomputed, as its backward follows at
         /// once.
         r#type: CheckpointType = CheckpointType::Off, Kind::Choice(CheckpointType::WORDS), Implemented;
-        /// With "collection": the segments whose entrance is kept, from 0.
-        kept: Option<Vec<usize>> = None, Kind::Or(NONE, &Kind::Integers), Implemented;
+        /// With "collection": the segments whose entrance is kept, by their names or numbers, from 0.
+        kept: Option<Vec<String>> = None, Kind::Or(NONE, &Kind::Words), Implemented;
+        /// With "auto": the bytes that a rank may store for backward, of all micro-batches that are under way. As
+        /// little as they allow is recomputed; measured in the first step, which needs `CountingAllocator` as the
+        /// program's allocator. none: as EPL chooses.
+        budget: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
         /// In the first step, compare with the gradients computed without recomputation, value by value.
@@ -131,8 +138,8 @@ options! {
     }
     /// What EPL chooses by itself.
     auto: AutoConfig {
-        /// Choose what is not annotated.
-        auto_parallel: bool = false, Kind::Switch, NotYet;
+        /// Choose what is not annotated: with pipeline.num_stages, the stages. No scope may be opened then.
+        auto_parallel: bool = false, Kind::Switch, Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {
@@ -144,15 +151,27 @@ options! {
         pipeline_parallel_size: usize = 1, SIZE, Implemented;
         /// Data ranks that share the experts; divides data_parallel_size.
         expert_parallel_size: usize = 1, SIZE, Implemented;
-        /// Layers that are spread over the stages.
-        pipeline_num_layers: Option<usize> = None, MAYBE_COUNT, NotYet;
-        /// The stage of each layer, that is, of each segment of the model.
+        /// Layers that are spread evenly over the stages: those that `Place::with_layer_idx` numbers, else the model's
+        /// segments. none: as many as there are numbers, else the stages are chosen.
+        pipeline_num_layers: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// The stage of each layer: of those that `Place::with_layer_idx` numbers, else of each segment of the model.
         custom_pipeline_stage_id: Option<Vec<usize>> = None,
             Kind::Or(NONE, &Kind::Integers), Implemented;
         /// Order in which ranks are numbered, slowest axis first: EPL's "data,pipeline,tensor" or
         /// LiBai's "pipeline,data,tensor".
         order: RankOrder = RankOrder::DataPipelineTensor,
             Kind::Choice(RankOrder::WORDS), Implemented;
+    }
+    /// Seeing what a run does.
+    profile: ProfileConfig {
+        /// Write what every rank does when to this file, for Perfetto or chrome://tracing. Empty: do not.
+        trace: String = String::new(), Kind::Text, Implemented;
+        /// With `profile.trace`: steps before those that are traced; the first one is slower.
+        trace_skip: usize = 1, Kind::at_least(0), Implemented;
+        /// With `profile.trace`: how many steps are traced.
+        trace_steps: usize = 5, COUNT, Implemented;
+        /// Measure in the first step what each segment stores for backward and how long its forward takes, and print it.
+        segments: bool = false, Kind::Switch, Implemented;
     }
     /// The training run.
     train: TrainConfig {

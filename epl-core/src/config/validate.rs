@@ -14,7 +14,26 @@ impl Config {
     /// the first disagreement.
     pub fn validate(&self) -> Result<()> {
         OPTIONS.iter().try_for_each(|option| self.check(option))?;
+        self.check_stages()?;
         self.schedule.validate()
+    }
+
+    /// The pipeline stages of a replica: `dist.pipeline_parallel_size`, or with `auto.auto_parallel` the number
+    /// `pipeline.num_stages`. Scopes in a model may make others.
+    pub fn stages(&self) -> usize {
+        self.pipeline.num_stages.filter(|_| self.auto.auto_parallel).unwrap_or(self.dist.pipeline_parallel_size)
+    }
+
+    /// `auto.auto_parallel` needs a number of stages, a number needs it, and two numbers must be one.
+    fn check_stages(&self) -> Result<()> {
+        match (self.auto.auto_parallel, self.pipeline.num_stages, self.dist.pipeline_parallel_size) {
+            (false, Some(num_stages), _) => Err(ConfigError::StagesNotAuto { num_stages }),
+            (true, None, _) => Err(ConfigError::AutoWithoutStages),
+            (true, Some(num_stages), size) if size != 1 && size != num_stages => {
+                Err(ConfigError::StagesDisagree { num_stages, size })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The number of steps to train: `train.steps`, or the schedule's length.

@@ -61,7 +61,7 @@ impl<M: Segmented> Engine<M> {
             let mut carry = links.receive_carry(number, part)?;
             self.begin(micro_batch, false);
             for segment in stages.parts()[part].clone() {
-                self.enter(segment, &format!("evaluate {number}"));
+                let _span = self.enter(segment, "evaluate", number);
                 carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
             }
             let exit = carry.expect("a part has at least one segment");

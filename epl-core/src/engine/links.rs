@@ -8,6 +8,7 @@
 //! it gets from several: `routes` tells who.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use burn::tensor::kind::Autodiff;
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -16,11 +17,11 @@ use epl_comm::{Pending, ProcessGroup};
 use super::micro_batch::MicroBatch;
 use super::parcel::{Label, Parcel};
 use super::routes::Routes;
-use super::tape::CarryGradients;
 use super::weights;
 use crate::carry::Carry;
 use crate::cluster::Width;
 use crate::error::{Error, Result};
+use crate::graph::CarryGradients;
 use crate::pipeline::Stages;
 
 /// How many numbers of a header travel with its length; most have no more.
@@ -38,12 +39,14 @@ pub(crate) struct Links<'a> {
     /// By the member that sent it.
     arrived: HashMap<(usize, Label), Parcel>,
     sent: VecDeque<Pending<()>>,
+    waited: Duration,
 }
 
 impl<'a> Links<'a> {
     /// Ways among the members of `group`, which run the stages so. What is received lies on `device`.
     pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &'a [Width], device: &'a Device) -> Self {
-        Self { stages, group, widths, device, routes: None, arrived: HashMap::new(), sent: VecDeque::new() }
+        let (arrived, sent) = (HashMap::new(), VecDeque::new());
+        Self { stages, group, widths, device, routes: None, arrived, sent, waited: Duration::ZERO }
     }
 
     /// Compares the micro-batches of the stages that come next, of which `first` is the number of the first. Collective
@@ -110,6 +113,11 @@ impl<'a> Links<'a> {
         self.free_sent()
     }
 
+    /// How long this rank has waited for parcels.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
     /// Waits for a parcel from a stage.
     fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
         let from = &self.widths[from];
@@ -129,7 +137,9 @@ impl<'a> Links<'a> {
             if let Some(parcel) = self.arrived.remove(&(from, label)) {
                 return Ok(parcel);
             }
+            let begun = Instant::now();
             let parcel = self.next(from)?;
+            self.waited += begun.elapsed();
             self.free_sent()?;
             self.arrived.insert((from, parcel.label), parcel);
         }

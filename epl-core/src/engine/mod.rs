@@ -3,11 +3,12 @@
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `weights`: the global divisors.
 //! - `tape`: a micro-batch through consecutive segments and back.
-//! - `parcel`, `routes`, `links`: what stages send each other.
+//! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `run`: the schedule's actions, one after the other.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
+//! - `profile`: what segments store and cost, and what is run again because of it.
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
 //! - `evaluation`: the loss without gradients, through all stages.
@@ -18,11 +19,13 @@ mod compress;
 mod evaluation;
 mod gather;
 mod gradients;
+mod idle;
 mod inference;
 mod links;
 mod micro_batch;
 mod norm;
 mod parcel;
+mod profile;
 mod recomputation;
 mod reduce;
 mod replicas;
@@ -39,12 +42,13 @@ use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
+use epl_comm::Span;
 use serde_json::Value;
 
 pub use compress::Compression;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
-pub use settings::EngineSettings;
+pub use settings::{EngineSettings, TraceWindow};
 
 use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
@@ -53,12 +57,12 @@ use crate::launch::{Built, Epl};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::{Plan, draw};
+use crate::profile::Profile;
 use crate::segment::Segmented;
 use gather::Source;
-use gradients::GradientStore;
 use links::Links;
 use reduce::Lanes;
-use run::StepRun;
+use run::{Accumulated, StepRun};
 
 /// Runs training steps of one rank's model.
 ///
@@ -77,6 +81,10 @@ pub struct Engine<M: Segmented> {
     step: u64,
     /// Samples that were drawn for [`step_whole`](Self::step_whole).
     drawn: u64,
+    /// The steps that are traced, and how many were made by this engine.
+    traced: (Option<TraceWindow>, u64),
+    bubble: Option<f64>,
+    profiled: Option<Profile>,
 }
 
 impl<M: Segmented> Engine<M> {
@@ -104,6 +112,10 @@ impl<M: Segmented> Engine<M> {
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
+        let traced = settings.trace;
+        if traced.is_some() {
+            context.switch_trace(false);
+        }
         Ok(Self {
             model: Some(model),
             optimizer,
@@ -115,6 +127,9 @@ impl<M: Segmented> Engine<M> {
             lanes,
             step: 0,
             drawn: 0,
+            traced: (traced, 0),
+            bubble: None,
+            profiled: None,
         })
     }
 
@@ -183,10 +198,12 @@ impl<M: Segmented> Engine<M> {
                 micro_batches.len()
             )));
         }
+        self.look_at_segments(&micro_batches)?;
         if self.settings.check_recomputation && self.step == 0 {
             self.check_recomputation(&micro_batches)?;
         }
-        let (mut store, report) = caught(|| self.accumulate(&micro_batches))?;
+        self.trace_step();
+        let Accumulated { mut store, report, bubble } = caught(|| self.accumulate(&micro_batches))?;
         if !report.grad_norm.is_finite() {
             let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
                 Some(compression) => {
@@ -203,11 +220,28 @@ impl<M: Segmented> Engine<M> {
         if factor < 1.0 {
             store.scale(factor);
         }
+        let update = self.context.span(|| format!("update {}", self.step));
         let model = self.model.take().expect("the model is only away during an update");
         let gradients = store.into_params(&model);
         self.model = Some(self.optimizer.step(rate, model, gradients));
-        self.step += 1;
+        drop(update);
+        (self.step, self.bubble) = (self.step + 1, bubble);
         Ok(report)
+    }
+
+    /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
+    /// stages and replicas; none before the first step, and with one stage. The plan's is
+    /// [`Plan::expected_bubble`].
+    pub fn bubble(&self) -> Option<f64> {
+        self.bubble
+    }
+
+    /// Switches the trace on for the steps that are to be traced, and off after them.
+    fn trace_step(&mut self) {
+        if let (Some(window), step) = &mut self.traced {
+            self.context.switch_trace(window.contains(*step));
+            *step += 1;
+        }
     }
 
     /// The reduced gradients of a step, whole, by parameter. Collective.
@@ -217,7 +251,7 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let (store, report) = caught(|| self.accumulate(&micro_batches))?;
+        let Accumulated { store, report, .. } = caught(|| self.accumulate(&micro_batches))?;
         Ok((report, self.gather(&Source::Gradients(&store))?))
     }
 
@@ -268,7 +302,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
-    fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<(GradientStore, StepReport)> {
+    fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {
         self.context.open_outputs();
         let untracked = (!self.plan.recompute.is_empty()).then(|| self.model().clone().no_grad());
         StepRun::new(self, untracked.as_ref(), micro_batches)?.all()
@@ -288,10 +322,11 @@ impl<M: Segmented> Engine<M> {
         });
     }
 
-    /// Before a segment of a pass is run.
-    fn enter(&self, segment: usize, what: &str) {
+    /// Before a segment of a micro-batch's pass is run; the result is dropped when it has been.
+    #[must_use]
+    fn enter(&self, segment: usize, what: &str, micro_batch: usize) -> Option<Span> {
         self.context.enter(segment);
-        self.context.mark(&format!("{what} segment {segment}"));
+        self.context.span(|| format!("{what} {micro_batch} segment {segment}"))
     }
 }
 

@@ -8,9 +8,9 @@
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::tape::CarryGradients;
 use crate::carry::{Carry, CarryMapper, CarryReader};
 use crate::error::{Error, Result};
+use crate::graph::CarryGradients;
 
 /// What a parcel is: for the forward or the backward of a micro-batch in a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

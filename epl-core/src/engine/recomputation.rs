@@ -29,7 +29,7 @@ impl<M: Segmented> Engine<M> {
         let untracked = self.model().clone().no_grad();
         let gradients = |untracked: Option<&M>| {
             self.context.open_outputs();
-            caught(|| Ok(StepRun::new(self, untracked, micro_batches)?.all()?.0))
+            caught(|| Ok(StepRun::new(self, untracked, micro_batches)?.all()?.store))
         };
         let (stored, recomputed) = (gradients(None)?, gradients(Some(&untracked))?);
         Ok(self.largest_difference(&recomputed, &stored))

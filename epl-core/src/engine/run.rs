@@ -11,11 +11,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::Instant;
 
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
 use super::gradients::GradientStore;
+use super::idle::Work;
 use super::links::Links;
 use super::micro_batch::MicroBatch;
 use super::reduce::Reducer;
@@ -43,6 +45,14 @@ pub(super) struct StepRun<'a, M: Segmented> {
     sums: TermSums,
     /// The model without a parameter that asks for a gradient, where segments are recomputed.
     untracked: Option<&'a M>,
+}
+
+/// What all forwards and backwards of a step leave.
+pub(super) struct Accumulated {
+    pub store: GradientStore,
+    pub report: StepReport,
+    /// See [`Engine::bubble`].
+    pub bubble: Option<f64>,
 }
 
 struct Flight<C> {
@@ -83,18 +93,21 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     }
 
     /// Does what the schedule says, and reduces the gradients. Collective.
-    pub fn all(mut self) -> Result<(GradientStore, StepReport)> {
+    pub fn all(mut self) -> Result<Accumulated> {
         let Engine { plan, context, .. } = self.engine;
-        for action in plan.schedule.actions(plan.stage(), plan.stages.count(), self.micro_batches.len()) {
+        let begun = Instant::now();
+        for action in plan.schedule.actions(plan.stage(), plan.stages.count(), self.micro_batches.len())? {
             match action.kind {
                 Kind::Forward => self.forward(action)?,
                 Kind::Backward => self.backward(action)?,
             }
         }
+        let work = Work { span: begun.elapsed(), waited: self.links.waited() };
         self.reducer.finish(&mut self.store)?;
         self.links.finish()?;
         let squared = norm::squared(plan, &self.store);
-        Ok((self.store, self.sums.reduce(squared, &self.weights, context)?))
+        let report = self.sums.reduce(squared, &self.weights, context)?;
+        Ok(Accumulated { store: self.store, report, bubble: work.bubble(context)? })
     }
 
     fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -197,8 +210,9 @@ struct RunPass<'r, 'a, M: Segmented> {
 }
 
 impl<M: Segmented> Around for RunPass<'_, '_, M> {
-    fn forward(&mut self, segment: usize) {
-        self.run.engine.enter(segment, &format!("{} {}", self.what, self.number));
+    fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
+        let _span = self.run.engine.enter(segment, self.what, self.number);
+        f()
     }
 
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording) {
@@ -216,8 +230,10 @@ impl<M: Segmented> Around for RunPass<'_, '_, M> {
         Ok(value?)
     }
 
-    fn backward(&mut self, segment: usize) {
-        self.run.engine.context.mark(&format!("backward {} segment {segment}", self.number));
+    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
+        let number = self.number;
+        let _span = self.run.engine.context.span(|| format!("backward {number} segment {segment}"));
+        f()
     }
 
     fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()> {

@@ -18,6 +18,33 @@ pub struct EngineSettings {
     pub compression: Option<Compression>,
     /// Whether the first step compares its gradients with those computed without recomputation.
     pub check_recomputation: bool,
+    /// Whether the first step measures what segments store and cost.
+    pub profile_segments: bool,
+    /// The steps that a trace holds; none: all that happens.
+    pub trace: Option<TraceWindow>,
+}
+
+/// Some steps of a run, from its start or from where it resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceWindow {
+    /// Steps before them.
+    pub skip: u64,
+    /// How many they are.
+    pub steps: u64,
+}
+
+impl TraceWindow {
+    /// What the options `profile.*` say; none without a trace.
+    pub fn from_config(config: &Config) -> Option<Self> {
+        let profile = &config.profile;
+        let window = || Self { skip: profile.trace_skip as u64, steps: profile.trace_steps as u64 };
+        (!profile.trace.is_empty()).then(window)
+    }
+
+    /// Whether a step is among them, which is counted from 0.
+    pub fn contains(self, step: u64) -> bool {
+        step.checked_sub(self.skip).is_some_and(|step| step < self.steps)
+    }
 }
 
 impl Default for EngineSettings {
@@ -28,7 +55,7 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `communication.*` and
+    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `communication.*`, `profile.*` and
     /// `gradient_checkpoint.check_gradients` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
@@ -39,6 +66,8 @@ impl EngineSettings {
             num_communicators: communication.num_communicators,
             compression: Compression::from_config(communication),
             check_recomputation: config.gradient_checkpoint.check_gradients,
+            profile_segments: config.profile.segments,
+            trace: TraceWindow::from_config(config),
         }
     }
 }

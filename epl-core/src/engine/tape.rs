@@ -16,14 +16,13 @@
 //! as above, when its backward is due; its collectives then give what they gave before.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::backend::DispatchTensor;
 use burn::tensor::{Gradients, Tensor};
-use epl_comm::{Recording, custom_vjp};
+use epl_comm::Recording;
 
-use crate::carry::{Carry, CarryMapper};
+use crate::carry::Carry;
 use crate::error::Result;
+use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::segment::Segmented;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
@@ -54,13 +53,10 @@ pub(crate) enum Start {
     Exit(CarryGradients),
 }
 
-/// The gradients of a carry's tensors, in the carry's order.
-pub(crate) type CarryGradients = Vec<Option<DispatchTensor>>;
-
 /// What happens around the segments of a pass.
 pub(crate) trait Around {
-    /// Before a segment's forward.
-    fn forward(&mut self, segment: usize);
+    /// Runs a segment's forward.
+    fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
     /// Runs a forward for the first time, and keeps what its collectives give.
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording);
@@ -68,8 +64,8 @@ pub(crate) trait Around {
     /// Runs a forward again, with what its collectives gave.
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T>;
 
-    /// Before a segment's backward.
-    fn backward(&mut self, segment: usize);
+    /// Runs a segment's backward.
+    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
     /// The gradients that a segment's backward left, as they become final; none where nothing asks for one.
     fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()>;
@@ -137,9 +133,8 @@ impl<C: Carry> Piece<C> {
         carry: Option<C>,
         around: &mut impl Around,
     ) -> (C, Self) {
-        around.forward(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
-        let exit = model.forward_segment(segment, entrance.clone(), batch);
+        let exit = around.forward(segment, || model.forward_segment(segment, entrance.clone(), batch));
         let left = Left::Graph((segment + 1 < model.segments()).then(|| Seed::of(&exit)));
         (exit, Self { segments: segment..segment + 1, entrance, left })
     }
@@ -156,8 +151,8 @@ impl<C: Carry> Piece<C> {
         let mut carry = entrance.clone();
         let ((), results) = around.first(|around| {
             for segment in segments.clone() {
-                around.forward(segment);
-                carry = Some(untracked.forward_segment(segment, carry.take(), batch));
+                let entrance = carry.take();
+                carry = Some(around.forward(segment, || untracked.forward_segment(segment, entrance, batch)));
             }
         });
         (carry.expect("a run has at least one segment"), Self { segments, entrance, left: Left::Results(results) })
@@ -181,115 +176,19 @@ impl<C: Carry> Piece<C> {
                 return tape.backward(model, batch, start, around);
             }
         };
-        around.backward(segments.start);
         let root = match start {
             Start::Root(root) => Some(*root),
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
-        let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        let root = root.filter(Tensor::is_tracked);
+        let gradients = around.backward(segments.start, || root.map(|root| root.backward()));
         let Some(mut gradients) = gradients else {
             // Nothing in this segment, nor before it, asks for a gradient.
             around.gradients(segments.start, None)?;
             return Ok(CarryGradients::new());
         };
-        let mut collect = Collect { gradients: &mut gradients, found: CarryGradients::new() };
-        let _ = entrance.map(|carry| carry.map(&mut collect));
-        let found = collect.found;
+        let found = entrance.map_or_else(CarryGradients::new, |carry| collect(carry, None::<&M>, &mut gradients));
         around.gradients(segments.start, Some(gradients))?;
         Ok(found)
-    }
-}
-
-/// Takes a tensor out of its graph; it stays on the device with autodiff.
-struct Untrack;
-
-impl CarryMapper for Untrack {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match tensor.is_autodiff() {
-            true => Tensor::from_inner(tensor.inner()),
-            false => tensor,
-        }
-    }
-}
-
-/// Detaches a tensor and tracks it as a leaf of the next graph.
-struct Track;
-
-impl CarryMapper for Track {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match tensor.is_autodiff() {
-            true => tensor.detach().require_grad(),
-            false => tensor,
-        }
-    }
-}
-
-/// Takes the gradients of an entrance's leaves.
-struct Collect<'a> {
-    gradients: &'a mut Gradients,
-    found: CarryGradients,
-}
-
-impl CarryMapper for Collect<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let gradient = if tensor.is_autodiff() { tensor.grad_remove(self.gradients) } else { None };
-        self.found.push(gradient.map(Tensor::into_dispatch));
-        tensor
-    }
-}
-
-/// Scalars whose backward hands gradients to the tensors of a carry, which come later. The carry itself may be dropped
-/// until then.
-pub(crate) struct Seed(Vec<Option<Scalar>>);
-
-/// None for a tensor that is not tracked.
-struct Scalar {
-    root: Tensor<1>,
-    /// What its backward hands on.
-    gradient: Arc<Mutex<Option<DispatchTensor>>>,
-}
-
-impl Seed {
-    /// The scalars of a carry's tensors.
-    pub fn of<C: Carry>(carry: &C) -> Self {
-        let mut seed = Self(Vec::new());
-        let _ = carry.clone().map(&mut seed);
-        seed
-    }
-
-    /// The sum of the scalars of those tensors that have a gradient; none if no tracked one has.
-    pub fn root(self, gradients: CarryGradients) -> Option<Tensor<1>> {
-        assert!(
-            gradients.is_empty() || gradients.len() == self.0.len(),
-            "a carry has as many tensors at its exit as at the next entrance"
-        );
-        let seeded = |(scalar, gradient): (Option<Scalar>, Option<DispatchTensor>)| {
-            let (Scalar { root, gradient: place }, gradient) = scalar.zip(gradient)?;
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
-            Some(root)
-        };
-        self.0.into_iter().zip(gradients).filter_map(seeded).reduce(|sum, root| sum + root)
-    }
-}
-
-impl CarryMapper for Seed {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0.push(tensor.is_tracked().then(|| Scalar::of(tensor.clone())));
-        tensor
-    }
-}
-
-impl Scalar {
-    fn of<const D: usize>(tensor: Tensor<D>) -> Self {
-        let gradient = Arc::new(Mutex::new(None));
-        let (shape, place) = (tensor.shape(), gradient.clone());
-        let take = move || place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let root = custom_vjp(
-            (tensor,),
-            |(tensor,)| (Tensor::<1>::zeros([1], &tensor.device()).cast(tensor.dtype()), ()),
-            // Another stage sends a gradient in a row.
-            move |(), _| (take().map(|gradient| Tensor::<D>::from_dispatch(gradient).reshape(shape.clone())),),
-        );
-        Self { root, gradient }
     }
 }

@@ -133,6 +133,7 @@ mod tests {
             stages: vec![0],
             held: true,
             task_graph: None,
+            layer_idx: None,
             sparse: false,
             counted: true,
         }

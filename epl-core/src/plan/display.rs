@@ -3,7 +3,6 @@
 use core::fmt::{Display, Formatter, Result};
 
 use super::{Origin, ParamRecord, Plan};
-use crate::pipeline::{Cost, simulate};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -24,18 +23,13 @@ impl Display for Plan {
             self.fmt_stages(f)?;
         }
         for run in &self.recompute {
-            writeln!(f, "  segments {}..{}: only what enters is kept; run again in backward", run.start, run.end)?;
+            let names = self.segment_names[run.clone()].join(", ");
+            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
         }
-        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
-        for record in &self.records {
-            // A stage of another width would divide it in another way than the one that holds it does.
-            let is_elsewhere = self.mesh.is_bridged() && !record.held;
-            write!(f, "  {:width$}  {}", record.name, Line { record, is_elsewhere })?;
-            if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
-                write!(f, ", in {}", layout.task_graphs()[graph])?;
-            }
-            writeln!(f)?;
+        if let Some(bytes) = self.recompute_budget {
+            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
         }
+        self.fmt_records(f)?;
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(
                 f,
@@ -70,13 +64,25 @@ impl Display for Plan {
 }
 
 impl Plan {
+    fn fmt_records(&self, f: &mut Formatter<'_>) -> Result {
+        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        for record in &self.records {
+            // A stage of another width would divide it in another way than the one that holds it does.
+            let is_elsewhere = self.mesh.is_bridged() && !record.held;
+            write!(f, "  {:width$}  {}", record.name, Line { record, is_elsewhere })?;
+            if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
+                write!(f, ", in {}", layout.task_graphs()[graph])?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
     /// The stages, and the timeline of a step in which a backward takes as long as two forwards.
     fn fmt_stages(&self, f: &mut Formatter<'_>) -> Result {
         writeln!(f, "  {}", self.stages)?;
         writeln!(f, "  {}, {} micro-batches:", self.schedule, self.micro_batches)?;
-        let costs = vec![Cost::USUAL; self.stages.parts().len()];
-        let verified = self.schedule.verified(self.stages.count(), self.micro_batches);
-        match verified.and_then(|verified| simulate(&verified, &costs)) {
+        match self.timeline() {
             Ok(timeline) => timeline.to_string().lines().try_for_each(|line| writeln!(f, "    {line}")),
             Err(error) => writeln!(f, "    {error}"),
         }

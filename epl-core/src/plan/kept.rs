@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use epl_comm::ThreadMemory;
+
 use super::ParamRecord;
 use super::stages::{costs, kinds};
 use crate::config::{CheckpointType, Config};
@@ -12,11 +14,11 @@ use crate::recompute::{SegmentMemory, epl_auto};
 /// The runs of segments of which only the entrance is kept. Never the last segment, whose backward follows at once.
 pub(crate) fn runs(
     records: &[ParamRecord],
-    segments: usize,
+    names: &[String],
     stages: &Stages,
     config: &Config,
 ) -> Result<Vec<Range<usize>>> {
-    let said = &config.gradient_checkpoint;
+    let (said, segments) = (&config.gradient_checkpoint, names.len());
     if let (Some(kept), false) = (&said.kept, said.r#type == CheckpointType::Collection) {
         return Err(Error::invalid(format!(
             "gradient_checkpoint.kept = {kept:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
@@ -31,9 +33,13 @@ pub(crate) fn runs(
             said.end_taskgraph, said.check_gradients
         )));
     }
+    if said.budget.is_some() {
+        check_budget(stages, config)?;
+        return Ok(Vec::new());
+    }
     let chosen = match said.r#type {
         CheckpointType::Off => return Ok(Vec::new()),
-        CheckpointType::Collection => between(kept(segments, config)?, segments),
+        CheckpointType::Collection => between(kept(names, config)?, segments),
         CheckpointType::Auto => automatic(records, segments)?,
     };
     let covered = covered_parts(stages, config)?;
@@ -52,8 +58,42 @@ pub(crate) fn runs(
     }
 }
 
-/// The segments whose entrance the user keeps.
-fn kept(segments: usize, config: &Config) -> Result<Vec<usize>> {
+/// Whether the first step can choose what is run again.
+fn check_budget(stages: &Stages, config: &Config) -> Result<()> {
+    let said = &config.gradient_checkpoint;
+    let budget = said.budget.unwrap_or_default();
+    let refused = |reason: String| Err(Error::invalid(format!("gradient_checkpoint.budget = {budget}: {reason}")));
+    if said.r#type != CheckpointType::Auto {
+        return refused(format!(
+            "it is for gradient_checkpoint.type = auto, and that is {:?}",
+            said.r#type.to_string()
+        ));
+    }
+    if said.end_taskgraph != -1 {
+        return refused(format!(
+            "what it covers is chosen by what is stored, and end_taskgraph = {} says it too; leave one out",
+            said.end_taskgraph
+        ));
+    }
+    if stages.chunks() > 1 {
+        return refused(format!(
+            "each stage runs {} parts of the model, whose activations are stored side by side; set pipeline.num_chunks = 1, \
+             or leave the budget out",
+            stages.chunks()
+        ));
+    }
+    match ThreadMemory::now() {
+        Some(_) => Ok(()),
+        None => refused(
+            "activations cannot be measured without `epl_comm::CountingAllocator` as the program's `#[global_allocator]`; \
+             install it, or leave the budget out"
+                .to_string(),
+        ),
+    }
+}
+
+/// The segments whose entrance the user keeps: those of a name, or the one of a number.
+fn kept(names: &[String], config: &Config) -> Result<Vec<usize>> {
     let kept = config.gradient_checkpoint.kept.clone().unwrap_or_default();
     if kept.is_empty() {
         return Err(Error::invalid(
@@ -61,13 +101,22 @@ fn kept(segments: usize, config: &Config) -> Result<Vec<usize>> {
              and none is named; name some, or set gradient_checkpoint.type = auto",
         ));
     }
-    match kept.iter().find(|segment| **segment >= segments) {
-        Some(segment) => Err(Error::invalid(format!(
-            "gradient_checkpoint.kept names segment {segment} of a model of {segments} segments, which count from 0; \
-             name those below {segments}"
-        ))),
-        None => Ok(kept),
-    }
+    let found = kept.iter().map(|word| {
+        let of_name: Vec<usize> = (0..names.len()).filter(|segment| names[*segment] == *word).collect();
+        let of_number = word.parse().ok().filter(|segment: &usize| *segment < names.len());
+        match of_name.is_empty() {
+            false => Ok(of_name),
+            true => of_number.map(|segment| vec![segment]).ok_or_else(|| {
+                Error::invalid(format!(
+                    "gradient_checkpoint.kept names segment {word} of a model of {} segments, which count from 0 and are \
+                     called {}; name some of them",
+                    names.len(),
+                    names.join(", ")
+                ))
+            }),
+        }
+    });
+    Ok(found.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Everything between two kept entrances is one run; what enters the first segment is the batch.

@@ -3,7 +3,9 @@
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
+//! - `layers`: layers by number, as LiBai has them.
 //! - `stages`: which stage runs which segments.
+//! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `draw`: the initialisation phase.
@@ -14,13 +16,16 @@ pub mod bucket;
 mod display;
 pub(crate) mod draw;
 pub mod record;
+mod layers;
 pub(crate) mod stages;
+mod order;
 pub(crate) mod kept;
 pub(crate) mod survey;
 
 pub use bucket::{Bucket, pack};
 pub use draw::with_values;
 pub use fuse::fuse;
+pub use order::Order;
 pub use record::{Cut, Origin, ParamRecord};
 
 use std::ops::Range;
@@ -31,7 +36,7 @@ use crate::cluster::{Coordinate, Mesh};
 use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::pipeline::{Schedule, Stages};
+use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -46,14 +51,18 @@ pub struct Plan {
     pub device: String,
     /// How many segments the model is a chain of.
     pub segments: usize,
+    /// What the model calls them.
+    pub segment_names: Vec<String>,
     /// Which stage runs which of them.
     pub stages: Stages,
     /// In which order a stage runs forwards and backwards.
-    pub schedule: Schedule,
+    pub schedule: Order,
     /// The micro-batches of a step that the configuration names: for the drawing of the schedule.
     pub micro_batches: usize,
     /// The runs of segments whose forward is run again in backward, because only what enters them is kept.
     pub recompute: Vec<Range<usize>>,
+    /// The bytes that may be stored for backward, where the first step chooses these runs; none where they are chosen.
+    pub recompute_budget: Option<u64>,
     /// One record per parameter, in the order in which the module lists them.
     pub records: Vec<ParamRecord>,
     /// The reductions of a step, in the order in which they start.
@@ -85,6 +94,21 @@ impl Plan {
     /// This rank's stage.
     pub fn stage(&self) -> usize {
         self.coordinate.pipeline
+    }
+
+    /// When stages do what in a step, if a backward takes as long as two forwards and sending nothing.
+    ///
+    /// # Errors
+    ///
+    /// A step without a micro-batch.
+    pub fn timeline(&self) -> pipeline::Result<Timeline> {
+        let costs = vec![Cost::USUAL; self.stages.parts().len()];
+        simulate(&self.schedule.verified(self.stages.count(), self.micro_batches)?, &costs)
+    }
+
+    /// The fraction of the time of all stages in which they wait, by the [timeline](Self::timeline); none with one stage.
+    pub fn expected_bubble(&self) -> Option<f64> {
+        (self.stages.count() > 1).then(|| self.timeline().ok().map(|timeline| timeline.bubble())).flatten()
     }
 
     /// The record of the parameter with this path.

@@ -56,6 +56,8 @@ pub struct ParamRecord {
     pub held: bool,
     /// The number of its task graph, where scopes were opened.
     pub task_graph: Option<usize>,
+    /// The number of its layer, where layers were numbered.
+    pub layer_idx: Option<isize>,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
     /// Whether this rank counts its elements in sums over all parameters, such as the norm.

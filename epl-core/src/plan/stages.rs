@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ParamRecord;
+use super::{ParamRecord, layers};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -18,6 +18,14 @@ pub(crate) fn stages(
 ) -> Result<Stages> {
     let chunks = config.pipeline.num_chunks;
     let scopes = layout.filter(|layout| layout.stages() > 1);
+    if let (Some(_), true) = (layout, config.auto.auto_parallel) {
+        return Err(Error::invalid(format!(
+            "auto.auto_parallel = true chooses {} stages for a model without scopes, and scopes are opened in this one; leave \
+             one of both out",
+            config.stages()
+        )));
+    }
+    let numbered = layers::of_segments(records, segments, config)?;
     let given = config.dist.custom_pipeline_stage_id.as_ref().filter(|_| stages == 1 || scopes.is_some());
     if let Some(ids) = given {
         let (who, ids) = (if stages == 1 { "there is" } else { "scopes make" }, ids.len());
@@ -36,16 +44,9 @@ pub(crate) fn stages(
         return Ok(Stages::one(segments));
     }
     let refused = |error: &dyn core::fmt::Display| Error::invalid(format!("{stages} pipeline stages: {error}"));
-    let parts = match (scopes, &config.dist.custom_pipeline_stage_id) {
+    let parts = match (scopes, numbered) {
         (Some(layout), _) => by_task_graph(records, segments, layout)?,
-        (None, Some(ids)) if ids.len() != segments => {
-            return Err(Error::invalid(format!(
-                "dist.custom_pipeline_stage_id names the stage of {} layers, and the model is a chain of {segments} \
-                 segments; give one number for each segment",
-                ids.len()
-            )));
-        }
-        (None, Some(ids)) => partition::custom_stage_ids(ids, stages).map_err(|error| refused(&error))?,
+        (None, Some(numbered)) => numbered.parts(stages).map_err(|error| refused(&error))?,
         (None, None) => {
             let (costs, kinds) = (costs(records, segments), kinds(records, segments));
             let parts = partition::parts_of(&costs, &kinds, stages, chunks).map_err(|error| refused(&error))?;

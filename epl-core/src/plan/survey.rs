@@ -11,7 +11,9 @@ use crate::cluster::Axis;
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
+use crate::scopes::Owners;
 use crate::segment::Segmented;
+use crate::stateful::Remembers;
 
 /// What a survey of a model found.
 pub(crate) struct Survey {
@@ -63,14 +65,11 @@ impl Survey {
     }
 }
 
-/// Layers of Burn that draw from the shared generator, or whose statistics depend on the layout.
-const UNSEEDED: [&str; 2] = ["Struct:Dropout", "Struct:GaussianNoise"];
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
-/// Surveys a model: one record a parameter, in the module's order. `owners` are the task graphs of those that were made
-/// in a scope.
-pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &HashMap<ParamId, usize>) -> Result<Survey> {
+/// Surveys a model: one record a parameter, in the module's order.
+pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners) -> Result<Survey> {
     let mut surveyor = Surveyor {
         context,
         owners,
@@ -99,7 +98,7 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &HashMa
     for record in &mut records {
         record.segments = segments_of(model, &record.name)?;
     }
-    check_owned(&records, owners)?;
+    check_owned(&records, &owners.graphs)?;
     Ok(Survey { records, unseeded_layers: unseeded, batch_norms })
 }
 
@@ -129,8 +128,7 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 
 struct Surveyor<'a> {
     context: &'a Context,
-    /// The task graphs of the parameters that were made in a scope.
-    owners: &'a HashMap<ParamId, usize>,
+    owners: &'a Owners,
     path: Vec<String>,
     /// The path's length inside an embedding's table.
     table: Option<usize>,
@@ -176,7 +174,8 @@ impl Surveyor<'_> {
             segments: Vec::new(),
             stages: Vec::new(),
             held: true,
-            task_graph: self.owners.get(&param.id).copied(),
+            task_graph: self.owners.graphs.get(&param.id).copied(),
+            layer_idx: self.owners.layers.get(&param.id).copied(),
             sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };
@@ -197,12 +196,10 @@ impl Surveyor<'_> {
 impl ModuleVisitor for Surveyor<'_> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         let path = || self.path.join(".");
-        if UNSEEDED.contains(&container_type) && name == "training" {
-            let path = path();
-            self.unseeded.push(path);
-        } else if container_type == "Struct:BatchNorm" && name == "gamma" {
-            let path = path();
-            self.batch_norms.push(path);
+        match Remembers::of(container_type, name) {
+            Some(Remembers::Generator) => self.unseeded.push(path()),
+            Some(Remembers::Statistics) => self.batch_norms.push(path()),
+            None => {}
         }
         self.path.push(name.to_string());
         if container_type.ends_with("Embedding") && name == TABLE {

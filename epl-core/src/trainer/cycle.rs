@@ -58,6 +58,7 @@ impl<M: Segmented> Cycle<'_, '_, M> {
             tokens: self.tokens(&report),
             time: start.elapsed(),
             data_wait: data.waited,
+            bubble: self.run.engine().bubble(),
             report,
         };
         self.tell(|hook, run| hook.after_step(run, &record))?;

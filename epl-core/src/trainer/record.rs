@@ -24,6 +24,8 @@ pub struct StepRecord {
     pub time: Duration,
     /// How long it waited for data.
     pub data_wait: Duration,
+    /// The fraction in which pipeline stages waited for each other: see [`Engine::bubble`](crate::Engine::bubble).
+    pub bubble: Option<f64>,
 }
 
 impl StepRecord {
@@ -90,6 +92,7 @@ pub(crate) mod tests {
             tokens: 500.0,
             time: Duration::from_millis(250),
             data_wait: Duration::from_micros(125),
+            bubble: None,
         }
     }
 

@@ -25,6 +25,10 @@ impl<H: BertHead> Segmented for Bert<H> {
         self.layers.len() + 1
     }
 
+    fn segment_name(&self, index: usize) -> String {
+        if index < self.layers.len() { format!("layers.{index}") } else { "head".to_string() }
+    }
+
     fn segments_of(&self, path: &str) -> Vec<usize> {
         let (first, head) = (0, self.layers.len());
         match path.split_once('.') {

@@ -20,6 +20,14 @@ impl<C: ClassLayer> Segmented for ResNet<C> {
         self.backbone.stages.len() + 2
     }
 
+    fn segment_name(&self, index: usize) -> String {
+        match index.checked_sub(1) {
+            None => "stem".to_string(),
+            Some(stage) if stage < self.backbone.stages.len() => format!("stages.{stage}"),
+            Some(_) => "class_layer".to_string(),
+        }
+    }
+
     fn segments_of(&self, path: &str) -> Vec<usize> {
         let stage = |rest: &str| rest.split('.').next().and_then(|index| index.parse::<usize>().ok());
         match path.split_once('.') {

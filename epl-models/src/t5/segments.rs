@@ -114,6 +114,14 @@ impl Segmented for T5 {
         self.encoder.blocks.len() + self.decoder.blocks.len() + 1
     }
 
+    fn segment_name(&self, index: usize) -> String {
+        match self.part(index) {
+            Part::Encoder(block) => format!("encoder.blocks.{block}"),
+            Part::Decoder(block) => format!("decoder.blocks.{block}"),
+            Part::Head => "head".to_string(),
+        }
+    }
+
     fn segments_of(&self, path: &str) -> Vec<usize> {
         let (encoder, decoder) = (self.encoder.blocks.len(), self.decoder.blocks.len());
         let (turn, head) = (encoder, encoder + decoder);

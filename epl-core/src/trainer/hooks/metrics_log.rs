@@ -15,7 +15,7 @@ use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// What the log itself says of a step.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
     "step",
     "loss",
     "grad_norm",
@@ -25,6 +25,7 @@ const OWN: [&str; 12] = [
     "samples",
     "seconds",
     "data_wait",
+    "bubble",
     "terms",
     "weights",
     "metrics",
@@ -38,6 +39,7 @@ const OWN: [&str; 12] = [
 /// | `loss`, `grad_norm`, `lr` | the loss, the norm before clipping, the learning rate |
 /// | `tokens_per_second`, `tokens`, `samples` | of all ranks |
 /// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
+/// | `bubble` | the fraction in which pipeline stages waited for each other; null with one stage |
 /// | `terms`, `weights`, `metrics` | objects: the loss terms, their weights, the layers' metrics |
 /// | `valid_loss`, … | if an evaluation followed the step: its values |
 ///
@@ -102,6 +104,7 @@ impl MetricsLog {
             "samples": record.samples,
             "seconds": record.time.as_secs_f64(),
             "data_wait": record.data_wait.as_secs_f64(),
+            "bubble": record.bubble,
             "terms": object(&record.report.terms),
             "weights": object(&record.report.weights),
             "metrics": record.report.metrics,

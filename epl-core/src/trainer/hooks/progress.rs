@@ -11,7 +11,8 @@ use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
-/// Shows loss, tokens per second, rate, gradient norm and the time left.
+/// Shows loss, tokens per second, rate, gradient norm and the time left; with pipeline stages, the fraction in which they
+/// waited for each other beside the plan's.
 pub struct Progress {
     view: View,
     begun: Instant,
@@ -20,6 +21,8 @@ pub struct Progress {
     steps: u64,
     /// Tokens per second, smoothed.
     speed: f64,
+    /// The bubble that the plan expects.
+    expected: Option<f64>,
 }
 
 enum View {
@@ -44,7 +47,7 @@ impl Progress {
     }
 
     fn with(view: View) -> Self {
-        Self { view, begun: Instant::now(), done: 0, steps: 0, speed: 0.0 }
+        Self { view, begun: Instant::now(), done: 0, steps: 0, speed: 0.0, expected: None }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
@@ -68,7 +71,12 @@ impl Progress {
         let now = record.tokens_per_second();
         self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
         let (step, steps) = (record.step, self.steps);
-        let text = format!("{} · {} left", numbers(record, self.speed), short(self.left(step)));
+        let bubble = record
+            .bubble
+            .zip(self.expected)
+            .map(|(bubble, expected)| format!(" · bubble {:.0} % (plan {:.0} %)", 100.0 * bubble, 100.0 * expected));
+        let left = short(self.left(step));
+        let text = format!("{}{} · {left} left", numbers(record, self.speed), bubble.unwrap_or_default());
         match &mut self.view {
             View::Bar { bar, .. } => {
                 bar.set_message(text);
@@ -128,11 +136,22 @@ fn short(time: Duration) -> String {
 impl<M: Segmented> Hook<M> for Progress {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.steps(), run.step());
+        self.expected = run.engine().plan().expected_bubble();
         run.changes().iter().for_each(|change| self.print(&format!("changed since the checkpoint: {change}")));
         Ok(())
     }
 
-    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+    fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        if let (Some(profile), true) = (run.engine().profiled(), record.step == self.done + 1) {
+            self.print(&format!("{profile}"));
+            let plan = run.engine().plan();
+            let again: Vec<String> =
+                plan.recompute.iter().map(|run| plan.segment_names[run.clone()].join(", ")).collect();
+            self.print(&format!(
+                "run again in backward: {}",
+                if again.is_empty() { "nothing".into() } else { again.join("; ") }
+            ));
+        }
         self.show_step(record);
         Ok(())
     }
@@ -193,8 +212,18 @@ mod tests {
             text.contains("step 8/9 · loss 1.0000 · 2000 tokens/s · rate 1.00e-3 · norm 0.333 · 0s left"),
             "{text}"
         );
+        assert!(!text.contains("bubble"), "{text}");
         assert!(text.contains("step 9 · valid_loss 1.0000 · bleu 9.0000 · 1s"), "{text}");
         assert!(text.ends_with("done after step 9: 9 steps in 0s\n"), "{text}");
+    }
+
+    #[test]
+    fn the_bubble_stands_beside_the_expected_one() {
+        let output = Output::default();
+        let mut progress = Progress { expected: Some(0.25), ..Progress::lines(1, output.clone()) };
+        progress.show_step(&StepRecord { bubble: Some(0.314), ..record(1) });
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains(" · bubble 31 % (plan 25 %) · "), "{text}");
     }
 
     #[test]

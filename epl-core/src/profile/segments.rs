@@ -1,0 +1,81 @@
+//! What each segment of a model stores and costs.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One segment, on one micro-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentProfile {
+    /// What the model calls it.
+    pub name: String,
+    /// The stage that runs it.
+    pub stage: usize,
+    /// Elements of the parameters that it uses, tied ones too.
+    pub parameters: usize,
+    /// Floating-point operations of its forward's products with parameters: two for an element and a row of what
+    /// leaves it. Products of activations with each other, such as attention scores, are not counted; of a stack of
+    /// experts one is.
+    pub flops: f64,
+    /// Bytes of what enters it.
+    pub carry_bytes: u64,
+    /// Bytes that its forward leaves stored for its backward; none where nobody counts.
+    pub activation_bytes: Option<u64>,
+    /// The time of its forward.
+    pub forward: Duration,
+}
+
+/// All segments, in the order of the model.
+///
+/// Printed, it is a table; the last column is what a forward has stored after each segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile(pub Vec<SegmentProfile>);
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.iter().map(|segment| segment.name.len()).max().unwrap_or(0).max("segment".len());
+        write!(
+            f,
+            "{:width$}  stage  parameters      MFLOP       enters       stores  forward ms  stored so far",
+            "segment"
+        )?;
+        let mut stored = Some(0);
+        let known = |bytes: Option<u64>| bytes.map_or("?".to_string(), |bytes| bytes.to_string());
+        for segment in &self.0 {
+            let SegmentProfile { name, stage, parameters, flops, carry_bytes, activation_bytes, forward } = segment;
+            stored = stored.zip(*activation_bytes).map(|(stored, bytes)| stored + bytes);
+            write!(
+                f,
+                "\n{name:width$}  {stage:>5}  {parameters:>10}  {:>9.2}  {carry_bytes:>11}  {:>11}  {:>10.2}  {:>13}",
+                flops / 1e6,
+                known(*activation_bytes),
+                forward.as_secs_f64() * 1e3,
+                known(stored),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_tells_what_is_stored_so_far() {
+        let segment = |name: &str, bytes| SegmentProfile {
+            name: name.into(),
+            stage: 0,
+            parameters: 12,
+            flops: 2.5e6,
+            carry_bytes: 40,
+            activation_bytes: bytes,
+            forward: Duration::from_micros(1500),
+        };
+        let text = Profile(vec![segment("embedding", Some(100)), segment("head", Some(50))]).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("embedding      0          12       2.50"), "{text}");
+        assert!(lines[2].ends_with("        1.50            150"), "{text}");
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
+        assert!(Profile(vec![segment("head", None)]).to_string().ends_with('?'));
+    }
+}
