@@ -22,13 +22,7 @@ impl Display for Plan {
         if self.stages.count() > 1 {
             self.fmt_stages(f)?;
         }
-        for run in &self.recompute {
-            let names = self.segment_names[run.clone()].join(", ");
-            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
-        }
-        if let Some(bytes) = self.recompute_budget {
-            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
-        }
+        self.fmt_recomputation(f)?;
         self.fmt_records(f)?;
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(
@@ -74,6 +68,18 @@ impl Plan {
                 write!(f, ", in {}", layout.task_graphs()[graph])?;
             }
             writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// What is run again in backward.
+    fn fmt_recomputation(&self, f: &mut Formatter<'_>) -> Result {
+        for run in &self.recompute {
+            let names = self.segment_names[run.clone()].join(", ");
+            writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
+        }
+        if let Some(bytes) = self.recompute_budget {
+            writeln!(f, "  at most {bytes} bytes are stored for backward: the first step measures what is run again")?;
         }
         Ok(())
     }

@@ -1,4 +1,10 @@
 //! The handle a layer reads at run time: groups, step, samples.
+//!
+//! - `groups`: one for every axis of the mesh.
+//! - `moment`: the current pass, and where in it a rank is.
+
+mod groups;
+mod moment;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,61 +14,14 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
+pub use groups::Groups;
+pub(crate) use moment::Moment;
+pub use moment::Pass;
+
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
 use crate::output::{Merge, OutputStore, Taken};
 use crate::scopes::Scopes;
-
-/// One group for every axis of the mesh, as this rank sees it.
-#[derive(Clone, Debug)]
-pub struct Groups {
-    world: ProcessGroup,
-    data: ProcessGroup,
-    pipeline: ProcessGroup,
-    tensor: ProcessGroup,
-    expert: ProcessGroup,
-    expert_data: ProcessGroup,
-}
-
-impl Groups {
-    /// Splits the world along every axis of the mesh. Collective.
-    pub fn new(world: ProcessGroup, mesh: &Mesh) -> Result<Self> {
-        let wish = |axis: Axis, rank: usize| (mesh.color(axis, rank), mesh.member(axis, rank));
-        let split = |axis: Axis| world.split_by(axis.name(), |rank| wish(axis, rank));
-        Ok(Self {
-            data: split(Axis::Data)?,
-            pipeline: split(Axis::Pipeline)?,
-            tensor: split(Axis::Tensor)?,
-            expert: split(Axis::Expert)?,
-            expert_data: split(Axis::ExpertData)?,
-            world,
-        })
-    }
-
-    /// The group along one axis.
-    pub fn axis(&self, axis: Axis) -> &ProcessGroup {
-        match axis {
-            Axis::Data => &self.data,
-            Axis::Pipeline => &self.pipeline,
-            Axis::Tensor => &self.tensor,
-            Axis::Expert => &self.expert,
-            Axis::ExpertData => &self.expert_data,
-        }
-    }
-}
-
-/// One forward pass over one micro-batch: what the layers may ask about it.
-#[derive(Clone, Debug)]
-pub struct Pass {
-    /// The optimizer step, from 0.
-    pub step: u64,
-    /// Whether dropout and jitter are active.
-    pub training: bool,
-    /// The global sample number of every row.
-    pub samples: Arc<[u64]>,
-    /// Whether the rows are a stand-in that must not count: see [`MicroBatch`](crate::MicroBatch).
-    pub empty: bool,
-}
 
 /// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
 ///
@@ -127,28 +86,6 @@ struct State {
     outputs: OutputStore,
     shardings: HashMap<ParamId, Sharding>,
     scopes: Scopes,
-}
-
-/// Where a pass is: what the layers' random numbers depend on.
-pub(crate) struct Moment {
-    pass: Pass,
-    segment: (usize, u64),
-    calls: HashMap<u64, Calls>,
-    replay: bool,
-}
-
-/// Moves a context back, also when what was run unwinds.
-struct Back<'a> {
-    context: &'a Context,
-    now: Option<Moment>,
-}
-
-impl Drop for Back<'_> {
-    fn drop(&mut self) {
-        if let Some(now) = self.now.take() {
-            self.context.move_to(now);
-        }
-    }
 }
 
 impl Context {
@@ -379,32 +316,6 @@ impl Context {
         (state.segment, state.replay) = ((0, 0), false);
         state.calls.clear();
         state.outputs.next_pass();
-    }
-
-    /// Where the current pass is.
-    pub(crate) fn moment(&self) -> Moment {
-        let state = self.state();
-        Moment { pass: state.pass.clone(), segment: state.segment, calls: state.calls.clone(), replay: state.replay }
-    }
-
-    /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.
-    pub(crate) fn at<T>(&self, moment: Moment, f: impl FnOnce() -> T) -> T {
-        let now = self.move_to(Moment { replay: true, ..moment });
-        let back = Back { context: self, now: Some(now) };
-        let value = f();
-        drop(back);
-        value
-    }
-
-    /// Returns where the pass was.
-    fn move_to(&self, Moment { pass, segment, calls, replay }: Moment) -> Moment {
-        let mut state = self.state();
-        Moment {
-            pass: core::mem::replace(&mut state.pass, pass),
-            segment: core::mem::replace(&mut state.segment, segment),
-            calls: core::mem::replace(&mut state.calls, calls),
-            replay: core::mem::replace(&mut state.replay, replay),
-        }
     }
 
     /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result

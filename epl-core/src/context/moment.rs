@@ -1,0 +1,69 @@
+//! What the layers' random numbers depend on, and how a pass goes back to where it was.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Calls, Context};
+
+/// One forward pass over one micro-batch: what the layers may ask about it.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// The optimizer step, from 0.
+    pub step: u64,
+    /// Whether dropout and jitter are active.
+    pub training: bool,
+    /// The global sample number of every row.
+    pub samples: Arc<[u64]>,
+    /// Whether the rows are a stand-in that must not count: see [`MicroBatch`](crate::MicroBatch).
+    pub empty: bool,
+}
+
+/// Where a pass is: what the layers' random numbers depend on.
+pub(crate) struct Moment {
+    pass: Pass,
+    segment: (usize, u64),
+    calls: HashMap<u64, Calls>,
+    replay: bool,
+}
+
+/// Moves a context back, also when what was run unwinds.
+struct Back<'a> {
+    context: &'a Context,
+    now: Option<Moment>,
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        if let Some(now) = self.now.take() {
+            self.context.move_to(now);
+        }
+    }
+}
+
+impl Context {
+    /// Where the current pass is.
+    pub(crate) fn moment(&self) -> Moment {
+        let state = self.state();
+        Moment { pass: state.pass.clone(), segment: state.segment, calls: state.calls.clone(), replay: state.replay }
+    }
+
+    /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.
+    pub(crate) fn at<T>(&self, moment: Moment, f: impl FnOnce() -> T) -> T {
+        let now = self.move_to(Moment { replay: true, ..moment });
+        let back = Back { context: self, now: Some(now) };
+        let value = f();
+        drop(back);
+        value
+    }
+
+    /// Returns where the pass was.
+    fn move_to(&self, Moment { pass, segment, calls, replay }: Moment) -> Moment {
+        let mut state = self.state();
+        Moment {
+            pass: core::mem::replace(&mut state.pass, pass),
+            segment: core::mem::replace(&mut state.segment, segment),
+            calls: core::mem::replace(&mut state.calls, calls),
+            replay: core::mem::replace(&mut state.replay, replay),
+        }
+    }
+}
