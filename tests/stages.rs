@@ -50,14 +50,30 @@ fn close(a: f64, b: f64) -> bool {
 #[test]
 fn evaluation() {
     let case = moe();
-    let evaluate = |epl: &Epl, engine: Engine<T5>| {
-        let report = engine.evaluate(micro_batches(epl, &case, 0, 3).into_iter().map(Ok))?;
-        Ok((report.loss, report.terms, report.weights))
-    };
-    same_under_stages(&case, evaluate, |(loss, terms, weights), (other_loss, other_terms, other_weights)| {
-        let same = terms.iter().zip(other_terms).all(|(a, b)| a.0 == b.0 && close(a.1, b.1));
-        close(*loss, *other_loss) && same && terms.len() == other_terms.len() && weights == other_weights
+    // Fewer than are read ahead, and more.
+    for count in [3, 19] {
+        let evaluate = |epl: &Epl, engine: Engine<T5>| {
+            let batches = (0..count).map(|step| micro_batches(epl, &case, step, 1).swap_remove(0));
+            let report = engine.evaluate(batches.map(Ok))?;
+            Ok((report.loss, report.terms, report.weights))
+        };
+        same_under_stages(&case, evaluate, |(loss, terms, weights), (other_loss, other_terms, other_weights)| {
+            let same = terms.iter().zip(other_terms).all(|(a, b)| a.0 == b.0 && close(a.1, b.1));
+            close(*loss, *other_loss) && same && terms.len() == other_terms.len() && weights == other_weights
+        });
+    }
+}
+
+#[test]
+fn every_rank_evaluates_as_many_batches() {
+    let case = moe();
+    let run = launch(&staged(2), |epl| {
+        let count = 10 - epl.context().world().rank() as u64;
+        let batches = (0..count).map(|step| micro_batches(&epl, &case, step, 1).swap_remove(0));
+        engine(&epl, &case)?.evaluate(batches.map(Ok)).map(|_| ())
     });
+    let error = run.expect_err("one batch is missing").to_string();
+    assert!(error.contains("of the next 8 batches to evaluate") && error.contains("together 3"), "{error}");
 }
 
 /// The parameters of a model, in its own order.

@@ -4,6 +4,9 @@ use burn::tensor::Tensor;
 
 /// The float tensors that cross the boundary between two segments, which may be one between two ranks.
 ///
+/// Between stages of different widths (`replicate(2)`, then `replicate(1)`) rows are gathered and divided anew: there the
+/// first dim of every tensor counts the rows of the micro-batch.
+///
 /// [`carry!`](crate::carry) writes it for a struct:
 ///
 /// ```

@@ -123,13 +123,6 @@ impl Epl {
     /// When the model cannot be laid out as asked, before anything is drawn.
     pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
-        if let Some(layout) = layout.as_ref().filter(|layout| layout.stages() > 1 && layout.mesh().is_none()) {
-            return Err(Error::invalid(format!(
-                "the scopes make {} pipeline stages that use their devices in different ways, which is planned but not \
-                 run yet; give each scope one device, or set cluster.colocate_split_and_replicate = true\n{layout}",
-                layout.stages()
-            )));
-        }
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners)?;
         let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off;
@@ -137,12 +130,15 @@ impl Epl {
         if self.config.communication.sparse_as_dense {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
-        let (count, segments) = (context.axis(Axis::Pipeline).size(), model.segments());
+        let (count, segments) = (context.mesh().stages(), model.segments());
         let stages = plan::stages::stages(&survey.records, segments, count, layout.as_ref(), &self.config)?;
         survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
+        if context.mesh().is_bridged() {
+            plan::record::check_bridged(&survey.records)?;
+        }
         let names: Vec<String> = (0..segments).map(|segment| model.segment_name(segment)).collect();
         let recompute = plan::kept::runs(&survey.records, &names, &stages, &self.config)?;
-        let micro_batches = self.config.num_micro_batch(context.data().size())?;
+        let micro_batches = self.config.num_micro_batch(context.replicas())?;
         let schedule = Order::from_config(&self.config, count, micro_batches)?;
         let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
@@ -188,7 +184,7 @@ impl Epl {
         let mut made = epl_comm::catch(|| model(&place))?;
         let (mut layout, mut owners) = self.resolve(place.context())?;
         let context = place.context();
-        let other = layout.as_ref().and_then(|layout| Some((layout.mesh()?.clone(), layout.split_axis())));
+        let other = layout.as_ref().map(|layout| (layout.mesh().clone(), layout.split_axis()));
         if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
             // Its layers were made for the mesh of `dist.*`.
             drop(made);

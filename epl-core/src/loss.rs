@@ -175,6 +175,13 @@ impl Loss {
                 term.name
             )));
         }
+        if let Some(term) = self.terms.iter().find(|term| term.value.dims() != [1]) {
+            return Err(Error::invalid(format!(
+                "the loss term `{}` has {} elements, and a term is 1 number; return their sum",
+                term.name,
+                term.value.dims()[0]
+            )));
+        }
         match self.terms.iter().find(|term| weights.get(term.name).is_none()) {
             Some(term) => Err(Error::invalid(format!(
                 "the loss has a term `{}`, and the model's `weights` names only {:?}; a term without a weight would \

@@ -79,6 +79,9 @@ impl Place {
 
     /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module.
     ///
+    /// Several are pipeline stages, each on devices of its own, unless `cluster.colocate_split_and_replicate` is set. They
+    /// may have different numbers of devices: then the first dim of every tensor that crosses counts the rows.
+    ///
     /// ```
     /// # use burn::module::Module;
     /// # use burn::nn::{Linear, LinearConfig};

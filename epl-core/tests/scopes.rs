@@ -170,7 +170,7 @@ fn the_mesh_is_the_placement() {
         let net = first_and_second(first, second);
         let (layout, _) = launch_dry(&config(ranks, colocated), 0, |epl| epl.layout(&net)).unwrap();
         let layout = layout.unwrap();
-        let mesh = layout.mesh().unwrap();
+        let mesh = layout.mesh();
         let axes = [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Expert];
         assert_eq!(axes.map(|axis| mesh.size(axis)), sizes, "{layout}");
         for replica in 0..layout.replicas() {
@@ -182,6 +182,44 @@ fn the_mesh_is_the_placement() {
                 assert_eq!(mesh.coordinate(together[0]).pipeline, if sizes[1] > 1 { graph } else { 0 }, "{mesh}");
             }
         }
+    }
+}
+
+/// Stages of several devices: their ranks are those of the placement, and so are the groups.
+#[test]
+fn the_mesh_of_wide_stages_is_the_placement() {
+    use epl_core::Axis::{Data, Pipeline, Tensor};
+    let mesh = |first: Strategy, second: Strategy, ranks: usize, order: &str| {
+        let config = config(ranks, false).with("dist.order", order).unwrap();
+        let net = first_and_second(first, second);
+        launch_dry(&config, 0, |epl| epl.layout(&net)).unwrap().0.unwrap().mesh().clone()
+    };
+    let (epl, libai) = ("data,pipeline,tensor", "pipeline,data,tensor");
+    // One width: a device has one counterpart in each stage.
+    let even = mesh(Strategy::replicate(2), Strategy::replicate(2), 8, epl);
+    assert!(!even.is_bridged());
+    assert_eq!(even.groups(Data), [[0, 1, 4, 5], [2, 3, 6, 7]]);
+    assert_eq!(even.groups(Pipeline), [[0, 2], [1, 3], [4, 6], [5, 7]]);
+    assert_eq!((even.replicas(), even.device(5)), (4, (0, 1)));
+    let even = mesh(Strategy::replicate(2), Strategy::replicate(2), 8, libai);
+    assert_eq!(even.groups(Data), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    // Two: a replica is one group.
+    let wide = mesh(Strategy::replicate(2), Strategy::split(2), 8, epl);
+    assert!(wide.is_bridged());
+    assert_eq!(wide.groups(Data), [vec![0, 1, 4, 5], vec![2, 6], vec![3, 7]]);
+    assert_eq!(wide.groups(Tensor), [vec![0], vec![1], vec![4], vec![5], vec![2, 3], vec![6, 7]]);
+    assert_eq!(wide.groups(Pipeline), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    assert_eq!((wide.stages(), wide.replicas(), wide.size(Data), wide.size(Pipeline)), (2, 2, 4, 4));
+    assert_eq!(
+        [0, 1, 3, 5, 6].map(|rank| (wide.replica(rank), wide.device(rank))),
+        [(0, (0, 2)), (0, (1, 2)), (0, (0, 1)), (1, (1, 2)), (1, (0, 1))]
+    );
+    let wide = mesh(Strategy::replicate(2), Strategy::replicate(1), 6, libai);
+    assert_eq!(wide.groups(Data), [vec![0, 1, 2, 3], vec![4, 5]]);
+    assert_eq!(wide.groups(Pipeline), [[0, 1, 4], [2, 3, 5]]);
+    for rank in 0..6 {
+        let (at, own) = (wide.coordinate(rank), wide.group(Data, rank));
+        assert_eq!((at.pipeline, own[at.data]), (usize::from(rank > 3), rank));
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Once;
 use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use epl_comm::shard_range;
 use epl_core::config::{CheckpointType, Config};
+use epl_core::data::Share;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{self, largest_error};
-use epl_core::{Built, Epl, Result, launch};
+use epl_core::{Built, Place, Result, launch};
 use epl_models::ResNetConfig;
 use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
 use epl_models::vision::{IGNORED, ImageBatch};
-use epl_modules::BatchStatistics;
+use epl_modules::{BatchStatistics, SplitClassifierConfig};
 
 const TOLERANCE: f64 = 1e-10;
 const CLASSES: usize = 7;
@@ -50,12 +50,11 @@ fn batch(rows: Range<usize>, device: &Device) -> ImageBatch {
 /// The losses of some steps of `rows` images, then the gradients of another one, and the parameters.
 type Outcome = (Vec<f64>, BTreeMap<String, TensorData>);
 
-fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, rows: usize) -> Result<Outcome> {
+fn train<C: ClassLayer>(built: Built<ResNet<C>>, rows: usize) -> Result<Outcome> {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
-    let data = epl.context().data();
+    let mine = Share::of(engine.context(), 1)?.rows(rows).remove(0);
     let micro_batch = |step: usize, device: &Device| {
-        let mine = shard_range(rows, data.size(), data.rank());
         let range = step * rows + mine.start..step * rows + mine.end;
         let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
         match range.is_empty() {
@@ -86,8 +85,8 @@ fn outcome(config: &ResNetConfig, mesh: (usize, usize, usize), split: bool, rows
 
 fn outcome_of(options: &Config, config: &ResNetConfig, split: bool, rows: usize) -> Outcome {
     let outcomes = launch(options, |epl| match split {
-        true => train(&epl, epl.build(|at| config.init_split(at))?, rows),
-        false => train(&epl, epl.build(|at| config.init(at))?, rows),
+        true => train(epl.build(|at| config.init_split(at))?, rows),
+        false => train(epl.build(|at| config.init(at))?, rows),
     });
     outcomes.unwrap_or_else(|error| panic!("{error}")).pop().expect("there is a last rank")
 }
@@ -151,6 +150,29 @@ fn images_over_stages() {
         assert!(same, "data {data}, {stages} stages: losses {others:?}, not {losses:?}");
         let (name, error) = largest_error(&found, &expected);
         assert!(error <= TOLERANCE, "data {data}, {stages} stages: error {error:e} in {name}");
+    }
+}
+
+/// EPL's `replicate(n)` and `split(n)`, each on devices of its own: a stage of rows and one of classes.
+#[test]
+fn classes_on_devices_of_their_own() {
+    configure();
+    let classes = SplitClassifierConfig::new(basic().features(), CLASSES);
+    for rows in [7, 2] {
+        let whole = |at: &Place| basic().init_with(at, |at| classes.init(at));
+        let one = launch(&testing::config(1, 1, 1), |epl| train(epl.build(whole)?, rows));
+        let (losses, expected) = one.unwrap_or_else(|error| panic!("{error}")).remove(0);
+        for (devices, ranks) in [(2, 4), (3, 6), (2, 8)] {
+            let mut options = testing::config(ranks, 1, 1);
+            (options.dist.data_parallel_size, options.cluster.ranks) = (None, Some(ranks));
+            let all = launch(&options, |epl| train(epl.build(|at| basic().init_colocated(devices, at))?, rows));
+            for (others, found) in all.unwrap_or_else(|error| panic!("{error}")) {
+                let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
+                assert!(same, "{devices} devices of {ranks}, {rows} rows: losses {others:?}, not {losses:?}");
+                let (name, error) = largest_error(&found, &expected);
+                assert!(error <= TOLERANCE, "{devices} devices of {ranks}, {rows} rows: error {error:e} in {name}");
+            }
+        }
     }
 }
 

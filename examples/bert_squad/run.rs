@@ -33,7 +33,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option
     // BERT's own optimizer corrects no bias, and decays neither norms nor biases; Burn's does both.
     let optimizer = AdamWConfig::new().with_epsilon(1e-6).with_weight_decay(0.01);
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
-    let batch = epl.config().batch(epl.context().data().size())?.global_batch_size;
+    let batch = epl.config().batch(engine.context().replicas())?.global_batch_size;
     let sampler = ShuffledSampler::new(task.train.rows.len(), batch, epl.config().train.seed)?;
     let batcher = BertBatcher::<QuestionAnswering>::new(&start.model);
     let data = TrainData::new(InMemDataset::new(task.train.rows.clone()), batcher.clone(), sampler)?;
@@ -65,8 +65,7 @@ fn predict(
     task: &Task,
     predicted: &ValidData<Row, BertBatch<AnswerLabels>>,
 ) -> Result<(Predictions, SquadScore)> {
-    let replicas = engine.context().data();
-    let share = Share::new(replicas.rank(), replicas.size(), 1)?;
+    let share = Share::of(engine.context(), 1)?;
     let report = engine.evaluate(EvaluationLoader::start(predicted, share, engine.device())?)?;
     let logits = report.outputs.get(ANSWER_LOGITS).ok_or_else(|| Error::invalid("no rank has the logits"))?;
     task.predicted().answered(logits).map_err(wrong)

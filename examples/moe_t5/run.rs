@@ -40,7 +40,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
     let batcher = T5Batcher::new(model);
     let data =
-        TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), epl.context().data().size())?)?;
+        TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), engine.context().replicas())?)?;
     // A checkpoint keeps all that it depends on; a resume with something else is refused.
     let mut trainer = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| told(trainer, task, settings))

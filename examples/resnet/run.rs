@@ -27,7 +27,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args) -> Result
 }
 
 fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &Args) -> Result<Option<String>> {
-    let (model, replicas) = (built.model().config().clone(), built.context().data().size());
+    let (model, replicas) = (built.model().config().clone(), built.context().replicas());
     let optimizer = SgdConfig::new()
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))
         .with_weight_decay(Some(WeightDecayConfig::new(5e-4)));

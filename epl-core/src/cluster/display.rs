@@ -18,8 +18,19 @@ const COLUMNS: usize = 8;
 ///   data 2  expert 0  [4 5]
 ///   data 3  expert 1  [6 7]
 /// ```
+///
+/// Where stages have different widths, the ranks of a stage in brackets:
+///
+/// ```text
+/// 6 ranks = 2 replicas × 2 stages of data 4 × tensor 1, data 2 × tensor 1, order data,pipeline,tensor
+///   replica 0  [0 1]  [2]
+///   replica 1  [3 4]  [5]
+/// ```
 impl fmt::Display for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_bridged() {
+            return bridged(self, f);
+        }
         let [data, pipeline, tensor, expert] =
             [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Expert].map(|axis| self.size(axis));
         let world = self.world_size();
@@ -44,6 +55,27 @@ impl fmt::Display for Mesh {
         }
         Ok(())
     }
+}
+
+fn bridged(mesh: &Mesh, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (replicas, widths) = (mesh.replicas(), mesh.widths());
+    write!(f, "{} ranks = {replicas} replica{} × ", mesh.world_size(), if replicas == 1 { "" } else { "s" })?;
+    let sizes = (0..mesh.stages()).map(|stage| mesh.sizes_in(stage));
+    let sizes = sizes.map(|sizes| format!("data {} × tensor {}", sizes.along(Axis::Data), sizes.along(Axis::Tensor)));
+    write!(f, "{} stages of {}, order {}", widths.len(), sizes.collect::<Vec<_>>().join(", "), mesh.order())?;
+    for (replica, ranks) in mesh.groups(Axis::Pipeline).iter().take(ROWS).enumerate() {
+        write!(f, "\n  replica {replica}")?;
+        for width in widths.iter().take(COLUMNS) {
+            write!(f, "  [{}]", listed(&ranks[width.members.clone()]))?;
+        }
+        if widths.len() > COLUMNS {
+            write!(f, "  … {} more stages", widths.len() - COLUMNS)?;
+        }
+    }
+    if replicas > ROWS {
+        write!(f, "\n  … {} more replicas", replicas - ROWS)?;
+    }
+    Ok(())
 }
 
 fn listed(ranks: &[usize]) -> String {

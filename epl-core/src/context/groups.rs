@@ -19,7 +19,7 @@ pub struct Groups {
 impl Groups {
     /// Splits the world along every axis of the mesh. Collective.
     pub fn new(world: ProcessGroup, mesh: &Mesh) -> Result<Self> {
-        let wish = |axis: Axis, rank: usize| (mesh.color(axis, rank), mesh.coordinate(rank).along(axis));
+        let wish = |axis: Axis, rank: usize| (mesh.color(axis, rank), mesh.member(axis, rank));
         let split = |axis: Axis| world.split_by(axis.name(), |rank| wish(axis, rank));
         Ok(Self {
             data: split(Axis::Data)?,

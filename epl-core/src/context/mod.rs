@@ -157,7 +157,8 @@ impl Context {
         &self.shared.groups.world
     }
 
-    /// The replicas of this rank's part of the model.
+    /// The ranks that hold copies of this rank's part of the model, and run other rows. Where stages have different
+    /// widths each has as many as it needs: see [`replicas`](Self::replicas).
     pub fn data(&self) -> &ProcessGroup {
         self.axis(Axis::Data)
     }
@@ -191,6 +192,12 @@ impl Context {
     /// Where this rank stands in the mesh.
     pub fn coordinate(&self) -> Coordinate {
         self.shared.mesh.coordinate(self.world().rank())
+    }
+
+    /// In how many parts a batch is cut, each of which goes through all stages: the size of the data axis, where stages
+    /// have one width. Which rows a rank runs says [`Share::of`](crate::data::Share::of).
+    pub fn replicas(&self) -> usize {
+        self.mesh().replicas()
     }
 
     /// The seed of the run.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use epl_comm::shard_range;
 
+use crate::context::Context;
 use crate::error::{Error, Result};
 
 /// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
@@ -17,18 +18,31 @@ use crate::error::{Error, Result};
 ///
 /// Every row is in exactly one range. With fewer samples than replicas × micro-batches some ranges are empty.
 pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Range<usize>>> {
-    (0..replicas).map(|replica| Share { replica, replicas, micro_batches }.rows(samples)).collect()
+    let share = |replica| Share { replica, replicas, micro_batches, ..Share::whole() };
+    (0..replicas).map(|replica| share(replica).rows(samples)).collect()
 }
 
-/// Which share of every global batch a replica runs, and in how many micro-batches.
+/// Which share of every global batch a rank runs, and in how many micro-batches.
+///
+/// Where stages have different widths, the devices of a stage divide each micro-batch of their replica: with 5 samples,
+/// 1 replica and 2 micro-batches
+///
+/// ```text
+/// replicate(2)   0 1 | 3        replicate(1)   0 1 2 | 3 4
+///                2   | 4
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The replica: the position along the data axis.
+    /// The replica.
     pub replica: usize,
     /// How many replicas there are.
     pub replicas: usize,
     /// How many micro-batches each of them runs a step.
     pub micro_batches: usize,
+    /// The device, among those that divide the rows of a micro-batch.
+    pub device: usize,
+    /// How many devices of the rank's stage do.
+    pub devices: usize,
 }
 
 impl Share {
@@ -44,23 +58,38 @@ impl Share {
                  and a step has at least one micro-batch"
             )));
         }
-        Ok(Self { replica, replicas, micro_batches })
+        Ok(Self { replica, replicas, micro_batches, device: 0, devices: 1 })
+    }
+
+    /// The share of the rank that has this context: right under every layout.
+    ///
+    /// # Errors
+    ///
+    /// When there is no micro-batch.
+    pub fn of(context: &Context, micro_batches: usize) -> Result<Self> {
+        let (mesh, rank) = (context.mesh(), context.world().rank());
+        let (device, devices) = mesh.device(rank);
+        Ok(Self { device, devices, ..Self::new(mesh.replica(rank), mesh.replicas(), micro_batches)? })
     }
 
     /// A single replica that runs the whole batch at once.
     pub fn whole() -> Self {
-        Self { replica: 0, replicas: 1, micro_batches: 1 }
+        Self { replica: 0, replicas: 1, micro_batches: 1, device: 0, devices: 1 }
     }
 
-    /// This replica's rows of a batch of `samples`, for every micro-batch: its line of [`cut`].
+    /// This rank's rows of a batch of `samples`, for every micro-batch: its replica's line of [`cut`], divided over the
+    /// devices.
     pub fn rows(&self, samples: usize) -> Vec<Range<usize>> {
-        let mine = shard_range(samples, self.replicas, self.replica);
-        let micro_batch = |index| {
-            let range = shard_range(mine.len(), self.micro_batches, index);
-            mine.start + range.start..mine.start + range.end
-        };
-        (0..self.micro_batches).map(micro_batch).collect()
+        let replica = part(0..samples, self.replicas, self.replica);
+        let micro_batch = |index| part(replica.clone(), self.micro_batches, index);
+        (0..self.micro_batches).map(|index| part(micro_batch(index), self.devices, self.device)).collect()
     }
+}
+
+/// One of several parts of a range, as even as possible.
+fn part(rows: Range<usize>, parts: usize, index: usize) -> Range<usize> {
+    let range = shard_range(rows.len(), parts, index);
+    rows.start + range.start..rows.start + range.end
 }
 
 #[cfg(test)]
@@ -87,6 +116,19 @@ mod tests {
     }
 
     proptest! {
+        /// However many devices a stage has, those of one replica have the rows of the replica.
+        #[test]
+        fn devices_divide_a_micro_batch(samples in 0usize..60, replicas in 1usize..4, micro in 1usize..4, devices in 1usize..5) {
+            for (replica, whole) in cut(samples, replicas, micro).into_iter().enumerate() {
+                let share = Share::new(replica, replicas, micro).unwrap();
+                let parts: Vec<_> = (0..devices).map(|device| Share { device, devices, ..share }.rows(samples)).collect();
+                for (index, rows) in whole.into_iter().enumerate() {
+                    let found: Vec<usize> = parts.iter().flat_map(|part| part[index].clone()).collect();
+                    prop_assert_eq!(found, rows.collect::<Vec<_>>());
+                }
+            }
+        }
+
         #[test]
         fn every_row_is_run_once_and_replicas_are_balanced(samples in 0usize..200, replicas in 1usize..9, micro in 1usize..9) {
             let cuts = cut(samples, replicas, micro);

@@ -68,7 +68,7 @@ impl<M: Segmented> Engine<M>
 where
     M::Batch: Rows,
 {
-    /// Makes one step on a batch that every rank has whole: each replica runs its rows of it, in
+    /// Makes one step on a batch that every rank has whole: each rank runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
     ///
     /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
@@ -78,8 +78,7 @@ where
     ///
     /// As [`step`](Self::step) and [`micro_batches`].
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
-        let data = self.context().data();
-        let share = Share::new(data.rank(), data.size(), self.num_micro_batch())?;
+        let share = Share::of(self.context(), self.num_micro_batch())?;
         let report = self.step(micro_batches(batch, share, self.drawn())?, rate)?;
         self.draw(batch.rows()? as u64);
         Ok(report)
@@ -95,7 +94,7 @@ fn equal(first: usize, second: usize) -> Result<usize> {
     }
 }
 
-/// A replica's micro-batches of a batch that every rank has whole; `first` is the global number of its first sample.
+/// A rank's micro-batches of a batch that every rank has whole; `first` is the global number of its first sample.
 ///
 /// # Errors
 ///

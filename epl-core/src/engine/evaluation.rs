@@ -12,7 +12,8 @@ use crate::segment::Segmented;
 impl<M: Segmented> Engine<M> {
     /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
     ///
-    /// Micro-batches go through the stages of a pipeline one after the other.
+    /// Over pipeline stages some micro-batches are read ahead, so that a stage runs one while the next stage runs the one
+    /// before.
     ///
     /// # Errors
     ///
@@ -25,19 +26,23 @@ impl<M: Segmented> Engine<M> {
         let model = self.model().valid();
         let mut sums = TermSums::default();
         let device = self.device.clone().without_autodiff();
-        let mut links = Links::new(&self.plan.stages, self.lanes.stages(), &device);
+        let mut links = self.links(&device);
         let (mut weights, mut count) = (TermWeights::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
-        while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
-            weights::check_stages(core::slice::from_ref(&micro_batch), self.lanes.stages())?;
-            let own = weights::weights_of(&model, &micro_batch);
-            weights = weights.plus(own.clone())?;
-            let loss = caught(|| self.forward(&model, &micro_batch, count, &mut links))?;
-            if let Some(loss) = loss {
-                loss.check(&own, micro_batch.empty)?;
-                sums.add(loss, &own, micro_batch.empty)?;
+        loop {
+            let window = self.next_of_all(&mut micro_batches, self.window())?;
+            if window.is_empty() {
+                break;
             }
-            count += 1;
+            links.expect(count, &window)?;
+            for micro_batch in &window {
+                weights = weights.plus(weights::weights_of(&model, micro_batch))?;
+            }
+            for (loss, micro_batch) in caught(|| self.forward(&model, &window, count, &mut links))? {
+                loss.check(&weights::weights_of(&model, micro_batch), micro_batch.empty)?;
+                sums.add(loss, &weights::weights_of(&model, micro_batch), micro_batch.empty)?;
+            }
+            count += window.len();
         }
         links.finish()?;
         if count == 0 {
@@ -48,41 +53,60 @@ impl<M: Segmented> Engine<M> {
         Ok(EvalReport { loss, terms, weights, outputs })
     }
 
-    /// The forward of this stage's parts, without a tape; the last stage knows the loss.
-    fn forward(
-        &self,
-        model: &M,
-        micro_batch: &MicroBatch<M::Batch>,
-        number: usize,
-        links: &mut Links<'_>,
-    ) -> Result<Option<Loss>> {
-        let stages = &self.plan.stages;
-        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
-            let mut carry = links.receive_carry(number, part)?;
-            self.begin(micro_batch, false);
-            for segment in stages.parts()[part].clone() {
-                let _span = self.enter(segment, "evaluate", number);
-                carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
-            }
-            let exit = carry.expect("a part has at least one segment");
-            if part + 1 == stages.parts().len() {
-                return Ok(Some(model.loss(exit, &micro_batch.batch)));
-            }
-            links.send_carry(number, part + 1, exit)?;
+    /// How many micro-batches are read ahead: with several stages as many as leave about a fifth of the time idle.
+    fn window(&self) -> usize {
+        match self.plan.stages.count() {
+            1 => 1,
+            stages => 4 * stages,
         }
-        Ok(None)
     }
 
-    /// Agrees with all ranks whether there is another micro-batch. Collective.
-    pub(super) fn next_of_all<B>(&self, mine: Option<MicroBatch<B>>) -> Result<Option<MicroBatch<B>>> {
-        let world = self.context.world();
-        let ranks = world.all_reduce_values(&[f64::from(u8::from(mine.is_some()))], ReduceOp::Sum)?[0] as usize;
-        match ranks {
-            0 => Ok(None),
-            ranks if ranks == world.size() => Ok(mine),
-            ranks => Err(Error::invalid(format!(
-                "{ranks} of {} ranks have another batch to evaluate; give every rank the same number, with stand-ins",
-                world.size()
+    /// The forward of this stage's parts, without a tape, of micro-batches of which `first` is the number of the first;
+    /// the last stage knows the losses.
+    fn forward<'a>(
+        &self,
+        model: &M,
+        micro_batches: &'a [MicroBatch<M::Batch>],
+        first: usize,
+        links: &mut Links<'_>,
+    ) -> Result<Vec<(Loss, &'a MicroBatch<M::Batch>)>> {
+        let stages = &self.plan.stages;
+        let mut losses = Vec::new();
+        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
+            for (number, micro_batch) in (first..).zip(micro_batches) {
+                let mut carry = links.receive_carry(number, part)?;
+                self.begin(micro_batch, false);
+                for segment in stages.parts()[part].clone() {
+                    let _span = self.enter(segment, "evaluate", number);
+                    carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
+                }
+                let exit = carry.expect("a part has at least one segment");
+                match part + 1 == stages.parts().len() {
+                    true => losses.push((model.loss(exit, &micro_batch.batch), micro_batch)),
+                    false => links.send_carry(number, part + 1, exit)?,
+                }
+            }
+        }
+        Ok(losses)
+    }
+
+    /// The next micro-batches, at most so many; all ranks have as many. Collective.
+    pub(super) fn next_of_all<B>(
+        &self,
+        micro_batches: &mut impl Iterator<Item = Result<MicroBatch<B>>>,
+        most: usize,
+    ) -> Result<Vec<MicroBatch<B>>> {
+        let mine = micro_batches.take(most).collect::<Result<Vec<_>>>()?;
+        let (world, count) = (self.context.world(), mine.len() as f64);
+        // The squares tell different numbers from equal ones on every rank alike.
+        let sums = world.all_reduce_values(&[count, count * count], ReduceOp::Sum)?;
+        match sums[1] * world.size() as f64 == sums[0] * sums[0] {
+            true => Ok(mine),
+            false => Err(Error::invalid(format!(
+                "this rank has {count} of the next {most} batches to evaluate, and the {} ranks together {}; give every \
+                 rank the same number, with stand-ins",
+                world.size(),
+                sums[0]
             ))),
         }
     }

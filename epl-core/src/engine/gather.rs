@@ -1,11 +1,12 @@
 //! Whole tensors from the slices that the ranks hold.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Shape, Tensor, TensorData};
-use epl_comm::{ProcessGroup, shard_range};
+use epl_comm::shard_range;
 
 use super::gradients::GradientStore;
 use crate::cluster::Axis;
@@ -58,15 +59,7 @@ struct Gatherer<'a> {
 
 impl Gatherer<'_> {
     fn whole<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<TensorData> {
-        let mut whole = of_its_stage(held, record, self.context.axis(Axis::Pipeline))?;
-        for cut in &record.cuts {
-            let group = self.context.axis(cut.axis);
-            let extent = record.global_shape[cut.dim];
-            let sizes: Vec<usize> =
-                (0..group.size()).map(|member| shard_range(extent, group.size(), member).len()).collect();
-            whole = group.all_gather_uneven(whole, cut.dim, &sizes)?;
-        }
-        Ok(whole.into_data())
+        Ok(whole_of(held, record, self.context)?.into_data())
     }
 
     /// What this rank holds of a parameter, by name; of one that another stage holds, the same names.
@@ -86,8 +79,7 @@ impl Gatherer<'_> {
                     .filter(|(_, data)| data.shape().to_vec() == record.shape())
                     .map(|(field, data)| (field.clone(), Tensor::from_data(data.clone(), &device)))
                     .collect();
-                let names =
-                    names_of_first(own.keys().cloned().collect(), record.stages[0], self.context.axis(Axis::Pipeline))?;
+                let names = names_of_first(own.keys().cloned().collect(), record, self.context)?;
                 let tensor = |field: &String| own.get(field).cloned().unwrap_or_else(nothing);
                 names.iter().map(|field| (format!("{}.{field}", record.name), tensor(field))).collect()
             }
@@ -95,17 +87,31 @@ impl Gatherer<'_> {
     }
 }
 
-/// What the first stage that holds a parameter holds of it. Collective over the stages.
-fn of_its_stage<const D: usize>(own: Tensor<D>, record: &ParamRecord, stages: &ProcessGroup) -> Result<Tensor<D>> {
-    if stages.size() == 1 {
-        return Ok(own);
-    }
-    let values = match record.held {
+/// The whole of a parameter, from the slices of the ranks that hold it. Collective over the stages, and over the axes
+/// that divide it in a stage that holds it.
+fn whole_of<const D: usize>(own: Tensor<D>, record: &ParamRecord, context: &Context) -> Result<Tensor<D>> {
+    let stages = context.axis(Axis::Pipeline);
+    // Of a parameter that is held elsewhere only the shape matters.
+    let mut whole = match record.held {
         true => own,
-        // Only its shape matters.
-        false => Tensor::empty(Shape::from(record.shape()), (&own.device(), record.dtype)),
+        false => Tensor::empty(Shape::from(record.global_shape.clone()), (&own.device(), record.dtype)),
     };
-    Ok(stages.broadcast(values, record.stages[0])?)
+    for cut in record.cuts.iter().filter(|_| record.held) {
+        let group = context.axis(cut.axis);
+        let extent = record.global_shape[cut.dim];
+        let sizes: Vec<usize> =
+            (0..group.size()).map(|member| shard_range(extent, group.size(), member).len()).collect();
+        whole = group.all_gather_uneven(whole, cut.dim, &sizes)?;
+    }
+    match stages.size() {
+        1 => Ok(whole),
+        _ => Ok(stages.broadcast(whole, first_holder(record, context))?),
+    }
+}
+
+/// The first member of this rank's group along the pipeline axis that holds a parameter.
+fn first_holder(record: &ParamRecord, context: &Context) -> usize {
+    context.mesh().widths()[record.stages[0]].members.start
 }
 
 /// The model with the parameters that other stages hold. Collective over the stages.
@@ -114,15 +120,31 @@ pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Resu
     if stages.size() == 1 {
         return Ok(model);
     }
-    let mut filler = Filler { stages, records: plan.records.iter(), error: None };
+    let mut filler = Filler { context, records: plan.records.iter(), error: None };
     let model = model.map(&mut filler);
     filler.error.map_or(Ok(model), Err)
 }
 
 struct Filler<'a> {
-    stages: &'a ProcessGroup,
+    context: &'a Context,
     records: core::slice::Iter<'a, ParamRecord>,
     error: Option<Error>,
+}
+
+impl Filler<'_> {
+    /// What a layer of this rank reads of a parameter that another stage holds.
+    fn own_part<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<Tensor<D>> {
+        let whole = whole_of(held, record, self.context)?;
+        let ranges: Option<[Range<usize>; D]> = record.ranges().try_into().ok();
+        Ok(match ranges.filter(|_| !record.cuts.is_empty()) {
+            None => whole,
+            Some(ranges) => {
+                let device = whole.device();
+                // Through the host, so that the slice does not keep the whole alive.
+                Tensor::from_data(whole.slice(ranges).into_data(), &device)
+            }
+        })
+    }
 }
 
 impl ModuleMapper for Filler<'_> {
@@ -131,7 +153,8 @@ impl ModuleMapper for Filler<'_> {
         if self.error.is_some() {
             return param;
         }
-        match of_its_stage(param.base(), record, self.stages) {
+        match self.own_part(record, param.base()) {
+            Ok(_) if record.held => param,
             Ok(values) => Param::initialized(param.id, values),
             Err(error) => {
                 self.error = Some(error);
@@ -141,11 +164,13 @@ impl ModuleMapper for Filler<'_> {
     }
 }
 
-/// The names that member `first` of a group has. Collective.
-fn names_of_first(own: Vec<String>, first: usize, group: &ProcessGroup) -> Result<Vec<String>> {
+/// The names that the first holder of a parameter has. Collective over the stages.
+fn names_of_first(own: Vec<String>, record: &ParamRecord, context: &Context) -> Result<Vec<String>> {
+    let group = context.axis(Axis::Pipeline);
     if group.size() == 1 {
         return Ok(own);
     }
+    let first = first_holder(record, context);
     let text: Vec<i64> = own.join("\n").bytes().map(i64::from).collect();
     let lens = group.all_gather_counts(&[text.len() as i64])?;
     let mut padded = text;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use epl_comm::ReduceOp;
 
-use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::Result;
 
@@ -26,7 +25,7 @@ impl Work {
     /// The fraction of the time of all stages in which they did nothing, as the mean of the replicas has it; none with one
     /// stage. Collective.
     pub fn bubble(self, context: &Context) -> Result<Option<f64>> {
-        let (stages, stage) = (context.axis(Axis::Pipeline).size(), context.coordinate().along(Axis::Pipeline));
+        let (stages, stage) = (context.mesh().stages(), context.coordinate().pipeline);
         if stages == 1 {
             return Ok(None);
         }

@@ -24,7 +24,7 @@ impl<M: Segmented> Engine<M> {
         let model = self.inference()?;
         let mut micro_batches = micro_batches.into_iter();
         let mut count = 0;
-        while let Some(micro_batch) = self.next_of_all(micro_batches.next().transpose()?)? {
+        while let Some(micro_batch) = self.next_of_all(&mut micro_batches, 1)?.pop() {
             count += 1;
             caught(|| {
                 self.begin(&micro_batch, false);

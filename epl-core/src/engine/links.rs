@@ -3,6 +3,9 @@
 //! A send is started and goes on by itself, so that a stage never waits for its neighbour to take something; what was
 //! sent is freed when it has been. What arrives before it is wanted is kept: the order of a link's parcels is that of
 //! the sender's actions, which need not be the receiver's.
+//!
+//! Between stages of different widths every device sends parcels of rows to those that need them, and puts together what
+//! it gets from several: `routes` tells who.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,8 +14,12 @@ use burn::tensor::kind::Autodiff;
 use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
+use super::micro_batch::MicroBatch;
 use super::parcel::{Label, Parcel};
+use super::routes::Routes;
+use super::weights;
 use crate::carry::Carry;
+use crate::cluster::Width;
 use crate::error::{Error, Result};
 use crate::graph::CarryGradients;
 use crate::pipeline::Stages;
@@ -24,16 +31,36 @@ const HEAD: usize = 31;
 pub(crate) struct Links<'a> {
     stages: &'a Stages,
     group: &'a ProcessGroup,
+    /// Which members of the group run which stage.
+    widths: &'a [Width],
     device: &'a Device,
-    arrived: HashMap<Label, Parcel>,
+    /// Whose rows are whose; none where stages have one width, and a member has one counterpart in each.
+    routes: Option<Routes>,
+    /// By the member that sent it.
+    arrived: HashMap<(usize, Label), Parcel>,
     sent: VecDeque<Pending<()>>,
     waited: Duration,
 }
 
 impl<'a> Links<'a> {
-    /// Ways among the members of `group`, whose numbers are those of the stages. What is received lies on `device`.
-    pub fn new(stages: &'a Stages, group: &'a ProcessGroup, device: &'a Device) -> Self {
-        Self { stages, group, device, arrived: HashMap::new(), sent: VecDeque::new(), waited: Duration::ZERO }
+    /// Ways among the members of `group`, which run the stages so. What is received lies on `device`.
+    pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &'a [Width], device: &'a Device) -> Self {
+        let (arrived, sent) = (HashMap::new(), VecDeque::new());
+        Self { stages, group, widths, device, routes: None, arrived, sent, waited: Duration::ZERO }
+    }
+
+    /// Compares the micro-batches of the stages that come next, of which `first` is the number of the first. Collective
+    /// over the stages.
+    ///
+    /// # Errors
+    ///
+    /// When they are not the same number of the same samples.
+    pub fn expect<B>(&mut self, first: usize, micro_batches: &[MicroBatch<B>]) -> Result<()> {
+        match self.widths.iter().all(|width| width.members.len() == 1) {
+            true => weights::check_stages(micro_batches, self.group)?,
+            false => self.routes = Some(Routes::exchange(first, micro_batches, self.widths, self.group)?),
+        }
+        Ok(())
     }
 
     /// Waits for the carry with which a micro-batch enters a part; none for the first part, which begins with the batch.
@@ -61,7 +88,19 @@ impl<'a> Links<'a> {
 
     /// Starts to send a parcel to the stage that runs the part it enters.
     fn send(&mut self, parcel: Parcel) -> Result<()> {
-        let to = self.stages.of_part(parcel.label.part);
+        let (widths, Label { backward, micro_batch, part }) = (self.widths, parcel.label);
+        let to = &widths[self.stages.of_part(part)];
+        let (member, own) = (self.group.rank(), self.own());
+        let Some(routes) = &self.routes else { return self.send_to(to.members.start, parcel) };
+        if let Some(other) = routes.counterpart(micro_batch, member, to, own) {
+            return self.send_to(other, parcel);
+        }
+        let targets = routes.targets(micro_batch, member, to, own, backward);
+        parcel.check_rows(routes.rows(micro_batch, member), own.members.len(), to.members.len())?;
+        targets.into_iter().try_for_each(|(other, rows)| self.send_to(other, parcel.of_rows(&rows)))
+    }
+
+    fn send_to(&mut self, to: usize, parcel: Parcel) -> Result<()> {
         let header = parcel.header()?;
         let mut head = vec![header.len() as i64];
         head.extend(header.iter().take(HEAD));
@@ -81,16 +120,36 @@ impl<'a> Links<'a> {
 
     /// Waits for a parcel from a stage.
     fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
+        let from = &self.widths[from];
+        let (member, own) = (self.group.rank(), self.own());
+        let Some(routes) = &self.routes else { return self.receive_from(from.members.start, label) };
+        if let Some(other) = routes.counterpart(label.micro_batch, member, from, own) {
+            return self.receive_from(other, label);
+        }
+        let rows = routes.rows(label.micro_batch, member);
+        let pieces = routes.sources(label.micro_batch, member, from, own, label.backward);
+        let parcels = pieces.into_iter().map(|piece| Ok((self.receive_from(piece.from, label)?, piece.mine)));
+        Parcel::join(parcels.collect::<Result<_>>()?, rows)
+    }
+
+    fn receive_from(&mut self, from: usize, label: Label) -> Result<Parcel> {
         loop {
-            if let Some(parcel) = self.arrived.remove(&label) {
+            if let Some(parcel) = self.arrived.remove(&(from, label)) {
                 return Ok(parcel);
             }
             let begun = Instant::now();
             let parcel = self.next(from)?;
             self.waited += begun.elapsed();
             self.free_sent()?;
-            self.arrived.insert(parcel.label, parcel);
+            self.arrived.insert((from, parcel.label), parcel);
         }
+    }
+
+    /// The stage that this member runs.
+    fn own(&self) -> &'a Width {
+        let member = self.group.rank();
+        let own = self.widths.iter().find(|width| width.members.contains(&member));
+        own.expect("every member runs a stage")
     }
 
     /// Waits until everything has been sent.
@@ -103,8 +162,9 @@ impl<'a> Links<'a> {
         let len = head[0] as usize;
         if len == 0 {
             return Err(Error::invalid(format!(
-                "stage {from} has sent nothing: in a world that is only thought of (`dry`) there is no other stage; run a \
-                 step with stages on threads"
+                "rank {} has sent nothing: in a world that is only thought of (`dry`) there is no other stage; run a \
+                 step with stages on threads",
+                self.group.global(from)
             )));
         }
         let mut header = head[1..=len.min(HEAD)].to_vec();

@@ -3,7 +3,7 @@
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `weights`: the global divisors.
 //! - `tape`: a micro-batch through consecutive segments and back.
-//! - `parcel`, `links`: what stages send each other; `idle`: how long they wait for each other.
+//! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `run`: the schedule's actions, one after the other.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
@@ -30,6 +30,7 @@ mod recomputation;
 mod reduce;
 mod replicas;
 mod report;
+mod routes;
 mod run;
 mod settings;
 mod sparse;
@@ -59,6 +60,7 @@ use crate::plan::{Plan, draw};
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use gather::Source;
+use links::Links;
 use reduce::Lanes;
 use run::{Accumulated, StepRun};
 
@@ -304,6 +306,11 @@ impl<M: Segmented> Engine<M> {
         self.context.open_outputs();
         let untracked = (!self.plan.recompute.is_empty()).then(|| self.model().clone().no_grad());
         StepRun::new(self, untracked.as_ref(), micro_batches)?.all()
+    }
+
+    /// The ways to the other stages. What comes lies on `device`.
+    fn links<'a>(&'a self, device: &'a Device) -> Links<'a> {
+        Links::new(&self.plan.stages, self.lanes.stages(), self.lanes.widths(), device)
     }
 
     fn begin<B>(&self, micro_batch: &MicroBatch<B>, training: bool) {

@@ -79,6 +79,46 @@ impl Parcel {
         self.tensors.into_iter().map(|tensor| tensor.map(|flat| flat.values.into_dispatch())).collect()
     }
 
+    /// Refuses a parcel of which not every tensor has as many rows as the micro-batch, where rows are divided.
+    pub fn check_rows(&self, rows: usize, own: usize, others: usize) -> Result<()> {
+        let wrong = |flat: &&Flat| flat.shape.first() != Some(&rows);
+        let Some(Flat { shape, .. }) = self.tensors.iter().flatten().find(wrong) else { return Ok(()) };
+        Err(Error::invalid(format!(
+            "the carry between a stage of {own} devices and one of {others} has a tensor of shape {shape:?}, and the \
+             micro-batch has {rows} rows: between stages of different widths rows are gathered and divided anew, so the \
+             first dim of every tensor counts them; give what is one for all rows, such as a sum, a row a sample, or give \
+             both scopes as many devices"
+        )))
+    }
+
+    /// Some of the rows.
+    pub fn of_rows(&self, rows: &[usize]) -> Self {
+        let pick = |flat: &Flat| Flat::of_rows(&[flat], rows.iter().map(|row| Some((0, *row))).collect());
+        let tensors = self.tensors.iter().map(|tensor| tensor.as_ref().map(pick)).collect();
+        Self { label: self.label, counts: self.counts.clone(), tensors }
+    }
+
+    /// One parcel of so many rows: those of several, each with the places that its rows take. Of gradients, rows that are
+    /// nobody's are zero.
+    ///
+    /// # Errors
+    ///
+    /// When they are not alike but for the number of rows.
+    pub fn join(pieces: Vec<(Self, Vec<usize>)>, rows: usize) -> Result<Self> {
+        let (first, _) = pieces.first().expect("every member gets something from some member");
+        let (label, counts) = (first.label, first.counts.clone());
+        let len = pieces.iter().map(|(parcel, _)| parcel.tensors.len()).max().unwrap_or(0);
+        if pieces.iter().any(|(parcel, _)| parcel.counts != counts) {
+            let all: Vec<_> = pieces.iter().map(|(parcel, _)| &parcel.counts).collect();
+            return Err(Error::invalid(format!(
+                "the devices of a stage send carries with other numbers of parts: {all:?}; between stages of different \
+                 widths let them depend on the model only"
+            )));
+        }
+        let tensors = (0..len).map(|index| join(&pieces, index, rows)).collect::<Result<_>>()?;
+        Ok(Self { label, counts, tensors })
+    }
+
     /// The tensors that travel.
     pub fn into_values(self) -> impl Iterator<Item = Tensor<1>> {
         self.tensors.into_iter().flatten().map(|flat| flat.values)
@@ -132,7 +172,56 @@ impl Parcel {
     }
 }
 
+/// One tensor of the rows of several parcels; none where none has it.
+fn join(pieces: &[(Parcel, Vec<usize>)], index: usize, rows: usize) -> Result<Option<Flat>> {
+    let mut places = vec![None; rows];
+    let mut flats: Vec<&Flat> = Vec::new();
+    for (parcel, mine) in pieces {
+        let Some(flat) = parcel.tensors.get(index).and_then(Option::as_ref) else { continue };
+        mine.iter().enumerate().for_each(|(row, place)| places[*place] = Some((flats.len(), row)));
+        flats.push(flat);
+    }
+    let Some(first) = flats.first() else { return Ok(None) };
+    match flats.iter().find(|other| other.shape[1..] != first.shape[1..]) {
+        None => Ok(Some(Flat::of_rows(&flats, places))),
+        Some(other) => Err(Error::invalid(format!(
+            "the devices of a stage send carries of shapes {:?} and {:?} to one of another width, which puts their rows \
+             together: pad all rows of a step to one length, or give both scopes as many devices",
+            first.shape, other.shape
+        ))),
+    }
+}
+
 impl Flat {
+    /// Rows of several tensors, which are alike but for their numbers of rows: of which tensor, and where there. None is
+    /// a row of zeros.
+    fn of_rows(flats: &[&Flat], rows: Vec<Option<(usize, usize)>>) -> Self {
+        let mut shape = flats[0].shape.clone();
+        shape[0] = rows.len();
+        let (device, dtype) = (flats[0].values.device(), flats[0].values.dtype());
+        let row: usize = shape[1..].iter().product();
+        // Rows that stand side by side travel side by side.
+        let next = |a: &Option<(usize, usize)>, b: &Option<(usize, usize)>| match (a, b) {
+            (Some((flat, row)), Some(after)) => (*flat, row + 1) == *after,
+            (None, None) => true,
+            _ => false,
+        };
+        let run = |run: &[Option<(usize, usize)>]| match run[0] {
+            None => Tensor::zeros([run.len() * row], (&device, dtype)),
+            Some((flat, start)) => flats[flat].values.clone().slice([start * row..(start + run.len()) * row]),
+        };
+        let mut parts: Vec<Tensor<1>> = match row {
+            0 => Vec::new(),
+            _ => rows.chunk_by(next).map(run).collect(),
+        };
+        let values = match parts.len() {
+            0 => Tensor::empty([0], (&device, dtype)),
+            1 => parts.remove(0),
+            _ => Tensor::cat(parts, 0),
+        };
+        Self { shape, values }
+    }
+
     fn of<const D: usize>(tensor: Tensor<D>) -> Self {
         let shape = tensor.shape();
         let elements = shape.num_elements();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
-use super::links::Links;
 use super::{Engine, MicroBatch, caught};
 use crate::carry::{Carry, CarryMapper};
 use crate::error::{Error, Result};
@@ -67,7 +66,8 @@ impl<M: Segmented> Engine<M> {
     /// Measures this stage's segments.
     fn measure(&self, micro_batch: &MicroBatch<M::Batch>) -> Result<Vec<(usize, Measured)>> {
         let stages = &self.plan.stages;
-        let mut links = Links::new(stages, self.lanes.stages(), &self.device);
+        let mut links = self.links(&self.device);
+        links.expect(0, core::slice::from_ref(micro_batch))?;
         let mut all = Vec::new();
         for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
             let mut carry = links.receive_carry(0, part)?;

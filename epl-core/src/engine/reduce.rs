@@ -19,18 +19,21 @@ use super::compress::{Compression, decode, encode};
 use super::gradients::GradientStore;
 use super::settings::EngineSettings;
 use super::sparse::{self, Rows, SparseSum};
-use crate::cluster::Axis;
+use crate::cluster::{Axis, Width};
 use crate::context::Context;
 use crate::error::Result;
 use crate::plan::{Bucket, Plan, bucket};
 
 /// The communicators over which stages send, and gradients are reduced, and how.
 pub(crate) struct Lanes {
-    /// Its members' numbers are those of the stages.
+    /// Those of this rank's replica.
     stages: ProcessGroup,
+    /// Which of its members run which stage.
+    widths: Vec<Width>,
     /// For the axes over which there are buckets.
     pools: BTreeMap<Axis, Pool>,
-    /// The stages that share parameters with this one, by which they are.
+    /// The stages that share parameters with this one, by which they are; with their replicas, where they have different
+    /// widths.
     tied: BTreeMap<Vec<usize>, ProcessGroup>,
     compression: Option<Compression>,
 }
@@ -45,18 +48,28 @@ impl Lanes {
         let stages = pipeline.split_by("stages", |member| (0, member))?;
         let tied = plan.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
         let tied: BTreeSet<Vec<usize>> = tied.map(|record| record.stages.clone()).collect();
+        let mesh = context.mesh();
         let share = |tied: Vec<usize>| {
             let name = format!("tied over stages {tied:?}");
-            let group = pipeline.split_by(&name, |member| (usize::from(!tied.contains(&member)), member))?;
+            let wish = |stage: usize, member: usize| (usize::from(!tied.contains(&stage)), member);
+            let group = match mesh.is_bridged() {
+                true => context.world().split_by(&name, |rank| wish(mesh.coordinate(rank).pipeline, rank))?,
+                false => pipeline.split_by(&name, |member| wish(member, member))?,
+            };
             Ok((tied, group))
         };
         let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
-        Ok(Self { stages, pools, tied, compression: settings.compression })
+        Ok(Self { stages, widths: mesh.widths(), pools, tied, compression: settings.compression })
     }
 
     /// The stages of this rank's replica.
     pub fn stages(&self) -> &ProcessGroup {
         &self.stages
+    }
+
+    /// Which members of [`stages`](Self::stages) run which stage.
+    pub fn widths(&self) -> &[Width] {
+        &self.widths
     }
 
     /// The groups of stages that hold the same trained parameters.
@@ -126,8 +139,14 @@ impl<'a> Reducer<'a> {
     fn reduce_tied(&self, store: &mut GradientStore) -> Result<()> {
         for bucket in &self.plan.tied {
             self.fill_missing(bucket, store);
-            let stages = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
-            let mut sum = stages.all_reduce(self.flatten(bucket, store), ReduceOp::Sum)?;
+            let holders = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
+            let flat = self.flatten(bucket, store);
+            if self.plan.mesh.is_bridged() {
+                let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
+                unflatten(self.plan, bucket, sum, store);
+                continue;
+            }
+            let mut sum = holders.all_reduce(flat, ReduceOp::Sum)?;
             let replicas = self.lanes.pool(bucket.axis);
             if replicas.ranks() > 1 {
                 let sent = encode(self.lanes.compression, sum);
@@ -140,6 +159,16 @@ impl<'a> Reducer<'a> {
             unflatten(self.plan, bucket, sum, store);
         }
         Ok(())
+    }
+
+    /// Sums over the ranks of several stages; those that run the same rows have the same gradient, which counts once.
+    fn sum_over_widths(&self, flat: Tensor<1>, holders: &ProcessGroup, dtype: DType) -> Result<Tensor<1>> {
+        let own = match self.plan.coordinate.tensor {
+            0 => flat,
+            _ => flat.zeros_like(),
+        };
+        let sent = encode(self.lanes.compression, own);
+        Ok(decode(self.lanes.compression, holders.all_reduce(sent, ReduceOp::Sum)?, dtype))
     }
 
     fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {

@@ -11,7 +11,7 @@ use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, TermWeights};
-use crate::output::{self, Outputs};
+use crate::output::{self, Outputs, Over};
 
 /// What one step did; the same on every rank, but for local outputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,9 +85,11 @@ impl TermSums {
         (loss, terms)
     }
 
-    /// Tells the stages that know no loss which terms it has, with which coefficients. Collective over the stages.
-    fn share(&mut self, weights: &TermWeights, stages: &ProcessGroup) -> Result<()> {
-        let own = |(name, _): &(&'static str, f64)| self.0.iter().find(|term| term.0 == *name).map(|term| term.1);
+    /// Tells the stages that know no loss which terms it has, with which coefficients. Of the ranks that know it,
+    /// `tells` is true of one. Collective over the stages.
+    fn share(&mut self, weights: &TermWeights, stages: &ProcessGroup, tells: bool) -> Result<()> {
+        let known = |name: &str| self.0.iter().find(|term| term.0 == name).filter(|_| tells);
+        let own = |(name, _): &(&'static str, f64)| known(name).map(|term| term.1);
         let told = weights.0.iter().map(own).flat_map(|coefficient| match coefficient {
             Some(coefficient) => [1.0, coefficient],
             None => [0.0, 0.0],
@@ -105,7 +107,8 @@ impl TermSums {
     pub fn reduce(mut self, norm: f64, weights: &TermWeights, context: &Context) -> Result<StepReport> {
         let stages = context.axis(Axis::Pipeline);
         if stages.size() > 1 {
-            self.share(weights, stages)?;
+            let width = &context.mesh().widths()[context.coordinate().pipeline];
+            self.share(weights, stages, width.members.start == stages.rank())?;
         }
         self.0.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
         let mut metrics = context.take_metrics();
@@ -121,10 +124,23 @@ impl TermSums {
         let grad_norm = next().sqrt();
         self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
-        let outputs = output::merge(context.take_outputs(), context.data(), stages)?;
+        let outputs = merged(context)?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
         Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs })
+    }
+}
+
+/// What the model handed out. Collective.
+fn merged(context: &Context) -> Result<Outputs> {
+    let (stages, taken) = (context.axis(Axis::Pipeline), context.take_outputs());
+    match context.mesh().is_bridged() {
+        false => output::merge(taken, &Over { replica: &[stages], all: &[stages, context.data()], is_copy: false }),
+        // All devices of a replica have parts of its values; those that run the same rows, the same.
+        true => {
+            let is_copy = context.coordinate().tensor > 0;
+            output::merge(taken, &Over { replica: &[stages], all: &[context.world()], is_copy })
+        }
     }
 }
 

@@ -75,7 +75,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         untracked: Option<&'a M>,
         micro_batches: &'a [MicroBatch<M::Batch>],
     ) -> Result<Self> {
-        weights::check_stages(micro_batches, engine.lanes.stages())?;
+        let mut links = engine.links(&engine.device);
+        links.expect(0, micro_batches)?;
         let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
         Ok(Self {
             engine,
@@ -83,7 +84,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             weights,
             in_flight: HashMap::new(),
             backwards: vec![0; engine.plan.segments],
-            links: Links::new(&engine.plan.stages, engine.lanes.stages(), &engine.device),
+            links,
             store: GradientStore::default(),
             reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
             sums: TermSums::default(),

@@ -43,7 +43,7 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
     };
     Err(Error::invalid(format!(
         "stage 0 has {what}; give all stages of a replica the same micro-batches: divide the samples by \
-         `context().data()`, not by the rank in the world"
+         `Share::of`, not by the rank in the world"
     )))
 }
 

@@ -81,8 +81,7 @@ impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
 
     /// The sums of this replica's samples, one measure's after the other's.
     fn sums(&mut self, engine: &Engine<M>) -> Result<Vec<f64>> {
-        let data = engine.context().data();
-        let share = Share::new(data.rank(), data.size(), 1)?;
+        let share = Share::of(engine.context(), 1)?;
         // As the model: evaluation has no graph.
         let device = engine.device().clone().without_autodiff();
         let (forward, measures) = (&mut self.forward, &self.measures);

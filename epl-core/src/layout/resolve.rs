@@ -6,11 +6,13 @@
 //! the same, colocated       8, each used by both              2 replicas
 //! ```
 //!
-//! Data parallelism is wrapped around whatever is left.
+//! Data parallelism is wrapped around whatever is left. Between two stages that use their devices in different ways the
+//! rows of a replica's micro-batch are gathered and divided anew: divided over the devices of a `replicate`, all on each
+//! device of a `split`.
 
 use super::error::{LayoutError, Result};
 use super::strategy::{StrategyKind, TaskGraph};
-use crate::cluster::{Axis, Cluster, Mesh, MeshSizes, RankOrder};
+use crate::cluster::{Axis, Cluster, ClusterError, Mesh, MeshSizes, RankOrder};
 use crate::config::Config;
 
 /// How devices are given to task graphs.
@@ -42,7 +44,7 @@ pub struct Layout {
     pub(super) arrangement: Arrangement,
     /// Of every replica, for every task graph, its ranks.
     pub(super) ranks: Vec<Vec<Vec<usize>>>,
-    mesh: Option<Mesh>,
+    mesh: Mesh,
 }
 
 impl Layout {
@@ -64,9 +66,8 @@ impl Layout {
         let devices = devices_of_a_replica(&task_graphs, arrangement)?;
         let replicas = replicas(&task_graphs, devices, cluster.world_size(), arrangement)?;
         let ranks = place(&task_graphs, replicas, cluster, arrangement);
-        let sizes = sizes(&task_graphs, replicas, arrangement);
-        let over = |sizes| Mesh::over(cluster, sizes, arrangement.order, arrangement.prefer_intra_node).ok();
-        Ok(Self { task_graphs, arrangement, ranks, mesh: sizes.and_then(over) })
+        let mesh = mesh(&task_graphs, &ranks, cluster, arrangement);
+        Ok(Self { task_graphs, arrangement, ranks, mesh })
     }
 
     /// The task graphs, in the order in which they were opened.
@@ -93,9 +94,9 @@ impl Layout {
         &self.ranks[replica][task_graph]
     }
 
-    /// The mesh; none where stages use their devices in different ways.
-    pub fn mesh(&self) -> Option<&Mesh> {
-        self.mesh.as_ref()
+    /// The mesh. Its stages have different widths where task graphs that are stages use their devices in different ways.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
     }
 
     /// The axis over which the split layers of `split` scopes are cut: the data ranks of a replica, where these run
@@ -107,7 +108,6 @@ impl Layout {
 
     /// Compares with what `dist.*` says.
     pub(crate) fn check_agrees(&self, config: &Config) -> Result<()> {
-        let Some(mesh) = &self.mesh else { return Ok(()) };
         let dist = &config.dist;
         let given = |key, size: usize| (size != 1 || config.is_given(key)).then_some(size);
         let sizes = [
@@ -117,13 +117,13 @@ impl Layout {
             (Axis::Pipeline, "dist.pipeline_parallel_size", Some(dist.pipeline_parallel_size)),
         ];
         for (axis, key, size) in sizes {
-            let size = size.and_then(|size| given(key, size));
-            let scopes = mesh.size(axis);
-            match size {
-                Some(given) if given != scopes => {
-                    return Err(LayoutError::Disagree { axis: axis.name(), scopes, key, given });
-                }
-                _ => {}
+            let Some(given) = size.and_then(|size| given(key, size)) else { continue };
+            let scopes = |stage: usize| match axis {
+                Axis::Pipeline => self.mesh.stages(),
+                axis => self.mesh.sizes_in(stage).along(axis),
+            };
+            if let Some(scopes) = (0..self.mesh.stages()).map(scopes).find(|scopes| *scopes != given) {
+                return Err(LayoutError::Disagree { axis: axis.name(), scopes, key, given });
             }
         }
         Ok(())
@@ -177,18 +177,27 @@ fn place(graphs: &[TaskGraph], replicas: usize, cluster: &Cluster, arrangement: 
     }
 }
 
-/// The sizes of the mesh; none where its stages would need different ones, or a stage of a replica several places on
-/// the data axis.
-fn sizes(graphs: &[TaskGraph], replicas: usize, arrangement: Arrangement) -> Option<MeshSizes> {
-    let (first, devices) = (graphs[0].kind, graphs[0].devices);
-    let is_uniform = graphs.iter().all(|graph| (graph.kind, graph.devices) == (first, devices));
-    let stages = if arrangement.colocated { 1 } else { graphs.len() };
-    let sizes = match (first, is_uniform) {
-        (StrategyKind::Replicate, true) if stages > 1 && devices > 1 => return None,
-        (StrategyKind::Replicate, true) => MeshSizes::new(replicas * devices, stages, 1, 1),
-        (StrategyKind::Split, true) => MeshSizes::new(replicas, stages, devices, 1),
-        (_, false) if arrangement.colocated => MeshSizes::new(replicas * devices, 1, 1, devices),
-        (_, false) => return None,
+/// The mesh of the ranks that were placed so.
+fn mesh(graphs: &[TaskGraph], ranks: &[Vec<Vec<usize>>], cluster: &Cluster, arrangement: Arrangement) -> Mesh {
+    let (replicas, devices) = (ranks.len(), graphs[0].devices);
+    let all = |kind| graphs.iter().all(|graph| graph.kind == kind);
+    let made = if arrangement.colocated {
+        let sizes = match (all(StrategyKind::Replicate), all(StrategyKind::Split)) {
+            (true, _) => MeshSizes::new(replicas * devices, 1, 1, 1),
+            (_, true) => MeshSizes::new(replicas, 1, devices, 1),
+            _ => MeshSizes::new(replicas * devices, 1, 1, devices),
+        };
+        sizes.and_then(|sizes| Mesh::over(cluster, sizes, arrangement.order, arrangement.prefer_intra_node))
+    } else {
+        let stage = |(number, graph): (usize, &TaskGraph)| {
+            let sizes = match graph.kind {
+                StrategyKind::Replicate => MeshSizes::new(replicas * graph.devices, 1, 1, 1),
+                StrategyKind::Split => MeshSizes::new(replicas, 1, graph.devices, 1),
+            };
+            Ok((sizes?, ranks.iter().flat_map(|replica| replica[number].clone()).collect()))
+        };
+        let stages: Result<Vec<_>, ClusterError> = graphs.iter().enumerate().map(stage).collect();
+        stages.and_then(|stages| Mesh::of_stages(stages, replicas, arrangement.order))
     };
-    sizes.ok()
+    made.expect("the ranks of a cluster, divided into replicas, are a mesh")
 }

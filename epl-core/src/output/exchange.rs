@@ -1,4 +1,4 @@
-//! Over the replicas: three collectives at most, whatever the number of outputs.
+//! Over the ranks of a group: three collectives at most, whatever the number of outputs.
 //!
 //! ```text
 //! headers   what every replica has of every output: element type, dims, how much       all_gather

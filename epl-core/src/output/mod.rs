@@ -116,23 +116,31 @@ impl OutputStore {
     }
 }
 
-/// Merges what was handed out on all ranks. Collective over the stages if an output is declared, and over the replicas
-/// if a global one is.
-pub(crate) fn merge(taken: Taken, replicas: &ProcessGroup, stages: &ProcessGroup) -> Result<Outputs> {
+/// The ranks over which values are merged.
+pub(crate) struct Over<'a> {
+    /// Those of a replica that may have parts of its values.
+    pub replica: &'a [&'a ProcessGroup],
+    /// All, one group after the other.
+    pub all: &'a [&'a ProcessGroup],
+    /// Whether one of these ranks has what this rank has.
+    pub is_copy: bool,
+}
+
+/// Merges what was handed out on all ranks. Collective over the groups of a replica if a local output is declared, and
+/// over all if a global one is.
+pub(crate) fn merge(taken: Taken, over: &Over<'_>) -> Result<Outputs> {
     let (mut local, mut global) = (Vec::new(), Vec::new());
     for (name, merge, parts) in taken {
+        let parts = if over.is_copy { Vec::new() } else { parts };
         let value = Value::of(&name, merge.combine(), parts)?;
         let target = if matches!(merge, Merge::Global(_)) { &mut global } else { &mut local };
         target.push((name, merge.combine(), value));
     }
-    for values in [&mut local, &mut global] {
-        if stages.size() > 1 && !values.is_empty() {
+    for (values, groups) in [(&mut local, over.replica), (&mut global, over.all)] {
+        if !values.is_empty() {
             // One stage gives it, the others nothing.
-            exchange(values, stages)?;
+            groups.iter().filter(|group| group.size() > 1).try_for_each(|group| exchange(values, group))?;
         }
-    }
-    if replicas.size() > 1 && !global.is_empty() {
-        exchange(&mut global, replicas)?;
     }
     let merged = local.into_iter().chain(global);
     Ok(merged.filter_map(|(name, combine, value)| Some((name, value?.finish(combine)))).collect())

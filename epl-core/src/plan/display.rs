@@ -23,14 +23,7 @@ impl Display for Plan {
             self.fmt_stages(f)?;
         }
         self.fmt_recomputation(f)?;
-        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
-        for record in &self.records {
-            write!(f, "  {:width$}  {}", record.name, Line(record))?;
-            if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
-                write!(f, ", in {}", layout.task_graphs()[graph])?;
-            }
-            writeln!(f)?;
-        }
+        self.fmt_records(f)?;
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(
                 f,
@@ -65,6 +58,20 @@ impl Display for Plan {
 }
 
 impl Plan {
+    fn fmt_records(&self, f: &mut Formatter<'_>) -> Result {
+        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        for record in &self.records {
+            // A stage of another width would divide it in another way than the one that holds it does.
+            let is_elsewhere = self.mesh.is_bridged() && !record.held;
+            write!(f, "  {:width$}  {}", record.name, Line { record, is_elsewhere })?;
+            if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
+                write!(f, ", in {}", layout.task_graphs()[graph])?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
     /// What is run again in backward.
     fn fmt_recomputation(&self, f: &mut Formatter<'_>) -> Result {
         for run in &self.recompute {
@@ -88,17 +95,23 @@ impl Plan {
     }
 }
 
-struct Line<'a>(&'a ParamRecord);
+struct Line<'a> {
+    record: &'a ParamRecord,
+    /// Whether this rank does not know how it is divided.
+    is_elsewhere: bool,
+}
 
 impl Display for Line<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let record = self.0;
+        let record = self.record;
         write!(f, "{:?} {:?}", record.global_shape, record.dtype)?;
-        for cut in &record.cuts {
-            write!(f, ", dim {} over {} [{}..{}]", cut.dim, cut.axis, cut.range.start, cut.range.end)?;
-        }
-        if record.cuts.is_empty() {
-            write!(f, ", replicated")?;
+        if !self.is_elsewhere {
+            for cut in &record.cuts {
+                write!(f, ", dim {} over {} [{}..{}]", cut.dim, cut.axis, cut.range.start, cut.range.end)?;
+            }
+            if record.cuts.is_empty() {
+                write!(f, ", replicated")?;
+            }
         }
         write!(f, ", reduced over {}", record.reduced_over())?;
         if record.segments.len() > 1 {

@@ -143,7 +143,8 @@ impl Drawer<'_> {
         let mut values = param.base().inner();
         if record.is_tied_over_stages() {
             // All stages have values, also those that are about to drop them.
-            values = self.context.axis(Axis::Pipeline).broadcast(values, record.stages[0])?;
+            let first = self.context.mesh().widths()[record.stages[0]].members.start;
+            values = self.context.axis(Axis::Pipeline).broadcast(values, first)?;
         }
         if !record.held {
             return Ok(released(&param));

@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::DType;
 
 use crate::cluster::{Axis, Coordinate};
+use crate::error::{Error, Result};
 use crate::pipeline::Stages;
 
 /// A dim of a parameter that is divided over an axis of the mesh.
@@ -135,6 +136,22 @@ impl ParamRecord {
     /// The first segment that uses it: after this one's backward its gradient is final.
     pub fn first_segment(&self) -> usize {
         self.segments.iter().copied().min().unwrap_or(0)
+    }
+}
+
+/// Refuses a parameter that stages of different widths hold in different slices: their gradients could not be summed.
+pub(crate) fn check_bridged(records: &[ParamRecord]) -> Result<()> {
+    let tied = |record: &&ParamRecord| record.held && record.is_tied_over_stages() && !record.cuts.is_empty();
+    match records.iter().find(tied) {
+        None => Ok(()),
+        Some(record) => Err(Error::Parameter {
+            name: record.name.clone(),
+            reason: format!(
+                "is used on the stages {:?}, whose scopes are of different widths, and one of them divides it over {} \
+                 ranks: give these scopes as many devices, or each stage a parameter of its own",
+                record.stages, record.cuts[0].parts
+            ),
+        }),
     }
 }
 

@@ -7,6 +7,7 @@ use burn::tensor::{DType, Tensor};
 use epl_comm::shard_range;
 
 use super::record::{Cut, Origin, ParamRecord};
+use crate::cluster::Axis;
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
@@ -43,14 +44,24 @@ impl Survey {
                  layout; use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"
             )));
         }
-        let replicas = context.data().size();
-        match self.batch_norms.first().filter(|_| replicas > 1) {
-            Some(path) => Err(Error::invalid(format!(
+        let mut replicas = self.batch_norms.iter().map(|path| (path, self.replicas(path, context)));
+        match replicas.find(|(_, replicas)| *replicas > 1) {
+            Some((path, replicas)) => Err(Error::invalid(format!(
                 "`{path}` is a BatchNorm: with {replicas} replicas its statistics would differ from one replica's; \
                  use SyncBatchNorm, or one replica"
             ))),
             None => Ok(()),
         }
+    }
+
+    /// How many ranks run rows of their own in the layer at `path`: those of its stage.
+    fn replicas(&self, path: &str, context: &Context) -> usize {
+        let of = |record: &&ParamRecord| record.name.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+        let graph = self.records.iter().find(of).and_then(|record| record.task_graph);
+        // Where stages have different widths, each task graph is one.
+        graph
+            .filter(|_| context.mesh().is_bridged())
+            .map_or(context.data().size(), |stage| context.mesh().sizes_in(stage).along(Axis::Data))
     }
 }
 

@@ -30,8 +30,7 @@ impl<M: Segmented> Cycle<'_, '_, M> {
         self.tell(|hook, run| hook.before_run(run))?;
         self.serve()?;
         if !self.run.is_over() {
-            let replicas = self.run.context().data();
-            let share = Share::new(replicas.rank(), replicas.size(), self.config.micro_batches)?;
+            let share = Share::of(self.run.context(), self.config.micro_batches)?;
             let mut loader = Loader::start(data, share, self.run.engine().device(), self.run.position())?;
             while !self.run.is_over() {
                 self.step(&mut loader)?;

@@ -103,7 +103,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     ///
     /// As [`TrainerConfig::from_config`], [`LearningRate::from_config`] and [`with_run_config`](Self::with_run_config).
     pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
-        let settings = TrainerConfig::from_config(config, engine.context().data().size())?;
+        let settings = TrainerConfig::from_config(config, engine.context().replicas())?;
         Self::new(engine, settings, LearningRate::from_config(&config.schedule)?).with_run_config(config)
     }
 

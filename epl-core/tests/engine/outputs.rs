@@ -71,8 +71,7 @@ fn rows(numbers: std::ops::Range<usize>, device: &Device) -> Tensor<2> {
 }
 
 fn micro_batches(epl: &Epl, samples: usize, micro_batches: usize) -> Vec<MicroBatch<Tensor<2>>> {
-    let data = epl.context().data();
-    let share = Share { replica: data.rank(), replicas: data.size(), micro_batches };
+    let share = Share::of(epl.context(), micro_batches).unwrap();
     let device = Device::default().autodiff();
     let batch = |range: std::ops::Range<usize>| {
         let numbers: Vec<u64> = range.clone().map(|number| number as u64).collect();

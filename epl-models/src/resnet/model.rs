@@ -48,8 +48,8 @@ impl ResNetConfig {
     }
 
     /// Lays out a model for so many classes that no rank is to hold all of them: on each of `devices` ranks the whole
-    /// backbone, for rows of its own, and a part of the classes, for the rows of all. It needs
-    /// `cluster.colocate_split_and_replicate`.
+    /// backbone, for rows of its own, and a part of the classes, for the rows of all. With
+    /// `cluster.colocate_split_and_replicate` these are the same ranks; without, as many others, a stage of their own.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ impl Placement {
         let members =
             |ranks: Vec<usize>, axis: &Axis| ranks.into_iter().flat_map(|rank| mesh.group(*axis, rank)).collect();
         let ranks = axes.iter().fold(vec![context.world().rank()], members);
-        Self { sizes: axes.iter().map(|axis| mesh.size(*axis)).collect(), axes, ranks }
+        Self { sizes: axes.iter().map(|axis| mesh.group(*axis, context.world().rank()).len()).collect(), axes, ranks }
     }
 
     /// The axes, outer ones first.

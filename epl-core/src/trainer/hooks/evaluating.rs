@@ -91,8 +91,7 @@ where
 {
     fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
         let engine = run.engine();
-        let replicas = engine.context().data();
-        let share = Share::new(replicas.rank(), replicas.size(), 1)?;
+        let share = Share::of(engine.context(), 1)?;
         // As the model: evaluation has no graph.
         let device = engine.device().clone().without_autodiff();
         let report = engine.evaluate(EvaluationLoader::start(&self.0, share, &device)?)?;

@@ -1,0 +1,297 @@
+//! A model of four segments in two or three scopes, trained for three steps, evaluated, saved and run as a whole, compared
+//! with the same model on one rank.
+
+// Each test binary uses its part of this.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use epl::config::{CheckpointType, PipelineStrategy};
+use epl::data::{Share, micro_batches};
+use epl::modules::{
+    Dropout, DropoutConfig, ParallelMlp, ParallelMlpConfig, SplitClassifier, SplitClassifierConfig, SyncBatchNorm,
+    SyncBatchNormConfig,
+};
+use epl::output::{Combine, Merge, Outputs};
+use epl::prelude::*;
+use epl::testing::largest_error;
+use epl::{StepReport, launch};
+
+const FEATURES: usize = 6;
+const CLASSES: usize = 7;
+
+/// Inputs and their classes.
+pub type Batch = (Tensor<2>, Tensor<1, Int>);
+
+/// Rows by number.
+pub fn rows(numbers: core::ops::Range<usize>, device: &Device) -> Batch {
+    let number = |at: usize| ((at * 7919 + 17) as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0;
+    let values: Vec<f64> = (numbers.start * FEATURES..numbers.end * FEATURES).map(number).collect();
+    let classes: Vec<i64> = numbers.clone().map(|row| (row * 31 % CLASSES) as i64).collect();
+    let inputs = Tensor::from_data(TensorData::new(values, [numbers.len(), FEATURES]), device);
+    (inputs, Tensor::from_data(TensorData::new(classes, [numbers.len()]), device))
+}
+
+/// Makes batches of rows that are known by their numbers.
+pub struct Numbered;
+
+impl Batcher<usize, Batch> for Numbered {
+    fn batch(&self, items: Vec<usize>, device: &Device) -> Batch {
+        let (inputs, classes) = items.into_iter().map(|row| rows(row..row + 1, device)).unzip();
+        (Tensor::cat(inputs, 0), Tensor::cat(classes, 0))
+    }
+}
+
+#[derive(Module, Debug)]
+struct Body {
+    linear: Linear,
+    norm: Option<SyncBatchNorm>,
+    dropout: Dropout,
+    mlp: ParallelMlp,
+}
+
+#[derive(Module, Debug)]
+struct Middle {
+    linear: Linear,
+    mlp: ParallelMlp,
+}
+
+/// The model; in a layout of two stages the second one runs all of `rest`.
+#[derive(Module, Debug)]
+pub struct Net {
+    body: Body,
+    rest: (Middle, SplitClassifier),
+    #[module(skip)]
+    context: Context,
+}
+
+impl Net {
+    /// The same, of which the first stage learns nothing.
+    pub fn with_frozen_body(self) -> Self {
+        Self { body: self.body.no_grad(), ..self }
+    }
+
+    /// The logits of all classes, from what the third segment returned.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        self.rest.1.logits(hidden)
+    }
+}
+
+/// What two stages use.
+#[derive(Clone, Copy)]
+pub enum Tied {
+    /// A layer that every device holds whole.
+    Linear,
+    /// One that a split divides.
+    Mlp,
+}
+
+/// A model, what it is laid out on, and its data.
+#[derive(Clone)]
+pub struct Case {
+    pub ranks: usize,
+    /// The stages; without any, one rank runs all.
+    pub scopes: Vec<Strategy>,
+    pub rows: usize,
+    pub micro_batches: usize,
+    pub schedule: PipelineStrategy,
+    /// The segments whose entrance is kept, where they are recomputed.
+    pub kept: Option<Vec<usize>>,
+    /// A layer of the first stage that the second one uses, too.
+    pub tied: Option<Tied>,
+    /// Whether there is a batch norm, whose statistics cross the devices of a stage.
+    pub norm: bool,
+}
+
+impl Case {
+    pub fn new(ranks: usize, scopes: &[Strategy], rows: usize, micro_batches: usize) -> Self {
+        let schedule = PipelineStrategy::PreferBackward;
+        let scopes = scopes.to_vec();
+        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: None, norm: false }
+    }
+
+    /// The same on one rank, in one micro-batch.
+    fn plain(&self) -> Self {
+        Self { ranks: 1, scopes: Vec::new(), micro_batches: 1, kept: None, ..self.clone() }
+    }
+
+    pub fn config(&self) -> Config {
+        let mut config = Config::new().with("cluster.ranks", self.ranks).expect("an option");
+        (config.train.seed, config.train.clip_norm) = (7, Some(0.5));
+        config.communication.check_order = true;
+        (config.pipeline.num_micro_batch, config.pipeline.strategy) = (self.micro_batches, self.schedule);
+        if let Some(kept) = &self.kept {
+            config.gradient_checkpoint.r#type = CheckpointType::Collection;
+            config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
+        }
+        config
+    }
+
+    fn body(&self, at: &Place) -> Body {
+        let norm = self.norm.then(|| SyncBatchNormConfig::new(FEATURES).init(at));
+        let dropout = DropoutConfig::new(0.2).init(&at.child("body"));
+        let linear = LinearConfig::new(FEATURES, FEATURES).init(at);
+        Body { linear, norm, dropout, mlp: ParallelMlpConfig::new(FEATURES, 10).init(&at.child("body.mlp")) }
+    }
+
+    /// The model as a chain, whose stages are what is in a scope.
+    pub fn net(&self, at: &Place) -> Chain<Net, Batch, Tensor<2>> {
+        let context = at.context().clone();
+        context.declare_output("hidden", Merge::Global(Combine::Concat));
+        context.declare_output("squares", Merge::Global(Combine::Mean));
+        context.declare_output("own", Merge::Local(Combine::Sum));
+        let middle = |at: &Place| Middle {
+            linear: LinearConfig::new(FEATURES, FEATURES).init(at),
+            mlp: ParallelMlpConfig::new(FEATURES, 9).init(&at.child("rest.mlp")),
+        };
+        let head = |at: &Place| SplitClassifierConfig::new(FEATURES, CLASSES).init(at);
+        let (body, rest) = match &*self.scopes {
+            [] => (self.body(at), (middle(at), head(at))),
+            [first, second] => {
+                (at.scope(first.clone(), |at| self.body(at)), at.scope(second.clone(), |at| (middle(at), head(at))))
+            }
+            [first, second, third] => (
+                at.scope(first.clone(), |at| self.body(at)),
+                (at.scope(second.clone(), middle), at.scope(third.clone(), head)),
+            ),
+            others => panic!("{} scopes", others.len()),
+        };
+        chain(Net { body, rest, context }, self.tied)
+    }
+}
+
+fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
+    let third: &[&str] = match tied {
+        None => &["rest.0"],
+        Some(Tied::Linear) => &["rest.0", "body.linear"],
+        Some(Tied::Mlp) => &["rest.0", "body.mlp"],
+    };
+    Chain::of(net)
+        .first(&["body.linear", "body.norm"], |net: &Net, (inputs, _): &Batch| {
+            let hidden = tanh(net.body.linear.forward(inputs.clone()));
+            let hidden = net.body.norm.iter().fold(hidden, |hidden, norm| norm.forward(hidden));
+            net.body.dropout.forward(hidden)
+        })
+        .then(&["body.mlp"], |net, hidden, _| {
+            let hidden = hidden.clone() + net.body.mlp.forward(hidden);
+            net.context.output("hidden", hidden.clone());
+            hidden
+        })
+        .then(third, move |net, hidden, _| {
+            let hidden = match tied {
+                None => hidden,
+                Some(Tied::Linear) => tanh(net.body.linear.forward(hidden)),
+                Some(Tied::Mlp) => net.body.mlp.forward(hidden),
+            };
+            let hidden = tanh(net.rest.0.linear.forward(hidden.clone())) + net.rest.0.mlp.forward(hidden);
+            // A mean by a product: Burn's own rounds to f32.
+            let mean = hidden.clone().powi_scalar(2).sum_dim(0) * (1.0 / hidden.dims()[0] as f64);
+            net.context.output("squares", mean);
+            net.context.output("own", hidden.clone().sum_dim(0));
+            hidden
+        })
+        .then(&["rest.1"], |net, hidden, (_, classes)| net.rest.1.forward_loss(hidden, classes.clone()).reshape([1, 1]))
+        .mean_loss(|sum, (_, classes)| sum.reshape([1]) * (1.0 / classes.dims()[0] as f64))
+}
+
+/// What one run left, on one rank.
+#[derive(Debug)]
+pub struct Outcome {
+    pub reports: Vec<StepReport>,
+    pub eval: (f64, Outputs),
+    pub gradients: BTreeMap<String, TensorData>,
+    pub parameters: BTreeMap<String, TensorData>,
+    pub state: BTreeMap<String, TensorData>,
+    /// What the whole model makes of rows that all ranks have.
+    pub whole: TensorData,
+    pub replicas: usize,
+}
+
+impl Outcome {
+    /// Of every step loss and norm, and the loss of the evaluation.
+    fn numbers(&self) -> Vec<f64> {
+        let steps = self.reports.iter().flat_map(|report| [report.loss, report.grad_norm]);
+        steps.chain([self.eval.0]).collect()
+    }
+
+    /// All tensors, by name.
+    fn tensors(&self) -> BTreeMap<String, TensorData> {
+        let mut all = BTreeMap::from([("logits of the whole model".to_string(), self.whole.clone())]);
+        let kinds = [("gradient", &self.gradients), ("parameter", &self.parameters), ("state", &self.state)];
+        let outputs = self.reports.iter().map(|report| &report.outputs).chain([&self.eval.1]).enumerate();
+        let outputs = outputs.map(|(step, outputs)| (format!("step {step}: output"), outputs));
+        let kinds = kinds.map(|(kind, tensors)| (kind.to_string(), tensors)).into_iter().chain(outputs);
+        for (kind, tensors) in kinds {
+            all.extend(tensors.iter().map(|(name, data)| (format!("{kind} `{name}`"), data.clone())));
+        }
+        all
+    }
+}
+
+/// Every rank of a case has what one rank has, to the bound.
+pub fn assert_parity(case: &Case, bound: f64) {
+    let expected = run(&case.plain()).unwrap_or_else(|error| panic!("one rank: {error}")).remove(0);
+    let said = format!("{:?} on {}, {} rows in {}", case.scopes, case.ranks, case.rows, case.micro_batches);
+    let found = run(case).unwrap_or_else(|error| panic!("{said}: {error}"));
+    for (rank, found) in found.iter().enumerate() {
+        for (step, (a, b)) in found.numbers().into_iter().zip(expected.numbers()).enumerate() {
+            let error = (a - b).abs() / b.abs();
+            assert!(error <= bound, "{said}, rank {rank}: number {step} is {a}, not {b}");
+        }
+        let (mut a, mut b) = (found.tensors(), expected.tensors());
+        if found.replicas > 1 {
+            // A local output is that of one replica.
+            [&mut a, &mut b].iter_mut().for_each(|all| all.retain(|name, _| !name.ends_with("`own`")));
+        }
+        assert!(b.len() > 30, "there is something to compare: {:?}", b.keys());
+        let (worst, error) = largest_error(&a, &b);
+        assert!(error <= bound, "{said}, rank {rank}: {worst} differs by {error:e}");
+    }
+}
+
+/// Runs a case on every rank.
+pub fn run(case: &Case) -> epl::Result<Vec<Outcome>> {
+    launch(&case.config(), |epl| train(&epl, case))
+}
+
+fn train(epl: &Epl, case: &Case) -> epl::Result<Outcome> {
+    let build = || Engine::build(epl, |at| case.net(at), &AdamWConfig::new().with_epsilon(1e-4));
+    let mut engine = build()?;
+    let device = engine.device().clone();
+    let batch = |step: usize| rows(step * case.rows..(step + 1) * case.rows, &device);
+    let share = Share::of(engine.context(), case.micro_batches)?;
+    let gradients = engine.gradients(micro_batches(&batch(0), share, 0)?)?.1;
+    let mut reports = (0..2).map(|step| engine.step_whole(&batch(step), 0.05)).collect::<epl::Result<Vec<_>>>()?;
+    // The third step is made by what each rank has saved.
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    engine.save_rank(folder.path())?;
+    let mut again = build()?;
+    again.load_rank(folder.path(), engine.steps())?;
+    let third = |engine: &mut Engine<_>| engine.step(micro_batches(&batch(2), share, 2 * case.rows as u64)?, 0.05);
+    reports.push(third(&mut engine)?);
+    assert_eq!(third(&mut again)?, reports[2], "to the bit");
+    assert_eq!(again.parameters()?, engine.parameters()?, "to the bit");
+    engine.check_replicas()?;
+    let share = Share::of(engine.context(), 2)?;
+    let eval = engine.evaluate(micro_batches(&batch(3), share, 0)?.into_iter().map(Ok))?;
+    let model = engine.inference()?;
+    let (inputs, _) = rows(0..5, &device.clone().without_autodiff());
+    let batch = (inputs, Tensor::zeros([5], &device.clone().without_autodiff()));
+    let hidden = (0..3).fold(None, |carry, segment| Some(model.forward_segment(segment, carry, &batch)));
+    let whole = model.model.logits(hidden.expect("three segments were run")).into_data();
+    Ok(Outcome {
+        reports,
+        eval: (eval.loss, eval.outputs),
+        gradients,
+        parameters: engine.parameters()?,
+        state: engine.optimizer_state()?,
+        replicas: engine.context().replicas(),
+        whole,
+    })
+}
