@@ -100,7 +100,7 @@ fn compare(stored_epl: &Epl, pairs: usize) -> epl::Result<()> {
     );
     for (name, config) in cases {
         let (epl, mut again) = engine(stored_epl, &config)?;
-        let (mut ratios, mut extras, mut least) = (Vec::new(), Vec::new(), 0);
+        let (mut ratios, mut extras, mut highest) = (Vec::new(), Vec::new(), 0);
         for pair in 0..WARM_UP + pairs {
             let (long, most) = step(&epl, &mut again)?;
             let (short, _) = step(stored_epl, &mut stored)?;
@@ -109,13 +109,13 @@ fn compare(stored_epl: &Epl, pairs: usize) -> epl::Result<()> {
                 let (long, short) = (long.as_secs_f64(), short.as_secs_f64());
                 ratios.push(long / short);
                 extras.push((long - short) / forwards);
-                least = least.max(most);
+                highest = highest.max(most);
             }
         }
         let segments: usize = again.plan().recompute.iter().map(ExactSizeIterator::len).sum();
         println!(
-            "{name:14} {segments:>9} {least:>12} {:>10.2} {:>24} {:>24}",
-            peak as f64 / least as f64,
+            "{name:14} {segments:>9} {highest:>12} {:>10.2} {:>24} {:>24}",
+            peak as f64 / highest as f64,
             show(quartiles(ratios)),
             show(quartiles(extras))
         );

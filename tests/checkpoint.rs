@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::activation::gelu;
-use burn::tensor::{Device, Distribution, Gradients, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, FloatDType, Gradients, Tensor, TensorData};
 use epl::comm::{CountingAllocator, EventKind, ThreadMemory, Trace};
 use epl::modules::transformer::{LayerExpertsConfig, TransformerInput, TransformerLayer, TransformerLayerConfig};
 use epl::testing::{config, relative_error};
@@ -140,6 +140,51 @@ fn nothing_between_is_stored() {
 }
 
 #[test]
+fn a_tensor_from_outside_is_refused() {
+    let (net, x) = net_and_input();
+    let outside = x.clone().exp();
+    let run = || checkpoint(&net, x.clone(), move |net: &Mlp, x| net.forward(x) + outside.clone());
+    let error = epl::comm::catch(run).unwrap_err().to_string();
+    assert!(error.contains("neither in its module nor in its carry"), "{error}");
+}
+
+#[test]
+fn what_passes_through_and_what_is_not_used() {
+    let (net, x) = net_and_input();
+    let stored = run(&net, &x, |_, x| x.tanh());
+    assert_eq!(stored, run(&net, &x, |net, x| checkpoint(net, x.tanh(), |_: &Mlp, x| x)));
+    assert!(stored.1[1..].iter().all(Option::is_none), "no parameter is used");
+    // A parameter that is used outside too has the sum.
+    let stored = run(&net, &x, |net, x| net.forward(x) * net.up.weight.val().sum().unsqueeze());
+    assert_eq!(stored, run(&net, &x, |net, x| again(net, x) * net.up.weight.val().sum().unsqueeze()));
+}
+
+#[test]
+fn other_element_types_and_burns_own_checkpointing() {
+    let on = |device: Device, dtype: FloatDType| {
+        let (net, x) = (Mlp::new(6, &device), Tensor::<2>::random([5, 6], Distribution::Default, &device));
+        let (net, x) = (cast(net, dtype), x.cast(dtype).require_grad());
+        assert_eq!(run(&net, &x, Mlp::forward), run(&net, &x, again));
+    };
+    on(Device::flex().autodiff(), FloatDType::F64);
+    on(Device::flex().autodiff().gradient_checkpointing(), FloatDType::F32);
+}
+
+/// A network whose parameters have another element type.
+fn cast(net: Mlp, dtype: FloatDType) -> Mlp {
+    struct Cast(FloatDType);
+    impl ModuleMapper for Cast {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| match tensor.dtype() == self.0.into() {
+                true => tensor,
+                false => Tensor::from_inner(tensor.inner().cast(self.0)).require_grad(),
+            })
+        }
+    }
+    net.map(&mut Cast(dtype))
+}
+
+#[test]
 fn layers_that_would_not_do_the_same_are_refused() {
     fn refusal<M: Module + 'static>(layer: &M) -> String {
         let x = Tensor::<2>::ones([2, 2], &Device::flex().autodiff()).require_grad();
@@ -150,6 +195,17 @@ fn layers_that_would_not_do_the_same_are_refused() {
     assert!(refusal(&dropout).contains("`0` draws random numbers"), "{}", refusal(&dropout));
     let norm: Vec<BatchNorm> = vec![BatchNormConfig::new(2).init(&Device::flex().autodiff())];
     assert!(refusal(&norm).contains("`0` keeps running statistics"), "{}", refusal(&norm));
+    // A layer of EPL needs its context.
+    let error = launch(&config(1, 1, 1), |epl| {
+        let layers = epl.build(|at| chain(at, stored))?.into_inner().model;
+        epl.context().begin(Pass { step: 0, training: true, samples: [0, 1].into(), empty: false });
+        let x = batch([0, 1], epl.place().device()).require_grad();
+        let context = epl.context().clone();
+        let run = || checkpoint(&layers[0], x, move |layer: &TransformerLayer, x| stored(&context, layer, x));
+        Ok(epl::comm::catch(run).map(|_| ())?)
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("`Context::checkpoint`"), "{error}");
 }
 
 type Layers = Vec<TransformerLayer>;

@@ -21,7 +21,8 @@ pub(crate) struct Untrack;
 impl CarryMapper for Untrack {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         match tensor.is_autodiff() {
-            true => Tensor::from_inner(tensor.inner()),
+            // A leaf stays tracked when it is detached.
+            true => tensor.detach().set_require_grad(false),
             false => tensor,
         }
     }
@@ -99,6 +100,11 @@ impl Seed {
     pub fn with_parameters<M: Module>(mut self, module: &M) -> Self {
         module.visit(&mut self);
         self
+    }
+
+    /// How many tensors it is of.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// The sum of the scalars of those tensors that have a gradient; none if no tracked one has.

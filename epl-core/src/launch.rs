@@ -1,6 +1,8 @@
 //! Runs a closure once per rank, and builds models in it.
 
 use core::time::Duration;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -79,7 +81,18 @@ impl<M> Built<M> {
 
 impl Epl {
     /// Joins a rank to a mesh. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the option `profile.trace` is given and no trace: only `launch` writes that file.
     pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
+        if let (None, false) = (&trace, config.profile.trace.is_empty()) {
+            return Err(Error::invalid(format!(
+                "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `profile::write_trace`, \
+                 or leave the option out",
+                config.profile.trace
+            )));
+        }
         let world = match &trace {
             Some(trace) => world.traced(trace),
             None => world,
@@ -256,7 +269,9 @@ pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result
     config.validate()?;
     let mesh = Mesh::from_config(config)?;
     let (world, traffic) = dry::world(mesh.world_size(), rank)?;
-    let value = epl_comm::catch(|| f(Epl::new(config.clone(), mesh, world, None)?))??;
+    let mut config = config.clone();
+    config.profile.trace.clear();
+    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, None)?))??;
     Ok((value, traffic))
 }
 
@@ -272,17 +287,25 @@ pub fn launch_traced<T: Send>(
     let file = Some(&config.profile.trace).filter(|file| !file.is_empty());
     let trace = trace.or_else(|| file.map(|_| Trace::new()));
     let write = || match (file, &trace) {
-        (Some(file), Some(trace)) => write_trace(trace, file),
+        // A program that only prints its plan leaves what is there.
+        (Some(file), Some(trace)) if !trace.events().is_empty() || is_empty(file) => write_trace(trace, file),
         _ => Ok(()),
     };
-    // Whether it can be written shows before the first step, not after the last.
-    write()?;
+    // Whether it can be written shows before the first step, not after the last. What is there stays until then.
+    if let Some(file) = file {
+        let opened = OpenOptions::new().append(true).create(true).open(file);
+        opened.map_err(|error| Error::file(Path::new(file), error))?;
+    }
     let own = || trace.as_ref().map(Trace::with_own_switch);
     let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, own())?);
     let ran = launcher(config, &mesh).run(run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) });
     // Of a run that failed, too: it shows where.
     let written = write();
     ran.and_then(|values| written.map(|()| values))
+}
+
+fn is_empty(file: &str) -> bool {
+    fs::metadata(file).is_ok_and(|file| file.len() == 0)
 }
 
 fn launcher(config: &Config, mesh: &Mesh) -> local::Launcher {

@@ -21,7 +21,7 @@ use burn::tensor::Tensor;
 use epl_comm::{Recording, custom_vjp, unwind};
 
 use crate::carry::{Carry, CarryMapper};
-use crate::context::{Context, Moment};
+use crate::context::{Context, Moment, without_context};
 use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::stateful::{Remembers, first_stateful};
 
@@ -50,7 +50,9 @@ use crate::stateful::{Remembers, first_stateful};
 /// # Panics
 ///
 /// Unwinds with an `Error::Invalid` when the module has a layer of Burn that draws random numbers or keeps running
-/// statistics, which would be others, or move, the second time.
+/// statistics, which would be others, or move, the second time; when a layer of EPL does; and when `f` uses a tensor that
+/// asks for a gradient and is neither in the module nor in the carry. In backward, when `f` returns another number of
+/// tensors than at first.
 pub fn checkpoint<M, I, O>(module: &M, carry: I, f: impl Fn(&M, I) -> O + Send + 'static) -> O
 where
     M: Module + 'static,
@@ -99,7 +101,9 @@ where
         let module = module.map(&mut like);
         let exit = memory.again(|| f(&module, entrance.clone()));
         let gradients = core::mem::take(&mut *gradients.lock().unwrap_or_else(PoisonError::into_inner));
-        delivery.deliver(match Seed::of(&exit).root(gradients) {
+        let seed = Seed::of(&exit);
+        check_count(seed.len(), gradients.len());
+        delivery.deliver(match seed.root(gradients) {
             Some(root) => collect(entrance, Some(&module), &mut root.backward()),
             None => tracked.iter().map(|_| None).collect(),
         });
@@ -120,19 +124,29 @@ fn refuse_stateful<M: Module>(module: &M) {
     )));
 }
 
+/// Of the tensors that leave.
+fn check_count(second: usize, first: usize) {
+    if second != first {
+        unwind(epl_comm::Error::invalid(format!(
+            "what is run again returned {first} tensors at first and {second} the second time; let it depend on nothing but \
+             its arguments"
+        )));
+    }
+}
+
 /// What the second run needs to be like the first one.
 struct Memory(Option<(Context, Moment, Recording)>);
 
 impl Memory {
     fn of<T>(context: Option<Context>, f: impl FnOnce() -> T) -> (T, Self) {
-        let Some(context) = context else { return (f(), Self(None)) };
+        let Some(context) = context else { return (without_context(f), Self(None)) };
         let moment = context.moment();
         let (value, results) = context.world().record(f);
         (value, Self(Some((context, moment, results))))
     }
 
     fn again<T>(self, f: impl FnOnce() -> T) -> T {
-        let Some((context, moment, results)) = self.0 else { return f() };
+        let Some((context, moment, results)) = self.0 else { return without_context(f) };
         let value = context.at(moment, || context.world().replay(results, f));
         value.unwrap_or_else(|error| unwind(error))
     }
@@ -155,6 +169,12 @@ impl CarryMapper for Attach {
         drop(arrived);
         if !tensor.is_autodiff() {
             return tensor;
+        }
+        if tensor.is_tracked() {
+            unwind(epl_comm::Error::invalid(
+                "what is run again uses a tensor that asks for a gradient and is neither in its module nor in its carry; \
+                 pass it in the carry, as one tensor of several",
+            ));
         }
         let arrived = self.arrived.clone();
         let keep = move |(), gradient: Tensor<D>| {

@@ -54,7 +54,7 @@ struct Ran {
     recomputed: Vec<Range<usize>>,
     loss: f64,
     gradients: BTreeMap<String, TensorData>,
-    /// The most that the second step stored at once, over the stages.
+    /// The most that two steps stored at once, over the stages.
     peak: u64,
 }
 
@@ -66,10 +66,13 @@ fn run(stages: usize, micro_batches: u64, budget: Option<u64>) -> Result<Ran, Er
             let rows = |sample: u64| Tensor::full([ROWS, WIDTH], 0.1 * (1.0 + sample as f64), &device);
             (0..micro_batches).map(|sample| MicroBatch::new(rows(sample), [sample])).collect::<Vec<_>>()
         };
-        let loss = engine.step(batch(), 0.0)?.loss;
-        let batch = batch();
+        let (first, batch) = (batch(), batch());
+        // What the backend allocates once for every thread is none of the step's.
+        drop(Tensor::<2>::ones([ROWS, WIDTH], &device).matmul(Tensor::ones([WIDTH, WIDTH], &device)));
         let before = ThreadMemory::now().unwrap().live;
         ThreadMemory::look_anew();
+        // The first step too, in which segments are measured.
+        let loss = engine.step(first, 0.0)?.loss;
         let (report, gradients) = engine.gradients(batch)?;
         assert_eq!(report.loss, loss);
         let peak = (ThreadMemory::now().unwrap().most - before) as u64;
@@ -98,7 +101,8 @@ fn as_little_as_the_budget_allows_is_run_again() {
     let runs = budgets.map(|budget| run(1, 1, Some(budget)).unwrap());
     let recomputed = runs.each_ref().map(|ran| ran.recomputed.iter().map(ExactSizeIterator::len).sum::<usize>());
     assert_eq!(recomputed[0], 0, "there is room for all");
-    assert!(recomputed.is_sorted() && recomputed[1] > 0 && recomputed[1] < recomputed[3], "{recomputed:?}");
+    // By measured times, so how many are told exactly by tests of the choice alone.
+    assert!(recomputed[1..].iter().all(|count| *count > 0), "{recomputed:?}");
     for (budget, ran) in budgets.iter().zip(&runs) {
         assert_eq!((ran.loss, &ran.gradients), (free.loss, &free.gradients), "to the bit");
         // Beside what is stored, a backward holds gradients of what it goes through.
@@ -117,7 +121,7 @@ fn a_stage_that_has_more_in_flight_runs_more_again() {
         let segments = ran.recomputed.iter().flat_map(Clone::clone);
         segments.filter(|segment| ran.profile.0[*segment].stage == stage).count()
     };
-    assert!(of(0) > of(1), "{:?}", ran.recomputed);
+    assert!(of(0) > 0 && of(1) == 0, "{:?}", ran.recomputed);
     assert_eq!((ran.loss, &ran.gradients), (free.loss, &free.gradients));
     // Every rank knows the choice of all stages.
     let text = ran.profile.to_string();

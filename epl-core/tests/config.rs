@@ -319,6 +319,8 @@ fn another(kind: Kind, default: &Value) -> String {
         Kind::NumberAbove(bound) => vec![(bound + 2.0).to_string()],
         Kind::Choice(words) => words.iter().map(|word| word.to_string()).collect(),
         Kind::Integers => vec!["[0, 1]".into()],
+        Kind::Words => vec!["[head, 1]".into()],
+        Kind::Text => vec!["a file".into()],
         Kind::DeviceList => vec!["0,1".into()],
         Kind::Or(_, kind) => return another(*kind, default),
         _ => panic!("a kind that this test does not know"),
@@ -345,6 +347,8 @@ fn every_option_can_be_set_everywhere_or_says_not_yet() {
                 (Status::Implemented, Err(ConfigError::RateBelowMinimum { .. })) => {
                     assert_eq!(key, "schedule.min_rate");
                 }
+                (Status::Implemented, Err(ConfigError::StagesNotAuto { .. })) => assert_eq!(key, "pipeline.num_stages"),
+                (Status::Implemented, Err(ConfigError::AutoWithoutStages)) => assert_eq!(key, "auto.auto_parallel"),
                 (Status::Implemented, Ok(config)) => {
                     assert_eq!(config.get(&key), Some(value.clone()));
                     assert_ne!(config, Config::new());

@@ -55,6 +55,7 @@ fn a_layer_that_remembers_something_is_found() {
     };
     let error = step(&config, forgetful).unwrap_err().to_string();
     assert!(error.contains("layers.") && error.contains("when segments are recomputed"), "{error}");
+    assert!(error.contains(", and `layers."), "each parameter is named: {error}");
     assert!(error.contains("[0..2, 2..3]"), "{error}");
     config.gradient_checkpoint.check_gradients = false;
     assert!(step(&config, forgetful).is_ok(), "nothing is compared unless it is asked for");

@@ -27,7 +27,8 @@ impl Layout {
             .with("dist.data_parallel_size", self.data)?
             .with("dist.tensor_parallel_size", self.tensor)?
             .with("dist.expert_parallel_size", self.expert)?
-            .with("dist.pipeline_parallel_size", self.stages)?;
+            .with("auto.auto_parallel", true)?
+            .with("pipeline.num_stages", self.stages)?;
         config.validate()?;
         Ok(config)
     }

@@ -15,6 +15,13 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub struct Recording(Results);
 
+impl Recording {
+    /// The bytes of all results.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|(_, result)| (result.num_elements() * result.dtype().size()) as u64).sum()
+    }
+}
+
 /// The calls, and what they gave.
 type Results = VecDeque<(String, Buffer)>;
 

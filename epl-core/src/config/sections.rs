@@ -46,8 +46,9 @@ options! {
         /// With "collection": the segments whose entrance is kept, by their names or numbers, from 0.
         kept: Option<Vec<String>> = None, Kind::Or(NONE, &Kind::Words), Implemented;
         /// With "auto": the bytes that a rank may store for backward, of all micro-batches that are under way. As
-        /// little as they allow is recomputed; measured in the first step, which needs `CountingAllocator` as the
-        /// program's allocator. none: as EPL chooses.
+        /// little as they allow is recomputed, measured in the first step on its largest micro-batch; later ones should
+        /// not be larger. It needs `CountingAllocator` as the program's allocator, and a device whose memory is the
+        /// host's. none: as EPL chooses.
         budget: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
@@ -164,13 +165,15 @@ options! {
     }
     /// Seeing what a run does.
     profile: ProfileConfig {
-        /// Write what every rank does when to this file, for Perfetto or chrome://tracing. Empty: do not.
+        /// Write what every rank does when to this file, for Perfetto or chrome://tracing, where ranks are launched.
+        /// Empty: do not.
         trace: String = String::new(), Kind::Text, Implemented;
         /// With `profile.trace`: steps before those that are traced; the first one is slower.
         trace_skip: usize = 1, Kind::at_least(0), Implemented;
         /// With `profile.trace`: how many steps are traced.
         trace_steps: usize = 5, COUNT, Implemented;
-        /// Measure in the first step what each segment stores for backward and how long its forward takes, and print it.
+        /// Measure in the first step what each segment stores for backward and how long it takes. The trainer prints it;
+        /// `Engine::profiled` has it.
         segments: bool = false, Kind::Switch, Implemented;
     }
     /// The training run.

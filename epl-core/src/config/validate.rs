@@ -26,10 +26,12 @@ impl Config {
 
     /// `auto.auto_parallel` needs a number of stages, a number needs it, and two numbers must be one.
     fn check_stages(&self) -> Result<()> {
-        match (self.auto.auto_parallel, self.pipeline.num_stages, self.dist.pipeline_parallel_size) {
+        let size = self.dist.pipeline_parallel_size;
+        let said = size != 1 || self.is_given("dist.pipeline_parallel_size");
+        match (self.auto.auto_parallel, self.pipeline.num_stages, size) {
             (false, Some(num_stages), _) => Err(ConfigError::StagesNotAuto { num_stages }),
             (true, None, _) => Err(ConfigError::AutoWithoutStages),
-            (true, Some(num_stages), size) if size != 1 && size != num_stages => {
+            (true, Some(num_stages), size) if said && size != num_stages => {
                 Err(ConfigError::StagesDisagree { num_stages, size })
             }
             _ => Ok(()),

@@ -15,8 +15,9 @@ use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
 pub use groups::Groups;
-pub(crate) use moment::Moment;
 pub use moment::Pass;
+use moment::needs_context;
+pub(crate) use moment::{Moment, without_context};
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
@@ -234,6 +235,7 @@ impl Context {
     ///
     /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
     pub fn call_number(&self, layer: u64) -> u64 {
+        needs_context();
         let mut state = self.state();
         let segment = state.segment;
         let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
@@ -265,6 +267,7 @@ impl Context {
     ///
     /// When the metric was not declared with this length: a fault of the layer.
     pub fn add_metric(&self, name: &str, values: &[f64]) {
+        needs_context();
         let mut state = self.state();
         if state.pass.empty || state.replay {
             return;
@@ -287,6 +290,7 @@ impl Context {
     ///
     /// Unwinds when it was not declared, or was handed out already in this forward.
     pub fn output<const D: usize, K: Numeric + Autodiff>(&self, name: &str, value: Tensor<D, K>) {
+        needs_context();
         let samples = {
             let state = self.state();
             if state.pass.empty || state.replay || !state.outputs.is_open() {
@@ -321,6 +325,7 @@ impl Context {
     /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
     /// (metrics, outputs, running statistics) has been told.
     pub fn is_replay(&self) -> bool {
+        needs_context();
         self.state().replay
     }
 

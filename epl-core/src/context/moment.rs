@@ -1,5 +1,6 @@
 //! What the layers' random numbers depend on, and how a pass goes back to where it was.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,6 +27,33 @@ pub(crate) struct Moment {
     replay: bool,
 }
 
+thread_local! {
+    /// Whether what runs is run twice by something that knows no context.
+    static WITHOUT_CONTEXT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, in which no layer may ask a context what would be another answer the second time.
+pub(crate) fn without_context<T>(f: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            WITHOUT_CONTEXT.set(self.0);
+        }
+    }
+    let _before = Before(WITHOUT_CONTEXT.replace(true));
+    f()
+}
+
+/// Unwinds inside [`without_context`].
+pub(super) fn needs_context() {
+    if WITHOUT_CONTEXT.get() {
+        epl_comm::unwind(epl_comm::Error::invalid(
+            "`checkpoint` runs a layer twice that draws random numbers, or tells or keeps something; use \
+             `Context::checkpoint`, which lets it do the same again",
+        ));
+    }
+}
+
 /// Moves a context back, also when what was run unwinds.
 struct Back<'a> {
     context: &'a Context,
@@ -50,10 +78,8 @@ impl Context {
     /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.
     pub(crate) fn at<T>(&self, moment: Moment, f: impl FnOnce() -> T) -> T {
         let now = self.move_to(Moment { replay: true, ..moment });
-        let back = Back { context: self, now: Some(now) };
-        let value = f();
-        drop(back);
-        value
+        let _back = Back { context: self, now: Some(now) };
+        f()
     }
 
     /// Returns where the pass was.

@@ -85,6 +85,8 @@ pub struct Engine<M: Segmented> {
     traced: (Option<TraceWindow>, u64),
     bubble: Option<f64>,
     profiled: Option<Profile>,
+    /// For how many micro-batches it is chosen what is run again.
+    chosen_for: usize,
 }
 
 impl<M: Segmented> Engine<M> {
@@ -130,6 +132,7 @@ impl<M: Segmented> Engine<M> {
             traced: (traced, 0),
             bubble: None,
             profiled: None,
+            chosen_for: 0,
         })
     }
 
@@ -230,8 +233,8 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
-    /// stages and replicas; none before the first step, and with one stage. The plan's is
-    /// [`Plan::expected_bubble`].
+    /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`].
+    /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
     pub fn bubble(&self) -> Option<f64> {
         self.bubble
     }

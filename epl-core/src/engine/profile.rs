@@ -3,20 +3,20 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use epl_comm::{ReduceOp, ThreadMemory};
 
 use super::{Engine, MicroBatch, caught};
 use crate::carry::{Carry, CarryMapper};
 use crate::error::{Error, Result};
-use crate::graph::{Track, Untrack};
+use crate::graph::{Seed, Track, Untrack};
 use crate::plan::{ParamRecord, Plan};
 use crate::profile::{Profile, SegmentProfile};
 use crate::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::segment::Segmented;
 
 /// The numbers of a segment, as ranks exchange them.
-const NUMBERS: usize = 4;
+const NUMBERS: usize = 6;
 /// Bytes and times are told apart by so many steps of the largest: segments alike shall measure the same.
 const STEPS: f64 = 64.0;
 
@@ -26,7 +26,10 @@ struct Measured {
     carry_bytes: u64,
     /// None where nobody counts.
     activation_bytes: Option<u64>,
+    /// Of what its collectives gave.
+    result_bytes: u64,
     forward: Duration,
+    backward: Duration,
     /// Rows of the first tensor that leaves: all its dims but the features.
     rows: usize,
 }
@@ -35,19 +38,28 @@ impl<M: Segmented> Engine<M> {
     /// What each segment stores for backward and how long its forward takes, on one micro-batch, the largest over all
     /// ranks. Collective.
     ///
-    /// Each forward runs twice and is timed the second time; nothing is updated. What is stored is known where the
-    /// program's allocator is a [`CountingAllocator`](epl_comm::CountingAllocator).
+    /// Each segment goes forward and backward by itself, one after the other, and once forward before; nothing is updated.
+    /// What is stored is known where the program's allocator is a [`CountingAllocator`](epl_comm::CountingAllocator) and
+    /// the device's memory is the host's.
     ///
     /// # Errors
     ///
-    /// When a peer fails.
+    /// When a layer of Burn would keep something of it, such as statistics, or a peer fails.
     pub fn profile(&self, micro_batch: &MicroBatch<M::Batch>) -> Result<Profile> {
+        if let Some(path) = self.plan.batch_norms.iter().chain(&self.plan.unseeded_layers).next() {
+            return Err(Error::invalid(format!(
+                "`{path}` remembers that it ran, so that measuring the segments would change the training; use the layer of \
+                 epl-modules, or leave profile.segments out"
+            )));
+        }
         let Plan { stages, records, segments, .. } = &self.plan;
-        let mut numbers = vec![0.0; NUMBERS * segments];
+        // Of what another stage runs this rank knows nothing.
+        let mut numbers = vec![-1.0; NUMBERS * segments];
         for (segment, measured) in caught(|| self.measure(micro_batch))? {
-            let Measured { carry_bytes, activation_bytes, forward, rows } = measured;
+            let Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, rows } = measured;
             let activations = activation_bytes.map_or(-1.0, |bytes| bytes as f64);
-            let own = [carry_bytes as f64, activations, forward.as_secs_f64(), rows as f64];
+            let times = [forward.as_secs_f64(), backward.as_secs_f64()];
+            let own = [carry_bytes as f64, activations, result_bytes as f64, times[0], times[1], rows as f64];
             numbers[NUMBERS * segment..NUMBERS * (segment + 1)].copy_from_slice(&own);
         }
         let numbers = self.context.world().all_reduce_values(&numbers, ReduceOp::Max)?;
@@ -57,8 +69,10 @@ impl<M: Segmented> Engine<M> {
             parameters: of(records, segment).map(ParamRecord::global_numel).sum(),
             carry_bytes: numbers[0] as u64,
             activation_bytes: (numbers[1] >= 0.0).then_some(numbers[1] as u64),
-            forward: Duration::from_secs_f64(numbers[2]),
-            flops: of(records, segment).map(multiplied).sum::<f64>() * 2.0 * numbers[3],
+            result_bytes: numbers[2] as u64,
+            forward: Duration::from_secs_f64(numbers[3]),
+            backward: Duration::from_secs_f64(numbers[4]),
+            flops: of(records, segment).map(multiplied).sum::<f64>() * 2.0 * numbers[5],
         };
         Ok(Profile(numbers.chunks(NUMBERS).enumerate().map(of_segment).collect()))
     }
@@ -68,15 +82,14 @@ impl<M: Segmented> Engine<M> {
         let stages = &self.plan.stages;
         let mut links = self.links(&self.device);
         links.expect(0, core::slice::from_ref(micro_batch))?;
-        let mut all = Vec::new();
+        let (mut all, untracked) = (Vec::new(), self.model().clone().no_grad());
         for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
             let mut carry = links.receive_carry(0, part)?;
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
             self.context.replay(true);
             for segment in stages.parts()[part].clone() {
-                drop(self.forward_once(segment, carry.clone(), &micro_batch.batch));
-                let (exit, measured) = self.forward_once(segment, carry, &micro_batch.batch);
+                let (exit, measured) = self.measure_segment(&untracked, segment, carry, &micro_batch.batch)?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
@@ -89,17 +102,47 @@ impl<M: Segmented> Engine<M> {
         Ok(all)
     }
 
-    fn forward_once(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> (M::Carry, Measured) {
+    /// Returns what leaves the segment, without a graph.
+    fn measure_segment(
+        &self,
+        untracked: &M,
+        segment: usize,
+        carry: Option<M::Carry>,
+        batch: &M::Batch,
+    ) -> Result<(M::Carry, Measured)> {
+        // What happens once, such as the allocation of a backend's own memory, happens here.
+        let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
+        self.context.enter(segment);
+        let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
+        drop(warm);
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let carry_bytes = entrance.as_ref().map_or(0, bytes);
-        let _span = self.enter(segment, "measure", 0);
+        let span = self.enter(segment, "measure", 0);
+        self.wait()?;
         let (before, begun) = (ThreadMemory::now(), Instant::now());
         let exit = self.model().forward_segment(segment, entrance.clone(), batch);
+        self.wait()?;
         let forward = begun.elapsed();
-        let stored = |(before, after): (ThreadMemory, ThreadMemory)| (after.live - before.live).max(0) as u64;
-        let activation_bytes = before.zip(ThreadMemory::now()).map(stored);
-        let measured = Measured { carry_bytes, activation_bytes, forward, rows: rows(&exit) };
-        (exit.map(&mut Untrack), measured)
+        // What enters is kept, what leaves belongs to the next segment.
+        let stored = |(before, after): (ThreadMemory, ThreadMemory)| {
+            u64::try_from(after.live - before.live).unwrap_or(0).saturating_sub(bytes(&exit)) + carry_bytes
+        };
+        let activation_bytes = before.zip(ThreadMemory::now()).filter(|_| is_host(&self.device)).map(stored);
+        // Burn frees a graph when it has gone backward.
+        let begun = Instant::now();
+        if let Some((root, _)) = Seed::of(&exit).whole() {
+            drop(root.backward());
+        }
+        self.wait()?;
+        drop(span);
+        let (backward, result_bytes) = (begun.elapsed(), results.bytes());
+        let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, rows: rows(&exit) };
+        Ok((exit.map(&mut Untrack), measured))
+    }
+
+    /// Until the device has done what was asked for.
+    fn wait(&self) -> Result<()> {
+        self.device.sync().map_err(|error| Error::invalid(format!("{:?}: {error:?}", self.device)))
     }
 
     /// What the first step measured, where that was asked for (`profile.segments`) or needed.
@@ -111,67 +154,80 @@ impl<M: Segmented> Engine<M> {
     /// first step. Collective.
     pub(super) fn look_at_segments(&mut self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<()> {
         let budget = self.plan.recompute_budget;
-        if self.profiled.is_some() || !(budget.is_some() || self.settings.profile_segments) {
+        let largest = micro_batches.iter().max_by_key(|micro_batch| micro_batch.samples.len());
+        let Some(largest) = largest.filter(|_| budget.is_some() || self.settings.profile_segments) else {
             return Ok(());
+        };
+        if self.profiled.is_none() {
+            self.profiled = Some(self.profile(largest)?);
         }
-        let Some(first) = micro_batches.first() else { return Ok(()) };
-        let profile = self.profile(first)?;
-        if let Some(bytes) = budget {
-            self.choose_recomputation(&profile, bytes, micro_batches.len())?;
+        match budget {
+            Some(bytes) if self.chosen_for < micro_batches.len() => {
+                self.choose_recomputation(bytes, micro_batches.len())
+            }
+            _ => Ok(()),
         }
-        self.profiled = Some(profile);
-        Ok(())
     }
 
-    /// As little as the budget for what is stored allows.
-    fn choose_recomputation(&mut self, profile: &Profile, bytes: u64, micro_batches: usize) -> Result<()> {
-        let segments = profile.memory()?;
+    /// As little as the budget for what is stored allows, where so many micro-batches are a step.
+    fn choose_recomputation(&mut self, bytes: u64, micro_batches: usize) -> Result<()> {
+        let (segments, results) = self.profiled.as_ref().map(Profile::memory).transpose()?.unwrap_or_default();
         let verified = self.plan.schedule.verified(self.plan.stages.count(), micro_batches);
         let verified = verified.map_err(|error| Error::invalid(error.to_string()))?;
         let mut runs = Vec::new();
         for (stage, part) in self.plan.stages.parts().iter().enumerate() {
             let budget = Budget::new(bytes).with_in_flight(verified.peak_in_flight(stage) as u64);
+            let chosen = runs_of_stage(&segments, results[part.clone()].iter().sum(), part.clone(), budget);
             runs.extend(
-                runs_of_stage(&segments, part.clone(), budget).map_err(|reason| {
+                chosen.map_err(|reason| {
                     Error::invalid(format!("gradient_checkpoint.budget, on stage {stage}: {reason}"))
                 })?,
             );
         }
-        (self.plan.recompute, self.plan.recompute_budget) = (runs, None);
+        (self.plan.recompute, self.chosen_for) = (runs, micro_batches);
         Ok(())
     }
 }
 
-/// The runs of one stage; the model's last segment is stored in any case.
-fn runs_of_stage(segments: &[SegmentMemory], part: Range<usize>, budget: Budget) -> Result<Vec<Range<usize>>, String> {
-    let end = part.end.min(segments.len() - 1);
-    let stored = segments[end..part.end].iter().map(|last| last.activation_bytes).sum::<u64>() * budget.in_flight;
-    let Some(left) = budget.bytes.checked_sub(stored) else {
-        return Err(format!(
-            "{} bytes are allowed, and the last segment, which is never run again, stores {stored} with {} micro-batches \
-             in flight; allow more, or use smaller micro-batches",
-            budget.bytes, budget.in_flight
-        ));
-    };
-    if part.start == end {
+/// The runs of one stage; the model's last segment is stored in any case. `results` are the bytes that its collectives
+/// give for one micro-batch, which are kept of what is run again.
+fn runs_of_stage(
+    segments: &[SegmentMemory],
+    results: u64,
+    part: Range<usize>,
+    budget: Budget,
+) -> Result<Vec<Range<usize>>, String> {
+    let of = |range: Range<usize>| segments[range].iter().map(|segment| segment.activation_bytes).sum::<u64>();
+    if of(part.clone()).saturating_mul(budget.in_flight) <= budget.bytes {
         return Ok(Vec::new());
     }
+    let end = part.end.min(segments.len() - 1);
+    let stored = (of(end..part.end) + results).saturating_mul(budget.in_flight);
+    let refused = |reason: &str| {
+        format!(
+            "{} bytes are allowed, and the last segment, which is never run again, and the results of collectives take \
+             {stored} with {} micro-batches in flight{reason}; allow more, or use smaller micro-batches or more stages",
+            budget.bytes, budget.in_flight
+        )
+    };
+    let left = budget.bytes.checked_sub(stored).filter(|_| part.start < end).ok_or_else(|| refused(""))?;
     let chosen = least_recompute(&segments[part.start..end], Budget { bytes: left, ..budget });
     let chosen = chosen.map_err(|error| match stored {
         0 => error.to_string(),
-        _ => format!("beside {stored} bytes that the last segment stores, {error}"),
+        _ => refused(&format!("; beside them, {error}")),
     })?;
     Ok(chosen.runs().iter().map(|run| run.start + part.start..run.end + part.start).collect())
 }
 
 impl Profile {
-    /// The measures by which a choice is made, in few steps.
-    fn memory(&self) -> Result<Vec<SegmentMemory>> {
+    /// The measures by which a choice is made, in few steps; and the bytes of the results of each segment's collectives.
+    fn memory(&self) -> Result<(Vec<SegmentMemory>, Vec<u64>)> {
         let known = |segment: &SegmentProfile| {
             segment.activation_bytes.ok_or_else(|| {
                 Error::invalid(
-                    "gradient_checkpoint.budget needs the bytes that segments store, and the program's allocator is no \
-                     `CountingAllocator` on every rank; install it, or leave the budget out",
+                    "gradient_checkpoint.budget needs the bytes that segments store, and they are not known on every rank: \
+                     the program's allocator is no `CountingAllocator`, or the device has memory of its own; leave the \
+                     budget out",
                 )
             })
         };
@@ -183,8 +239,14 @@ impl Profile {
             carry_bytes: segment.carry_bytes,
             forward_cost: (segment.forward.as_secs_f64() / longest * STEPS).ceil(),
         };
-        Ok(self.0.iter().zip(bytes).map(memory).collect())
+        let results = self.0.iter().map(|segment| segment.result_bytes).collect();
+        Ok((self.0.iter().zip(bytes).map(memory).collect(), results))
     }
+}
+
+/// Whether a device's memory is the host's, which the allocator counts.
+fn is_host(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
 }
 
 /// The parameters that a segment uses.
@@ -197,7 +259,7 @@ fn of(records: &[ParamRecord], segment: usize) -> impl Iterator<Item = &ParamRec
 fn multiplied(record: &ParamRecord) -> f64 {
     let elements = record.global_numel() as f64;
     match *record.global_shape {
-        _ if record.sparse => 0.0,
+        _ if record.table => 0.0,
         [] | [_] => 0.0,
         [experts, _, _] => elements / experts as f64,
         _ => elements,
@@ -243,24 +305,42 @@ mod tests {
         bytes.iter().map(segment).collect()
     }
 
+    fn chosen(in_flight: u64, results: u64, bytes: u64) -> Result<Vec<Range<usize>>, String> {
+        let segments = segments(&[10, 10, 10, 5]);
+        runs_of_stage(&segments, results, 0..4, Budget::new(bytes).with_in_flight(in_flight))
+    }
+
     #[test]
     fn the_last_segment_is_stored_and_counted() {
-        let segments = segments(&[10, 10, 10, 5]);
-        let runs = |bytes, in_flight| runs_of_stage(&segments, 0..4, Budget::new(bytes).with_in_flight(in_flight));
-        assert_eq!(runs(35, 1), Ok(vec![]));
-        // One run of one segment: 10 + 10 + 1 kept, 5 for the last, and the run itself is stored while it goes back.
-        assert_eq!(runs(36, 1).map(|runs| runs.len()), Ok(0));
-        assert!(!runs(30, 1).unwrap().is_empty());
-        assert!(runs(4, 1).unwrap_err().contains("stores 5 with 1 micro-batches"), "{:?}", runs(4, 1));
-        assert!(runs(14, 1).unwrap_err().starts_with("beside 5 bytes that the last segment stores, 9 bytes"));
-        assert!(runs(9, 2).unwrap_err().contains("stores 10 with 2"), "{:?}", runs(9, 2));
+        assert_eq!(chosen(1, 0, 35), Ok(vec![]));
+        // One less: 10 + 10 + 5 stored, 1 for what enters the run, and the run's 10 while it goes back are more than all;
+        // of two segments run again only 10 + 5 and 2 are kept, and 10 at a time.
+        let runs = chosen(1, 0, 34).unwrap();
+        assert_eq!(runs.iter().map(ExactSizeIterator::len).sum::<usize>(), 2, "{runs:?}");
+        assert!(chosen(1, 0, 4).unwrap_err().contains("4 bytes are allowed") && chosen(1, 0, 14).is_err());
+        assert!(chosen(2, 0, 9).unwrap_err().contains("take 10 with 2 micro-batches"), "{:?}", chosen(2, 0, 9));
+    }
+
+    #[test]
+    fn what_collectives_gave_is_counted_where_something_is_run_again() {
+        assert_eq!(chosen(1, 8, 35), Ok(vec![]), "nothing is run again, so nothing is kept of it");
+        let with: usize = chosen(1, 8, 34).unwrap().iter().map(ExactSizeIterator::len).sum();
+        assert_eq!(with, 3, "2 without the 8 bytes");
+    }
+
+    #[test]
+    fn a_smaller_budget_runs_no_less_again() {
+        let cost = |bytes| chosen(2, 0, bytes).map(|runs| runs.iter().map(ExactSizeIterator::len).sum::<usize>());
+        let all: Vec<usize> = (0..80).rev().map_while(|bytes| cost(bytes).ok()).collect();
+        assert!(all.is_sorted() && all[0] == 0 && all.last() == Some(&3), "{all:?}");
     }
 
     #[test]
     fn a_stage_chooses_among_its_own() {
         let segments = segments(&[10, 10, 10, 5]);
-        assert_eq!(runs_of_stage(&segments, 3..4, Budget::new(5)), Ok(vec![]));
-        let runs = runs_of_stage(&segments, 1..3, Budget::new(12).with_in_flight(1)).unwrap();
+        assert_eq!(runs_of_stage(&segments, 0, 3..4, Budget::new(5)), Ok(vec![]));
+        assert!(runs_of_stage(&segments, 0, 3..4, Budget::new(4)).is_err());
+        let runs = runs_of_stage(&segments, 0, 1..3, Budget::new(13)).unwrap();
         assert!(!runs.is_empty() && runs.iter().all(|run| run.start >= 1 && run.end <= 3), "{runs:?}");
     }
 }

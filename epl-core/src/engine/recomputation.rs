@@ -14,17 +14,18 @@ use crate::segment::Segmented;
 const TOLERANCE: f64 = 1e-5;
 
 impl<M: Segmented> Engine<M> {
-    /// The gradients of a step with and without recomputation: the largest difference of those that this rank holds, and
-    /// the parameter's name; none where nothing is recomputed. Collective.
+    /// How far the gradients of a step with and without recomputation are apart: of every parameter that this rank holds
+    /// the largest difference, as a fraction of its largest element, the largest one first; nothing where nothing is
+    /// recomputed. Collective.
     ///
     /// Running statistics of layers that keep some are updated twice.
     ///
     /// # Errors
     ///
     /// As [`gradients`](Self::gradients).
-    pub fn recomputation_error(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Option<(String, f64)>> {
+    pub fn recomputation_errors(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Vec<(String, f64)>> {
         if self.plan.recompute.is_empty() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let untracked = self.model().clone().no_grad();
         let gradients = |untracked: Option<&M>| {
@@ -32,32 +33,39 @@ impl<M: Segmented> Engine<M> {
             caught(|| Ok(StepRun::new(self, untracked, micro_batches)?.all()?.store))
         };
         let (stored, recomputed) = (gradients(None)?, gradients(Some(&untracked))?);
-        Ok(self.largest_difference(&recomputed, &stored))
+        Ok(self.differences(&recomputed, &stored))
     }
 
     /// Refuses to train where recomputation changes a gradient. Collective.
     pub(super) fn check_recomputation(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<()> {
-        match self.recomputation_error(micro_batches)? {
-            Some((name, error)) if error.is_nan() || error > TOLERANCE => Err(Error::Parameter {
+        let wrong = |(_, error): &(String, f64)| error.is_nan() || *error > TOLERANCE;
+        let wrong: Vec<(String, f64)> = self.recomputation_errors(micro_batches)?.into_iter().filter(wrong).collect();
+        let others: Vec<String> =
+            wrong.iter().skip(1).map(|(name, error)| format!("`{name}` by {error:.1e}")).collect();
+        match wrong.into_iter().next() {
+            Some((name, error)) => Err(Error::Parameter {
                 name,
                 reason: format!(
                     "its gradient is off by {error:.1e} (of its largest element) when segments are recomputed, more than \
-                     {TOLERANCE:.0e}; look for a layer in {:?} that remembers something from one forward to the next, or \
+                     {TOLERANCE:.0e}{}; look for a layer in {:?} that remembers something from one forward to the next, or \
                      leave gradient_checkpoint.type out",
+                    if others.is_empty() { String::new() } else { format!(", and {}", others.join(", ")) },
                     self.plan.recompute
                 ),
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
-    fn largest_difference(&self, found: &GradientStore, expected: &GradientStore) -> Option<(String, f64)> {
+    fn differences(&self, found: &GradientStore, expected: &GradientStore) -> Vec<(String, f64)> {
         let records = self.plan.records.iter();
         let both = records.filter_map(|record| {
             let (found, expected) = (found.get(record.id)?, expected.get(record.id)?);
             let error = relative_error(&found.clone().into_data(), &expected.clone().into_data());
             Some((record.name.clone(), error))
         });
-        both.max_by(|a, b| a.1.total_cmp(&b.1))
+        let mut differences: Vec<(String, f64)> = both.collect();
+        differences.sort_by(|a, b| b.1.total_cmp(&a.1));
+        differences
     }
 }

@@ -134,6 +134,7 @@ mod tests {
             held: true,
             task_graph: None,
             layer_idx: None,
+            table: false,
             sparse: false,
             counted: true,
         }

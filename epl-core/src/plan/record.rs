@@ -58,6 +58,8 @@ pub struct ParamRecord {
     pub task_graph: Option<usize>,
     /// The number of its layer, where layers were numbered.
     pub layer_idx: Option<isize>,
+    /// Whether it is a table that is looked up, an embedding.
+    pub table: bool,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
     /// Whether this rank counts its elements in sums over all parameters, such as the norm.

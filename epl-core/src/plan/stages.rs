@@ -6,7 +6,8 @@ use super::{ParamRecord, layers};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::pipeline::{Stages, partition};
+use crate::pipeline::Stages;
+use crate::pipeline::partition::{self, PartitionError};
 
 /// Divides `segments` segments, which use these parameters, over `stages` stages.
 pub(crate) fn stages(
@@ -25,13 +26,13 @@ pub(crate) fn stages(
             config.stages()
         )));
     }
-    let numbered = layers::of_segments(records, segments, config)?;
-    let given = config.dist.custom_pipeline_stage_id.as_ref().filter(|_| stages == 1 || scopes.is_some());
+    let given = config.dist.custom_pipeline_stage_id.as_ref().map(Vec::len).or(config.dist.pipeline_num_layers);
+    let given = given.filter(|_| stages == 1 || scopes.is_some());
     if let Some(ids) = given {
-        let (who, ids) = (if stages == 1 { "there is" } else { "scopes make" }, ids.len());
+        let who = if stages == 1 { "there is" } else { "scopes make" };
         return Err(Error::invalid(format!(
-            "dist.custom_pipeline_stage_id names the stages of {ids} layers, and {who} {stages} without it; leave it out, \
-             or set dist.pipeline_parallel_size and open no scope"
+            "dist.custom_pipeline_stage_id or dist.pipeline_num_layers is for the stages of {ids} layers, and {who} {stages} \
+             without it; leave it out, or set dist.pipeline_parallel_size and open no scope"
         )));
     }
     if stages == 1 && chunks > 1 {
@@ -44,14 +45,12 @@ pub(crate) fn stages(
         return Ok(Stages::one(segments));
     }
     let refused = |error: &dyn core::fmt::Display| Error::invalid(format!("{stages} pipeline stages: {error}"));
-    let parts = match (scopes, numbered) {
+    let parts = match (scopes, layers::of_segments(records, segments, config)) {
         (Some(layout), _) => by_task_graph(records, segments, layout)?,
-        (None, Some(numbered)) => numbered.parts(stages).map_err(|error| refused(&error))?,
-        (None, None) => {
-            let (costs, kinds) = (costs(records, segments), kinds(records, segments));
-            let parts = partition::parts_of(&costs, &kinds, stages, chunks).map_err(|error| refused(&error))?;
-            parts.into_iter().map(|part| part.segments).collect()
-        }
+        (None, numbered) => match numbered? {
+            Some(numbered) => numbered.parts(stages).map_err(|error| refused(&error))?,
+            None => chosen(records, segments, stages, chunks).map_err(|error| refused(&error))?,
+        },
     };
     if parts.len() != stages * chunks {
         return Err(Error::invalid(format!(
@@ -62,6 +61,18 @@ pub(crate) fn stages(
         )));
     }
     Ok(Stages::new(parts, stages))
+}
+
+/// Repeated blocks evenly, else the least largest cost.
+fn chosen(
+    records: &[ParamRecord],
+    segments: usize,
+    stages: usize,
+    chunks: usize,
+) -> Result<Vec<Range<usize>>, PartitionError> {
+    let (costs, kinds) = (costs(records, segments), kinds(records, segments));
+    let parts = partition::parts_of(&costs, &kinds, stages, chunks)?;
+    Ok(parts.into_iter().map(|part| part.segments).collect())
 }
 
 /// A segment is run where the task graph of its parameters is; one without parameters, where the one before it is.
@@ -111,7 +122,7 @@ fn by_task_graph(records: &[ParamRecord], segments: usize, layout: &Layout) -> R
 pub(super) fn costs(records: &[ParamRecord], segments: usize) -> Vec<f64> {
     let uses = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
     // A table is looked up, not multiplied with.
-    let cost = |record: &ParamRecord| if record.sparse { 0 } else { record.global_numel() };
+    let cost = |record: &ParamRecord| if record.table { 0 } else { record.global_numel() };
     (0..segments).map(|segment| uses(segment).map(cost).sum::<usize>() as f64).collect()
 }
 

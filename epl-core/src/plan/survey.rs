@@ -176,6 +176,7 @@ impl Surveyor<'_> {
             held: true,
             task_graph: self.owners.graphs.get(&param.id).copied(),
             layer_idx: self.owners.layers.get(&param.id).copied(),
+            table: D == 2 && self.table == Some(self.path.len()),
             sparse: D == 2 && self.table == Some(self.path.len()),
             counted: false,
         };

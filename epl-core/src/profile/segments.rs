@@ -18,10 +18,14 @@ pub struct SegmentProfile {
     pub flops: f64,
     /// Bytes of what enters it.
     pub carry_bytes: u64,
-    /// Bytes that its forward leaves stored for its backward; none where nobody counts.
+    /// Bytes that are stored from its forward to its backward, of what enters too; none where nobody counts.
     pub activation_bytes: Option<u64>,
+    /// Bytes of what its collectives gave: they are kept where it is run again.
+    pub result_bytes: u64,
     /// The time of its forward.
     pub forward: Duration,
+    /// The time of its backward.
+    pub backward: Duration,
 }
 
 /// All segments, in the order of the model.
@@ -35,20 +39,21 @@ impl fmt::Display for Profile {
         let width = self.0.iter().map(|segment| segment.name.len()).max().unwrap_or(0).max("segment".len());
         write!(
             f,
-            "{:width$}  stage  parameters      MFLOP       enters       stores  forward ms  stored so far",
+            "{:width$}  stage  parameters      MFLOP       enters       stores  forward ms  backward ms  stored so far",
             "segment"
         )?;
         let mut stored = Some(0);
         let known = |bytes: Option<u64>| bytes.map_or("?".to_string(), |bytes| bytes.to_string());
         for segment in &self.0 {
-            let SegmentProfile { name, stage, parameters, flops, carry_bytes, activation_bytes, forward } = segment;
+            let SegmentProfile { name, stage, parameters, flops, carry_bytes, activation_bytes, .. } = segment;
             stored = stored.zip(*activation_bytes).map(|(stored, bytes)| stored + bytes);
             write!(
                 f,
-                "\n{name:width$}  {stage:>5}  {parameters:>10}  {:>9.2}  {carry_bytes:>11}  {:>11}  {:>10.2}  {:>13}",
+                "\n{name:width$}  {stage:>5}  {parameters:>10}  {:>9.2}  {carry_bytes:>11}  {:>11}  {:>10.2}  {:>11.2}  {:>13}",
                 flops / 1e6,
                 known(*activation_bytes),
-                forward.as_secs_f64() * 1e3,
+                segment.forward.as_secs_f64() * 1e3,
+                segment.backward.as_secs_f64() * 1e3,
                 known(stored),
             )?;
         }
@@ -69,12 +74,14 @@ mod tests {
             flops: 2.5e6,
             carry_bytes: 40,
             activation_bytes: bytes,
+            result_bytes: 0,
             forward: Duration::from_micros(1500),
+            backward: Duration::from_micros(3250),
         };
         let text = Profile(vec![segment("embedding", Some(100)), segment("head", Some(50))]).to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("embedding      0          12       2.50"), "{text}");
-        assert!(lines[2].ends_with("        1.50            150"), "{text}");
+        assert!(lines[2].ends_with("        1.50         3.25            150"), "{text}");
         assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
         assert!(Profile(vec![segment("head", None)]).to_string().ends_with('?'));
     }
