@@ -137,7 +137,7 @@ impl Epl {
     pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let context = place.context();
-        let mut survey = plan::survey::survey(&model, context, &owners)?;
+        let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
         let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off;
         survey.check(context, self.config.train.allow_unseeded_layers, recomputes)?;
         if self.config.communication.sparse_as_dense {

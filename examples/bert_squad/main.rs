@@ -18,9 +18,14 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use epl::comm::CountingAllocator;
 
 use args::Args;
 use task::Task;
+
+/// So that a profile tells what segments store, and `gradient_checkpoint.budget` can be kept.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() -> ExitCode {
     match train(&Args::parse()) {

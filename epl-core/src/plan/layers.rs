@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::ParamRecord;
+use super::owners::owners;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pipeline::partition::{PartitionError, custom_stage_ids, layer_stage};
@@ -61,18 +62,16 @@ fn numbers(records: &[ParamRecord], segments: usize) -> Result<Option<Vec<isize>
     }
     let mut layers: Vec<isize> = Vec::new();
     for segment in 0..segments {
-        // A tied weight is made in one layer and used in several segments.
-        let own = records.iter().filter(|record| record.segments == [segment]);
-        let mut own = own.filter_map(|record| Some((record.layer_idx?, &*record.name)));
-        let first = own.next();
-        let layer = first.map_or_else(|| layers.last().copied().unwrap_or_default(), |(layer, _)| layer);
-        if let (Some((_, name)), Some((other, param))) = (first, own.find(|(other, _)| *other != layer)) {
-            return Err(Error::invalid(format!(
-                "segment {segment} uses `{name}` of layer {layer} and `{param}` of layer {other}; a stage runs whole \
-                 segments: cut the segment in two, or give both one number"
-            )));
-        }
-        layers.push(layer);
+        layers.push(match owners(records, segment, |record| record.layer_idx) {
+            (None, _) => layers.last().copied().unwrap_or_default(),
+            (Some((layer, _)), None) => layer,
+            (Some((layer, param)), Some((other, second))) => {
+                return Err(Error::invalid(format!(
+                    "segment {segment} uses `{param}` of layer {layer} and `{second}` of layer {other}; a stage runs whole \
+                     segments: cut the segment in two, or give both one number"
+                )));
+            }
+        });
     }
     Ok(Some(layers))
 }

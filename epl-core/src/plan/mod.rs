@@ -3,6 +3,7 @@
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
+//! - `owners`: to whom a segment belongs.
 //! - `layers`: layers by number, as LiBai has them.
 //! - `stages`: which stage runs which segments.
 //! - `order`: in which order it runs them for several micro-batches.
@@ -16,6 +17,7 @@ pub mod bucket;
 mod display;
 pub(crate) mod draw;
 pub mod record;
+mod owners;
 mod layers;
 pub(crate) mod stages;
 mod order;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::owners::owners;
 use super::{ParamRecord, layers};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -80,20 +81,19 @@ fn by_task_graph(records: &[ParamRecord], segments: usize, layout: &Layout) -> R
     let mut parts: Vec<Range<usize>> = Vec::new();
     let name = |graph: usize| &layout.task_graphs()[graph].name;
     for segment in 0..segments {
-        // A tied weight is in one scope and used in several segments.
-        let own = records.iter().filter(|record| record.segments == [segment]);
-        let graphs: Vec<(usize, &str)> = own.filter_map(|record| Some((record.task_graph?, &*record.name))).collect();
         let last = parts.len().saturating_sub(1);
-        let graph = graphs.first().map_or(last, |(graph, _)| *graph);
-        if let Some((other, param)) = graphs.iter().find(|(other, _)| *other != graph) {
-            return Err(Error::invalid(format!(
-                "segment {segment} uses `{}` of task graph `{}` and `{param}` of task graph `{}`; a stage runs whole \
-                 segments: cut the segment in two, or make both in one scope",
-                graphs[0].1,
-                name(graph),
-                name(*other)
-            )));
-        }
+        let graph = match owners(records, segment, |record| record.task_graph) {
+            (None, _) => last,
+            (Some((graph, _)), None) => graph,
+            (Some((graph, param)), Some((other, second))) => {
+                return Err(Error::invalid(format!(
+                    "segment {segment} uses `{param}` of task graph `{}` and `{second}` of task graph `{}`; a stage runs \
+                     whole segments: cut the segment in two, or make both in one scope",
+                    name(graph),
+                    name(other)
+                )));
+            }
+        };
         match graph {
             graph if graph == parts.len() => parts.push(segment..segment + 1),
             graph if graph == last => parts[last].end = segment + 1,

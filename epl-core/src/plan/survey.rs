@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
 use super::record::{Cut, Origin, ParamRecord};
@@ -68,11 +68,12 @@ impl Survey {
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
-/// Surveys a model: one record a parameter, in the module's order.
-pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners) -> Result<Survey> {
+/// Surveys a model: one record a parameter, in the module's order. All lie on `device`.
+pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners, device: &Device) -> Result<Survey> {
     let mut surveyor = Surveyor {
         context,
         owners,
+        device,
         path: Vec::new(),
         table: None,
         records: Vec::new(),
@@ -129,6 +130,7 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 struct Surveyor<'a> {
     context: &'a Context,
     owners: &'a Owners,
+    device: &'a Device,
     path: Vec<String>,
     /// The path's length inside an embedding's table.
     table: Option<usize>,
@@ -140,6 +142,21 @@ struct Surveyor<'a> {
 }
 
 impl Surveyor<'_> {
+    /// A parameter on a device without autodiff would never learn; on another device it could not be used.
+    fn check_device<const D: usize>(&self, name: &str, param: &Param<Tensor<D>>) -> Result<()> {
+        let (found, expected) = (param.lazy_device(), self.device);
+        if found == *expected && found.is_autodiff() == expected.is_autodiff() {
+            return Ok(());
+        }
+        Err(Error::Parameter {
+            name: name.to_string(),
+            reason: format!(
+                "lies on {found:?}, and this rank trains on {expected:?}; make its layer at the place that the closure of \
+                 `build` is given, which is that device"
+            ),
+        })
+    }
+
     fn record<const D: usize>(&self, name: String, param: &Param<Tensor<D>>) -> Result<ParamRecord> {
         let held: Vec<usize> = param.lazy_shape().to_vec();
         let sharding = self.context.sharding(param.id);
@@ -224,7 +241,7 @@ impl ModuleVisitor for Surveyor<'_> {
             });
             return;
         }
-        match self.record(name, param) {
+        match self.check_device(&name, param).and_then(|()| self.record(name, param)) {
             Ok(record) => self.records.push(record),
             Err(error) => {
                 self.error.get_or_insert(error);

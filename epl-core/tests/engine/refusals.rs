@@ -4,7 +4,7 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use epl_core::testing::config;
 use epl_core::{
     Config, Engine, EngineSettings, Loss, MicroBatch, OneSegment, Place, Result, Weights, WholeModel, launch,
@@ -126,4 +126,17 @@ fn a_parameter_in_two_places_is_refused() {
     let text = step(&config(1, 1, 1), Net::with_a_parameter_twice, 1).unwrap_err().to_string();
     assert!(text.contains("parameter `model.other.weight`: is the same parameter as `model.layer.weight`"), "{text}");
     assert!(text.contains("hold it once and use it in both"), "{text}");
+}
+
+#[test]
+fn a_parameter_on_another_device_is_refused() {
+    // As one that was made on Burn's default device, without autodiff: it would never learn.
+    let elsewhere = |at: &Place| {
+        let mut net = Net::with_norm(at);
+        net.model.layer = LinearConfig::new(6, 3).init(&Device::default());
+        net
+    };
+    let text = step(&config(1, 1, 1), elsewhere, 1).unwrap_err().to_string();
+    assert!(text.contains("parameter `model.layer.weight`: lies on Device<Flex(Cpu)>, and"), "{text}");
+    assert!(text.contains("make its layer at the place that the closure of `build` is given"), "{text}");
 }
