@@ -1,11 +1,11 @@
 //! The part of a step in which stages stand idle, beside what theory says.
 //!
 //! ```text
-//! cargo bench --bench bubble [-- --steps 30]
+//! cargo bench --bench bubble [-- --steps 30 --forward 20]
 //! ```
 //!
 //! Four stages, each a thread, over simulated compute: a segment sleeps forward and twice as long backward, so that any
-//! machine has the cores. The transport, the schedule and the engine are the real ones. Of p stages and m micro-batches
+//! machine has the cores; `--forward` is a stage's forward of a micro-batch, in milliseconds. The transport, the schedule and the engine are the real ones. Of p stages and m micro-batches
 //! 1F1B leaves (p − 1) ÷ (m + p − 1) of the time idle, interleaved over v chunks (p − 1) ÷ (v·m + p − 1) (Narayanan et
 //! al., 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM").
 
@@ -26,8 +26,8 @@ use epl::prelude::*;
 use quartiles::{quartiles, show};
 
 const STAGES: usize = 4;
-/// A stage's forward of a micro-batch, all chunks together.
-const FORWARD: Duration = Duration::from_millis(20);
+/// A stage's forward of a micro-batch, all chunks together, in milliseconds, unless it is said otherwise.
+const FORWARD: usize = 20;
 const WARM_UP: usize = 3;
 
 #[derive(Module, Debug)]
@@ -45,9 +45,9 @@ fn compute(time: Duration, busy: &Busy) {
 }
 
 /// As many segments as there are parts of stages, each as long as its share of a stage.
-fn chain(chunks: usize, at: &Place, busy: &Busy) -> Chain<Net, Tensor<2>, Tensor<2>> {
+fn chain(chunks: usize, forward: Duration, at: &Place, busy: &Busy) -> Chain<Net, Tensor<2>, Tensor<2>> {
     let parts = (0..STAGES * chunks).map(|_| LinearConfig::new(4, 4).init(at)).collect();
-    let forward = FORWARD / chunks as u32;
+    let forward = forward / chunks as u32;
     let busy = busy.clone();
     let slow = Arc::new(move |rows: Tensor<2>| {
         let (one, other) = (busy.clone(), busy.clone());
@@ -72,14 +72,19 @@ fn chain(chunks: usize, at: &Place, busy: &Busy) -> Chain<Net, Tensor<2>, Tensor
 }
 
 /// The idle part of each step.
-fn bubbles(strategy: PipelineStrategy, chunks: usize, micro_batches: usize, steps: usize) -> Vec<f64> {
+fn bubbles(
+    (strategy, chunks): (PipelineStrategy, usize),
+    forward: Duration,
+    micro_batches: usize,
+    steps: usize,
+) -> Vec<f64> {
     let mut config = Config::new();
     config.dist.pipeline_parallel_size = STAGES;
     (config.pipeline.strategy, config.pipeline.num_chunks) = (strategy, chunks);
     config.pipeline.num_micro_batch = micro_batches;
     let mut ranks = epl::launch(&config, |epl| {
         let busy = Busy::default();
-        let mut engine = Engine::build(&epl, |at| chain(chunks, at, &busy), &SgdConfig::new())?;
+        let mut engine = Engine::build(&epl, |at| chain(chunks, forward, at, &busy), &SgdConfig::new())?;
         let rows = || Tensor::<2>::ones([2, 4], epl.place().device());
         let batch = |number: u64| MicroBatch::new(rows(), [2 * number, 2 * number + 1]);
         let step = |_| {
@@ -97,8 +102,11 @@ fn bubbles(strategy: PipelineStrategy, chunks: usize, micro_batches: usize, step
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let place = arguments.iter().position(|argument| argument == "--steps");
-    let steps = place.map_or(30, |place| arguments[place + 1].parse().expect("--steps takes a number"));
+    let number = |name: &str, default: usize| {
+        let place = arguments.iter().position(|argument| argument == name);
+        place.map_or(default, |place| arguments[place + 1].parse().unwrap_or_else(|_| panic!("{name} takes a number")))
+    };
+    let (steps, forward) = (number("--steps", 30), Duration::from_millis(number("--forward", FORWARD) as u64));
     println!(
         "{:26} {:>6} {:>13} {:>8} {:>24} {:>24}",
         "schedule", "chunks", "micro-batches", "theory", "idle", "÷ theory"
@@ -112,7 +120,7 @@ fn main() {
     ];
     for (strategy, chunks) in cases {
         for micro_batches in [4, 8, 16] {
-            let idle = bubbles(strategy, chunks, micro_batches, steps);
+            let idle = bubbles((strategy, chunks), forward, micro_batches, steps);
             let (p, m, v) = (STAGES as f64, micro_batches as f64, chunks as f64);
             let theory = (p - 1.0) / (v * m + p - 1.0);
             let ratios = idle.iter().map(|idle| idle / theory).collect();
