@@ -6,8 +6,8 @@
 //!
 //! The same step on one rank: all stored, as EPL chooses (`auto`), everything run again segment by segment, and as little
 //! as a third of what is stored allows. The programs are alternated; the peak is what the step holds at most above what
-//! lies between steps, gradients included (38 MB). `extra` is the step's time above that of the stored one, over the time of the
-//! forwards that are run again, as measured in the same pair.
+//! lies between steps, gradients included (38 MB). `extra` is the step's time above that of the stored one, over the time
+//! of the forwards that are run again, as measured in the same pair.
 
 mod quartiles;
 
