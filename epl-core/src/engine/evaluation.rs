@@ -1,5 +1,7 @@
 //! The loss without gradients, through all stages.
 
+use std::ops::Range;
+
 use epl_comm::ReduceOp;
 
 use super::links::Links;
@@ -35,12 +37,15 @@ impl<M: Segmented> Engine<M> {
                 break;
             }
             links.expect(count, &window)?;
-            for micro_batch in &window {
-                weights = weights.plus(weights::weights_of(&model, micro_batch))?;
+            let own: Vec<TermWeights> =
+                window.iter().map(|micro_batch| weights::weights_of(&model, micro_batch)).collect();
+            for own in &own {
+                weights = weights.plus(own.clone())?;
             }
-            for (loss, micro_batch) in caught(|| self.forward(&model, &window, count, &mut links))? {
-                loss.check(&weights::weights_of(&model, micro_batch), micro_batch.empty)?;
-                sums.add(loss, &weights::weights_of(&model, micro_batch), micro_batch.empty)?;
+            let losses = caught(|| self.forward(&model, &window, count, &mut links))?;
+            for ((loss, own), micro_batch) in losses.into_iter().zip(&own).zip(&window) {
+                loss.check(own, micro_batch.empty)?;
+                sums.add(loss, own, micro_batch.empty)?;
             }
             count += window.len();
         }
@@ -62,31 +67,26 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// The forward of this stage's parts, without a tape, of micro-batches of which `first` is the number of the first;
-    /// the last stage knows the losses.
-    fn forward<'a>(
+    /// the last stage knows the losses, one a micro-batch.
+    fn forward(
         &self,
         model: &M,
-        micro_batches: &'a [MicroBatch<M::Batch>],
+        micro_batches: &[MicroBatch<M::Batch>],
         first: usize,
         links: &mut Links<'_>,
-    ) -> Result<Vec<(Loss, &'a MicroBatch<M::Batch>)>> {
-        let stages = &self.plan.stages;
+    ) -> Result<Vec<Loss>> {
         let mut losses = Vec::new();
-        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
-            for (number, micro_batch) in (first..).zip(micro_batches) {
-                let mut carry = links.receive_carry(number, part)?;
-                self.begin(micro_batch, false);
-                for segment in stages.parts()[part].clone() {
-                    let _span = self.enter(segment, "evaluate", number);
-                    carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
-                }
-                let exit = carry.expect("a part has at least one segment");
-                match part + 1 == stages.parts().len() {
-                    true => losses.push((model.loss(exit, &micro_batch.batch), micro_batch)),
-                    false => links.send_carry(number, part + 1, exit)?,
-                }
+        let run = |number, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
+            self.begin(micro_batch, false);
+            for segment in segments {
+                let _span = self.enter(segment, "evaluate", number);
+                carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
             }
-        }
+            Ok(carry.expect("a part has at least one segment"))
+        };
+        links.through(first, micro_batches, run, |exit, micro_batch| {
+            losses.push(model.loss(exit, &micro_batch.batch))
+        })?;
         Ok(losses)
     }
 

@@ -8,6 +8,7 @@
 //! it gets from several: `routes` tells who.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use burn::tensor::kind::Autodiff;
@@ -59,6 +60,30 @@ impl<'a> Links<'a> {
         match self.widths.iter().all(|width| width.members.len() == 1) {
             true => weights::check_stages(micro_batches, self.group)?,
             false => self.routes = Some(Routes::exchange(first, micro_batches, self.widths, self.group)?),
+        }
+        Ok(())
+    }
+
+    /// Takes micro-batches through the parts of this rank's stage, one part after the other: `run` takes each from what
+    /// enters the part to what leaves it, which goes on to the next stage; what leaves the model is for `end`. `first` is
+    /// the number of the first micro-batch.
+    pub fn through<B, C: Carry>(
+        &mut self,
+        first: usize,
+        micro_batches: &[MicroBatch<B>],
+        mut run: impl FnMut(usize, Range<usize>, Option<C>, &MicroBatch<B>) -> Result<C>,
+        mut end: impl FnMut(C, &MicroBatch<B>),
+    ) -> Result<()> {
+        let (stages, stage) = (self.stages, self.stage());
+        for part in (0..stages.chunks()).map(|chunk| stages.part(stage, chunk)) {
+            for (number, micro_batch) in (first..).zip(micro_batches) {
+                let entrance = self.receive_carry(number, part)?;
+                let exit = run(number, stages.parts()[part].clone(), entrance, micro_batch)?;
+                match part + 1 == stages.parts().len() {
+                    true => end(exit, micro_batch),
+                    false => self.send_carry(number, part + 1, exit)?,
+                }
+            }
         }
         Ok(())
     }
@@ -146,10 +171,14 @@ impl<'a> Links<'a> {
     }
 
     /// The stage that this member runs.
-    fn own(&self) -> &'a Width {
+    fn stage(&self) -> usize {
         let member = self.group.rank();
-        let own = self.widths.iter().find(|width| width.members.contains(&member));
-        own.expect("every member runs a stage")
+        let stage = self.widths.iter().position(|width| width.members.contains(&member));
+        stage.expect("every member runs a stage")
+    }
+
+    fn own(&self) -> &'a Width {
+        &self.widths[self.stage()]
     }
 
     /// Waits until everything has been sent.

@@ -54,7 +54,7 @@ impl<M: Segmented> Engine<M> {
         }
         let Plan { stages, records, segments, .. } = &self.plan;
         // Of what another stage runs this rank knows nothing.
-        let mut numbers = vec![-1.0; NUMBERS * segments];
+        let mut numbers = vec![-1.0; NUMBERS * segments.len()];
         for (segment, measured) in caught(|| self.measure(micro_batch))? {
             let Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, rows } = measured;
             let activations = activation_bytes.map_or(-1.0, |bytes| bytes as f64);
@@ -64,7 +64,7 @@ impl<M: Segmented> Engine<M> {
         }
         let numbers = self.context.world().all_reduce_values(&numbers, ReduceOp::Max)?;
         let of_segment = |(segment, numbers): (usize, &[f64])| SegmentProfile {
-            name: self.plan.segment_names[segment].clone(),
+            name: segments[segment].clone(),
             stage: stages.of_segment(segment),
             parameters: of(records, segment).map(ParamRecord::global_numel).sum(),
             carry_bytes: numbers[0] as u64,
@@ -79,25 +79,22 @@ impl<M: Segmented> Engine<M> {
 
     /// Measures this stage's segments.
     fn measure(&self, micro_batch: &MicroBatch<M::Batch>) -> Result<Vec<(usize, Measured)>> {
-        let stages = &self.plan.stages;
         let mut links = self.links(&self.device);
         links.expect(0, core::slice::from_ref(micro_batch))?;
         let (mut all, untracked) = (Vec::new(), self.model().clone().no_grad());
-        for part in (0..stages.chunks()).map(|chunk| stages.part(self.plan.stage(), chunk)) {
-            let mut carry = links.receive_carry(0, part)?;
+        let run = |_, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
             self.context.replay(true);
-            for segment in stages.parts()[part].clone() {
+            for segment in segments {
                 let (exit, measured) = self.measure_segment(&untracked, segment, carry, &micro_batch.batch)?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
             self.context.replay(false);
-            if let (Some(exit), true) = (carry, part + 1 < stages.parts().len()) {
-                links.send_carry(0, part + 1, exit)?;
-            }
-        }
+            Ok(carry.expect("a part has at least one segment"))
+        };
+        links.through(0, core::slice::from_ref(micro_batch), run, |_, _| {})?;
         links.finish()?;
         Ok(all)
     }

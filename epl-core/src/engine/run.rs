@@ -83,7 +83,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             micro_batches,
             weights,
             in_flight: HashMap::new(),
-            backwards: vec![0; engine.plan.segments],
+            backwards: vec![0; engine.plan.segments.len()],
             links,
             store: GradientStore::default(),
             reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),

@@ -16,7 +16,7 @@ impl Display for Plan {
             self.num_params(),
             self.num_params_held(),
             self.device,
-            self.segments,
+            self.segments.len(),
             self.buckets.len() + self.tied.len()
         )?;
         if self.stages.count() > 1 {
@@ -75,7 +75,7 @@ impl Plan {
     /// What is run again in backward.
     fn fmt_recomputation(&self, f: &mut Formatter<'_>) -> Result {
         for run in &self.recompute {
-            let names = self.segment_names[run.clone()].join(", ");
+            let names = self.segments[run.clone()].join(", ");
             writeln!(f, "  {names}: only what enters is kept; run again in backward")?;
         }
         if let Some(bytes) = self.recompute_budget {

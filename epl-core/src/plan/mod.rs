@@ -51,10 +51,8 @@ pub struct Plan {
     pub layout: Option<Layout>,
     /// The device of this rank, in words.
     pub device: String,
-    /// How many segments the model is a chain of.
-    pub segments: usize,
-    /// What the model calls them.
-    pub segment_names: Vec<String>,
+    /// The segments that the model is a chain of, by what it calls them.
+    pub segments: Vec<String>,
     /// Which stage runs which of them.
     pub stages: Stages,
     /// In which order a stage runs forwards and backwards.

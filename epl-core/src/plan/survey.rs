@@ -159,6 +159,7 @@ impl Surveyor<'_> {
 
     fn record<const D: usize>(&self, name: String, param: &Param<Tensor<D>>) -> Result<ParamRecord> {
         let held: Vec<usize> = param.lazy_shape().to_vec();
+        let table = D == 2 && self.table == Some(self.path.len());
         let sharding = self.context.sharding(param.id);
         let global_shape = sharding.as_ref().map_or_else(|| held.clone(), |sharding| sharding.shape.clone());
         let cuts: Vec<Cut> = sharding
@@ -193,8 +194,8 @@ impl Surveyor<'_> {
             held: true,
             task_graph: self.owners.graphs.get(&param.id).copied(),
             layer_idx: self.owners.layers.get(&param.id).copied(),
-            table: D == 2 && self.table == Some(self.path.len()),
-            sparse: D == 2 && self.table == Some(self.path.len()),
+            table,
+            sparse: table,
             counted: false,
         };
         if record.shape() != held {

@@ -145,8 +145,7 @@ impl<M: Segmented> Hook<M> for Progress {
         if let (Some(profile), true) = (run.engine().profiled(), record.step == self.done + 1) {
             self.print(&format!("{profile}"));
             let plan = run.engine().plan();
-            let again: Vec<String> =
-                plan.recompute.iter().map(|run| plan.segment_names[run.clone()].join(", ")).collect();
+            let again: Vec<String> = plan.recompute.iter().map(|run| plan.segments[run.clone()].join(", ")).collect();
             self.print(&format!(
                 "run again in backward: {}",
                 if again.is_empty() { "nothing".into() } else { again.join("; ") }
