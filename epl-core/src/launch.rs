@@ -10,11 +10,12 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{CheckpointType, Config};
+use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::place::Place;
+use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::{self, Order, Plan};
 use crate::profile::write_trace;
 use crate::scopes::Owners;
@@ -35,6 +36,7 @@ pub struct Epl {
 #[derive(Debug)]
 pub struct Built<M> {
     pub(crate) model: M,
+    pub(crate) parked: Parked,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
@@ -56,14 +58,16 @@ impl<M> Built<M> {
         self.place.context()
     }
 
-    /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it.
+    /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it; under ZeRO v3 all that lies
+    /// in shards.
     pub fn into_inner(self) -> M {
         self.model
     }
 
     /// Changes the model, such as by loading a checkpoint into it or freezing a part. Collective.
     ///
-    /// A checkpoint brings identifiers of its own; the parameters get back those of the plan.
+    /// A checkpoint brings identifiers of its own; the parameters get back those of the plan. Under ZeRO v3 `f` gets the
+    /// whole model, and every rank needs the memory for it.
     ///
     /// # Errors
     ///
@@ -72,10 +76,27 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        let Self { model, mut plan, place } = self;
+        let Self { model, parked, mut plan, place } = self;
+        let model = unpark(model, &plan, &parked, place.context())?;
+        plan.records.iter_mut().for_each(|record| record.parked = false);
         let model = plan::draw::adopt(f(model, &plan)?, &plan.records)?;
         plan.complete(&model, place.context())?;
-        Ok(Self { model, plan, place })
+        let (model, parked) = park(model, &plan, place.device());
+        Ok(Self { model, parked, plan, place })
+    }
+}
+
+impl<M: Segmented> Built<M> {
+    /// Divides what is sharded for an optimizer that is `element_wise`, or for one that is not. Collective.
+    pub(crate) fn cut_for(self, element_wise: bool) -> Result<Self> {
+        let Self { model, parked, mut plan, place } = self;
+        if element_wise {
+            return Ok(Self { model, parked, plan, place });
+        }
+        let before = plan.clone();
+        plan.pack(place.context(), element_wise);
+        let parked = recut(&parked, &before, &plan, place.context())?;
+        Ok(Self { model, parked, plan, place })
     }
 }
 
@@ -138,9 +159,11 @@ impl Epl {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
-        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off;
+        let zero = self.config.zero.level;
+        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || zero == ZeroLevel::V3;
         survey.check(context, self.config.train.allow_unseeded_layers, recomputes)?;
-        if self.config.communication.sparse_as_dense {
+        // Rows are not scattered.
+        if self.config.communication.sparse_as_dense || zero.shards_gradients() {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
         let (count, segments) = (context.mesh().stages(), model.segments());
@@ -153,7 +176,6 @@ impl Epl {
         let recompute = plan::kept::runs(&survey.records, &names, &stages, &self.config)?;
         let micro_batches = self.config.num_micro_batch(context.replicas())?;
         let schedule = Order::from_config(&self.config, count, micro_batches)?;
-        let model = plan::draw::draw(model, &survey.records, context)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
             coordinate: context.coordinate(),
@@ -166,15 +188,19 @@ impl Epl {
             schedule,
             micro_batches,
             records: survey.records,
+            zero,
             buckets: Vec::new(),
             tied: Vec::new(),
+            frozen: Vec::new(),
             max_splits: self.config.communication.max_splits,
             exceptions: exceptions(&self.config),
             unseeded_layers: survey.unseeded_layers,
             batch_norms: survey.batch_norms,
         };
+        plan.pack(context, true);
+        let (model, parked) = plan::draw::draw(model, &plan, context, place.device())?;
         plan.complete(&model, context)?;
-        Ok(Built { model, plan, place })
+        Ok(Built { model, parked, plan, place })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

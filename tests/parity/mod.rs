@@ -13,7 +13,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::TensorData;
 use epl::comm::shard_range;
-use epl::config::{CheckpointType, Config, PipelineStrategy};
+use epl::config::{CheckpointType, Config, PipelineStrategy, ZeroLevel};
 use epl::models::t5::{IGNORED, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
@@ -41,11 +41,16 @@ pub struct Layout {
     pub schedule: PipelineStrategy,
     /// The segments whose entrance is kept; none of them: chosen.
     pub recompute: Option<&'static [usize]>,
+    /// What is sharded over the replicas.
+    pub zero: ZeroLevel,
+    /// The groups in which parameters are updated.
+    pub apply_groups: usize,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
     let schedule = PipelineStrategy::PreferBackward;
-    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule, recompute: None }
+    let (zero, apply_groups) = (ZeroLevel::Off, 1);
+    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule, recompute: None, zero, apply_groups }
 }
 
 impl Layout {
@@ -59,8 +64,20 @@ impl Layout {
         Self { recompute: Some(kept), ..self }
     }
 
+    /// With state sharded over the replicas.
+    pub const fn zero(self, zero: ZeroLevel) -> Self {
+        Self { zero, ..self }
+    }
+
+    /// With parameters updated in groups.
+    pub const fn apply_groups(self, apply_groups: usize) -> Self {
+        Self { apply_groups, ..self }
+    }
+
     fn config(self) -> Config {
         let mut config = config(self.data, self.tensor, self.expert);
+        config.zero.level = self.zero;
+        config.optimizer.num_apply_group = self.apply_groups;
         config.dist.pipeline_parallel_size = self.stages;
         config.pipeline.num_chunks = self.chunks;
         config.pipeline.strategy = self.schedule;
@@ -205,7 +222,7 @@ pub fn train(case: &Case, layout: Layout) -> Outcome {
 
 fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer: &O) -> Outcome {
     let outcomes = epl::launch(&layout.config(), |epl| {
-        let settings = EngineSettings { clip_norm: case.clip_norm, ..Default::default() };
+        let settings = EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(epl.config()) };
         let mut engine = Engine::new(epl.build(|place| case.model.init(place))?, optimizer, settings)?;
         let (_, gradients) = engine.gradients(micro_batches(&epl, case, 0, layout.accumulation))?;
         let mut reports = Vec::new();

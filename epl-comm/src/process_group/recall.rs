@@ -41,6 +41,8 @@ struct Shared {
 enum Mode {
     Record(Results),
     Replay(Results),
+    /// What is outside does not hold inside.
+    Apart,
 }
 
 impl Recall {
@@ -54,15 +56,16 @@ impl Recall {
     ///
     /// When another call was recorded, or none; and those of `run`.
     pub(super) fn through(&self, call: String, run: impl FnOnce() -> Result<Buffer>) -> Result<Buffer> {
-        let again = self.modes().iter_mut().rev().find_map(|mode| match mode {
+        let replay = |mode: &mut Mode| match mode {
             Mode::Replay(results) => Some(next_of(results, &call)),
-            Mode::Record(_) => None,
-        });
+            Mode::Record(_) | Mode::Apart => None,
+        };
+        let again = inner(&mut self.modes()).find_map(replay);
         let result = again.unwrap_or_else(run)?;
         let mut modes = self.modes();
-        let recordings = modes.iter_mut().rev().map_while(|mode| match mode {
+        let recordings = inner(&mut modes).map_while(|mode| match mode {
             Mode::Record(results) => Some(results),
-            Mode::Replay(_) => None,
+            Mode::Replay(_) | Mode::Apart => None,
         });
         recordings.for_each(|results| results.push_back((call.clone(), result.clone())));
         Ok(result)
@@ -86,13 +89,18 @@ impl Recall {
     fn change(&self, change: impl FnOnce(&mut Vec<Mode>)) -> usize {
         let mut modes = self.modes();
         change(&mut modes);
-        self.0.is_on.store(!modes.is_empty(), Ordering::Relaxed);
+        self.0.is_on.store(inner(&mut modes).next().is_some(), Ordering::Relaxed);
         modes.len()
     }
 
     fn modes(&self) -> MutexGuard<'_, Vec<Mode>> {
         self.0.modes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The modes that hold now, the innermost one first.
+fn inner(modes: &mut [Mode]) -> impl Iterator<Item = &mut Mode> {
+    modes.iter_mut().rev().take_while(|mode| !matches!(mode, Mode::Apart))
 }
 
 fn next_of(results: &mut Results, call: &str) -> Result<Buffer> {
@@ -157,5 +165,10 @@ impl ProcessGroup {
                  the batch, the parameters and the context"
             ))),
         }
+    }
+
+    /// Runs `f` inside of what is recorded or given again, of which it is no part: its collectives are made.
+    pub fn apart<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.communicator.seat.recall.within(Mode::Apart, f).0
     }
 }

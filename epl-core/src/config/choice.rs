@@ -159,3 +159,15 @@ impl FromSetting for LossScale {
         }
     }
 }
+
+impl ZeroLevel {
+    /// Whether a rank keeps only its shard of the gradients.
+    pub const fn shards_gradients(self) -> bool {
+        matches!(self, Self::V1 | Self::V2 | Self::V3)
+    }
+
+    /// Whether gradients are reduced in every micro-batch.
+    pub const fn reduces_each(self) -> bool {
+        matches!(self, Self::V2 | Self::V3)
+    }
+}

@@ -58,8 +58,9 @@ options! {
     /// State sharded over the data axis.
     zero: ZeroConfig {
         /// What is sharded. v0: optimizer state. v1: and gradients, whole while they accumulate.
-        /// v2: and gradients in every micro-batch. v3: and parameters.
-        level: ZeroLevel = ZeroLevel::Off, Kind::Choice(ZeroLevel::WORDS), NotYet;
+        /// v2: and gradients in every micro-batch. v3: and parameters, which are gathered for one segment at a time;
+        /// every segment is recomputed then, but for the last one.
+        level: ZeroLevel = ZeroLevel::Off, Kind::Choice(ZeroLevel::WORDS), Implemented;
     }
     /// State kept outside the device.
     offload: OffloadConfig {
@@ -83,7 +84,7 @@ options! {
     optimizer: OptimizerConfig {
         /// Parameters are updated in this many groups, one after the other, to lower the peak of
         /// memory.
-        num_apply_group: usize = 1, COUNT, NotYet;
+        num_apply_group: usize = 1, COUNT, Implemented;
     }
     /// Which devices are used, and for what.
     cluster: ClusterConfig {

@@ -1,10 +1,12 @@
 //! The loss without gradients, through all stages.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use epl_comm::ReduceOp;
 
 use super::links::Links;
+use super::parameters::Parameters;
 use super::report::{EvalReport, StepReport, TermSums};
 use super::{Engine, MicroBatch, caught, weights};
 use crate::error::{Error, Result};
@@ -75,17 +77,24 @@ impl<M: Segmented> Engine<M> {
         first: usize,
         links: &mut Links<'_>,
     ) -> Result<Vec<Loss>> {
-        let mut losses = Vec::new();
+        let (mut losses, stages) = (Vec::new(), &self.plan.stages);
+        let own = (0..stages.chunks()).map(|chunk| stages.parts()[stages.part(self.plan.stage(), chunk)].clone());
+        let looks = own.flat_map(|part| micro_batches.iter().flat_map(move |_| part.clone().map(|segment| (segment, true))));
+        let mut parameters = Parameters::new(self, model, looks);
+        // The model that ran the last segment.
+        let last = RefCell::new(None);
         let run = |number, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             self.begin(micro_batch, false);
             for segment in segments {
                 let _span = self.enter(segment, "evaluate", number);
-                carry = Some(model.forward_segment(segment, carry, &micro_batch.batch));
+                let seen = parameters.segment(segment, true)?;
+                carry = Some(seen.forward_segment(segment, carry, &micro_batch.batch));
+                last.replace(Some(seen).filter(|_| segment + 1 == self.plan.segments.len()));
             }
             Ok(carry.expect("a part has at least one segment"))
         };
         links.through(first, micro_batches, run, |exit, micro_batch| {
-            losses.push(model.loss(exit, &micro_batch.batch))
+            losses.push(last.take().as_deref().unwrap_or(model).loss(exit, &micro_batch.batch));
         })?;
         Ok(losses)
     }

@@ -5,16 +5,17 @@ use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Shape, Tensor, TensorData};
-use epl_comm::shard_range;
+use burn::tensor::{Device, Shape, Tensor, TensorData};
+use epl_comm::{ProcessGroup, shard_range};
 
 use super::gradients::GradientStore;
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::plan::park::{Parked, own_shards};
 use crate::plan::{ParamRecord, Plan};
 
-/// Which tensors of the same shape as the parameters are gathered.
+/// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
 pub(crate) enum Source<'a> {
     Parameters,
     /// Parameters without a gradient are left out.
@@ -26,13 +27,25 @@ pub(crate) enum Source<'a> {
 /// The whole tensors by path, on every rank. Collective.
 pub(crate) fn gather<M: Module>(
     model: &M,
+    parked: &Parked,
     plan: &Plan,
     context: &Context,
     source: &Source<'_>,
 ) -> Result<BTreeMap<String, TensorData>> {
-    let mut gatherer = Gatherer { context, source, records: plan.records.iter(), whole: Ok(BTreeMap::new()) };
+    let parked = match source {
+        Source::Parameters => shards(parked, plan),
+        Source::Gradients(_) | Source::Optimizer(_) => HashMap::new(),
+    };
+    let records = plan.records.iter().enumerate();
+    let mut gatherer = Gatherer { context, source, records, parked, whole: Ok(BTreeMap::new()) };
     model.visit(&mut gatherer);
     gatherer.whole
+}
+
+/// This rank's shards of what is parked, by the numbers of their records.
+fn shards(parked: &Parked, plan: &Plan) -> HashMap<usize, Tensor<1>> {
+    let units = plan.units().zip(&parked.0).filter(|(unit, _)| plan.is_parked(unit));
+    units.flat_map(|(unit, chunk)| own_shards(unit, &plan.records, chunk)).collect()
 }
 
 /// The tensors of an optimizer's state, by parameter.
@@ -53,37 +66,74 @@ pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<Source<'sta
 struct Gatherer<'a> {
     context: &'a Context,
     source: &'a Source<'a>,
-    records: core::slice::Iter<'a, ParamRecord>,
+    /// With their numbers.
+    records: core::iter::Enumerate<core::slice::Iter<'a, ParamRecord>>,
+    /// Shards of parameters that the model does not have, by the numbers of their records.
+    parked: HashMap<usize, Tensor<1>>,
     whole: Result<BTreeMap<String, TensorData>>,
 }
 
 impl Gatherer<'_> {
-    fn whole<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<TensorData> {
-        Ok(whole_of(held, record, self.context)?.into_data())
+    /// The whole of what this rank's stage has of a parameter, from this rank's shard of it, flat.
+    fn of_stage<const D: usize>(&self, record: &ParamRecord, own: Tensor<1>) -> Result<Tensor<D>> {
+        let flat = match &record.shard {
+            None => own,
+            Some(shard) => self.context.axis(record.reduced_over()).all_gather_uneven(own, 0, &shard.sizes)?,
+        };
+        Ok(flat.reshape::<D, _>(Shape::from(record.shape())))
     }
 
-    /// What this rank holds of a parameter, by name; of one that another stage holds, the same names.
-    fn held<const D: usize>(&self, record: &ParamRecord, param: &Param<Tensor<D>>) -> Result<Vec<(String, Tensor<D>)>> {
+    /// What this rank's stage has of a parameter, by name; of one that another stage holds, the same names.
+    fn held<const D: usize>(
+        &self,
+        number: usize,
+        record: &ParamRecord,
+        param: &Param<Tensor<D>>,
+    ) -> Result<Vec<(String, Tensor<D>)>> {
         let device = param.base().device().without_autodiff();
+        let name = || record.name.clone();
         let nothing = || Tensor::<D>::empty([0; D], (&device, record.dtype));
-        let shaped = |flat: &Tensor<1>| flat.clone().reshape::<D, _>(Shape::from(record.shape()));
         Ok(match self.source {
-            Source::Parameters => vec![(record.name.clone(), param.base().inner())],
-            Source::Gradients(_) if !record.held && record.trainable => vec![(record.name.clone(), nothing())],
-            Source::Gradients(store) => {
-                store.get(record.id).map(|flat| (record.name.clone(), shaped(flat))).into_iter().collect()
-            }
-            Source::Optimizer(fields) => {
-                let fields = fields.get(&record.id).into_iter().flatten();
-                let own: BTreeMap<String, Tensor<D>> = fields
-                    .filter(|(_, data)| data.shape().to_vec() == record.shape())
-                    .map(|(field, data)| (field.clone(), Tensor::from_data(data.clone(), &device)))
-                    .collect();
-                let names = names_of_first(own.keys().cloned().collect(), record, self.context)?;
-                let tensor = |field: &String| own.get(field).cloned().unwrap_or_else(nothing);
-                names.iter().map(|field| (format!("{}.{field}", record.name), tensor(field))).collect()
-            }
+            Source::Parameters => match self.parked.get(&number) {
+                Some(shard) => vec![(name(), self.of_stage(record, shard.clone())?)],
+                None => vec![(name(), param.base().inner())],
+            },
+            Source::Gradients(_) if !record.held && record.trainable => vec![(name(), nothing())],
+            Source::Gradients(store) => match store.get(record.id) {
+                Some(shard) => vec![(name(), self.of_stage(record, shard.clone())?)],
+                None => Vec::new(),
+            },
+            Source::Optimizer(fields) => self.state(record, fields.get(&record.id), &device)?,
         })
+    }
+
+    /// The tensors of the optimizer's state that have the shape of what this rank updates.
+    fn state<const D: usize>(
+        &self,
+        record: &ParamRecord,
+        fields: Option<&Vec<(String, TensorData)>>,
+        device: &Device,
+    ) -> Result<Vec<(String, Tensor<D>)>> {
+        let flat = |data: &TensorData| match data.rank() {
+            1 => Tensor::<1>::from_data(data.clone(), device),
+            _ => Tensor::<D>::from_data(data.clone(), device).reshape([data.num_elements()]),
+        };
+        let own: BTreeMap<String, Tensor<1>> = fields
+            .into_iter()
+            .flatten()
+            .filter(|(_, data)| record.updates(&data.shape().to_vec()))
+            .map(|(field, data)| (field.clone(), flat(data)))
+            .collect();
+        let names = names_of_first(own.keys().cloned().collect(), record, self.context)?;
+        let tensor = |field: &String| {
+            let tensor = match own.get(field).cloned() {
+                _ if !record.held => Tensor::empty([0; D], (device, record.dtype)),
+                Some(own) => self.of_stage(record, own)?,
+                None => self.of_stage(record, Tensor::empty([0], (device, record.dtype)))?,
+            };
+            Ok((format!("{}.{field}", record.name), tensor))
+        };
+        names.iter().map(tensor).collect()
     }
 }
 
@@ -164,13 +214,23 @@ impl ModuleMapper for Filler<'_> {
     }
 }
 
-/// The names that the first holder of a parameter has. Collective over the stages.
+/// The names that the first of those that update a parameter has. Collective over its replicas, then over the stages.
 fn names_of_first(own: Vec<String>, record: &ParamRecord, context: &Context) -> Result<Vec<String>> {
-    let group = context.axis(Axis::Pipeline);
+    let own = match &record.shard {
+        Some(shard) => {
+            let first = shard.sizes.iter().position(|size| *size > 0).unwrap_or(0);
+            names_of(first, own, context.axis(record.reduced_over()))?
+        }
+        None => own,
+    };
+    names_of(first_holder(record, context), own, context.axis(Axis::Pipeline))
+}
+
+/// The names that a member of a group has. Collective.
+fn names_of(first: usize, own: Vec<String>, group: &ProcessGroup) -> Result<Vec<String>> {
     if group.size() == 1 {
         return Ok(own);
     }
-    let first = first_holder(record, context);
     let text: Vec<i64> = own.join("\n").bytes().map(i64::from).collect();
     let lens = group.all_gather_counts(&[text.len() as i64])?;
     let mut padded = text;
@@ -186,8 +246,8 @@ impl ModuleVisitor for Gatherer<'_> {
         if self.whole.is_err() {
             return;
         }
-        let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
-        let held = match self.held(record, param) {
+        let (number, record) = self.records.next().expect("a plan has a record for every parameter");
+        let held = match self.held(number, record, param) {
             Ok(held) => held,
             Err(error) => {
                 self.whole = Err(error);
@@ -195,7 +255,7 @@ impl ModuleVisitor for Gatherer<'_> {
             }
         };
         for (name, held) in held {
-            let whole = self.whole(record, held);
+            let whole = whole_of(held, record, self.context).map(Tensor::into_data);
             match (&mut self.whole, whole) {
                 (Ok(all), Ok(data)) => {
                     all.insert(name, data);

@@ -41,7 +41,7 @@ impl GradientStore {
         self.0.insert(id, sum);
     }
 
-    /// Replaces a gradient.
+    /// Puts a gradient in.
     pub fn insert(&mut self, id: ParamId, gradient: Tensor<1>) {
         self.0.insert(id, gradient);
     }
@@ -49,6 +49,11 @@ impl GradientStore {
     /// Takes a gradient.
     pub fn remove(&mut self, id: ParamId) -> Option<Tensor<1>> {
         self.0.remove(&id)
+    }
+
+    /// Takes some of them out.
+    pub fn take(&mut self, ids: impl IntoIterator<Item = ParamId>) -> Self {
+        Self(ids.into_iter().filter_map(|id| Some((id, self.0.remove(&id)?))).collect())
     }
 
     /// A gradient.

@@ -2,17 +2,20 @@
 //!
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `weights`: the global divisors.
+//! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `run`: the schedule's actions, one after the other.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
+//! - `update`: the optimizer, on what this rank keeps the state of.
 //! - `profile`: what segments store and cost, and what is run again because of it.
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
 //! - `evaluation`: the loss without gradients, through all stages.
 //! - `inference`: forwards without gradients over many batches.
+//! - `save`: what one rank holds, in a folder.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod compress;
@@ -24,6 +27,7 @@ mod inference;
 mod links;
 mod micro_batch;
 mod norm;
+mod parameters;
 mod parcel;
 mod profile;
 mod recomputation;
@@ -32,13 +36,14 @@ mod replicas;
 mod report;
 mod routes;
 mod run;
+mod save;
 mod settings;
 mod sparse;
 mod tape;
+mod update;
 mod weights;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
@@ -56,7 +61,8 @@ use crate::json::json;
 use crate::launch::{Built, Epl};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
-use crate::plan::{Plan, draw};
+use crate::plan::park::{Parked, unpark};
+use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use gather::Source;
@@ -70,7 +76,11 @@ use run::{Accumulated, StepRun};
 pub struct Engine<M: Segmented> {
     /// Taken only while the optimizer updates it.
     model: Option<M>,
+    /// This rank's shards of what is not in the model between its uses.
+    parked: Parked,
     optimizer: ModuleOptimizer,
+    /// Whether it updates each element by itself.
+    element_wise: bool,
     /// Its name and what it was made with.
     optimizer_settings: (&'static str, Value),
     plan: Plan,
@@ -109,8 +119,8 @@ impl<M: Segmented> Engine<M> {
     ///
     /// When the optimizer would compute something else under this layout, or a rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        let Built { model, plan, place } = built;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
+        let Built { model, parked, plan, place } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
@@ -120,7 +130,9 @@ impl<M: Segmented> Engine<M> {
         }
         Ok(Self {
             model: Some(model),
+            parked,
             optimizer,
+            element_wise: O::ELEMENT_WISE,
             optimizer_settings,
             plan,
             context,
@@ -136,12 +148,14 @@ impl<M: Segmented> Engine<M> {
         })
     }
 
-    /// The model. With pipeline stages, what other stages hold is empty in it: see [`inference`](Self::inference).
+    /// The model. With pipeline stages, what other stages hold is empty in it, and under ZeRO v3 all that lies in shards:
+    /// see [`inference`](Self::inference).
     pub fn model(&self) -> &M {
         self.model.as_ref().expect("the model is only away during an update")
     }
 
-    /// The ordinary Burn module; the engine ends. With pipeline stages, what other stages hold is empty in it.
+    /// The ordinary Burn module; the engine ends. With pipeline stages, what other stages hold is empty in it, and under
+    /// ZeRO v3 all that lies in shards: [`inference`](Self::inference) has the whole.
     pub fn into_inner(self) -> M {
         self.model.expect("the model is only away during an update")
     }
@@ -223,11 +237,7 @@ impl<M: Segmented> Engine<M> {
         if factor < 1.0 {
             store.scale(factor);
         }
-        let update = self.context.span(|| format!("update {}", self.step));
-        let model = self.model.take().expect("the model is only away during an update");
-        let gradients = store.into_params(&model);
-        self.model = Some(self.optimizer.step(rate, model, gradients));
-        drop(update);
+        self.update(store, rate)?;
         (self.step, self.bubble) = (self.step + 1, bubble);
         Ok(report)
     }
@@ -269,7 +279,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {
-        gather::gather(self.model(), &self.plan, &self.context, source)
+        gather::gather(self.model(), &self.parked, &self.plan, &self.context, source)
     }
 
     /// Opens a pass without a graph for a forward of one's own, such as generation. Collective over pipeline stages.
@@ -282,33 +292,14 @@ impl<M: Segmented> Engine<M> {
     /// When a peer fails.
     pub fn inference(&self) -> Result<M> {
         self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
-        gather::whole(self.model().valid(), &self.plan, &self.context)
-    }
-
-    /// Writes this rank's parameters and optimizer state into a folder.
-    pub fn save_rank(&self, folder: &Path) -> Result<()> {
-        let model = folder.join("model.bpk");
-        self.model().clone().save_file(&model).map_err(|error| Error::file(&model, error))?;
-        let optimizer = folder.join("optimizer.bpk");
-        self.optimizer.save(&optimizer).map_err(|error| Error::file(&optimizer, error))
-    }
-
-    /// Reads this rank's parameters and optimizer state from a folder, and goes on after `step` steps.
-    pub fn load_rank(&mut self, folder: &Path, step: u64) -> Result<()> {
-        let path = folder.join("model.bpk");
-        let model = self.model().clone().try_load_file(&path).map_err(|error| Error::file(&path, error))?;
-        let model = draw::adopt(model, &self.plan.records)?;
-        let path = folder.join("optimizer.bpk");
-        let optimizer = self.optimizer.clone().load(&path).map_err(|error| Error::file(&path, error))?;
-        (self.model, self.optimizer, self.step) = (Some(model), optimizer, step);
-        Ok(())
+        let model = unpark(self.model().valid(), &self.plan, &self.parked, &self.context)?;
+        gather::whole(model, &self.plan, &self.context)
     }
 
     /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
     fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {
         self.context.open_outputs();
-        let untracked = (!self.plan.recompute.is_empty()).then(|| self.model().clone().no_grad());
-        StepRun::new(self, untracked.as_ref(), micro_batches)?.all()
+        StepRun::new(self, &self.plan.recompute, micro_batches)?.all()
     }
 
     /// The ways to the other stages. What comes lies on `device`.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use epl_comm::{ReduceOp, ThreadMemory};
 
+use super::parameters::Parameters;
 use super::{Engine, MicroBatch, caught};
 use crate::carry::{Carry, CarryMapper};
 use crate::error::{Error, Result};
@@ -81,13 +82,13 @@ impl<M: Segmented> Engine<M> {
     fn measure(&self, micro_batch: &MicroBatch<M::Batch>) -> Result<Vec<(usize, Measured)>> {
         let mut links = self.links(&self.device);
         links.expect(0, core::slice::from_ref(micro_batch))?;
-        let (mut all, untracked) = (Vec::new(), self.model().clone().no_grad());
+        let (mut all, mut parameters) = (Vec::new(), Parameters::new(self, self.model(), []));
         let run = |_, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
             self.context.replay(true);
             for segment in segments {
-                let (exit, measured) = self.measure_segment(&untracked, segment, carry, &micro_batch.batch)?;
+                let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, &micro_batch.batch)?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
@@ -102,7 +103,7 @@ impl<M: Segmented> Engine<M> {
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(
         &self,
-        untracked: &M,
+        parameters: &mut Parameters<'_, M>,
         segment: usize,
         carry: Option<M::Carry>,
         batch: &M::Batch,
@@ -110,14 +111,16 @@ impl<M: Segmented> Engine<M> {
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
         self.context.enter(segment);
+        let untracked = parameters.segment(segment, false)?;
         let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
-        drop(warm);
+        drop((warm, untracked));
+        let model = parameters.segment(segment, true)?;
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let carry_bytes = entrance.as_ref().map_or(0, bytes);
         let span = self.enter(segment, "measure", 0);
         self.wait()?;
         let (before, begun) = (ThreadMemory::now(), Instant::now());
-        let exit = self.model().forward_segment(segment, entrance.clone(), batch);
+        let exit = model.forward_segment(segment, entrance.clone(), batch);
         self.wait()?;
         let forward = begun.elapsed();
         // What enters is kept, what leaves belongs to the next segment.

@@ -3,6 +3,8 @@
 //! It must not, to rounding; on Flex not at all. It does where a layer remembers something that the engine does not know
 //! of: a counter, a cache, a generator of its own.
 
+use std::ops::Range;
+
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, caught};
@@ -27,12 +29,11 @@ impl<M: Segmented> Engine<M> {
         if self.plan.recompute.is_empty() {
             return Ok(Vec::new());
         }
-        let untracked = self.model().clone().no_grad();
-        let gradients = |untracked: Option<&M>| {
+        let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            caught(|| Ok(StepRun::new(self, untracked, micro_batches)?.all()?.store))
+            caught(|| Ok(StepRun::new(self, again, micro_batches)?.all()?.store))
         };
-        let (stored, recomputed) = (gradients(None)?, gradients(Some(&untracked))?);
+        let (stored, recomputed) = (gradients(&[])?, gradients(&self.plan.recompute)?);
         Ok(self.differences(&recomputed, &stored))
     }
 

@@ -9,6 +9,9 @@
 //! A bucket is started as soon as the backward of its first segment is over; a helper thread of its communicator
 //! reduces it while this thread goes on. The order, and which communicator takes a bucket, are the plan's on every
 //! rank. What has no gradient is sent as zeros.
+//!
+//! Of a bucket that is sharded each rank keeps its shard: cut from the sum (ZeRO v0), or what alone it gets of it (v1), in
+//! every micro-batch (v2, v3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +25,7 @@ use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::{Axis, Width};
 use crate::context::Context;
 use crate::error::Result;
+use crate::plan::park::{members, own_shards};
 use crate::plan::{Bucket, Plan, bucket};
 
 /// The communicators over which stages send, and gradients are reduced, and how.
@@ -32,6 +36,8 @@ pub(crate) struct Lanes {
     widths: Vec<Width>,
     /// For the axes over which there are buckets.
     pools: BTreeMap<Axis, Pool>,
+    /// One for the axes over which parameters are gathered, beside those: a gather does not wait for a reduction.
+    gathers: BTreeMap<Axis, ProcessGroup>,
     /// The stages that share parameters with this one, by which they are; with their replicas, where they have different
     /// widths.
     tied: BTreeMap<Vec<usize>, ProcessGroup>,
@@ -44,6 +50,12 @@ impl Lanes {
         let axes: BTreeSet<Axis> = plan.buckets.iter().chain(&plan.tied).map(|bucket| bucket.axis).collect();
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
+        let sharded: BTreeSet<Axis> = plan.units().filter(|unit| !unit.shards.is_empty()).map(|unit| unit.axis).collect();
+        let gather = |axis: Axis| {
+            let group = context.axis(axis);
+            Ok((axis, group.split_by(&format!("gather over {axis}"), |member| (0, member))?))
+        };
+        let gathers = sharded.into_iter().map(gather).collect::<Result<_>>()?;
         let pipeline = context.axis(Axis::Pipeline);
         let stages = pipeline.split_by("stages", |member| (0, member))?;
         let tied = plan.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
@@ -59,7 +71,7 @@ impl Lanes {
             Ok((tied, group))
         };
         let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
-        Ok(Self { stages, widths: mesh.widths(), pools, tied, compression: settings.compression })
+        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: settings.compression })
     }
 
     /// The stages of this rank's replica.
@@ -77,6 +89,11 @@ impl Lanes {
         &self.tied
     }
 
+    /// The ranks over which what is sharded over an axis is gathered.
+    pub fn gathers(&self, axis: Axis) -> &ProcessGroup {
+        &self.gathers[&axis]
+    }
+
     fn pool(&self, axis: Axis) -> &Pool {
         &self.pools[&axis]
     }
@@ -88,77 +105,133 @@ pub(crate) struct Reducer<'a> {
     context: &'a Context,
     lanes: &'a Lanes,
     device: Device,
-    started: Vec<Started>,
+    /// The bucket that starts next.
+    next: usize,
+    started: BTreeMap<usize, Started>,
+    reduced: GradientStore,
 }
 
 /// A bucket on its way. There are a few in a step: no box is worth its while.
 #[expect(clippy::large_enum_variant)]
 enum Started {
     /// This rank has no replica: its gradients are the sums.
-    Alone,
+    Alone(Tensor<1>),
     Whole(Pending<Tensor<1>>),
     Rows(SparseSum),
+    /// This rank's shard.
+    Shard(Pending<Tensor<1>>),
 }
 
 impl<'a> Reducer<'a> {
     pub fn new(plan: &'a Plan, context: &'a Context, lanes: &'a Lanes, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        Self { plan, context, lanes, device, started: Vec::with_capacity(plan.buckets.len()) }
+        Self { plan, context, lanes, device, next: 0, started: BTreeMap::new(), reduced: GradientStore::default() }
     }
 
-    /// Starts the buckets whose gradients are final once the backward of `segment` is over.
+    /// Starts the buckets whose gradients are final once the backward of `segment` is over: of the step, or, where they are
+    /// reduced in every micro-batch, of this one.
     pub fn start_after(&mut self, segment: usize, store: &mut GradientStore) -> Result<()> {
-        for index in bucket::ready(&self.plan.buckets, self.started.len(), segment) {
+        let buckets = &self.plan.buckets;
+        let ready: Vec<usize> = match self.plan.zero.reduces_each() {
+            true => (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect(),
+            false => bucket::ready(buckets, self.next, segment).collect(),
+        };
+        for index in ready {
             let bucket = &self.plan.buckets[index];
             self.fill_missing(bucket, store);
-            let started = match self.lanes.pool(bucket.axis).ranks() {
-                1 => Started::Alone,
-                _ => self.start(index, self.flatten(bucket, store))?,
-            };
-            self.started.push(started);
+            let flat = self.flatten(bucket, store);
+            // That of the micro-batch before.
+            self.settle(index)?;
+            let started = self.start(index, flat)?;
+            self.started.insert(index, started);
+            self.next = index + 1;
         }
         Ok(())
     }
 
-    /// Waits for every bucket; afterwards the store holds the reduced gradients.
-    pub fn finish(mut self, store: &mut GradientStore) -> Result<()> {
-        assert_eq!(self.started.len(), self.plan.buckets.len(), "the first segment completes every bucket");
-        self.reduce_tied(store)?;
-        for (bucket, started) in self.plan.buckets.iter().zip(self.started.drain(..)) {
-            let sum = match started {
-                Started::Alone => continue,
-                Started::Whole(pending) => decode(self.lanes.compression, pending.wait()?, bucket.dtype),
-                Started::Rows(rows) => rows.wait()?,
-            };
-            unflatten(self.plan, bucket, sum, store);
+    /// Waits for every bucket; returns the reduced gradients, of what is sharded this rank's shard.
+    pub fn finish(mut self, mut store: GradientStore) -> Result<GradientStore> {
+        self.reduce_tied(&mut store)?;
+        for index in 0..self.plan.buckets.len() {
+            self.settle(index)?;
+        }
+        Ok(self.reduced)
+    }
+
+    /// Waits for a bucket that was started.
+    fn settle(&mut self, index: usize) -> Result<()> {
+        let Some(started) = self.started.remove(&index) else { return Ok(()) };
+        let bucket = &self.plan.buckets[index];
+        match started {
+            Started::Alone(sum) => self.keep(bucket, sum, false),
+            Started::Whole(pending) => {
+                let sum = decode(self.lanes.compression, pending.wait()?, bucket.dtype);
+                self.keep(bucket, sum, false);
+            }
+            Started::Rows(rows) => {
+                let sum = rows.wait()?;
+                self.keep(bucket, sum, false);
+            }
+            Started::Shard(pending) => {
+                let sum = decode(self.lanes.compression, pending.wait()?, bucket.dtype);
+                self.keep(bucket, sum, true);
+            }
         }
         Ok(())
+    }
+
+    /// Keeps the sum of a bucket, or this rank's shard of it.
+    fn keep(&mut self, bucket: &Bucket, sum: Tensor<1>, is_shard: bool) {
+        let records = &self.plan.records;
+        if !is_shard {
+            for (member, whole) in members(bucket, records, sum) {
+                let record = &records[member];
+                let own = match &record.shard {
+                    Some(shard) if shard.range.len() < record.numel() => whole.slice([shard.range.clone()]),
+                    _ => whole,
+                };
+                self.reduced.add(record.id, own);
+            }
+            return;
+        }
+        own_shards(bucket, records, &sum).for_each(|(member, own)| self.reduced.add(records[member].id, own));
     }
 
     /// Sums what other stages hold, too, over them and over the replicas.
-    fn reduce_tied(&self, store: &mut GradientStore) -> Result<()> {
+    fn reduce_tied(&mut self, store: &mut GradientStore) -> Result<()> {
         for bucket in &self.plan.tied {
             self.fill_missing(bucket, store);
             let holders = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
             let flat = self.flatten(bucket, store);
             if self.plan.mesh.is_bridged() {
                 let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
-                unflatten(self.plan, bucket, sum, store);
+                self.keep(bucket, sum, false);
                 continue;
             }
-            let mut sum = holders.all_reduce(flat, ReduceOp::Sum)?;
-            let replicas = self.lanes.pool(bucket.axis);
-            if replicas.ranks() > 1 {
-                let sent = encode(self.lanes.compression, sum);
-                sum = decode(
-                    self.lanes.compression,
-                    replicas.communicator(0).all_reduce(sent, ReduceOp::Sum)?,
-                    bucket.dtype,
-                );
-            }
-            unflatten(self.plan, bucket, sum, store);
+            let sum = holders.all_reduce(flat, ReduceOp::Sum)?;
+            self.reduce_over_replicas(bucket, sum)?;
         }
         Ok(())
+    }
+
+    fn reduce_over_replicas(&mut self, bucket: &Bucket, sum: Tensor<1>) -> Result<()> {
+        let (replicas, compression) = (self.lanes.pool(bucket.axis), self.lanes.compression);
+        if replicas.ranks() == 1 {
+            self.keep(bucket, sum, false);
+            return Ok(());
+        }
+        let (sent, is_shard) = (encode(compression, sum), self.scatters(bucket));
+        let sum = match is_shard {
+            true => replicas.communicator(0).reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?,
+            false => replicas.communicator(0).all_reduce(sent, ReduceOp::Sum)?,
+        };
+        self.keep(bucket, decode(compression, sum, bucket.dtype), is_shard);
+        Ok(())
+    }
+
+    /// Whether each rank gets its shard of a bucket alone.
+    fn scatters(&self, bucket: &Bucket) -> bool {
+        self.plan.zero.shards_gradients() && !bucket.shards.is_empty()
     }
 
     /// Sums over the ranks of several stages; those that run the same rows have the same gradient, which counts once.
@@ -173,6 +246,9 @@ impl<'a> Reducer<'a> {
 
     fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
         let bucket = &self.plan.buckets[index];
+        if self.lanes.pool(bucket.axis).ranks() == 1 {
+            return Ok(Started::Alone(flat));
+        }
         if bucket.sparse
             && let Some(rows) = self.start_rows(index, flat.clone())?
         {
@@ -180,7 +256,11 @@ impl<'a> Reducer<'a> {
         }
         self.context.mark(&format!("start bucket {index}"));
         let communicator = self.lanes.pool(bucket.axis).communicator(index);
-        Ok(Started::Whole(communicator.start_all_reduce(encode(self.lanes.compression, flat), ReduceOp::Sum)?))
+        let sent = encode(self.lanes.compression, flat);
+        Ok(match self.scatters(bucket) {
+            true => Started::Shard(communicator.start_reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?),
+            false => Started::Whole(communicator.start_all_reduce(sent, ReduceOp::Sum)?),
+        })
     }
 
     /// The rows that are not zero, where they are fewer bytes than the whole; none otherwise.
@@ -210,18 +290,18 @@ impl<'a> Reducer<'a> {
         }
     }
 
+    /// The gradients of a bucket, one after the other, and the padding of its last shard where shards are sent.
     fn flatten(&self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
         let ids = bucket.members.iter().map(|member| self.plan.records[*member].id);
-        let parts: Vec<_> = ids.filter_map(|id| store.remove(id)).collect();
-        Tensor::cat(parts, 0)
-    }
-}
-
-fn unflatten(plan: &Plan, bucket: &Bucket, flat: Tensor<1>, store: &mut GradientStore) {
-    let mut start = 0;
-    for record in bucket.members.iter().map(|member| &plan.records[*member]) {
-        let end = start + record.numel();
-        store.insert(record.id, flat.clone().slice([start..end]));
-        start = end;
+        let mut parts: Vec<Tensor<1>> = ids.filter_map(|id| store.remove(id)).collect();
+        let held: usize = parts.iter().map(|part| part.dims()[0]).sum();
+        let padding = bucket.shards.iter().sum::<usize>().saturating_sub(held);
+        if padding > 0 && self.scatters(bucket) {
+            parts.push(Tensor::zeros([padding], (&self.device, bucket.dtype)));
+        }
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Tensor::cat(parts, 0),
+        }
     }
 }

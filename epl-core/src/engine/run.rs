@@ -20,9 +20,10 @@ use super::gradients::GradientStore;
 use super::idle::Work;
 use super::links::Links;
 use super::micro_batch::MicroBatch;
+use super::parameters::{Look, Parameters, Seen};
 use super::reduce::Reducer;
 use super::report::{StepReport, TermSums};
-use super::tape::{Around, Runs, Start, Tape};
+use super::tape::{Around, Start, Tape};
 use super::{Engine, norm, weights};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
@@ -35,28 +36,31 @@ pub(super) struct StepRun<'a, M: Segmented> {
     micro_batches: &'a [MicroBatch<M::Batch>],
     /// The weights of the step.
     weights: TermWeights,
+    actions: Vec<Action>,
+    parameters: Parameters<'a, M>,
     /// What has gone forward and not yet backward, by micro-batch and chunk.
-    in_flight: HashMap<(usize, usize), Flight<M::Carry>>,
+    in_flight: HashMap<(usize, usize), Flight<'a, M>>,
     /// How often each segment has gone backward.
     backwards: Vec<usize>,
     links: Links<'a>,
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
-    /// The model without a parameter that asks for a gradient, where segments are recomputed.
-    untracked: Option<&'a M>,
+    /// The runs of segments that are run again.
+    again: &'a [Range<usize>],
 }
 
 /// What all forwards and backwards of a step leave.
 pub(super) struct Accumulated {
+    /// The reduced gradients, of what is sharded this rank's shard.
     pub store: GradientStore,
     pub report: StepReport,
     /// See [`Engine::bubble`].
     pub bubble: Option<f64>,
 }
 
-struct Flight<C> {
-    tape: Tape<C>,
+struct Flight<'a, M: Segmented> {
+    tape: Tape<'a, M>,
     end: End,
 }
 
@@ -69,26 +73,31 @@ enum End {
 }
 
 impl<'a, M: Segmented> StepRun<'a, M> {
-    /// Begins a step. Collective over the data axis.
+    /// Begins a step, in which the runs of segments `again` are run again. Collective over the data axis.
     pub fn new(
         engine: &'a Engine<M>,
-        untracked: Option<&'a M>,
+        again: &'a [Range<usize>],
         micro_batches: &'a [MicroBatch<M::Batch>],
     ) -> Result<Self> {
         let mut links = engine.links(&engine.device);
         links.expect(0, micro_batches)?;
         let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
+        let plan = &engine.plan;
+        let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), micro_batches.len())?;
+        let looks: Vec<Look> = actions.iter().flat_map(|action| looks(engine, action, again)).collect();
         Ok(Self {
             engine,
             micro_batches,
             weights,
+            actions,
+            parameters: Parameters::new(engine, engine.model(), looks),
             in_flight: HashMap::new(),
             backwards: vec![0; engine.plan.segments.len()],
             links,
             store: GradientStore::default(),
             reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
             sums: TermSums::default(),
-            untracked,
+            again,
         })
     }
 
@@ -96,18 +105,18 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     pub fn all(mut self) -> Result<Accumulated> {
         let Engine { plan, context, .. } = self.engine;
         let begun = Instant::now();
-        for action in plan.schedule.actions(plan.stage(), plan.stages.count(), self.micro_batches.len())? {
+        for action in core::mem::take(&mut self.actions) {
             match action.kind {
                 Kind::Forward => self.forward(action)?,
                 Kind::Backward => self.backward(action)?,
             }
         }
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
-        self.reducer.finish(&mut self.store)?;
+        let store = self.reducer.finish(self.store)?;
         self.links.finish()?;
-        let squared = norm::squared(plan, &self.store);
+        let squared = norm::squared(plan, &store);
         let report = self.sums.reduce(squared, &self.weights, context)?;
-        Ok(Accumulated { store: self.store, report, bubble: work.bubble(context)? })
+        Ok(Accumulated { store, report, bubble: work.bubble(context)? })
     }
 
     fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -117,16 +126,15 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let entrance = self.links.receive_carry(number, part)?;
         engine.begin(micro_batch, true);
         let segments = stages.parts()[part].clone();
-        let runs = Runs { model: engine.model(), untracked: self.untracked, again: &engine.plan.recompute };
-        let mut pass = self.pass(number);
-        let forward = || Tape::forward(&runs, &micro_batch.batch, segments.clone(), entrance, &mut pass);
+        let (again, mut pass) = (self.again, self.pass(number));
+        let forward = || Tape::forward(again, &micro_batch.batch, segments.clone(), entrance, &mut pass);
         let (exit, tape) = match stages.count() {
             1 => forward(),
             _ => epl_comm::catch(forward).map_err(|error| on_a_stage(error, engine.plan.stage(), &segments))?,
-        };
+        }?;
         let after = part + 1;
         let end = match after == stages.parts().len() {
-            true => self.end(exit, micro_batch)?,
+            true => self.end(tape.last().unwrap_or(engine.model()), exit, micro_batch)?,
             false => {
                 self.links.send_carry(number, after, exit)?;
                 End::Exit
@@ -136,9 +144,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         Ok(())
     }
 
-    /// The loss of a micro-batch, and what of it is differentiated.
-    fn end(&self, exit: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<End> {
-        let model = self.engine.model();
+    /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
+    fn end(&self, model: &M, exit: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<End> {
         let own = weights::weights_of(model, micro_batch);
         let loss = model.loss(exit, &micro_batch.batch);
         loss.check(&own, micro_batch.empty)?;
@@ -165,7 +172,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             End::Exit => (Start::Exit(self.links.receive_gradients(number, part)?), None),
         };
         let micro_batch = &self.micro_batches[number];
-        let found = tape.backward(engine.model(), &micro_batch.batch, start, &mut self.pass(number))?;
+        let found = tape.backward(&micro_batch.batch, start, &mut self.pass(number))?;
         if let Some(before) = part.checked_sub(1) {
             self.links.send_gradients(number, before, found)?;
         }
@@ -177,15 +184,29 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     }
 
     /// Takes what the backward of a segment left, and starts the buckets that it completes.
-    fn take_gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()> {
+    fn take_gradients(&mut self, segment: usize, model: &M, gradients: Option<Gradients>) -> Result<()> {
+        let plan = &self.engine.plan;
         if let Some(mut gradients) = gradients {
-            let Engine { plan, .. } = self.engine;
-            self.store.collect(self.engine.model(), &plan.records, segment, &mut gradients)?;
+            self.store.collect(model, &plan.records, segment, &mut gradients)?;
         }
         self.backwards[segment] += 1;
-        match self.backwards[segment] == self.micro_batches.len() {
+        match self.backwards[segment] == self.micro_batches.len() || plan.zero.reduces_each() {
             true => self.reducer.start_after(segment, &mut self.store),
             false => Ok(()),
+        }
+    }
+}
+
+/// The segments that an action will ask for.
+fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize>]) -> Vec<Look> {
+    let stages = &engine.plan.stages;
+    let segments = stages.parts()[stages.part(engine.plan.stage(), action.chunk)].clone();
+    let is_again = |segment: &usize| again.iter().any(|run| run.contains(segment));
+    match action.kind {
+        Kind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
+        Kind::Backward => {
+            let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
+            runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
         }
     }
 }
@@ -209,7 +230,11 @@ struct RunPass<'r, 'a, M: Segmented> {
     what: &'static str,
 }
 
-impl<M: Segmented> Around for RunPass<'_, '_, M> {
+impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
+    fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
+        self.run.parameters.segment(segment, tracked)
+    }
+
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
         let _span = self.run.engine.enter(segment, self.what, self.number);
         f()
@@ -236,7 +261,7 @@ impl<M: Segmented> Around for RunPass<'_, '_, M> {
         f()
     }
 
-    fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()> {
-        self.run.take_gradients(segment, gradients)
+    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()> {
+        self.run.take_gradients(segment, &model, gradients)
     }
 }

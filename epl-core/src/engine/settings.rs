@@ -14,6 +14,8 @@ pub struct EngineSettings {
     pub num_micro_batch: usize,
     /// Reductions that may be in flight together.
     pub num_communicators: usize,
+    /// Groups in which the parameters are updated, one after the other; at least one for each bucket that is sharded.
+    pub num_apply_group: usize,
     /// Gradients in 16 bits on their way; none: in their own type.
     pub compression: Option<Compression>,
     /// Whether the first step compares its gradients with those computed without recomputation.
@@ -64,6 +66,7 @@ impl EngineSettings {
             reduce: communication.gradients_reduce_method,
             num_micro_batch: config.pipeline.num_micro_batch,
             num_communicators: communication.num_communicators,
+            num_apply_group: config.optimizer.num_apply_group,
             compression: Compression::from_config(communication),
             check_recomputation: config.gradient_checkpoint.check_gradients,
             profile_segments: config.profile.segments,

@@ -20,27 +20,29 @@ use std::ops::Range;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
+use super::parameters::Seen;
 use crate::carry::Carry;
 use crate::error::Result;
 use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::segment::Segmented;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
-pub(crate) struct Tape<C> {
-    pieces: Vec<Piece<C>>,
+pub(crate) struct Tape<'a, M: Segmented> {
+    pieces: Vec<Piece<'a, M>>,
 }
 
 /// One segment whose graph is stored, or a run of segments that are run again.
-struct Piece<C> {
+struct Piece<'a, M: Segmented> {
     segments: Range<usize>,
-    entrance: Option<C>,
-    left: Left,
+    entrance: Option<M::Carry>,
+    left: Left<'a, M>,
 }
 
 /// What is left of a piece's forward.
-enum Left {
-    /// Its graph, and the scalars at its exit; none behind the last segment of the model, where the loss is.
-    Graph(Option<Seed>),
+enum Left<'a, M> {
+    /// Its graph, by the model that it ran, and the scalars at its exit; none behind the last segment of the model, where
+    /// the loss is.
+    Graph(Seen<'a, M>, Option<Seed>),
     /// What its collectives gave.
     Results(Recording),
 }
@@ -54,7 +56,10 @@ pub(crate) enum Start {
 }
 
 /// What happens around the segments of a pass.
-pub(crate) trait Around {
+pub(crate) trait Around<'a, M> {
+    /// The model for a segment, and whether its parameters ask for gradients.
+    fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>>;
+
     /// Runs a segment's forward.
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
@@ -67,55 +72,53 @@ pub(crate) trait Around {
     /// Runs a segment's backward.
     fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
-    /// The gradients that a segment's backward left, as they become final; none where nothing asks for one.
-    fn gradients(&mut self, segment: usize, gradients: Option<Gradients>) -> Result<()>;
+    /// The gradients that a segment's backward left for the parameters of the model that it ran, as they become final;
+    /// none where nothing asks for one.
+    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()>;
 }
 
-/// A model, as a tape runs it.
-pub(crate) struct Runs<'a, M> {
-    /// The model.
-    pub model: &'a M,
-    /// The same without a parameter that asks for a gradient; none where nothing is run again.
-    pub untracked: Option<&'a M>,
-    /// The runs of segments of which only the entrance is kept.
-    pub again: &'a [Range<usize>],
-}
-
-impl<C: Carry> Tape<C> {
-    /// Runs segments forward; returns what the last one returned, and the tape that leads back from there.
-    pub fn forward<M: Segmented<Carry = C>>(
-        runs: &Runs<'_, M>,
+impl<'a, M: Segmented> Tape<'a, M> {
+    /// Runs segments forward, of which nothing but the entrance is kept of the runs `again`; returns what the last one
+    /// returned, and the tape that leads back from there.
+    pub fn forward(
+        again: &[Range<usize>],
         batch: &M::Batch,
         segments: Range<usize>,
-        mut carry: Option<C>,
-        around: &mut impl Around,
-    ) -> (C, Self) {
+        mut carry: Option<M::Carry>,
+        around: &mut impl Around<'a, M>,
+    ) -> Result<(M::Carry, Self)> {
         let mut pieces = Vec::new();
         let mut next = segments.start;
         while next < segments.end {
-            let again = runs.again.iter().find(|run| run.start == next).zip(runs.untracked);
-            let (exit, piece) = match again {
-                Some((run, untracked)) => Piece::run(untracked, batch, run.clone(), carry, around),
-                None => Piece::store(runs.model, batch, next, carry, around),
+            let (exit, piece) = match again.iter().find(|run| run.start == next) {
+                Some(run) => Piece::run(batch, run.clone(), carry, around)?,
+                None => Piece::store(batch, next, carry, around)?,
             };
             next = piece.segments.end;
             pieces.push(piece);
             carry = Some(exit);
         }
-        (carry.expect("a tape has at least one segment"), Self { pieces })
+        Ok((carry.expect("a tape has at least one segment"), Self { pieces }))
+    }
+
+    /// The model that ran the last segment, where its graph is stored.
+    pub fn last(&self) -> Option<&M> {
+        match &self.pieces.last()?.left {
+            Left::Graph(model, _) => Some(model),
+            Left::Results(_) => None,
+        }
     }
 
     /// Runs every segment backward, from the last to the first. Returns the gradients of the carry that entered the
     /// first segment, if one did.
-    pub fn backward<M: Segmented<Carry = C>>(
+    pub fn backward(
         self,
-        model: &M,
         batch: &M::Batch,
         mut start: Start,
-        around: &mut impl Around,
+        around: &mut impl Around<'a, M>,
     ) -> Result<CarryGradients> {
         for piece in self.pieces.into_iter().rev() {
-            start = Start::Exit(piece.backward(model, batch, start, around)?);
+            start = Start::Exit(piece.backward(batch, start, around)?);
         }
         match start {
             Start::Exit(found) => Ok(found),
@@ -124,56 +127,51 @@ impl<C: Carry> Tape<C> {
     }
 }
 
-impl<C: Carry> Piece<C> {
+impl<'a, M: Segmented> Piece<'a, M> {
     /// One segment, whose graph stays.
-    fn store<M: Segmented<Carry = C>>(
-        model: &M,
+    fn store(
         batch: &M::Batch,
         segment: usize,
-        carry: Option<C>,
-        around: &mut impl Around,
-    ) -> (C, Self) {
+        carry: Option<M::Carry>,
+        around: &mut impl Around<'a, M>,
+    ) -> Result<(M::Carry, Self)> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
+        let model = around.model(segment, true)?;
         let exit = around.forward(segment, || model.forward_segment(segment, entrance.clone(), batch));
-        let left = Left::Graph((segment + 1 < model.segments()).then(|| Seed::of(&exit)));
-        (exit, Self { segments: segment..segment + 1, entrance, left })
+        let seed = (segment + 1 < model.segments()).then(|| Seed::of(&exit));
+        Ok((exit, Self { segments: segment..segment + 1, entrance, left: Left::Graph(model, seed) }))
     }
 
     /// Some segments, of which nothing stays but what enters the first one.
-    fn run<M: Segmented<Carry = C>>(
-        untracked: &M,
+    fn run(
         batch: &M::Batch,
         segments: Range<usize>,
-        carry: Option<C>,
-        around: &mut impl Around,
-    ) -> (C, Self) {
+        carry: Option<M::Carry>,
+        around: &mut impl Around<'a, M>,
+    ) -> Result<(M::Carry, Self)> {
         let entrance = carry.map(|carry| carry.map(&mut Untrack));
         let mut carry = entrance.clone();
-        let ((), results) = around.first(|around| {
-            for segment in segments.clone() {
-                let entrance = carry.take();
-                carry = Some(around.forward(segment, || untracked.forward_segment(segment, entrance, batch)));
-            }
+        let (ran, results) = around.first(|around| {
+            segments.clone().try_for_each(|segment| {
+                let (entrance, model) = (carry.take(), around.model(segment, false)?);
+                carry = Some(around.forward(segment, || model.forward_segment(segment, entrance, batch)));
+                Ok(())
+            })
         });
-        (carry.expect("a run has at least one segment"), Self { segments, entrance, left: Left::Results(results) })
+        ran.map(|()| {
+            let exit = carry.expect("a run has at least one segment");
+            (exit, Self { segments, entrance, left: Left::Results(results) })
+        })
     }
 
     /// Returns the gradients of what entered.
-    fn backward<M: Segmented<Carry = C>>(
-        self,
-        model: &M,
-        batch: &M::Batch,
-        start: Start,
-        around: &mut impl Around,
-    ) -> Result<CarryGradients> {
+    fn backward(self, batch: &M::Batch, start: Start, around: &mut impl Around<'a, M>) -> Result<CarryGradients> {
         let Self { segments, entrance, left } = self;
-        let seed = match left {
-            Left::Graph(seed) => seed,
+        let (model, seed) = match left {
+            Left::Graph(model, seed) => (model, seed),
             Left::Results(results) => {
-                let runs = Runs { model, untracked: None, again: &[] };
-                let (_, tape) =
-                    around.again(results, |around| Tape::forward(&runs, batch, segments, entrance, around))?;
-                return tape.backward(model, batch, start, around);
+                let (_, tape) = around.again(results, |around| Tape::forward(&[], batch, segments, entrance, around))??;
+                return tape.backward(batch, start, around);
             }
         };
         let root = match start {
@@ -184,11 +182,11 @@ impl<C: Carry> Piece<C> {
         let gradients = around.backward(segments.start, || root.map(|root| root.backward()));
         let Some(mut gradients) = gradients else {
             // Nothing in this segment, nor before it, asks for a gradient.
-            around.gradients(segments.start, None)?;
+            around.gradients(segments.start, model, None)?;
             return Ok(CarryGradients::new());
         };
         let found = entrance.map_or_else(CarryGradients::new, |carry| collect(carry, None::<&M>, &mut gradients));
-        around.gradients(segments.start, Some(gradients))?;
+        around.gradients(segments.start, model, Some(gradients))?;
         Ok(found)
     }
 }

@@ -11,6 +11,8 @@ use burn::tensor::DType;
 
 use super::{ParamRecord, fuse};
 use crate::cluster::Axis;
+use crate::config::ZeroLevel;
+use crate::pipeline::Stages;
 
 /// Gradients that travel as one flat tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,29 +29,77 @@ pub struct Bucket {
     pub after_segment: usize,
     /// Elements of all members together, on the rank that holds the most: the same on every rank, so that all pack alike.
     pub numel: usize,
+    /// The elements of its flat tensor that each rank of the axis keeps, one rank's after the other's; none where every
+    /// rank keeps all.
+    pub shards: Vec<usize>,
+}
+
+/// What else decides which gradients share a bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Packing<'a> {
+    /// The limit of the number of buckets.
+    pub max_splits: usize,
+    /// What is sharded.
+    pub level: ZeroLevel,
+    /// Which stage runs which segments.
+    pub stages: &'a Stages,
+}
+
+impl Packing<'_> {
+    /// What only parameters share that may travel together: under v2, whose buckets travel in every micro-batch, the part of
+    /// the pipeline; under v3, whose buckets are what is gathered, the segments that use them.
+    fn room(&self, record: &ParamRecord) -> Vec<usize> {
+        let holds = |part: &Range<usize>| part.contains(&record.first_segment());
+        match self.level {
+            ZeroLevel::V3 => record.segments.clone(),
+            ZeroLevel::V2 => self.stages.parts().iter().position(holds).into_iter().collect(),
+            ZeroLevel::V1 | ZeroLevel::V0 | ZeroLevel::Off => Vec::new(),
+        }
+    }
 }
 
 /// Packs the gradients of the trainable parameters that this stage alone holds into at most `max_splits` buckets, and one for each that is sparse.
 ///
 /// A bucket never mixes axes or element types, so there are never fewer buckets than pairs of them; `max_splits` = 1
-/// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour.
-pub fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
+/// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour. Under
+/// ZeRO v2 a bucket is of one part of the pipeline, too, and under v3 there is one for each pair and segment.
+pub fn pack(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
     let is_own = |record: &ParamRecord| record.trainable && record.held && !record.is_tied_over_stages();
     let trained = (0..records.len()).filter(|index| is_own(&records[*index]));
-    let (alone, mut order): (Vec<usize>, Vec<usize>) = trained.partition(|index| records[*index].sparse);
-    // Stable: inside one segment the order of the module.
-    order.sort_by_key(|index| Reverse(records[*index].first_segment()));
-    let key = |record: &ParamRecord| (record.reduced_over(), record.dtype.name());
-    let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
-    let tensors: Vec<_> = order.iter().map(|index| (key(&records[*index]), bytes(&records[*index]))).collect();
-    let members = |bucket: Vec<usize>| bucket.into_iter().map(|place| order[place]).collect();
-    let mut buckets: Vec<Bucket> =
-        fuse(&tensors, max_splits).into_iter().map(|bucket| Bucket::new(members(bucket), records)).collect();
-    merge_down_to(max_splits, &mut buckets);
+    let (alone, order): (Vec<usize>, Vec<usize>) = trained.partition(|index| records[*index].sparse);
+    let mut buckets = fill(records, order, packing);
     buckets.extend(alone.into_iter().map(|index| Bucket { sparse: true, ..Bucket::new(vec![index], records) }));
     // What is sparse comes last: before it starts, ranks wait for each other's counts.
     buckets.sort_by_key(|bucket| (Reverse(bucket.after_segment), bucket.sparse, bucket.members[0]));
     buckets
+}
+
+/// Packs the parameters that are gathered and have no gradient, as [`pack`] those that have one.
+pub(crate) fn pack_frozen(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
+    let is_frozen = |record: &ParamRecord| record.parked && !record.trainable;
+    fill(records, (0..records.len()).filter(|index| is_frozen(&records[*index])).collect(), packing)
+}
+
+/// Fills buckets with these records.
+fn fill(records: &[ParamRecord], mut order: Vec<usize>, packing: Packing<'_>) -> Vec<Bucket> {
+    // Stable: inside one segment the order of the module.
+    order.sort_by_key(|index| Reverse(records[*index].first_segment()));
+    let rooms: Vec<Vec<usize>> = order.iter().map(|index| packing.room(&records[*index])).collect();
+    let room = |place: usize| rooms.iter().position(|room| *room == rooms[place]);
+    let key = |place: usize, record: &ParamRecord| (record.reduced_over(), record.dtype.name(), room(place));
+    let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
+    let tensor = |(place, index): (usize, &usize)| (key(place, &records[*index]), bytes(&records[*index]));
+    let tensors: Vec<_> = order.iter().enumerate().map(tensor).collect();
+    let max_splits = if packing.level == ZeroLevel::V3 { 1 } else { packing.max_splits };
+    let filled = fuse(&tensors, max_splits).into_iter();
+    let mut buckets: Vec<(Option<usize>, Bucket)> = filled
+        .map(|places| {
+            let members = places.iter().map(|place| order[*place]).collect();
+            (room(places[0]), Bucket::new(members, records))
+        })
+        .collect();
+    merge_down_to(max_splits, &mut buckets);
+    buckets.into_iter().map(|(_, bucket)| bucket).collect()
 }
 
 /// Packs the gradients of the trainable parameters that this stage holds together with others: one bucket for the same
@@ -84,7 +134,13 @@ impl Bucket {
         let of = |member: &usize| &records[*member];
         let after_segment = members.iter().map(of).map(ParamRecord::first_segment).min().unwrap_or(0);
         let numel = members.iter().map(of).map(ParamRecord::largest_numel).sum();
-        Self { members, axis, dtype, sparse: false, after_segment, numel }
+        Self { members, axis, dtype, sparse: false, after_segment, numel, shards: Vec::new() }
+    }
+
+    /// The range of a rank's elements in the flat tensor; all, where every rank keeps all.
+    pub fn shard(&self, rank: usize) -> Range<usize> {
+        let start = self.shards[..rank.min(self.shards.len())].iter().sum();
+        start..self.shards.get(rank).map_or(usize::MAX, |len| start + len)
     }
 
     /// Whether the two may travel together.
@@ -93,17 +149,19 @@ impl Bucket {
     }
 }
 
-/// Merges the lightest pair of neighbours of one axis and element type until there are few enough.
-fn merge_down_to(max_splits: usize, buckets: &mut Vec<Bucket>) {
+/// Merges the lightest pair of neighbours of one axis, element type and room until there are few enough.
+fn merge_down_to(max_splits: usize, buckets: &mut Vec<(Option<usize>, Bucket)>) {
     while buckets.len() > max_splits {
-        let next = |first: usize| (first + 1..buckets.len()).find(|second| buckets[first].matches(&buckets[*second]));
+        let matches = |(room, first): &(_, Bucket), (other, second): &(_, Bucket)| room == other && first.matches(second);
+        let next = |first: usize| (first + 1..buckets.len()).find(|second| matches(&buckets[first], &buckets[*second]));
         let pairs = (0..buckets.len()).filter_map(|first| next(first).map(|second| (first, second)));
-        let weight = |pair: &(usize, usize)| buckets[pair.0].numel + buckets[pair.1].numel;
+        let weight = |pair: &(usize, usize)| buckets[pair.0].1.numel + buckets[pair.1].1.numel;
         let Some((first, second)) = pairs.min_by_key(weight) else { return };
-        let merged = buckets.remove(second);
-        buckets[first].members.extend(merged.members);
-        buckets[first].numel += merged.numel;
-        buckets[first].after_segment = buckets[first].after_segment.min(merged.after_segment);
+        let (_, merged) = buckets.remove(second);
+        let bucket = &mut buckets[first].1;
+        bucket.members.extend(merged.members);
+        bucket.numel += merged.numel;
+        bucket.after_segment = bucket.after_segment.min(merged.after_segment);
     }
 }
 
@@ -114,12 +172,12 @@ pub(crate) fn ready(buckets: &[Bucket], started: usize, segment: usize) -> Range
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::plan::{Cut, Origin};
     use burn::module::ParamId;
 
-    fn record(segment: usize, numel: usize, expert: bool) -> ParamRecord {
+    pub(in crate::plan) fn record(segment: usize, numel: usize, expert: bool) -> ParamRecord {
         let cut = Cut { axis: Axis::Expert, dim: 0, parts: 1, range: 0..numel };
         ParamRecord {
             name: format!("segment{segment}"),
@@ -137,7 +195,13 @@ mod tests {
             table: false,
             sparse: false,
             counted: true,
+            parked: false,
+            shard: None,
         }
+    }
+
+    fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
+        super::pack(records, Packing { max_splits, level: ZeroLevel::Off, stages: &Stages::one(24) })
     }
 
     fn members(buckets: &[Bucket]) -> Vec<Vec<usize>> {
@@ -183,6 +247,26 @@ mod tests {
         let buckets = pack(&records, 1);
         assert_eq!(members(&buckets), [vec![2, 0], vec![1]]);
         assert_eq!(buckets.iter().map(|bucket| bucket.sparse).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn what_is_gathered_is_of_the_same_segments() {
+        let tied = ParamRecord { segments: vec![0, 2], ..record(0, 10, false) };
+        let frozen = ParamRecord { parked: true, trainable: false, ..record(1, 10, false) };
+        let records = [record(0, 10, false), tied, record(0, 10, true), frozen, record(1, 10, false), record(0, 5, false)];
+        let stages = Stages::one(3);
+        let packing = Packing { max_splits: 1, level: ZeroLevel::V3, stages: &stages };
+        assert_eq!(members(&super::pack(&records, packing)), [vec![4], vec![0, 5], vec![1], vec![2]]);
+        assert_eq!(members(&pack_frozen(&records, packing)), [[3]]);
+    }
+
+    #[test]
+    fn what_travels_in_every_micro_batch_is_of_one_part() {
+        let records: Vec<_> = (0..6).map(|segment| record(segment, 10, false)).collect();
+        let stages = Stages::new(vec![0..2, 2..3, 3..5, 5..6], 2);
+        let packing = Packing { max_splits: 1, level: ZeroLevel::V2, stages: &stages };
+        assert_eq!(members(&super::pack(&records, packing)), [vec![5], vec![4, 3], vec![2], vec![1, 0]]);
+        assert_eq!(members(&super::pack(&records, Packing { level: ZeroLevel::V1, ..packing })), [[5, 4, 3, 2, 1, 0]]);
     }
 
     #[test]

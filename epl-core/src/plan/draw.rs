@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
-use super::{Origin, ParamRecord};
+use super::park::{Parked, Parking};
+use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -19,18 +20,21 @@ use crate::place::stable_hash;
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier.
-pub(crate) fn draw<M: Module>(model: M, records: &[ParamRecord], context: &Context) -> Result<M> {
+/// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier. What is parked is
+/// parked as soon as it has its values, one parameter at a time.
+pub(crate) fn draw<M: Module>(model: M, plan: &Plan, context: &Context, device: &Device) -> Result<(M, Parked)> {
+    let records = &plan.records;
     agree(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
     context.world().barrier()?;
-    let by_name = records.iter().map(|record| (record.name.as_str(), record)).collect();
-    let mut drawer = Drawer { context, by_name, path: Vec::new(), error: None };
+    let by_name = records.iter().enumerate().map(|(number, record)| (record.name.as_str(), (number, record))).collect();
+    let mut drawer = Drawer { context, by_name, path: Vec::new(), parking: Parking::new(records), error: None };
     let model = model.map(&mut drawer);
     if let Some(error) = drawer.error {
         return Err(error);
     }
+    let parked = drawer.parking.finish(plan, device);
     context.world().barrier()?;
-    Ok(model)
+    Ok((model, parked))
 }
 
 /// Whether something holds for each parameter, as all ranks that hold it say. Collective.
@@ -84,7 +88,7 @@ fn released<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
     Param::initialized(param.id, Tensor::empty([0; D], &param.lazy_device()))
 }
 
-/// Gives every parameter the identifier of its record.
+/// Gives every parameter of a model, in which none is parked, the identifier of its record.
 pub(crate) fn adopt<M: Module>(model: M, records: &[ParamRecord]) -> Result<M> {
     let mut adopter = Adopter { records: records.iter(), error: None };
     let model = model.map(&mut adopter);
@@ -124,8 +128,10 @@ impl ModuleMapper for Adopter<'_> {
 
 struct Drawer<'a> {
     context: &'a Context,
-    by_name: HashMap<&'a str, &'a ParamRecord>,
+    /// With their numbers.
+    by_name: HashMap<&'a str, (usize, &'a ParamRecord)>,
     path: Vec<String>,
+    parking: Parking<'a>,
     error: Option<Error>,
 }
 
@@ -170,7 +176,7 @@ impl ModuleMapper for Drawer<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
-        let Some(record) = self.by_name.get(name.as_str()).copied() else { return param };
+        let Some((number, record)) = self.by_name.get(name.as_str()).copied() else { return param };
         if self.error.is_some() {
             return param;
         }
@@ -191,6 +197,6 @@ impl ModuleMapper for Drawer<'_> {
             },
         };
         param.id = record.id;
-        param
+        self.parking.take(number, param)
     }
 }

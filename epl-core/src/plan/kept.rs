@@ -6,7 +6,7 @@ use epl_comm::ThreadMemory;
 
 use super::ParamRecord;
 use super::stages::{costs, kinds};
-use crate::config::{CheckpointType, Config};
+use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::pipeline::Stages;
 use crate::recompute::{SegmentMemory, epl_auto};
@@ -33,6 +33,9 @@ pub(crate) fn runs(
             said.end_taskgraph, said.check_gradients
         )));
     }
+    if config.zero.level == ZeroLevel::V3 {
+        return each(stages, segments, config);
+    }
     if said.budget.is_some() {
         check_budget(stages, config)?;
         return Ok(Vec::new());
@@ -56,6 +59,25 @@ pub(crate) fn runs(
             config.gradient_checkpoint.r#type
         ))),
     }
+}
+
+/// Every segment by itself, as ZeRO v3 gathers the parameters of one at a time: a graph would keep them.
+fn each(stages: &Stages, segments: usize, config: &Config) -> Result<Vec<Range<usize>>> {
+    if config.gradient_checkpoint.r#type != CheckpointType::Off {
+        return Err(Error::invalid(format!(
+            "gradient_checkpoint.type = {} chooses what is run again, and zero.level = v3 runs every segment again, as it \
+             gathers the parameters of one at a time; leave gradient_checkpoint.type out, or set zero.level = v2",
+            config.gradient_checkpoint.r#type
+        )));
+    }
+    if segments == 1 {
+        return Err(Error::invalid(
+            "zero.level = v3 gathers the parameters of one segment at a time, and the model is 1 segment; cut it into a \
+             `Chain`, or set zero.level = v2",
+        ));
+    }
+    let last = segments - 1;
+    Ok(stages.parts().iter().flat_map(|part| part.start..part.end.min(last)).map(|segment| segment..segment + 1).collect())
 }
 
 /// Whether the first step can choose what is run again.

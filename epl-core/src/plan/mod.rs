@@ -3,20 +3,24 @@
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
+//! - `shards`: who keeps which elements of a bucket, under ZeRO.
 //! - `owners`: to whom a segment belongs.
 //! - `layers`: layers by number, as LiBai has them.
 //! - `stages`: which stage runs which segments.
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
+//! - `park`: parameters that lie in shards between their uses.
 //! - `draw`: the initialisation phase.
 //! - `display`: the printed plan.
 
 mod fuse;
 pub mod bucket;
 mod display;
-pub(crate) mod draw;
 pub mod record;
+mod shards;
+pub(crate) mod park;
+pub(crate) mod draw;
 mod owners;
 mod layers;
 pub(crate) mod stages;
@@ -24,17 +28,18 @@ mod order;
 pub(crate) mod kept;
 pub(crate) mod survey;
 
-pub use bucket::{Bucket, pack};
+pub use bucket::{Bucket, Packing, pack};
 pub use draw::with_values;
 pub use fuse::fuse;
 pub use order::Order;
-pub use record::{Cut, Origin, ParamRecord};
+pub use record::{Cut, Origin, ParamRecord, Shard};
 
 use std::ops::Range;
 
 use burn::module::Module;
 
-use crate::cluster::{Coordinate, Mesh};
+use crate::cluster::{Axis, Coordinate, Mesh};
+use crate::config::ZeroLevel;
 use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -65,10 +70,14 @@ pub struct Plan {
     pub recompute_budget: Option<u64>,
     /// One record per parameter, in the order in which the module lists them.
     pub records: Vec<ParamRecord>,
+    /// What is sharded over the replicas.
+    pub zero: ZeroLevel,
     /// The reductions of a step, in the order in which they start.
     pub buckets: Vec<Bucket>,
     /// Those of gradients that are first summed over the stages that share a parameter, at the end of the step.
     pub tied: Vec<Bucket>,
+    /// What is gathered as the buckets are, and has no gradient.
+    pub frozen: Vec<Bucket>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
@@ -86,9 +95,67 @@ impl Plan {
         survey::mark_frozen(model, &mut self.records);
         let frozen = draw::agree(&self.records, context, "is frozen", |record| !record.trainable)?;
         self.records.iter_mut().zip(frozen).for_each(|(record, frozen)| record.trainable = !frozen);
-        self.buckets = pack(&self.records, self.max_splits);
-        self.tied = bucket::pack_tied(&self.records);
+        self.pack(context, true);
         Ok(())
+    }
+
+    /// Packs the buckets and divides them over the replicas. Parameters are cut anywhere for an optimizer that is
+    /// `element_wise`; for another one each goes to an owner.
+    pub(crate) fn pack(&mut self, context: &Context, element_wise: bool) {
+        let (parks, bridged) = (self.parks(), self.mesh.is_bridged());
+        for record in &mut self.records {
+            // Small ones that have no gradient, such as running statistics, stay.
+            let is_large = record.trainable || record.global_shape.len() > 1;
+            record.parked = parks && record.held && is_large && !(bridged && record.is_tied_over_stages());
+        }
+        let packing = Packing { max_splits: self.max_splits, level: self.zero, stages: &self.stages };
+        self.buckets = pack(&self.records, packing);
+        self.frozen = bucket::pack_frozen(&self.records, packing);
+        self.tied = bucket::pack_tied(&self.records);
+        self.divide(context, element_wise);
+    }
+
+    /// Divides the buckets, where something is sharded.
+    fn divide(&mut self, context: &Context, element_wise: bool) {
+        self.records.iter_mut().for_each(|record| record.divide(None, &self.coordinate));
+        // What stages of different widths share is summed over all ranks that hold it, of which none is alike.
+        let tied = self.tied.iter_mut().filter(|_| !self.mesh.is_bridged());
+        let mut trained: Vec<&mut Bucket> = self.buckets.iter_mut().chain(tied).collect();
+        for axis in [Axis::Data, Axis::ExpertData] {
+            let ranks = context.axis(axis).size();
+            if self.zero == ZeroLevel::Off || (ranks == 1 && self.zero != ZeroLevel::V3) {
+                continue;
+            }
+            let frozen = self.frozen.iter_mut().filter(|bucket| bucket.axis == axis);
+            frozen.for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks));
+            let mut trained: Vec<&mut Bucket> =
+                trained.iter_mut().filter(|bucket| bucket.axis == axis).map(|bucket| &mut **bucket).collect();
+            match element_wise {
+                true => trained.iter_mut().for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks)),
+                false => shards::give_to_owners(&mut trained, &self.records, ranks),
+            }
+        }
+        let cut = self.buckets.iter().chain(&self.tied).chain(&self.frozen).filter(|bucket| !bucket.shards.is_empty());
+        let shards: Vec<_> =
+            cut.flat_map(|bucket| shards::shards_of(bucket, &self.records, self.coordinate.along(bucket.axis))).collect();
+        for (member, shard) in shards {
+            self.records[member].divide(Some(shard), &self.coordinate);
+        }
+    }
+
+    /// Whether parameters lie in shards between their uses.
+    pub(crate) fn parks(&self) -> bool {
+        self.zero == ZeroLevel::V3
+    }
+
+    /// Whether the parameters of a unit do.
+    pub(crate) fn is_parked(&self, unit: &Bucket) -> bool {
+        unit.members.iter().all(|member| self.records[*member].parked)
+    }
+
+    /// What is gathered as one, where parameters are parked.
+    pub(crate) fn units(&self) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter().chain(&self.tied).chain(&self.frozen)
     }
 
     /// This rank's stage.

@@ -22,6 +22,16 @@ pub struct Cut {
     pub range: Range<usize>,
 }
 
+/// How a parameter is divided over the ranks that hold equal copies of it: [`Bucket::shards`](super::Bucket::shards), of
+/// one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The elements of the flattened slice that each rank of the axis it is reduced over keeps, one after the other.
+    pub sizes: Vec<usize>,
+    /// Those that this rank keeps.
+    pub range: Range<usize>,
+}
+
 /// Where the first values of a parameter come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -62,8 +72,12 @@ pub struct ParamRecord {
     pub table: bool,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
-    /// Whether this rank counts its elements in sums over all parameters, such as the norm.
+    /// Whether this rank counts its elements, or those of its shard, in sums over all parameters, such as the norm.
     pub counted: bool,
+    /// Whether it lies in shards between its uses, and is gathered for a segment that uses it.
+    pub parked: bool,
+    /// The elements whose state this rank keeps, and which it updates; none: it updates all, as every rank that holds it.
+    pub shard: Option<Shard>,
 }
 
 impl ParamRecord {
@@ -74,9 +88,18 @@ impl ParamRecord {
         shape
     }
 
-    /// The shape of what lies in this rank's model: nothing where another stage holds it.
+    /// The shape of what lies in this rank's model: nothing where another stage holds it, or it lies in shards.
     pub fn own_shape(&self) -> Vec<usize> {
-        if self.held { self.shape() } else { vec![0; self.global_shape.len()] }
+        if self.held && !self.parked { self.shape() } else { vec![0; self.global_shape.len()] }
+    }
+
+    /// Whether a tensor of the optimizer's state with this shape has an element for each that this rank updates.
+    pub(crate) fn updates(&self, shape: &[usize]) -> bool {
+        let whole = shape == self.shape();
+        match &self.shard {
+            Some(shard) => shape == [shard.range.len()] || (whole && shard.range.len() == self.numel()),
+            None => whole,
+        }
     }
 
     /// The range of every dim that this rank holds.
@@ -131,8 +154,17 @@ impl ParamRecord {
     pub(crate) fn place(&mut self, stages: &Stages, coordinate: &Coordinate) {
         self.stages = stages.of_segments(&self.segments);
         self.held = self.stages.contains(&coordinate.pipeline);
+        self.divide(None, coordinate);
+    }
+
+    /// Divides it over the ranks that it is reduced over, or not.
+    pub(crate) fn divide(&mut self, shard: Option<Shard>, coordinate: &Coordinate) {
         let is_first = self.stages.first() == Some(&coordinate.pipeline);
-        self.counted = is_first && is_counted(&self.replicated_over(), coordinate);
+        // A shard is on one rank only.
+        let copied = |axis: &Axis| shard.is_none() || *axis != self.reduced_over();
+        let axes: Vec<Axis> = self.replicated_over().into_iter().filter(copied).collect();
+        self.counted = is_first && is_counted(&axes, coordinate);
+        self.shard = shard;
     }
 
     /// The first segment that uses it: after this one's backward its gradient is final.

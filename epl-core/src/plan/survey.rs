@@ -186,8 +186,7 @@ impl Surveyor<'_> {
             global_shape,
             cuts,
             dtype,
-            // A lazy parameter does not say; see `mark_frozen`.
-            trainable: true,
+            trainable: is_trainable(param),
             origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
             segments: Vec::new(),
             stages: Vec::new(),
@@ -197,6 +196,8 @@ impl Surveyor<'_> {
             table,
             sparse: table,
             counted: false,
+            parked: false,
+            shard: None,
         };
         if record.shape() != held {
             return Err(Error::Parameter {
@@ -251,6 +252,17 @@ impl ModuleVisitor for Surveyor<'_> {
     }
 
     fn visit_flag(&mut self, _flag: &Param<Flag>) {}
+}
+
+/// Whether a parameter asks for a gradient; it need not be drawn. Of a lazy one only what is loaded into it tells.
+fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    match param.is_initialized() {
+        true => param.base().is_require_grad(),
+        false => {
+            let nothing = Tensor::empty([0; D], &param.lazy_device());
+            param.clone().transform_for_load(nothing, param.id).base().is_require_grad()
+        }
+    }
 }
 
 /// Marks the parameters that ask for no gradient, once they are drawn.

@@ -1,0 +1,149 @@
+//! The model, as the segments of a step see it.
+//!
+//! ```text
+//! this thread      [segment 0   ][segment 1   ][segment 2   ]
+//! gathers      [0]     [1]           [2]
+//! ```
+//!
+//! Where parameters are parked, those of a segment are gathered for it, those of the next one while it runs. They are
+//! freed when the last one that sees them is done.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
+
+use burn::tensor::Tensor;
+use epl_comm::Pending;
+
+use super::Engine;
+use crate::error::Result;
+use crate::plan::park::{fill, members};
+use crate::segment::Segmented;
+
+/// The model, with at least the parameters of one segment.
+pub(crate) enum Seen<'a, M> {
+    All(&'a M),
+    /// Shared by all that see the same segment at the same time.
+    Some(Rc<M>),
+}
+
+impl<M> Deref for Seen<'_, M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        match self {
+            Self::All(model) => model,
+            Self::Some(model) => model,
+        }
+    }
+}
+
+/// A segment, and whether its parameters ask for gradients.
+pub(super) type Look = (usize, bool);
+
+/// The parameters during a step, or during an evaluation.
+pub(super) struct Parameters<'a, M: Segmented> {
+    engine: &'a Engine<M>,
+    model: &'a M,
+    /// The same without a parameter that asks for a gradient, where segments are recomputed.
+    untracked: Option<Rc<M>>,
+    /// What will be asked for, in this order.
+    next: VecDeque<Look>,
+    /// By the number of the unit.
+    coming: HashMap<usize, Coming>,
+    seen: HashMap<Look, Weak<M>>,
+}
+
+/// A unit that is gathered.
+enum Coming {
+    /// This rank has no replica.
+    Here(Tensor<1>),
+    Pending(Box<Pending<Tensor<1>>>),
+}
+
+impl<'a, M: Segmented> Parameters<'a, M> {
+    /// Those of `model`, which is the engine's. `next` are the segments that will be asked for.
+    pub fn new(engine: &'a Engine<M>, model: &'a M, next: impl IntoIterator<Item = Look>) -> Self {
+        let parks = engine.plan.parks();
+        let next: VecDeque<Look> = next.into_iter().filter(|_| parks).collect();
+        Self { engine, model, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
+    }
+
+    /// The model for a segment, whose parameters ask for gradients if `tracked` and they do. Collective where parameters
+    /// are parked.
+    pub fn segment(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
+        if !self.engine.plan.parks() {
+            return Ok(match tracked {
+                true => Seen::All(self.model),
+                false => {
+                    Seen::Some(self.untracked.get_or_insert_with(|| Rc::new(self.model.clone().no_grad())).clone())
+                }
+            });
+        }
+        let look = (segment, tracked);
+        if self.next.front() == Some(&look) {
+            self.next.pop_front();
+        }
+        let model = match self.seen(look) {
+            Some(model) => model,
+            None => self.gathered(look)?,
+        };
+        Ok(Seen::Some(model))
+    }
+
+    fn seen(&self, look: Look) -> Option<Rc<M>> {
+        self.seen.get(&look).and_then(Weak::upgrade)
+    }
+
+    fn gathered(&mut self, look: Look) -> Result<Rc<M>> {
+        self.ask(look.0)?;
+        if let Some((next, _)) = self.next.front().copied().filter(|next| self.seen(*next).is_none()) {
+            self.ask(next)?;
+        }
+        let plan = &self.engine.plan;
+        let mut values: HashMap<usize, Tensor<1>> = HashMap::new();
+        for (number, unit) in plan.units().enumerate() {
+            if !self.is_of(number, look.0) {
+                continue;
+            }
+            let flat = match self.coming.remove(&number) {
+                Some(Coming::Here(flat)) => flat,
+                Some(Coming::Pending(pending)) => pending.wait()?,
+                None => continue,
+            };
+            let uses = |(member, _): &(usize, Tensor<1>)| plan.records[*member].segments.contains(&look.0);
+            values.extend(members(unit, &plan.records, flat).filter(uses));
+        }
+        let model = fill(self.model.clone(), &plan.records, look.1, |number| values.remove(&number));
+        let model = Rc::new(model);
+        self.seen.insert(look, Rc::downgrade(&model));
+        Ok(model)
+    }
+
+    /// Whether a unit has a parked parameter that a segment uses.
+    fn is_of(&self, unit: usize, segment: usize) -> bool {
+        let plan = &self.engine.plan;
+        let uses = |member: &usize| plan.records[*member].parked && plan.records[*member].segments.contains(&segment);
+        plan.units().nth(unit).is_some_and(|unit| unit.members.iter().any(uses))
+    }
+
+    /// Starts to gather what a segment needs.
+    fn ask(&mut self, segment: usize) -> Result<()> {
+        let Engine { plan, lanes, parked, context, .. } = self.engine;
+        for (number, (unit, chunk)) in plan.units().zip(&parked.0).enumerate() {
+            if !self.is_of(number, segment) || self.coming.contains_key(&number) {
+                continue;
+            }
+            let group = lanes.gathers(unit.axis);
+            let coming = match group.size() {
+                1 => Coming::Here(chunk.clone()),
+                // What is run again needs its parameters again.
+                _ => Coming::Pending(Box::new(
+                    context.world().apart(|| group.start_all_gather_uneven(chunk.clone(), 0, &unit.shards))?,
+                )),
+            };
+            self.coming.insert(number, coming);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! The update: Burn's optimizer on what this rank keeps the state of, in groups; what it updated goes to the replicas.
+//!
+//! ```text
+//!                    shards of this rank
+//! gradients    [ a ┆ b b ┆ c ]
+//! parameters   [ a ┆ b b ┆ c ]  ──▶ Burn's optimizer ──▶ [ a ┆ b b ┆ c ] ──▶ all replicas, or parked
+//! ```
+//!
+//! An element-wise optimizer gets a module of flat shards. One that looks at whole tensors gets the model, with gradients
+//! for the parameters that this rank owns, and none for the others. One bucket is updated while the one before travels.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use epl_comm::Pending;
+
+use super::Engine;
+use super::gradients::GradientStore;
+use crate::cluster::Axis;
+use crate::error::Result;
+use crate::plan::ParamRecord;
+use crate::plan::park::{chunk, fill, members, own_shards};
+use crate::segment::Segmented;
+
+/// Flat shards of some parameters, as a module that an optimizer updates.
+#[derive(Module, Debug)]
+struct Shards {
+    shards: Vec<Param<Tensor<1>>>,
+}
+
+/// A bucket's new parameters, on their way to this rank.
+struct Sent {
+    unit: usize,
+    values: Pending<Tensor<1>>,
+}
+
+impl<M: Segmented> Engine<M> {
+    /// Updates the parameters with the reduced gradients. Collective.
+    pub(super) fn update(&mut self, mut store: GradientStore, rate: f64) -> Result<()> {
+        let _span = self.context.span(|| format!("update {}", self.step));
+        self.update_whole(&mut store, rate);
+        let mut sent: Option<Sent> = None;
+        for unit in 0..self.plan.buckets.len() + self.plan.tied.len() {
+            let Some(new) = self.update_unit(unit, &mut store, rate)? else { continue };
+            if let Some(before) = sent.replace(new) {
+                self.receive(before)?;
+            }
+        }
+        sent.map_or(Ok(()), |last| self.receive(last))
+    }
+
+    /// Updates the parameters of which every rank that holds them updates all.
+    fn update_whole(&mut self, store: &mut GradientStore, rate: f64) {
+        let records = &self.plan.records;
+        let is_whole = |number: &usize| records[*number].shard.is_none() && store.get(records[*number].id).is_some();
+        let whole: Vec<usize> = (0..records.len()).filter(is_whole).collect();
+        let elements: Vec<usize> = whole.iter().map(|number| records[*number].numel()).collect();
+        for group in self.groups(&elements, 0) {
+            let model = self.model.take().expect("the model is only away during an update");
+            let gradients = store.take(whole[group].iter().map(|number| self.plan.records[*number].id));
+            let gradients = gradients.into_params(&model);
+            self.model = Some(self.optimizer.step(rate, model, gradients));
+        }
+    }
+
+    /// Updates this rank's shards of a bucket, if it is cut; parks them, or starts to send them.
+    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, rate: f64) -> Result<Option<Sent>> {
+        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number").clone();
+        if bucket.shards.is_empty() {
+            return Ok(None);
+        }
+        let mut updated = self.own_shards(unit);
+        let elements: Vec<usize> = updated.iter().map(|(_, shard)| shard.dims()[0]).collect();
+        let before = self.plan.units().take(unit).map(|unit| unit.shard(self.rank_along(unit.axis)).len()).sum();
+        for group in self.groups(&elements, before) {
+            match self.element_wise {
+                true => self.update_shards(&mut updated[group], store, rate),
+                false => self.update_owned(&mut updated[group], store, rate),
+            }
+        }
+        let shards = updated.into_iter().map(|(_, shard)| shard).collect();
+        let device = self.device.clone().without_autodiff();
+        let chunk = chunk(&bucket, shards, self.rank_along(bucket.axis), &device);
+        if self.plan.is_parked(&bucket) {
+            self.parked.0[unit] = chunk;
+            return Ok(None);
+        }
+        let values = self.lanes.gathers(bucket.axis).start_all_gather_uneven(chunk, 0, &bucket.shards)?;
+        Ok(Some(Sent { unit, values }))
+    }
+
+    /// Puts a bucket's new parameters into the model.
+    fn receive(&mut self, Sent { unit, values }: Sent) -> Result<()> {
+        let flat = values.wait()?;
+        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number");
+        let mut values: HashMap<usize, Tensor<1>> = members(bucket, &self.plan.records, flat).collect();
+        let model = self.model.take().expect("the model is only away during an update");
+        self.model = Some(fill(model, &self.plan.records, true, |number| values.remove(&number)));
+        Ok(())
+    }
+
+    /// This rank's shards of a bucket's members, with the numbers of their records.
+    fn own_shards(&self, unit: usize) -> Vec<(usize, Tensor<1>)> {
+        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number");
+        if self.plan.is_parked(bucket) {
+            return own_shards(bucket, &self.plan.records, &self.parked.0[unit]).collect();
+        }
+        let shard = |number: usize| self.plan.records[number].shard.as_ref().map_or(0..0, |shard| shard.range.clone());
+        let mut whole = read(self.model(), &bucket.members);
+        let cut = |number: &usize| Some((*number, whole.remove(number)?.slice([shard(*number)])));
+        bucket.members.iter().filter_map(cut).collect()
+    }
+
+    /// An element-wise update of flat shards.
+    fn update_shards(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
+        let mut gradients = GradientsParams::new();
+        let mut shards = Vec::new();
+        for (number, shard) in values.iter().filter(|(_, shard)| shard.dims()[0] > 0) {
+            let id = self.plan.records[*number].id;
+            if let Some(gradient) = store.remove(id) {
+                gradients.register(id, gradient);
+            }
+            shards.push(Param::initialized(id, Tensor::from_inner(shard.clone())));
+        }
+        let updated = self.optimizer.step(rate, Shards { shards }, gradients).shards;
+        let held = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
+        held.zip(updated).for_each(|((_, shard), updated)| *shard = updated.into_value().inner());
+    }
+
+    /// An update of whole parameters that this rank owns; of the others it has nothing.
+    fn update_owned(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
+        let mut owned: HashMap<usize, Tensor<1>> =
+            values.iter().filter(|(_, shard)| shard.dims()[0] > 0).cloned().collect();
+        let numbers: Vec<usize> = owned.keys().copied().collect();
+        let gradients = store.take(numbers.iter().map(|number| self.plan.records[*number].id));
+        let model = fill(self.model().clone(), &self.plan.records, true, |number| owned.remove(&number));
+        let gradients = gradients.into_params(&model);
+        let mut updated = read(&self.optimizer.step(rate, model, gradients), &numbers);
+        for (number, shard) in values {
+            if let Some(updated) = updated.remove(number) {
+                *shard = updated;
+            }
+        }
+    }
+
+    /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
+    /// parts of all elements that this rank updates. `before` are the elements that come before.
+    fn groups(&self, elements: &[usize], before: usize) -> Vec<Range<usize>> {
+        let total: usize = self.plan.records.iter().filter(|record| record.trainable).map(updated_numel).sum();
+        let part = |end: usize| end.saturating_sub(1) * self.settings.num_apply_group / total.max(1);
+        let ends = elements.iter().scan(before, |end, len| {
+            *end += len;
+            Some(part(*end))
+        });
+        let parts: Vec<usize> = ends.collect();
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            match groups.last_mut().filter(|group| parts[group.start] == *part) {
+                Some(group) => group.end = index + 1,
+                None => groups.push(index..index + 1),
+            }
+        }
+        groups
+    }
+
+    fn rank_along(&self, axis: Axis) -> usize {
+        self.plan.coordinate.along(axis)
+    }
+}
+
+/// The elements of a parameter that this rank updates.
+fn updated_numel(record: &ParamRecord) -> usize {
+    match &record.shard {
+        Some(shard) => shard.range.len(),
+        None if record.held => record.numel(),
+        None => 0,
+    }
+}
+
+/// Some parameters of a model, flat, by the numbers of their records.
+fn read<M: Module>(model: &M, numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
+    struct Read<'a> {
+        next: usize,
+        wanted: &'a [usize],
+        found: HashMap<usize, Tensor<1>>,
+    }
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.wanted.contains(&self.next) {
+                let values = param.base().inner();
+                let numel = values.shape().num_elements();
+                self.found.insert(self.next, values.reshape([numel]));
+            }
+            self.next += 1;
+        }
+    }
+    let mut read = Read { next: 0, wanted: numbers, found: HashMap::new() };
+    model.visit(&mut read);
+    read.found
+}
