@@ -10,15 +10,16 @@
 use std::collections::BTreeMap;
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
-use burn::tensor::TensorData;
+use burn::module::{Lora, Module, ModuleMapper, Param};
+use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::{Tensor, TensorData};
 use epl::comm::shard_range;
 use epl::config::{CheckpointType, Config, PipelineStrategy, ZeroLevel};
-use epl::models::t5::{IGNORED, T5Batch, T5Batcher, T5Config, T5MoeConfig};
+use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
 use epl::testing::{config, largest_error};
-use epl::{Engine, EngineSettings, Epl, MicroBatch, StepReport, optim::OptimizerConfig};
+use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport, optim::OptimizerConfig};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -26,7 +27,18 @@ pub struct Case {
     pub model: T5Config,
     pub pairs: Vec<TokenPair>,
     pub clip_norm: Option<f64>,
-    pub adam: bool,
+    pub optimizer: Optimizer,
+    /// Whether only low-rank factors beside frozen parameters are trained.
+    pub lora: bool,
+}
+
+/// What updates the parameters.
+#[derive(Clone, Copy, Debug)]
+pub enum Optimizer {
+    AdamW,
+    /// With momentum.
+    Sgd,
+    Adafactor,
 }
 
 /// The sizes of the mesh, the micro-batches of a step, and how they go through the stages.
@@ -115,14 +127,14 @@ const VOCAB: usize = 37;
 pub fn moe() -> Case {
     let moe =
         T5MoeConfig::new(4).with_encoder_sparse_step(2).with_decoder_sparse_step(2).with_z(0.01).with_jitter(0.05);
-    Case { model: model().with_moe(Some(moe)), pairs: pairs(7), clip_norm: Some(0.5), adam: true }
+    Case { model: model().with_moe(Some(moe)), pairs: pairs(7), clip_norm: Some(0.5), optimizer: Optimizer::AdamW, lora: false }
 }
 
 /// Without experts, with a gated feed-forward and a head of its own.
 pub fn dense() -> Case {
     let feed_forward = epl::models::t5::T5FeedForward::GatedGelu;
     let model = model().with_feed_forward(feed_forward).with_tied_head(false).with_scaled_head(false);
-    Case { model, pairs: pairs(7), clip_norm: None, adam: true }
+    Case { model, pairs: pairs(7), clip_norm: None, optimizer: Optimizer::AdamW, lora: false }
 }
 
 fn model() -> T5Config {
@@ -167,7 +179,27 @@ impl Case {
 
     /// Stochastic gradient descent with momentum instead of AdamW.
     pub fn sgd(self) -> Self {
-        Self { adam: false, ..self }
+        Self { optimizer: Optimizer::Sgd, ..self }
+    }
+
+    /// Adafactor, which looks at whole tensors, instead of AdamW.
+    pub fn adafactor(self) -> Self {
+        Self { optimizer: Optimizer::Adafactor, ..self }
+    }
+
+    /// Trains low-rank factors only.
+    pub fn lora(self) -> Self {
+        Self { lora: true, ..self }
+    }
+
+    /// The model, laid out at a place.
+    fn init(&self, place: &Place) -> T5 {
+        let model = self.model.init(place);
+        match self.lora {
+            false => model,
+            // Burn draws the factors, and with them all parameters, from the generator that the ranks share.
+            true => model.apply_lora(Lora::new(2, 4.0)).map(&mut ByRule(0)),
+        }
     }
 
     /// The later half of the samples has no token that counts: of two replicas, the second has none.
@@ -181,6 +213,20 @@ impl Case {
     pub fn samples(mut self, count: usize) -> Self {
         self.pairs.truncate(count);
         self
+    }
+}
+
+/// Values that depend on nothing but the order of the parameters.
+struct ByRule(usize);
+
+impl ModuleMapper for ByRule {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.0 += 1;
+        let (number, shape) = (self.0, param.shape());
+        let value = |index: usize| ((index * 37 + number * 11) as f64).sin() * 0.3;
+        let values: Vec<f64> = (0..shape.num_elements()).map(value).collect();
+        let device = param.device().without_autodiff();
+        epl::plan::with_values(param, Tensor::from_data(TensorData::new(values, shape), &device))
     }
 }
 
@@ -214,16 +260,17 @@ pub fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> 
 }
 
 pub fn train(case: &Case, layout: Layout) -> Outcome {
-    match case.adam {
-        true => train_with(case, layout, &AdamWConfig::new().with_epsilon(1e-4)),
-        false => train_with(case, layout, &SgdConfig::new().with_momentum(Some(MomentumConfig::new()))),
+    match case.optimizer {
+        Optimizer::AdamW => train_with(case, layout, &AdamWConfig::new().with_epsilon(1e-4)),
+        Optimizer::Sgd => train_with(case, layout, &SgdConfig::new().with_momentum(Some(MomentumConfig::new()))),
+        Optimizer::Adafactor => train_with(case, layout, &AdafactorConfig::new()),
     }
 }
 
 fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer: &O) -> Outcome {
     let outcomes = epl::launch(&layout.config(), |epl| {
         let settings = EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(epl.config()) };
-        let mut engine = Engine::new(epl.build(|place| case.model.init(place))?, optimizer, settings)?;
+        let mut engine = Engine::new(epl.build(|place| case.init(place))?, optimizer, settings)?;
         let (_, gradients) = engine.gradients(micro_batches(&epl, case, 0, layout.accumulation))?;
         let mut reports = Vec::new();
         for step in 0..3 {
