@@ -85,8 +85,8 @@ wrong_arguments! {
     out_of_range: ["--set", "train.clip_norm=-1"] => 1,
         ["train.clip_norm = \"-1\"", "allowed: \"none\" or a number > 0"];
     not_a_setting: ["--set", "train.seed"] => 1, ["`train.seed` (command line) is no setting", "write key=value"];
-    not_yet: ["--set", "zero.level=v1"] => 1,
-        ["zero.level = \"v1\" (command line): not yet", "implemented so far is zero.level = \"\""];
+    not_yet: ["--set", "io.slicing=true"] => 1,
+        ["io.slicing = true (command line): not yet", "implemented so far is io.slicing = false"];
     warm_up_longer_than_schedule: ["--set", "schedule.steps=10", "--set", "schedule.warmup_steps=20"] => 1,
         ["schedule.warmup_steps = 20 exceeds schedule.steps = 10"];
     batch_sizes_disagree:

@@ -103,16 +103,6 @@ parity! {
     v3_adafactor_with_stages:       dense().adafactor(), layout(2, 1, 1, 2).stages(2, 1, PreferBackward).zero(V3);
 }
 
-// Most parameters frozen: they take part in no reduction, and have no state.
-parity! {
-    lora:                           dense().lora(), layout(2, 1, 1, 1);
-    v0_lora:                        dense().lora(), layout(3, 1, 1, 1).zero(V0);
-    v2_lora:                        dense().lora(), layout(2, 1, 1, 4).zero(V2);
-    v3_lora:                        dense().lora(), layout(2, 1, 1, 4).zero(V3);
-    v3_lora_on_3:                   dense().lora(), layout(3, 1, 1, 1).zero(V3);
-    v3_lora_with_stages:            dense().lora(), layout(2, 1, 1, 4).stages(2, 1, PreferBackward).zero(V3);
-}
-
 // Updates in groups.
 parity! {
     updates_in_3_groups:            moe(),   layout(1, 1, 1, 1).apply_groups(3);

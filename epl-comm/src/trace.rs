@@ -209,6 +209,10 @@ impl Transport for Traced {
         self.inner.lanes()
     }
 
+    fn trim(&self) {
+        self.inner.trim();
+    }
+
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         self.inner.sleep(operation, sequence, sleep);
     }

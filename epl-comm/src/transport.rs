@@ -90,6 +90,9 @@ pub trait Transport: Debug + Send + Sync {
         usize::MAX
     }
 
+    /// Gives back memory that is kept for the results of calls to come.
+    fn trim(&self) {}
+
     /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
     ///
     /// A transport that looks for ranks that wait for each other learns of the wait here.

@@ -76,6 +76,11 @@ impl Arena {
         }
     }
 
+    /// Gives back all that nobody uses.
+    pub(super) fn trim(&self) {
+        self.change(|store| store.idle.clear());
+    }
+
     fn give(&self, bytes: Bytes) {
         self.change(|store| store.give(bytes));
     }
@@ -208,6 +213,15 @@ mod tests {
             assert!(kept <= len * 100_000, "{kept}");
         }
         assert_eq!(arena.store().alive, 0);
+    }
+
+    #[test]
+    fn what_is_kept_can_be_given_back() {
+        let arena = Arc::new(Arena::default());
+        let alive = filled(&arena, 1_u8, LEAST);
+        drop(filled(&arena, 2_u8, LEAST));
+        arena.trim();
+        assert!(arena.store().idle.is_empty() && alive[0] == 1);
     }
 
     #[test]

@@ -238,6 +238,10 @@ impl Transport for LocalTransport {
         self.world.lanes()
     }
 
+    fn trim(&self) {
+        self.world.arena().trim();
+    }
+
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         self.world.sleep(self.rank(), self.id(operation, sequence), sleep);
     }

@@ -138,6 +138,11 @@ impl ProcessGroup {
         self.transport().abort(cause);
     }
 
+    /// Gives back memory that is kept for the results of calls to come: see [`Transport::trim`].
+    pub fn trim(&self) {
+        self.transport().trim();
+    }
+
     /// How many calls of this rank may usefully be in flight together.
     pub(crate) fn lanes(&self) -> usize {
         self.transport().lanes()

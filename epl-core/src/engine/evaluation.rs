@@ -88,6 +88,7 @@ impl<M: Segmented> Engine<M> {
             for segment in segments {
                 let _span = self.enter(segment, "evaluate", number);
                 let seen = parameters.segment(segment, true)?;
+                parameters.ahead()?;
                 carry = Some(seen.forward_segment(segment, carry, &micro_batch.batch));
                 last.replace(Some(seen).filter(|_| segment + 1 == self.plan.segments.len()));
             }

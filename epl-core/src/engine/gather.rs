@@ -99,8 +99,8 @@ impl Gatherer<'_> {
                 None => vec![(name(), param.base().inner())],
             },
             Source::Gradients(_) if !record.held && record.trainable => vec![(name(), nothing())],
-            Source::Gradients(store) => match store.get(record.id) {
-                Some(shard) => vec![(name(), self.of_stage(record, shard.clone())?)],
+            Source::Gradients(store) => match store.own(record) {
+                Some(shard) => vec![(name(), self.of_stage(record, shard)?)],
                 None => Vec::new(),
             },
             Source::Optimizer(fields) => self.state(record, fields.get(&record.id), &device)?,

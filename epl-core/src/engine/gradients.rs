@@ -6,14 +6,28 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Shape, Tensor};
 
+use super::meter::{Lease, Meter, bytes};
 use crate::error::{Error, Result};
 use crate::plan::ParamRecord;
 
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
-#[derive(Default)]
-pub(crate) struct GradientStore(HashMap<ParamId, Tensor<1>>);
+pub(crate) struct GradientStore {
+    gradients: HashMap<ParamId, Kept>,
+    meter: Meter,
+}
+
+/// A gradient, counted as long as it is kept.
+struct Kept {
+    gradient: Tensor<1>,
+    _lease: Lease,
+}
 
 impl GradientStore {
+    /// None yet; those that will be kept are counted.
+    pub fn new(meter: &Meter) -> Self {
+        Self { gradients: HashMap::new(), meter: meter.clone() }
+    }
+
     /// Adds the gradients that the backward of `segment` left for the parameters of `model`.
     ///
     /// # Errors
@@ -34,36 +48,48 @@ impl GradientStore {
 
     /// Adds a flat gradient.
     pub fn add(&mut self, id: ParamId, gradient: Tensor<1>) {
-        let sum = match self.0.remove(&id) {
+        let sum = match self.remove(id) {
             Some(other) => other + gradient,
             None => gradient,
         };
-        self.0.insert(id, sum);
+        self.insert(id, sum);
     }
 
     /// Puts a gradient in.
     pub fn insert(&mut self, id: ParamId, gradient: Tensor<1>) {
-        self.0.insert(id, gradient);
+        let _lease = self.meter.lease(bytes(&gradient));
+        self.gradients.insert(id, Kept { gradient, _lease });
     }
 
     /// Takes a gradient.
     pub fn remove(&mut self, id: ParamId) -> Option<Tensor<1>> {
-        self.0.remove(&id)
-    }
-
-    /// Takes some of them out.
-    pub fn take(&mut self, ids: impl IntoIterator<Item = ParamId>) -> Self {
-        Self(ids.into_iter().filter_map(|id| Some((id, self.0.remove(&id)?))).collect())
+        self.gradients.remove(&id).map(|kept| kept.gradient)
     }
 
     /// A gradient.
     pub fn get(&self, id: ParamId) -> Option<&Tensor<1>> {
-        self.0.get(&id)
+        self.gradients.get(&id).map(|kept| &kept.gradient)
+    }
+
+    /// Of a parameter's gradient, whole or not, what this rank updates the parameter with.
+    pub fn own(&self, record: &ParamRecord) -> Option<Tensor<1>> {
+        self.get(record.id).cloned().map(|gradient| own_part(gradient, record))
+    }
+
+    /// Takes some gradients, of each what this rank updates the parameter with.
+    pub fn take_own<'a>(&mut self, records: impl IntoIterator<Item = &'a ParamRecord>) -> Self {
+        let mut taken = Self::new(&self.meter);
+        for record in records {
+            if let Some(gradient) = self.remove(record.id) {
+                taken.insert(record.id, own_part(gradient, record));
+            }
+        }
+        taken
     }
 
     /// Multiplies every gradient.
     pub fn scale(&mut self, factor: f64) {
-        for gradient in self.0.values_mut() {
+        for Kept { gradient, .. } in self.gradients.values_mut() {
             let taken = core::mem::replace(gradient, Tensor::empty([0], &gradient.device()));
             *gradient = taken * factor;
         }
@@ -74,6 +100,14 @@ impl GradientStore {
         let mut params = GradientsParams::new();
         model.visit(&mut Shaper { store: &mut self, params: &mut params });
         params
+    }
+}
+
+/// A parameter's shard of its whole gradient; what is no whole is the shard.
+fn own_part(gradient: Tensor<1>, record: &ParamRecord) -> Tensor<1> {
+    match &record.shard {
+        Some(shard) if gradient.dims()[0] > shard.range.len() => gradient.slice([shard.range.clone()]),
+        _ => gradient,
     }
 }
 

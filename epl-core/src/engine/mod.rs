@@ -1,11 +1,12 @@
 //! One training step: forward and backward segment by segment, reduction, clipping, update.
 //!
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
+//! - `meter`, `held`: how many bytes of each kind a rank holds.
 //! - `weights`: the global divisors.
 //! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
-//! - `run`: the schedule's actions, one after the other.
+//! - `run`: the schedule's actions, one after the other; `step`: from the gradients to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
@@ -22,9 +23,11 @@ mod compress;
 mod evaluation;
 mod gather;
 mod gradients;
+mod held;
 mod idle;
 mod inference;
 mod links;
+mod meter;
 mod micro_batch;
 mod norm;
 mod parameters;
@@ -39,6 +42,7 @@ mod run;
 mod save;
 mod settings;
 mod sparse;
+mod step;
 mod tape;
 mod update;
 mod weights;
@@ -51,12 +55,14 @@ use epl_comm::Span;
 use serde_json::Value;
 
 pub use compress::Compression;
+pub use held::Held;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
 pub use settings::{EngineSettings, TraceWindow};
+pub use step::Accumulated;
 
 use crate::context::{Context, Pass};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::json::json;
 use crate::launch::{Built, Epl};
 use crate::optim::{self, OptimizerConfig};
@@ -67,8 +73,8 @@ use crate::profile::Profile;
 use crate::segment::Segmented;
 use gather::Source;
 use links::Links;
+use held::Meters;
 use reduce::Lanes;
-use run::{Accumulated, StepRun};
 
 /// Runs training steps of one rank's model.
 ///
@@ -88,6 +94,7 @@ pub struct Engine<M: Segmented> {
     device: Device,
     settings: EngineSettings,
     lanes: Lanes,
+    meters: Meters,
     step: u64,
     /// Samples that were drawn for [`step_whole`](Self::step_whole).
     drawn: u64,
@@ -139,6 +146,7 @@ impl<M: Segmented> Engine<M> {
             device,
             settings,
             lanes,
+            meters: Meters::default(),
             step: 0,
             drawn: 0,
             traced: (traced, 0),
@@ -200,74 +208,6 @@ impl<M: Segmented> Engine<M> {
         self.step
     }
 
-    /// Makes one step over the micro-batches of this replica. Collective.
-    ///
-    /// Layers that keep running statistics update them in forward, also in a step that then fails.
-    ///
-    /// # Errors
-    ///
-    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
-    pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
-        if let (Some(path), true) = (self.plan.batch_norms.first(), micro_batches.len() > 1) {
-            return Err(Error::invalid(format!(
-                "`{path}` is a BatchNorm: over {} micro-batches its statistics would differ from one batch's; use \
-                 one micro-batch",
-                micro_batches.len()
-            )));
-        }
-        self.look_at_segments(&micro_batches)?;
-        if self.settings.check_recomputation && self.step == 0 {
-            self.check_recomputation(&micro_batches)?;
-        }
-        self.trace_step();
-        let Accumulated { mut store, report, bubble } = caught(|| self.accumulate(&micro_batches))?;
-        if !report.grad_norm.is_finite() {
-            let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
-                Some(compression) => {
-                    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
-                }
-                None => "look for such a number in the batch, or lower the learning rate".to_string(),
-            };
-            return Err(Error::invalid(format!(
-                "the norm of the gradients is {} at step {} (loss {}): {remedy}",
-                report.grad_norm, self.step, report.loss
-            )));
-        }
-        let factor = self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
-        if factor < 1.0 {
-            store.scale(factor);
-        }
-        self.update(store, rate)?;
-        (self.step, self.bubble) = (self.step + 1, bubble);
-        Ok(report)
-    }
-
-    /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
-    /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`].
-    /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
-    pub fn bubble(&self) -> Option<f64> {
-        self.bubble
-    }
-
-    /// Switches the trace on for the steps that are to be traced, and off after them.
-    fn trace_step(&mut self) {
-        if let (Some(window), step) = &mut self.traced {
-            self.context.switch_trace(window.contains(*step));
-            *step += 1;
-        }
-    }
-
-    /// The reduced gradients of a step, whole, by parameter. Collective.
-    ///
-    /// Nothing is updated but the running statistics of layers that keep some.
-    pub fn gradients(
-        &self,
-        micro_batches: Vec<MicroBatch<M::Batch>>,
-    ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let Accumulated { store, report, .. } = caught(|| self.accumulate(&micro_batches))?;
-        Ok((report, self.gather(&Source::Gradients(&store))?))
-    }
-
     /// The parameters, whole, by path. Collective.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
         self.gather(&Source::Parameters)
@@ -294,12 +234,6 @@ impl<M: Segmented> Engine<M> {
         self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
         let model = unpark(self.model().valid(), &self.plan, &self.parked, &self.context)?;
         gather::whole(model, &self.plan, &self.context)
-    }
-
-    /// Forward and backward of every micro-batch; the gradients are reduced, the norm is known.
-    fn accumulate(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {
-        self.context.open_outputs();
-        StepRun::new(self, &self.plan.recompute, micro_batches)?.all()
     }
 
     /// The ways to the other stages. What comes lies on `device`.

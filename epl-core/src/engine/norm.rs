@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 14;
 /// This rank's share of the squared norm.
 pub(crate) fn squared(plan: &Plan, store: &GradientStore) -> f64 {
     let counted = plan.records.iter().filter(|record| record.counted);
-    counted.filter_map(|record| store.get(record.id)).map(|gradient| sum_of_squares(gradient.clone())).sum()
+    counted.filter_map(|record| store.own(record)).map(sum_of_squares).sum()
 }
 
 /// The factor that brings `norm` down to `limit`, as PyTorch's `clip_grad_norm_` defines it; 1 when it is below.

@@ -16,6 +16,7 @@ use burn::tensor::Tensor;
 use epl_comm::Pending;
 
 use super::Engine;
+use super::meter::Lease;
 use crate::error::Result;
 use crate::plan::park::{fill, members};
 use crate::segment::Segmented;
@@ -24,7 +25,13 @@ use crate::segment::Segmented;
 pub(crate) enum Seen<'a, M> {
     All(&'a M),
     /// Shared by all that see the same segment at the same time.
-    Some(Rc<M>),
+    Some(Rc<Own<M>>),
+}
+
+/// A model with parameters of its own, counted as long as it is there.
+pub(crate) struct Own<M> {
+    model: M,
+    _leases: Vec<Lease>,
 }
 
 impl<M> Deref for Seen<'_, M> {
@@ -33,7 +40,7 @@ impl<M> Deref for Seen<'_, M> {
     fn deref(&self) -> &M {
         match self {
             Self::All(model) => model,
-            Self::Some(model) => model,
+            Self::Some(own) => &own.model,
         }
     }
 }
@@ -46,16 +53,18 @@ pub(super) struct Parameters<'a, M: Segmented> {
     engine: &'a Engine<M>,
     model: &'a M,
     /// The same without a parameter that asks for a gradient, where segments are recomputed.
-    untracked: Option<Rc<M>>,
+    untracked: Option<Rc<Own<M>>>,
     /// What will be asked for, in this order.
     next: VecDeque<Look>,
     /// By the number of the unit.
     coming: HashMap<usize, Coming>,
-    seen: HashMap<Look, Weak<M>>,
+    seen: HashMap<Look, Weak<Own<M>>>,
 }
 
-/// A unit that is gathered.
-enum Coming {
+/// A unit that is gathered, counted from now on.
+struct Coming(Gathered, Lease);
+
+enum Gathered {
     /// This rank has no replica.
     Here(Tensor<1>),
     Pending(Box<Pending<Tensor<1>>>),
@@ -76,7 +85,8 @@ impl<'a, M: Segmented> Parameters<'a, M> {
             return Ok(match tracked {
                 true => Seen::All(self.model),
                 false => {
-                    Seen::Some(self.untracked.get_or_insert_with(|| Rc::new(self.model.clone().no_grad())).clone())
+                    let own = || Rc::new(Own { model: self.model.clone().no_grad(), _leases: Vec::new() });
+                    Seen::Some(self.untracked.get_or_insert_with(own).clone())
                 }
             });
         }
@@ -91,33 +101,39 @@ impl<'a, M: Segmented> Parameters<'a, M> {
         Ok(Seen::Some(model))
     }
 
-    fn seen(&self, look: Look) -> Option<Rc<M>> {
+    /// Starts to gather what will be asked for next. Collective where parameters are parked.
+    pub fn ahead(&mut self) -> Result<()> {
+        match self.next.front().copied().filter(|next| self.seen(*next).is_none()) {
+            Some((next, _)) => self.ask(next),
+            None => Ok(()),
+        }
+    }
+
+    fn seen(&self, look: Look) -> Option<Rc<Own<M>>> {
         self.seen.get(&look).and_then(Weak::upgrade)
     }
 
-    fn gathered(&mut self, look: Look) -> Result<Rc<M>> {
+    fn gathered(&mut self, look: Look) -> Result<Rc<Own<M>>> {
         self.ask(look.0)?;
-        if let Some((next, _)) = self.next.front().copied().filter(|next| self.seen(*next).is_none()) {
-            self.ask(next)?;
-        }
         let plan = &self.engine.plan;
-        let mut values: HashMap<usize, Tensor<1>> = HashMap::new();
+        let (mut values, mut leases) = (HashMap::<usize, Tensor<1>>::new(), Vec::new());
         for (number, unit) in plan.units().enumerate() {
             if !self.is_of(number, look.0) {
                 continue;
             }
-            let flat = match self.coming.remove(&number) {
-                Some(Coming::Here(flat)) => flat,
-                Some(Coming::Pending(pending)) => pending.wait()?,
-                None => continue,
+            let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
+            let flat = match gathered {
+                Gathered::Here(flat) => flat,
+                Gathered::Pending(pending) => pending.wait()?,
             };
+            leases.push(lease);
             let uses = |(member, _): &(usize, Tensor<1>)| plan.records[*member].segments.contains(&look.0);
             values.extend(members(unit, &plan.records, flat).filter(uses));
         }
         let model = fill(self.model.clone(), &plan.records, look.1, |number| values.remove(&number));
-        let model = Rc::new(model);
-        self.seen.insert(look, Rc::downgrade(&model));
-        Ok(model)
+        let own = Rc::new(Own { model, _leases: leases });
+        self.seen.insert(look, Rc::downgrade(&own));
+        Ok(own)
     }
 
     /// Whether a unit has a parked parameter that a segment uses.
@@ -129,18 +145,20 @@ impl<'a, M: Segmented> Parameters<'a, M> {
 
     /// Starts to gather what a segment needs.
     fn ask(&mut self, segment: usize) -> Result<()> {
-        let Engine { plan, lanes, parked, context, .. } = self.engine;
+        let Engine { plan, lanes, parked, context, meters, .. } = self.engine;
         for (number, (unit, chunk)) in plan.units().zip(&parked.0).enumerate() {
             if !self.is_of(number, segment) || self.coming.contains_key(&number) {
                 continue;
             }
             let group = lanes.gathers(unit.axis);
             let coming = match group.size() {
-                1 => Coming::Here(chunk.clone()),
-                // What is run again needs its parameters again.
-                _ => Coming::Pending(Box::new(
-                    context.world().apart(|| group.start_all_gather_uneven(chunk.clone(), 0, &unit.shards))?,
-                )),
+                1 => Coming(Gathered::Here(chunk.clone()), meters.parameters.lease(0)),
+                _ => {
+                    let lease = meters.parameters.lease((unit.shards.iter().sum::<usize>() * unit.dtype.size()) as u64);
+                    // What is run again needs its parameters again.
+                    let gather = || group.start_all_gather_uneven(chunk.clone(), 0, &unit.shards);
+                    Coming(Gathered::Pending(Box::new(context.world().apart(gather)?)), lease)
+                }
             };
             self.coming.insert(number, coming);
         }

@@ -10,7 +10,7 @@
 //! reduces it while this thread goes on. The order, and which communicator takes a bucket, are the plan's on every
 //! rank. What has no gradient is sent as zeros.
 //!
-//! Of a bucket that is sharded each rank keeps its shard: cut from the sum (ZeRO v0), or what alone it gets of it (v1), in
+//! Of a bucket that is sharded each rank gets the sum, of which it uses its shard (ZeRO v0), or its shard alone (v1), in
 //! every micro-batch (v2, v3).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,7 @@ use epl_comm::{Pending, Pool, ProcessGroup, ReduceOp};
 
 use super::compress::{Compression, decode, encode};
 use super::gradients::GradientStore;
+use super::meter::{Lease, Meter, bytes};
 use super::settings::EngineSettings;
 use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::{Axis, Width};
@@ -109,6 +110,9 @@ pub(crate) struct Reducer<'a> {
     next: usize,
     started: BTreeMap<usize, Started>,
     reduced: GradientStore,
+    /// This rank's shards of buckets, of the micro-batches so far.
+    shards: BTreeMap<usize, (Tensor<1>, Lease)>,
+    meter: Meter,
 }
 
 /// A bucket on its way. There are a few in a step: no box is worth its while.
@@ -123,9 +127,10 @@ enum Started {
 }
 
 impl<'a> Reducer<'a> {
-    pub fn new(plan: &'a Plan, context: &'a Context, lanes: &'a Lanes, device: &Device) -> Self {
-        let device = device.clone().without_autodiff();
-        Self { plan, context, lanes, device, next: 0, started: BTreeMap::new(), reduced: GradientStore::default() }
+    pub fn new(plan: &'a Plan, context: &'a Context, lanes: &'a Lanes, device: &Device, meter: &Meter) -> Self {
+        let (device, reduced) = (device.clone().without_autodiff(), GradientStore::new(meter));
+        let (started, shards) = (BTreeMap::new(), BTreeMap::new());
+        Self { plan, context, lanes, device, next: 0, started, reduced, shards, meter: meter.clone() }
     }
 
     /// Starts the buckets whose gradients are final once the backward of `segment` is over: of the step, or, where they are
@@ -138,10 +143,11 @@ impl<'a> Reducer<'a> {
         };
         for index in ready {
             let bucket = &self.plan.buckets[index];
+            if self.plan.zero.reduces_each() {
+                self.settle_all()?;
+            }
             self.fill_missing(bucket, store);
             let flat = self.flatten(bucket, store);
-            // That of the micro-batch before.
-            self.settle(index)?;
             let started = self.start(index, flat)?;
             self.started.insert(index, started);
             self.next = index + 1;
@@ -149,13 +155,38 @@ impl<'a> Reducer<'a> {
         Ok(())
     }
 
-    /// Waits for every bucket; returns the reduced gradients, of what is sharded this rank's shard.
+    /// Waits for every bucket; returns the reduced gradients, of what is scattered this rank's shard.
     pub fn finish(mut self, mut store: GradientStore) -> Result<GradientStore> {
         self.reduce_tied(&mut store)?;
-        for index in 0..self.plan.buckets.len() {
-            self.settle(index)?;
+        self.settle_all()?;
+        for (index, (sum, _)) in core::mem::take(&mut self.shards) {
+            self.keep(&self.plan.buckets[index], sum, true);
         }
         Ok(self.reduced)
+    }
+
+    /// Before `segment` needs memory for its gradients, or for what is gathered: where gradients are reduced in every
+    /// micro-batch, one bucket travels while the next one is made, and no other is whole when it is put together.
+    pub fn make_room(&mut self, segment: usize) -> Result<()> {
+        let of = |member: &usize| &self.plan.records[*member].segments;
+        let completes = |bucket: &&Bucket| bucket.after_segment == segment;
+        let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| *of(member) != [segment]);
+        if !self.plan.zero.reduces_each() {
+            return Ok(());
+        }
+        if self.plan.parks() || self.plan.buckets.iter().filter(completes).any(spans_more) {
+            self.settle_all()?;
+        }
+        if self.plan.parks() {
+            // Memory of results has other sizes than what comes now.
+            self.context.world().trim();
+        }
+        Ok(())
+    }
+
+    /// Waits for all buckets that were started.
+    fn settle_all(&mut self) -> Result<()> {
+        (0..self.plan.buckets.len()).try_for_each(|index| self.settle(index))
     }
 
     /// Waits for a bucket that was started.
@@ -174,7 +205,13 @@ impl<'a> Reducer<'a> {
             }
             Started::Shard(pending) => {
                 let sum = decode(self.lanes.compression, pending.wait()?, bucket.dtype);
-                self.keep(bucket, sum, true);
+                // Added in place.
+                let sum = match self.shards.remove(&index) {
+                    Some((before, _)) => before + sum,
+                    None => sum,
+                };
+                let lease = self.meter.lease(bytes(&sum));
+                self.shards.insert(index, (sum, lease));
             }
         }
         Ok(())
@@ -184,14 +221,7 @@ impl<'a> Reducer<'a> {
     fn keep(&mut self, bucket: &Bucket, sum: Tensor<1>, is_shard: bool) {
         let records = &self.plan.records;
         if !is_shard {
-            for (member, whole) in members(bucket, records, sum) {
-                let record = &records[member];
-                let own = match &record.shard {
-                    Some(shard) if shard.range.len() < record.numel() => whole.slice([shard.range.clone()]),
-                    _ => whole,
-                };
-                self.reduced.add(record.id, own);
-            }
+            members(bucket, records, sum).for_each(|(member, whole)| self.reduced.add(records[member].id, whole));
             return;
         }
         own_shards(bucket, records, &sum).for_each(|(member, own)| self.reduced.add(records[member].id, own));

@@ -22,8 +22,9 @@ use super::links::Links;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::reduce::Reducer;
-use super::report::{StepReport, TermSums};
+use super::report::TermSums;
 use super::tape::{Around, Start, Tape};
+use super::step::Accumulated;
 use super::{Engine, norm, weights};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
@@ -48,15 +49,6 @@ pub(super) struct StepRun<'a, M: Segmented> {
     sums: TermSums,
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
-}
-
-/// What all forwards and backwards of a step leave.
-pub(super) struct Accumulated {
-    /// The reduced gradients, of what is sharded this rank's shard.
-    pub store: GradientStore,
-    pub report: StepReport,
-    /// See [`Engine::bubble`].
-    pub bubble: Option<f64>,
 }
 
 struct Flight<'a, M: Segmented> {
@@ -94,8 +86,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             in_flight: HashMap::new(),
             backwards: vec![0; engine.plan.segments.len()],
             links,
-            store: GradientStore::default(),
-            reducer: Reducer::new(&engine.plan, &engine.context, &engine.lanes, &engine.device),
+            store: GradientStore::new(&engine.meters.gradients),
+            reducer: Reducer::new(plan, &engine.context, &engine.lanes, &engine.device, &engine.meters.gradients),
             sums: TermSums::default(),
             again,
         })
@@ -184,10 +176,15 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     }
 
     /// Takes what the backward of a segment left, and starts the buckets that it completes.
-    fn take_gradients(&mut self, segment: usize, model: &M, gradients: Option<Gradients>) -> Result<()> {
+    fn take_gradients(&mut self, segment: usize, model: Seen<'_, M>, gradients: Option<Gradients>) -> Result<()> {
         let plan = &self.engine.plan;
         if let Some(mut gradients) = gradients {
-            self.store.collect(model, &plan.records, segment, &mut gradients)?;
+            self.store.collect(&*model, &plan.records, segment, &mut gradients)?;
+        }
+        // What was gathered for the segment is freed before its gradients are put together.
+        drop(model);
+        if plan.parks() {
+            self.engine.context.world().trim();
         }
         self.backwards[segment] += 1;
         match self.backwards[segment] == self.micro_batches.len() || plan.zero.reduces_each() {
@@ -232,7 +229,12 @@ struct RunPass<'r, 'a, M: Segmented> {
 
 impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
     fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
-        self.run.parameters.segment(segment, tracked)
+        let model = self.run.parameters.segment(segment, tracked)?;
+        if !tracked {
+            self.run.reducer.make_room(segment)?;
+            self.run.parameters.ahead()?;
+        }
+        Ok(model)
     }
 
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
@@ -255,13 +257,15 @@ impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
         Ok(value?)
     }
 
-    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
+    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T> {
+        self.run.reducer.make_room(segment)?;
+        self.run.parameters.ahead()?;
         let number = self.number;
         let _span = self.run.engine.context.span(|| format!("backward {number} segment {segment}"));
-        f()
+        Ok(f())
     }
 
     fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()> {
-        self.run.take_gradients(segment, &model, gradients)
+        self.run.take_gradients(segment, model, gradients)
     }
 }

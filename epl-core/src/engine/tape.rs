@@ -70,7 +70,7 @@ pub(crate) trait Around<'a, M> {
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T>;
 
     /// Runs a segment's backward.
-    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
+    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T>;
 
     /// The gradients that a segment's backward left for the parameters of the model that it ran, as they become final;
     /// none where nothing asks for one.
@@ -179,7 +179,7 @@ impl<'a, M: Segmented> Piece<'a, M> {
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
         let root = root.filter(Tensor::is_tracked);
-        let gradients = around.backward(segments.start, || root.map(|root| root.backward()));
+        let gradients = around.backward(segments.start, || root.map(|root| root.backward()))?;
         let Some(mut gradients) = gradients else {
             // Nothing in this segment, nor before it, asks for a gradient.
             around.gradients(segments.start, model, None)?;

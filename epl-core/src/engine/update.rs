@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An element-wise optimizer gets a module of flat shards. One that looks at whole tensors gets the model, with gradients
-//! for the parameters that this rank owns, and none for the others. One bucket is updated while the one before travels.
+//! for the parameters that this rank owns, and none for the others.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +15,6 @@ use std::ops::Range;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use epl_comm::Pending;
 
 use super::Engine;
 use super::gradients::GradientStore;
@@ -31,25 +30,13 @@ struct Shards {
     shards: Vec<Param<Tensor<1>>>,
 }
 
-/// A bucket's new parameters, on their way to this rank.
-struct Sent {
-    unit: usize,
-    values: Pending<Tensor<1>>,
-}
-
 impl<M: Segmented> Engine<M> {
-    /// Updates the parameters with the reduced gradients. Collective.
+    /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub(super) fn update(&mut self, mut store: GradientStore, rate: f64) -> Result<()> {
         let _span = self.context.span(|| format!("update {}", self.step));
         self.update_whole(&mut store, rate);
-        let mut sent: Option<Sent> = None;
-        for unit in 0..self.plan.buckets.len() + self.plan.tied.len() {
-            let Some(new) = self.update_unit(unit, &mut store, rate)? else { continue };
-            if let Some(before) = sent.replace(new) {
-                self.receive(before)?;
-            }
-        }
-        sent.map_or(Ok(()), |last| self.receive(last))
+        (0..self.plan.buckets.len() + self.plan.tied.len())
+            .try_for_each(|unit| self.update_unit(unit, &mut store, rate))
     }
 
     /// Updates the parameters of which every rank that holds them updates all.
@@ -60,21 +47,22 @@ impl<M: Segmented> Engine<M> {
         let elements: Vec<usize> = whole.iter().map(|number| records[*number].numel()).collect();
         for group in self.groups(&elements, 0) {
             let model = self.model.take().expect("the model is only away during an update");
-            let gradients = store.take(whole[group].iter().map(|number| self.plan.records[*number].id));
+            let gradients = store.take_own(whole[group].iter().map(|number| &self.plan.records[*number]));
             let gradients = gradients.into_params(&model);
             self.model = Some(self.optimizer.step(rate, model, gradients));
         }
     }
 
-    /// Updates this rank's shards of a bucket, if it is cut; parks them, or starts to send them.
-    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, rate: f64) -> Result<Option<Sent>> {
+    /// Updates this rank's shards of a bucket, if it is cut, and parks them, or puts those of all ranks into the model.
+    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, rate: f64) -> Result<()> {
         let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number").clone();
         if bucket.shards.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let mut updated = self.own_shards(unit);
         let elements: Vec<usize> = updated.iter().map(|(_, shard)| shard.dims()[0]).collect();
-        let before = self.plan.units().take(unit).map(|unit| unit.shard(self.rank_along(unit.axis)).len()).sum();
+        let cut = self.plan.units().take(unit).filter(|unit| !unit.shards.is_empty());
+        let before = cut.map(|unit| unit.shard(self.rank_along(unit.axis)).len()).sum();
         for group in self.groups(&elements, before) {
             match self.element_wise {
                 true => self.update_shards(&mut updated[group], store, rate),
@@ -86,17 +74,11 @@ impl<M: Segmented> Engine<M> {
         let chunk = chunk(&bucket, shards, self.rank_along(bucket.axis), &device);
         if self.plan.is_parked(&bucket) {
             self.parked.0[unit] = chunk;
-            return Ok(None);
+            return Ok(());
         }
-        let values = self.lanes.gathers(bucket.axis).start_all_gather_uneven(chunk, 0, &bucket.shards)?;
-        Ok(Some(Sent { unit, values }))
-    }
-
-    /// Puts a bucket's new parameters into the model.
-    fn receive(&mut self, Sent { unit, values }: Sent) -> Result<()> {
-        let flat = values.wait()?;
-        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number");
-        let mut values: HashMap<usize, Tensor<1>> = members(bucket, &self.plan.records, flat).collect();
+        // One bucket after the other: no other is whole beside the parameters.
+        let flat = self.lanes.gathers(bucket.axis).all_gather_uneven(chunk, 0, &bucket.shards)?;
+        let mut values: HashMap<usize, Tensor<1>> = members(&bucket, &self.plan.records, flat).collect();
         let model = self.model.take().expect("the model is only away during an update");
         self.model = Some(fill(model, &self.plan.records, true, |number| values.remove(&number)));
         Ok(())
@@ -118,9 +100,10 @@ impl<M: Segmented> Engine<M> {
     fn update_shards(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
         let mut gradients = GradientsParams::new();
         let mut shards = Vec::new();
+        let mut own = store.take_own(values.iter().map(|(number, _)| &self.plan.records[*number]));
         for (number, shard) in values.iter().filter(|(_, shard)| shard.dims()[0] > 0) {
             let id = self.plan.records[*number].id;
-            if let Some(gradient) = store.remove(id) {
+            if let Some(gradient) = own.remove(id) {
                 gradients.register(id, gradient);
             }
             shards.push(Param::initialized(id, Tensor::from_inner(shard.clone())));
@@ -135,7 +118,7 @@ impl<M: Segmented> Engine<M> {
         let mut owned: HashMap<usize, Tensor<1>> =
             values.iter().filter(|(_, shard)| shard.dims()[0] > 0).cloned().collect();
         let numbers: Vec<usize> = owned.keys().copied().collect();
-        let gradients = store.take(numbers.iter().map(|number| self.plan.records[*number].id));
+        let gradients = store.take_own(numbers.iter().map(|number| &self.plan.records[*number]));
         let model = fill(self.model().clone(), &self.plan.records, true, |number| owned.remove(&number));
         let gradients = gradients.into_params(&model);
         let mut updated = read(&self.optimizer.step(rate, model, gradients), &numbers);

@@ -1,0 +1,78 @@
+//! How many bytes of each kind a rank holds.
+
+use std::fmt;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+use super::Engine;
+use super::gather::{Source, optimizer_state};
+use super::meter::{Meter, bytes};
+use crate::error::Result;
+use crate::segment::Segmented;
+
+/// What is counted while it comes and goes.
+#[derive(Debug, Default)]
+pub(super) struct Meters {
+    /// Parameters that are gathered.
+    pub parameters: Meter,
+    pub gradients: Meter,
+}
+
+/// The bytes that one rank holds, by kind, counted tensor by tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Parameters and running statistics, between two steps.
+    pub parameters: u64,
+    /// Parameters that were gathered at once, beside those, at most.
+    pub gathered: u64,
+    /// Gradients, at most.
+    pub gradients: u64,
+    /// The optimizer's state; none before the first step.
+    pub optimizer_state: u64,
+}
+
+impl<M: Segmented> Engine<M> {
+    /// The bytes that this rank holds.
+    ///
+    /// # Errors
+    ///
+    /// When the state of the optimizer cannot be read.
+    pub fn held(&self) -> Result<Held> {
+        let parked: u64 = self.parked.0.iter().map(bytes).sum();
+        let state = match optimizer_state(&self.optimizer)? {
+            Source::Optimizer(fields) => fields.values().flatten().map(|(_, data)| data.as_bytes().len() as u64).sum(),
+            Source::Parameters | Source::Gradients(_) => 0,
+        };
+        Ok(Held {
+            parameters: of_module(self.model()) + parked,
+            gathered: self.meters.parameters.most(),
+            gradients: self.meters.gradients.most(),
+            optimizer_state: state,
+        })
+    }
+}
+
+fn of_module<M: Module>(model: &M) -> u64 {
+    struct Bytes(u64);
+    impl ModuleVisitor for Bytes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let values = param.base();
+            self.0 += (values.shape().num_elements() * values.dtype().size()) as u64;
+        }
+    }
+    let mut bytes = Bytes(0);
+    model.visit(&mut bytes);
+    bytes.0
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { parameters, gathered, gradients, optimizer_state } = self;
+        write!(
+            f,
+            "bytes on this rank: {parameters} of parameters ({gathered} more gathered at most), {gradients} of gradients \
+             at most, {optimizer_state} of optimizer state"
+        )
+    }
+}

@@ -1,0 +1,126 @@
+//! A step: the reduced gradients, then the update.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::TensorData;
+
+use super::gather::Source;
+use super::gradients::GradientStore;
+use super::run::StepRun;
+use super::{Engine, MicroBatch, StepReport, caught, norm};
+use crate::error::{Error, Result};
+use crate::segment::Segmented;
+
+/// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
+pub struct Accumulated {
+    /// Of what is scattered this rank's shard.
+    pub(super) store: GradientStore,
+    pub(super) report: StepReport,
+    /// See [`Engine::bubble`].
+    pub(super) bubble: Option<f64>,
+}
+
+impl Accumulated {
+    /// What [`Engine::step`] returns.
+    pub fn report(&self) -> &StepReport {
+        &self.report
+    }
+}
+
+impl<M: Segmented> Engine<M> {
+    /// Makes one step over the micro-batches of this replica. Collective.
+    ///
+    /// Layers that keep running statistics update them in forward, also in a step that then fails.
+    ///
+    /// # Errors
+    ///
+    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
+    pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
+        let accumulated = self.accumulate(micro_batches)?;
+        self.apply(accumulated, rate)
+    }
+
+    /// Forward and backward of every micro-batch, and the reduction of the gradients: the first half of a
+    /// [`step`](Self::step), which [`apply`](Self::apply) ends. What is dropped instead updates nothing but the running
+    /// statistics of layers that keep some. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a collective fails.
+    pub fn accumulate(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>) -> Result<Accumulated> {
+        if let (Some(path), true) = (self.plan.batch_norms.first(), micro_batches.len() > 1) {
+            return Err(Error::invalid(format!(
+                "`{path}` is a BatchNorm: over {} micro-batches its statistics would differ from one batch's; use \
+                 one micro-batch",
+                micro_batches.len()
+            )));
+        }
+        self.look_at_segments(&micro_batches)?;
+        if self.settings.check_recomputation && self.step == 0 {
+            self.check_recomputation(&micro_batches)?;
+        }
+        self.trace_step();
+        self.accumulated(&micro_batches)
+    }
+
+    /// Updates the parameters: the second half of a [`step`](Self::step). Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
+    pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
+        let Accumulated { mut store, report, bubble } = accumulated;
+        if !report.grad_norm.is_finite() {
+            let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
+                Some(compression) => {
+                    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
+                }
+                None => "look for such a number in the batch, or lower the learning rate".to_string(),
+            };
+            return Err(Error::invalid(format!(
+                "the norm of the gradients is {} at step {} (loss {}): {remedy}",
+                report.grad_norm, self.step, report.loss
+            )));
+        }
+        let factor = self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
+        if factor < 1.0 {
+            store.scale(factor);
+        }
+        self.update(store, rate)?;
+        (self.step, self.bubble) = (self.step + 1, bubble);
+        Ok(report)
+    }
+
+    /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
+    /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`].
+    /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
+    pub fn bubble(&self) -> Option<f64> {
+        self.bubble
+    }
+
+    /// Switches the trace on for the steps that are to be traced, and off after them.
+    fn trace_step(&mut self) {
+        if let (Some(window), step) = &mut self.traced {
+            self.context.switch_trace(window.contains(*step));
+            *step += 1;
+        }
+    }
+
+    /// The reduced gradients of a step, whole, by parameter. Collective.
+    ///
+    /// Nothing is updated but the running statistics of layers that keep some.
+    pub fn gradients(
+        &self,
+        micro_batches: Vec<MicroBatch<M::Batch>>,
+    ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
+        let Accumulated { store, report, .. } = self.accumulated(&micro_batches)?;
+        Ok((report, self.gather(&Source::Gradients(&store))?))
+    }
+
+    fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {
+        caught(|| {
+            self.context.open_outputs();
+            StepRun::new(self, &self.plan.recompute, micro_batches)?.all()
+        })
+    }
+}
