@@ -16,7 +16,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const LAYERS: usize = 8;
 /// Odd, so that nothing divides.
-const WIDTH: usize = 1023;
+const WIDTH: usize = 767;
 const ROWS: usize = 2;
 /// A bucket is at most a part of all gradients, by `communication.max_splits`.
 const BUCKETS: f64 = 4.0;
@@ -48,6 +48,8 @@ struct Measured {
     between_steps: i64,
     /// In the third step.
     peak: i64,
+    /// In its first half.
+    accumulating: i64,
 }
 
 /// Memory that is kept for the results of later collectives is given back first, but for the peak.
@@ -74,6 +76,9 @@ fn measure(level: ZeroLevel, ranks: usize, micro_batches: usize) -> Measured {
         all.barrier()?;
         ALLOCATOR.look_anew();
         let accumulated = engine.accumulate(step())?;
+        all.barrier()?;
+        let accumulating = ALLOCATOR.most() - before;
+        all.barrier()?;
         all.trim();
         let with_gradients = live(&all)?;
         engine.apply(accumulated, 0.01)?;
@@ -84,7 +89,7 @@ fn measure(level: ZeroLevel, ranks: usize, micro_batches: usize) -> Measured {
         let held = engine.held()?;
         let between_steps = live(&all)?;
         assert!(held.parameters + held.optimizer_state <= between_steps as u64, "{held}");
-        Ok(Measured { with_gradients, between_steps, peak })
+        Ok(Measured { with_gradients, between_steps, peak, accumulating })
     });
     measured.unwrap().swap_remove(0)
 }
@@ -93,6 +98,10 @@ fn measure(level: ZeroLevel, ranks: usize, micro_batches: usize) -> Measured {
 fn bytes_are_those_of_the_formula() {
     // What a process needs once.
     measure(ZeroLevel::Off, 1, 1);
+    // Activations, and what each thread of a product needs while it runs: all that one rank needs beside what it keeps.
+    let alone = measure(ZeroLevel::Off, 1, 1);
+    let threads = std::thread::available_parallelism().unwrap().get();
+    let of_thread = (alone.accumulating - alone.with_gradients) as f64 / threads as f64;
     let psi = LAYERS as f64 * LAYER;
     let levels = [ZeroLevel::Off, ZeroLevel::V0, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3];
     for (ranks, micro_batches) in [(2, 1), (2, 2), (3, 2)] {
@@ -113,17 +122,22 @@ fn bytes_are_those_of_the_formula() {
             let transient = accumulating + bucket + 2.0 * segment;
             let measured = measure(level, ranks, micro_batches);
             let each = |bytes: i64| bytes as f64 / n / psi;
+            let activations = of_thread * (threads / ranks).max(1) as f64 / psi;
+            assert!(measured.peak > measured.with_gradients);
             let what = format!("zero.level = \"{level}\" on {ranks} ranks, {micro_batches} micro-batches");
             let checks = [
                 ("with gradients", each(measured.with_gradients), parameters + gradients + state, 0.02),
                 ("between steps", each(measured.between_steps), parameters + state, 0.02),
-                ("peak", each(measured.peak), parameters + gradients + state + transient, 0.05),
+                ("peak", each(measured.peak), parameters + gradients + state + transient + activations, 0.05),
             ];
             for (when, found, expected, bound) in checks {
                 println!("{what}, {when}: {found:.3} Ψ of {expected:.3} Ψ");
-                let held = (parameters + gradients + state) / expected;
-                let least = if when == "peak" { held } else { 1.0 - bound };
-                assert!((least..=1.0 + bound).contains(&(found / expected)), "{what}, {when}: {found:.3} of {expected:.3}");
+                // What is transient is not all there at once.
+                let least = if when == "peak" { 0.0 } else { 1.0 - bound };
+                assert!(
+                    (least..=1.0 + bound).contains(&(found / expected)),
+                    "{what}, {when}: {found:.3} of {expected:.3}"
+                );
             }
         }
     }

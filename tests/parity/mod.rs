@@ -127,7 +127,13 @@ const VOCAB: usize = 37;
 pub fn moe() -> Case {
     let moe =
         T5MoeConfig::new(4).with_encoder_sparse_step(2).with_decoder_sparse_step(2).with_z(0.01).with_jitter(0.05);
-    Case { model: model().with_moe(Some(moe)), pairs: pairs(7), clip_norm: Some(0.5), optimizer: Optimizer::AdamW, lora: false }
+    Case {
+        model: model().with_moe(Some(moe)),
+        pairs: pairs(7),
+        clip_norm: Some(0.5),
+        optimizer: Optimizer::AdamW,
+        lora: false,
+    }
 }
 
 /// Without experts, with a gated feed-forward and a head of its own.

@@ -79,7 +79,8 @@ impl<M: Segmented> Engine<M> {
     ) -> Result<Vec<Loss>> {
         let (mut losses, stages) = (Vec::new(), &self.plan.stages);
         let own = (0..stages.chunks()).map(|chunk| stages.parts()[stages.part(self.plan.stage(), chunk)].clone());
-        let looks = own.flat_map(|part| micro_batches.iter().flat_map(move |_| part.clone().map(|segment| (segment, true))));
+        let looks =
+            own.flat_map(|part| micro_batches.iter().flat_map(move |_| part.clone().map(|segment| (segment, true))));
         let mut parameters = Parameters::new(self, model, looks);
         // The model that ran the last segment.
         let last = RefCell::new(None);

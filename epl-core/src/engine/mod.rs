@@ -67,13 +67,13 @@ use crate::json::json;
 use crate::launch::{Built, Epl};
 use crate::optim::{self, OptimizerConfig};
 use crate::place::Place;
-use crate::plan::park::{Parked, unpark};
 use crate::plan::Plan;
+use crate::plan::park::{Parked, unpark};
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use gather::Source;
-use links::Links;
 use held::Meters;
+use links::Links;
 use reduce::Lanes;
 
 /// Runs training steps of one rank's model.

@@ -51,7 +51,8 @@ impl Lanes {
         let axes: BTreeSet<Axis> = plan.buckets.iter().chain(&plan.tied).map(|bucket| bucket.axis).collect();
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
-        let sharded: BTreeSet<Axis> = plan.units().filter(|unit| !unit.shards.is_empty()).map(|unit| unit.axis).collect();
+        let sharded: BTreeSet<Axis> =
+            plan.units().filter(|unit| !unit.shards.is_empty()).map(|unit| unit.axis).collect();
         let gather = |axis: Axis| {
             let group = context.axis(axis);
             Ok((axis, group.split_by(&format!("gather over {axis}"), |member| (0, member))?))

@@ -170,7 +170,8 @@ impl<'a, M: Segmented> Piece<'a, M> {
         let (model, seed) = match left {
             Left::Graph(model, seed) => (model, seed),
             Left::Results(results) => {
-                let (_, tape) = around.again(results, |around| Tape::forward(&[], batch, segments, entrance, around))??;
+                let (_, tape) =
+                    around.again(results, |around| Tape::forward(&[], batch, segments, entrance, around))??;
                 return tape.backward(batch, start, around);
             }
         };

@@ -152,7 +152,8 @@ impl Bucket {
 /// Merges the lightest pair of neighbours of one axis, element type and room until there are few enough.
 fn merge_down_to(max_splits: usize, buckets: &mut Vec<(Option<usize>, Bucket)>) {
     while buckets.len() > max_splits {
-        let matches = |(room, first): &(_, Bucket), (other, second): &(_, Bucket)| room == other && first.matches(second);
+        let matches =
+            |(room, first): &(_, Bucket), (other, second): &(_, Bucket)| room == other && first.matches(second);
         let next = |first: usize| (first + 1..buckets.len()).find(|second| matches(&buckets[first], &buckets[*second]));
         let pairs = (0..buckets.len()).filter_map(|first| next(first).map(|second| (first, second)));
         let weight = |pair: &(usize, usize)| buckets[pair.0].1.numel + buckets[pair.1].1.numel;
@@ -253,7 +254,8 @@ pub(super) mod tests {
     fn what_is_gathered_is_of_the_same_segments() {
         let tied = ParamRecord { segments: vec![0, 2], ..record(0, 10, false) };
         let frozen = ParamRecord { parked: true, trainable: false, ..record(1, 10, false) };
-        let records = [record(0, 10, false), tied, record(0, 10, true), frozen, record(1, 10, false), record(0, 5, false)];
+        let records =
+            [record(0, 10, false), tied, record(0, 10, true), frozen, record(1, 10, false), record(0, 5, false)];
         let stages = Stages::one(3);
         let packing = Packing { max_splits: 1, level: ZeroLevel::V3, stages: &stages };
         assert_eq!(members(&super::pack(&records, packing)), [vec![4], vec![0, 5], vec![1], vec![2]]);

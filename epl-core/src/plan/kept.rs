@@ -77,7 +77,12 @@ fn each(stages: &Stages, segments: usize, config: &Config) -> Result<Vec<Range<u
         ));
     }
     let last = segments - 1;
-    Ok(stages.parts().iter().flat_map(|part| part.start..part.end.min(last)).map(|segment| segment..segment + 1).collect())
+    Ok(stages
+        .parts()
+        .iter()
+        .flat_map(|part| part.start..part.end.min(last))
+        .map(|segment| segment..segment + 1)
+        .collect())
 }
 
 /// Whether the first step can choose what is run again.

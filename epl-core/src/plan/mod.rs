@@ -136,8 +136,9 @@ impl Plan {
             }
         }
         let cut = self.buckets.iter().chain(&self.tied).chain(&self.frozen).filter(|bucket| !bucket.shards.is_empty());
-        let shards: Vec<_> =
-            cut.flat_map(|bucket| shards::shards_of(bucket, &self.records, self.coordinate.along(bucket.axis))).collect();
+        let shards: Vec<_> = cut
+            .flat_map(|bucket| shards::shards_of(bucket, &self.records, self.coordinate.along(bucket.axis)))
+            .collect();
         for (member, shard) in shards {
             self.records[member].divide(Some(shard), &self.coordinate);
         }

@@ -133,7 +133,8 @@ pub(crate) fn recut(parked: &Parked, before: &Plan, plan: &Plan, context: &Conte
         }
         let flat = context.axis(unit.axis).all_gather_uneven(chunk.clone(), 0, &before.shards)?;
         let mut whole: HashMap<usize, Tensor<1>> = members(before, &plan.records, flat).collect();
-        let own = |member: &usize| Some(slice(whole.remove(member)?, plan.records[*member].shard.as_ref()?.range.clone()));
+        let own =
+            |member: &usize| Some(slice(whole.remove(member)?, plan.records[*member].shard.as_ref()?.range.clone()));
         let shards = unit.members.iter().filter_map(own).collect();
         Ok(self::chunk(unit, shards, plan.coordinate.along(unit.axis), &chunk.device()))
     });

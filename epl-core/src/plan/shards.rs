@@ -65,8 +65,8 @@ fn within(chunk: &Range<usize>, whole: &Range<usize>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::bucket::tests::record;
     use crate::cluster::Axis;
+    use crate::plan::bucket::tests::record;
     use burn::tensor::DType;
 
     fn bucket(members: Vec<usize>) -> Bucket {
