@@ -44,7 +44,6 @@
 
 mod invalid;
 mod placement;
-mod precision;
 mod host;
 pub mod random;
 pub mod global;

@@ -38,7 +38,7 @@ impl Geometry {
         (input / self.groups * kernel, output / self.groups * kernel)
     }
 
-    /// The convolution, as Burn's layer computes it.
+    /// The convolution, as Burn's layer computes it, in the type of the weight.
     ///
     /// # Shapes
     ///
@@ -56,7 +56,8 @@ impl Geometry {
             groups: self.groups,
             padding: self.padding.clone(),
         };
-        layer.forward(x)
+        let dtype = layer.weight.val().dtype();
+        layer.forward(x.cast(dtype))
     }
 }
 
