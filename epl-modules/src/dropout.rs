@@ -145,6 +145,12 @@ enum Rows {
 }
 
 impl Mask {
+    /// A mask of a whole tensor of these samples.
+    #[cfg(test)]
+    pub(crate) fn new(prob: f64, noise: Noise, samples: Arc<[u64]>) -> Self {
+        Self { keep: Keep::new(prob), rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
+    }
+
     /// Multiplies a tensor by the mask. Differentiable.
     pub(crate) fn forward<const D: usize>(self, input: Tensor<D>) -> Tensor<D> {
         custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))

@@ -109,6 +109,8 @@ fn backward_tensors(softmax: Tensor<4>, mask: Option<Tensor<4>>, grad: Tensor<4>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dropout::Mask;
+    use crate::random::Noise;
     use burn::tensor::Distribution;
 
     #[test]
@@ -128,6 +130,28 @@ mod tests {
             for difference in [a.kept - b.kept, ga - gb, ka - kb] {
                 assert!(difference.abs().max().into_scalar::<f32>() < 1e-6);
             }
+        }
+    }
+
+    /// Scores in 16 bits are weighed in f32, bias, masks and dropout too: the same bits as of the same scores in f32,
+    /// rounded once.
+    #[test]
+    fn sixteen_bits_are_weighed_in_f32() {
+        let (device, normal) = (Device::flex(), Distribution::Normal(0.0, 2.0));
+        let bias = Tensor::<4>::random([1, 3, 5, 19], normal, &device);
+        let mask = |prob| Mask::new(prob, Noise::new(1, 2, 3, 4), [7, 9].into());
+        for (dtype, dropout) in [DType::F16, DType::BF16].into_iter().flat_map(|t| [None, Some(0.3)].map(|p| (t, p))) {
+            let weighing = Weighing { scale: 0.3, causal: true, padding: None, dropout: dropout.map(mask) };
+            let [scores, grad] = [(); 2].map(|()| Tensor::<4>::random([2, 3, 5, 19], normal, &device).cast(dtype));
+            let half = weighing.weigh(scores.clone(), Some(bias.clone()));
+            let full = weighing.weigh(widen(scores), Some(bias.clone()));
+            assert_eq!(half.kept.clone().into_data(), full.kept.clone().cast(dtype).into_data());
+            let saved = full.saved.softmax.cast(dtype);
+            assert_eq!(half.saved.softmax.clone().into_data(), saved.clone().into_data());
+            let full = SavedWeights { softmax: widen(saved), dropped: full.saved.dropped };
+            let ((ga, ka), (gb, kb)) = (half.saved.backward(grad.clone()), full.backward(widen(grad)));
+            assert_eq!((ga.dtype(), ka.dtype()), (DType::F32, dtype));
+            assert_eq!((ga.into_data(), ka.into_data()), (gb.into_data(), kb.cast(dtype).into_data()));
         }
     }
 }
