@@ -201,6 +201,10 @@ fn convolution() {
     let around = || PaddingConfig2d::Explicit(1, 1, 1, 1);
     let whole = |at: &Place| ReplicatedConv2dConfig::new([5, 6], [3, 3]).with_padding(around()).init(at);
     check(line("convolution"), whole, |_, layer, x| layer.forward(x.reshape([2, 5, 4, 6])));
+    // 49 taps of a kernel, each of one channel: a sum in f16 would be off by ten roundings.
+    let wide = |at: &Place| ReplicatedConv2dConfig::new([1, 4], [7, 7]).with_bias(false).init(at);
+    let line_of_one = Line { layer: "a wide kernel", parameters: &[("weight", Half)], output: Half, within: Once };
+    check(line_of_one, wide, |_, layer, x| layer.forward(x.reshape([2, 1, 8, 15])));
     let output = |at: &Place| SplitConv2dConfig::new([5, 6], [3, 3]).with_padding(around()).init(at);
     check(line("output channels"), output, |_, layer, x| layer.forward(x.reshape([2, 5, 4, 6])).local());
     let input = |at: &Place| SplitConv2dConfig::new([5, 6], [3, 3]).with_cut(ChannelCut::Input).init(at);

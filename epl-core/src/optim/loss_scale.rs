@@ -9,7 +9,7 @@
 //! | a fixed number | that | stays | stays | at the 16th in a row |
 //! | bf16, dynamic | 1: it has the range of f32 | stays | stays | at the 16th in a row |
 //!
-//! From its start a dynamic scale stands 15 such steps in a row too; the 16th stops the run. A scale has no upper limit: it grows until a gradient
+//! From its start a dynamic scale stands 15 such steps in a row too. It has no upper limit: it grows until a gradient
 //! overflows, and halves then.
 
 use serde::{Deserialize, Serialize};
