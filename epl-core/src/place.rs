@@ -243,6 +243,13 @@ impl Place {
         }
     }
 
+    /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are. The layer
+    /// must bring what it computes with them to their type, and the result back to that of its input.
+    pub fn full_precision<M: Module>(&self, part: M) -> M {
+        part.visit(&mut Keep(&self.context));
+        part
+    }
+
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.
     pub fn layer_key(&self, kind: &str) -> u64 {
         let path = format!("{}/{kind}", self.path);
@@ -314,6 +321,15 @@ impl Place {
         let sharding = Sharding { path: self.path.clone(), shape: shape.to_vec(), cuts: cuts.to_vec() };
         self.context.declare_sharding(id, sharding);
         Param::uninitialized(id, draw, self.device.clone(), true, mine.into())
+    }
+}
+
+/// Declares parameters as those that stay in full precision.
+struct Keep<'a>(&'a Context);
+
+impl ModuleVisitor for Keep<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.keep_full_precision(param.id);
     }
 }
 

@@ -3,6 +3,7 @@
 use burn::config::Config;
 use burn::tensor::{Tensor, activation};
 use epl_comm::custom_vjp;
+use epl_core::precision::{in_wide, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Real, View, host_float};
@@ -21,7 +22,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Applies the function to every element.
+    /// Applies the function to every element; computed in f32 at least.
     ///
     /// # Shapes
     ///
@@ -29,9 +30,9 @@ impl Activation {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Relu => activation::relu(input),
-            Self::Gelu => activation::gelu(input),
+            Self::Gelu => in_wide(input, activation::gelu),
             Self::GeluNew => gelu_new(input),
-            Self::Silu => activation::silu(input),
+            Self::Silu => in_wide(input, activation::silu),
         }
     }
 }
@@ -45,10 +46,14 @@ const CUBIC: f64 = 0.044_715;
 fn gelu_new<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     custom_vjp(
         (input,),
-        |(x,)| match host_float(&x) {
-            Some(HostFloat::Single) => gelu_host::<f32, D>(x),
-            Some(HostFloat::Double) => gelu_host::<f64, D>(x),
-            None => gelu_tensors(x),
+        |(x,)| {
+            let (dtype, x) = (x.dtype(), widen(x));
+            let (value, derivative) = match host_float(&x) {
+                Some(HostFloat::Single) => gelu_host::<f32, D>(x),
+                Some(HostFloat::Double) => gelu_host::<f64, D>(x),
+                None => gelu_tensors(x),
+            };
+            (value.cast(dtype), derivative.cast(dtype))
         },
         |derivative, grad| (Some(grad * derivative),),
     )

@@ -6,6 +6,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor};
 use epl_comm::custom_vjp;
+use epl_core::precision::{in_wide, widen};
 use epl_core::{Context, Place};
 
 use crate::host::{self, HostFloat, Owned, Real, host_float};
@@ -144,6 +145,12 @@ enum Rows {
 }
 
 impl Mask {
+    /// A mask of a whole tensor of these samples.
+    #[cfg(test)]
+    pub(crate) fn new(prob: f64, noise: Noise, samples: Arc<[u64]>) -> Self {
+        Self { keep: Keep::new(prob), rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
+    }
+
     /// Multiplies a tensor by the mask. Differentiable.
     pub(crate) fn forward<const D: usize>(self, input: Tensor<D>) -> Tensor<D> {
         custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))
@@ -174,14 +181,17 @@ impl Mask {
 
     /// Multiplies a tensor by the mask. The second result applies the same mask to the gradient.
     fn apply<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Applied<D>) {
-        match host_float(&x) {
+        // In 16 bits the scale would be rounded, and all that is kept would come out too large or too small.
+        let (dtype, x) = (x.dtype(), widen(x));
+        let (y, applied) = match host_float(&x) {
             Some(HostFloat::Single) => (self.apply_host::<f32, D>(x), Applied::Drawn(self)),
             Some(HostFloat::Double) => (self.apply_host::<f64, D>(x), Applied::Drawn(self)),
             None => {
                 let mask = self.tensor(x.dims(), &x.device()).cast(x.dtype());
                 (x * mask.clone(), Applied::Stored(mask))
             }
-        }
+        };
+        (y.cast(dtype), applied)
     }
 
     fn apply_host<T: Real, const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
@@ -216,7 +226,7 @@ impl<const D: usize> Applied<D> {
     fn apply(self, grad: Tensor<D>) -> (Tensor<D>, Self) {
         match self {
             Self::Drawn(mask) => mask.apply(grad),
-            Self::Stored(mask) => (grad * mask.clone(), Self::Stored(mask)),
+            Self::Stored(mask) => (in_wide(grad, |grad| grad * mask.clone()), Self::Stored(mask)),
         }
     }
 }

@@ -3,9 +3,10 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{Int, Tensor};
-use epl_comm::{Partial, Split, shard_range};
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, module};
+use epl_comm::{Partial, Split, custom_vjp, shard_range};
 use epl_core::cluster::Axis;
+use epl_core::precision::{wide, widen};
 use epl_core::{Context, Place};
 
 use crate::host;
@@ -79,13 +80,13 @@ impl SplitEmbedding {
         self.check_ids(&ids);
         let group = self.context.tensor();
         if group.size() == 1 {
-            return burn::tensor::module::embedding(self.weight.val(), ids);
+            return lookup(self.weight.val(), ids);
         }
         let mine = shard_range(self.n_embedding, group.size(), group.rank());
         let (start, end) = (mine.start as i64, mine.end as i64);
         let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
         let rows = ids.sub_scalar(start).mask_fill(foreign.clone(), 0);
-        let vectors = burn::tensor::module::embedding(self.weight.val(), rows);
+        let vectors = lookup(self.weight.val(), rows);
         let [batch_size, seq_length, d_model] = vectors.dims();
         let foreign = foreign.reshape([batch_size, seq_length, 1]).expand([batch_size, seq_length, d_model]);
         Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
@@ -123,6 +124,32 @@ impl SplitEmbedding {
         let local = affine(input, self.weight.val().transpose(), None);
         Split::from_local(local, D - 1, self.n_embedding, group)
     }
+}
+
+/// The rows of a table, as of Burn's `Embedding`. The gradient of a row is a sum over all positions that have its id: of a
+/// table in 16 bits it is taken in f32 and rounded once, where a sum in 16 bits would come to a stop.
+///
+/// # Shapes
+///
+/// - table: `[n_embedding, d_model]`, ids: `[batch_size, seq_length]`
+/// - output: `[batch_size, seq_length, d_model]`
+pub fn lookup(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
+    let (shape, dtype) = (table.dims(), table.dtype());
+    if dtype == wide(dtype) {
+        return module::embedding(table, ids);
+    }
+    let ids = ids.inner();
+    custom_vjp(
+        (table,),
+        |(table,)| (module::embedding(table, ids.clone()), ids),
+        move |ids, grad| {
+            let [batch_size, seq_length, d_model] = grad.dims();
+            let rows = widen(grad).reshape([batch_size * seq_length, d_model]);
+            let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
+            let sums = zeros.select_assign(0, ids.reshape([batch_size * seq_length]), rows, IndexingUpdateOp::Add);
+            (Some(sums.cast(dtype)),)
+        },
+    )
 }
 
 impl ModuleDisplay for SplitEmbedding {

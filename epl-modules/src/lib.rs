@@ -21,6 +21,33 @@
 //!
 //! A tensor that lies on several axes at once is a [`GlobalTensor`].
 //!
+//! # In 16 bits
+//!
+//! Under mixed precision activations and parameters have 16 bits (half: f16 or bf16), but for the parameters that a layer
+//! declares by [`Place::full_precision`](epl_core::Place::full_precision). What is computed in f32 is rounded once, at the
+//! end. `tests/precision.rs` holds each line of the table.
+//!
+//! | layer | parameters | output | computed in f32 |
+//! |---|---|---|---|
+//! | [`ReplicatedLinear`], [`SplitLinear`] | half | half | the sums inside a product, and over ranks |
+//! | [`ReplicatedConv2d`], [`SplitConv2d`] | half | half | the same; on the host f16 too, as Flex would add taps in f16 |
+//! | [`SplitEmbedding`], [`lookup`](embedding::lookup) | half | half | the sums over positions in the gradient |
+//! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`] | f32, and the running statistics | that of the input | all |
+//! | [`Dropout`] | | that of the input | all; the mask has no type |
+//! | [`Activation`] | | that of the input | all |
+//! | [`MultiHeadAttention`] | half | half | scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
+//! | [`RelativeBias`] | f32 | f32 | all; attention takes a bias of any type |
+//! | [`ParallelMlp`] | half | half | as its parts |
+//! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts; not their products |
+//! | [`TransformerLayer`] | as its parts | half | as its parts |
+//! | [`SplitCrossEntropy`] | | f32 | all, and the gradient of the logits |
+//! | [`SplitClassifier`] | half | loss f32, logits half | the loss |
+//! | [`split_argmax`], [`split_top_k`], [`split_in_top_k`] | | ids | nothing is computed |
+//! | [`Bridge`], [`GlobalTensor`] | | that of the input | the sums over ranks |
+//!
+//! A product brings its input to the type of its weight, so that a batch in f32 may enter a layer in half, and the result
+//! of a layer that is kept in f32 is f32. Of equal logits in half there are more than in f32: the lowest id counts.
+//!
 //! ```
 //! use burn::tensor::Tensor;
 //! use epl_core::testing;
@@ -44,7 +71,6 @@
 
 mod invalid;
 mod placement;
-mod precision;
 mod host;
 pub mod random;
 pub mod global;

@@ -2,11 +2,13 @@
 //!
 //! - `groups`: one for every axis of the mesh.
 //! - `moment`: the current pass, and where in it a rank is.
+//! - `precision`: the parameters that mixed precision leaves as they are.
 
 mod groups;
 mod moment;
+mod precision;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
@@ -86,6 +88,7 @@ struct State {
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     shardings: HashMap<ParamId, Sharding>,
+    full_precision: HashSet<ParamId>,
     scopes: Scopes,
 }
 
@@ -113,6 +116,7 @@ impl Context {
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
             shardings: HashMap::new(),
+            full_precision: HashSet::new(),
             scopes: Scopes::default(),
         };
         if let Some(trace) = &trace {
@@ -399,6 +403,7 @@ impl Context {
         let mut state = self.state();
         state.layers.clear();
         state.shardings.clear();
+        state.full_precision.clear();
         state.scopes = Scopes::default();
     }
 

@@ -3,6 +3,10 @@
 //! An element-wise optimizer updates each element from its own gradient and state, so it may run on slices. One
 //! that looks at a whole tensor (factored moments, a norm, an orthogonalisation) would compute something else on a
 //! slice, and is refused for parameters that are divided.
+//!
+//! - [`loss_scale`]: the factor on the loss under mixed precision.
+
+pub mod loss_scale;
 
 use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig, ModuleOptimizer,
@@ -10,6 +14,8 @@ use burn::optim::{
 };
 
 use serde::Serialize;
+
+pub use loss_scale::{LossScaleState, LossScaler};
 
 use crate::error::{Error, Result};
 use crate::plan::Plan;

@@ -2,11 +2,12 @@
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Int, Tensor};
+use epl_core::precision::widen;
 
-/// What a logit that does not count becomes: e to it is zero, in every float type.
+/// What a logit that does not count becomes: e to it is zero, in f32 and in f64.
 const NEVER: f64 = -1e9;
 
-/// The sum of the rows' losses; a row with a negative target does not count.
+/// The sum of the rows' losses, in f32 at least; a row with a negative target does not count.
 ///
 /// # Shapes
 ///
@@ -16,18 +17,18 @@ const NEVER: f64 = -1e9;
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ignored = targets.clone().lower_scalar(0);
     let rows = targets.mask_fill(ignored.clone(), 0).unsqueeze_dim::<2>(1);
-    let chosen = log_softmax(logits, 1).gather(1, rows).squeeze_dim::<1>(1);
+    let chosen = log_softmax(widen(logits), 1).gather(1, rows).squeeze_dim::<1>(1);
     chosen.mask_fill(ignored, 0.0).sum().neg()
 }
 
-/// The logits without those of some classes.
+/// The logits without those of some classes, in f32 at least.
 ///
 /// # Shapes
 ///
 /// - logits, output: `[rows, classes]`
 /// - without: `[rows, classes]`, true at what does not count
 pub(super) fn without(logits: Tensor<2>, without: Tensor<2, Bool>) -> Tensor<2> {
-    logits.mask_fill(without, NEVER)
+    widen(logits).mask_fill(without, NEVER)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Int, Tensor};
 use epl_core::Place;
+use epl_modules::embedding::lookup;
 use epl_modules::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, SplitEmbedding, SplitEmbeddingConfig};
 
 use super::batch::BertBatch;
@@ -50,8 +51,8 @@ impl BertEmbeddings {
         let length = batch.dims()[1] as i64;
         let positions = Tensor::<1, Int>::arange(0..length, &batch.ids.device()).unsqueeze::<2>();
         let sum = self.words.forward(batch.ids.clone())
-            + self.token_types.forward(batch.token_types.clone())
-            + self.positions.forward(positions);
+            + lookup(self.token_types.weight.val(), batch.token_types.clone())
+            + lookup(self.positions.weight.val(), positions);
         self.dropout.forward(self.norm.forward(sum))
     }
 }

@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use epl_core::output::{Combine, Merge};
+use epl_core::precision::widen;
 use epl_core::{Context, Loss, Place, Weights};
 use epl_modules::{ReplicatedLinear, SplitEmbedding};
 
@@ -66,7 +67,7 @@ impl QuestionAnswering {
         let of_row = |(row, tokens): (usize, &usize)| (0..*tokens).map(move |token| (row * length + token) as i64);
         let real: Vec<i64> = tokens.iter().enumerate().flat_map(of_row).collect();
         let real = Tensor::<1, Int>::from_data(real.as_slice(), &logits.device());
-        self.context.output(ANSWER_LOGITS, logits.clone().reshape([rows * length, two]).select(0, real));
+        self.context.output(ANSWER_LOGITS, widen(logits.clone()).reshape([rows * length, two]).select(0, real));
     }
 }
 

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 use epl_comm::{Error, Split, unwind};
+use epl_core::precision::in_wide;
 use epl_core::{Context, Place, Segmented};
 use epl_modules::{SplitEmbedding, SplitEmbeddingConfig, SplitLinear, SplitLinearConfig};
 
@@ -101,7 +102,7 @@ impl T5 {
     pub(super) fn logits(&self, hidden: Tensor<3>) -> Split<3> {
         let hidden = self.decoder.leave(hidden);
         let hidden = match self.config.scaled_head {
-            true => hidden * (self.config.d_model as f64).powf(-0.5),
+            true => in_wide(hidden, |hidden| hidden * (self.config.d_model as f64).powf(-0.5)),
             false => hidden,
         };
         match &self.head {

@@ -35,6 +35,7 @@ pub struct RelativeBiasConfig {
 ///
 /// See [Exploring the limits of transfer learning](https://arxiv.org/abs/1910.10683), section 2.1: half of the
 /// buckets hold one distance each, the others grow logarithmically. The table is split by heads over the tensor axis.
+/// Its gradient is a sum over all pairs of a bucket: under mixed precision it stays in f32.
 ///
 /// Should be created with [`RelativeBiasConfig`].
 #[derive(Module, Debug)]
@@ -77,7 +78,7 @@ impl RelativeBiasConfig {
         }
         let shape = [self.n_buckets, self.n_heads];
         RelativeBias {
-            weight: place.split_param(shape, &[(Axis::Tensor, 1)], self.initializer.clone()),
+            weight: place.full_precision(place.split_param(shape, &[(Axis::Tensor, 1)], self.initializer.clone())),
             n_heads: self.n_heads,
             n_buckets: self.n_buckets,
             max_distance: self.max_distance,

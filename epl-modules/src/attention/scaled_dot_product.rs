@@ -3,13 +3,15 @@
 //! Backward keeps the queries, keys and values, which are alive anyway, and one matrix of weights. As separate
 //! operations Burn would keep the scores before and after the bias, every mask, and the weights twice.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use epl_comm::custom_vjp;
+use epl_core::precision::in_wide;
 
 use super::weighing::{SavedWeights, Weighing};
 use crate::host::{self, HostFloat, Real, View, host_float};
 
-/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`.
+/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs the products in 16 bits,
+/// all between them in f32.
 ///
 /// # Shapes
 ///
@@ -26,10 +28,10 @@ pub(super) fn attend(
             (query, key, value, bias),
             move |(query, key, value, bias)| forward((query, key, value), Some(bias), weighing),
             |saved, grad| {
-                let batch_size = saved.bias_batch_size;
+                let (batch_size, dtype) = saved.bias;
                 let (query, key, value, scores) = saved.backward(grad);
                 let bias = if batch_size == 1 { over_batch(scores) } else { scores };
-                (Some(query), Some(key), Some(value), Some(bias))
+                (Some(query), Some(key), Some(value), Some(bias.cast(dtype)))
             },
         ),
         None => custom_vjp(
@@ -50,7 +52,8 @@ struct Saved {
     value: Tensor<4>,
     weights: SavedWeights,
     scale: f64,
-    bias_batch_size: usize,
+    /// The bias's number of sequences and its type.
+    bias: (usize, DType),
 }
 
 fn forward(
@@ -58,21 +61,23 @@ fn forward(
     bias: Option<Tensor<4>>,
     weighing: Weighing,
 ) -> (Tensor<4>, Saved) {
-    let bias_batch_size = bias.as_ref().map_or(1, |bias| bias.dims()[0]);
+    let of_bias = bias.as_ref().map_or((1, query.dtype()), |bias| (bias.dims()[0], bias.dtype()));
     let scores = query.clone().matmul(key.clone().swap_dims(2, 3));
     let weights = weighing.weigh(scores, bias);
     let output = weights.kept.matmul(value.clone());
-    (output, Saved { query, key, value, weights: weights.saved, scale: weighing.scale, bias_batch_size })
+    (output, Saved { query, key, value, weights: weights.saved, scale: weighing.scale, bias: of_bias })
 }
 
 impl Saved {
-    /// The gradients of the queries, keys and values, and of the scores with their bias.
+    /// The gradients of the queries, keys and values, and of the scores with their bias; the last in f32 at least.
     fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>, Tensor<4>, Tensor<4>) {
+        let dtype = grad.dtype();
         let grad_weights = grad.clone().matmul(self.value.swap_dims(2, 3));
         let (grad_scores, kept) = self.weights.backward(grad_weights);
         let grad_value = kept.swap_dims(2, 3).matmul(grad);
-        let grad_query = scaled(grad_scores.clone().matmul(self.key), self.scale);
-        let grad_key = scaled(grad_scores.clone().swap_dims(2, 3).matmul(self.query), self.scale);
+        let narrow = grad_scores.clone().cast(dtype);
+        let grad_query = scaled(narrow.clone().matmul(self.key), self.scale);
+        let grad_key = scaled(narrow.swap_dims(2, 3).matmul(self.query), self.scale);
         (grad_query, grad_key, grad_value, grad_scores)
     }
 }
@@ -93,5 +98,5 @@ fn over_batch_host<T: Real>(scores: Tensor<4>) -> Tensor<4> {
 }
 
 fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
-    if scale == 1.0 { x } else { x * scale }
+    if scale == 1.0 { x } else { in_wide(x, |x| x * scale) }
 }

@@ -1,24 +1,27 @@
 //! The softmax of attention: it chooses the path, in host memory or in tensor operations.
 
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Bool, DType, Device, Tensor, activation};
+use epl_core::precision::widen;
 
 use super::rows;
 use super::weighing::{Dropped, SavedWeights, Weighing, Weights};
 use crate::host::{HostFloat, host_float};
-use crate::precision::wide;
 
 impl Weighing {
-    /// The weights for these scores and this bias.
+    /// The weights for these scores and this bias, in the type of the scores; computed in f32 at least.
     ///
     /// # Shapes
     ///
     /// - scores: `[batch_size, heads, queries, keys]`, bias: `[1 or batch_size, heads, queries, keys]`
     pub(super) fn weigh(&self, scores: Tensor<4>, bias: Option<Tensor<4>>) -> Weights {
-        match host_float(&scores).filter(|_| bias.as_ref().is_none_or(|bias| bias.dtype() == scores.dtype())) {
+        let (dtype, scores) = (scores.dtype(), widen(scores));
+        let bias = bias.map(|bias| bias.cast(scores.dtype()));
+        let weights = match host_float(&scores) {
             Some(HostFloat::Single) => rows::weigh::<f32>(self, scores, bias),
             Some(HostFloat::Double) => rows::weigh::<f64>(self, scores, bias),
             None => self.weigh_tensors(scores, bias),
-        }
+        };
+        weights.cast(dtype)
     }
 
     fn weigh_tensors(&self, scores: Tensor<4>, bias: Option<Tensor<4>>) -> Weights {
@@ -27,15 +30,15 @@ impl Weighing {
         let hidden = dtype.finfo().map_or(-1e4, |info| info.min);
         let scores = scores * self.scale;
         let scores = match bias {
-            Some(bias) => scores + bias.cast(dtype),
+            Some(bias) => scores + bias,
             None => scores,
         };
         let softmax = match self.hidden(shape, &device) {
             Some(mask) => {
-                let softmax = wide_softmax(scores.mask_fill(mask.clone(), hidden));
+                let softmax = activation::softmax(scores.mask_fill(mask.clone(), hidden), 3);
                 softmax.mask_fill(mask, 0.0)
             }
-            None => wide_softmax(scores),
+            None => activation::softmax(scores, 3),
         };
         let mask = self.dropout.as_ref().map(|mask| mask.tensor(shape, &device).cast(dtype));
         let kept = match &mask {
@@ -65,33 +68,49 @@ impl Weighing {
     }
 }
 
-/// The softmax along the last dim, computed in f32 at least.
-fn wide_softmax(scores: Tensor<4>) -> Tensor<4> {
-    let dtype = scores.dtype();
-    burn::tensor::activation::softmax(scores.cast(wide(dtype)), 3).cast(dtype)
+impl Weights {
+    /// What is kept until backward takes no more room than the scores did. The sign of a zero, which tells that it is
+    /// dropped, stays.
+    fn cast(self, dtype: DType) -> Self {
+        let Self { kept, saved: SavedWeights { softmax, dropped } } = self;
+        let kept = kept.cast(dtype);
+        let softmax = if matches!(dropped, Dropped::Nothing) { kept.clone() } else { softmax.cast(dtype) };
+        Self { kept, saved: SavedWeights { softmax, dropped } }
+    }
 }
 
 impl SavedWeights {
-    /// From the gradient of the kept weights: the gradient of the scores with their bias, before the scale; and
-    /// the kept weights again.
+    /// From the gradient of the kept weights: the gradient of the scores with their bias, before the scale, in f32 at
+    /// least; and the kept weights again, in their type.
     ///
     /// With the softmax p and its gradient h: ∂score = p (h − Σ h p).
     pub(super) fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let Self { softmax, dropped } = self;
+        let (dtype, softmax, grad) = (softmax.dtype(), widen(softmax), widen(grad));
         let (grad, kept) = match (host_float(&grad), dropped) {
-            (_, Dropped::Mask(mask)) => (grad * (*mask).clone(), softmax.clone() * *mask),
-            (Some(HostFloat::Single), dropped) => return rows::backward::<f32>(softmax, &dropped, grad),
-            (Some(HostFloat::Double), dropped) => return rows::backward::<f64>(softmax, &dropped, grad),
-            (None, _) => (grad, softmax.clone()),
+            (_, Dropped::Mask(mask)) => backward_tensors(softmax, Some(*mask), grad),
+            (Some(HostFloat::Single), dropped) => rows::backward::<f32>(softmax, &dropped, grad),
+            (Some(HostFloat::Double), dropped) => rows::backward::<f64>(softmax, &dropped, grad),
+            (None, _) => backward_tensors(softmax, None, grad),
         };
-        let along = (grad.clone() * softmax.clone()).sum_dim(3);
-        (softmax * (grad - along), kept)
+        (grad, kept.cast(dtype))
     }
+}
+
+fn backward_tensors(softmax: Tensor<4>, mask: Option<Tensor<4>>, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+    let (grad, kept) = match mask {
+        Some(mask) => (grad * mask.clone(), softmax.clone() * mask),
+        None => (grad, softmax.clone()),
+    };
+    let along = (grad.clone() * softmax.clone()).sum_dim(3);
+    (softmax * (grad - along), kept)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dropout::Mask;
+    use crate::random::Noise;
     use burn::tensor::Distribution;
 
     #[test]
@@ -111,6 +130,28 @@ mod tests {
             for difference in [a.kept - b.kept, ga - gb, ka - kb] {
                 assert!(difference.abs().max().into_scalar::<f32>() < 1e-6);
             }
+        }
+    }
+
+    /// Scores in 16 bits are weighed in f32, bias, masks and dropout too: the same bits as of the same scores in f32,
+    /// rounded once.
+    #[test]
+    fn sixteen_bits_are_weighed_in_f32() {
+        let (device, normal) = (Device::flex(), Distribution::Normal(0.0, 2.0));
+        let bias = Tensor::<4>::random([1, 3, 5, 19], normal, &device);
+        let mask = |prob| Mask::new(prob, Noise::new(1, 2, 3, 4), [7, 9].into());
+        for (dtype, dropout) in [DType::F16, DType::BF16].into_iter().flat_map(|t| [None, Some(0.3)].map(|p| (t, p))) {
+            let weighing = Weighing { scale: 0.3, causal: true, padding: None, dropout: dropout.map(mask) };
+            let [scores, grad] = [(); 2].map(|()| Tensor::<4>::random([2, 3, 5, 19], normal, &device).cast(dtype));
+            let half = weighing.weigh(scores.clone(), Some(bias.clone()));
+            let full = weighing.weigh(widen(scores), Some(bias.clone()));
+            assert_eq!(half.kept.clone().into_data(), full.kept.clone().cast(dtype).into_data());
+            let saved = full.saved.softmax.cast(dtype);
+            assert_eq!(half.saved.softmax.clone().into_data(), saved.clone().into_data());
+            let full = SavedWeights { softmax: widen(saved), dropped: full.saved.dropped };
+            let ((ga, ka), (gb, kb)) = (half.saved.backward(grad.clone()), full.backward(widen(grad)));
+            assert_eq!((ga.dtype(), ka.dtype()), (DType::F32, dtype));
+            assert_eq!((ga.into_data(), ka.into_data()), (gb.into_data(), kb.cast(dtype).into_data()));
         }
     }
 }

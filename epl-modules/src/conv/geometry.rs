@@ -3,8 +3,9 @@
 use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::{Initializer, PaddingConfig2d};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
+use crate::host::is_host;
 use crate::invalid::refuse;
 
 /// The default of Burn's `Conv2d`: uniform with bound `1 / sqrt(fan_in)`.
@@ -38,7 +39,10 @@ impl Geometry {
         (input / self.groups * kernel, output / self.groups * kernel)
     }
 
-    /// The convolution, as Burn's layer computes it.
+    /// The convolution, as Burn's layer computes it; the result is in the type of the weight.
+    ///
+    /// In host memory Flex adds up the taps of a kernel in f16, where eight times a rounding is lost; of bf16 it makes
+    /// f32. So f16 is brought to f32 there.
     ///
     /// # Shapes
     ///
@@ -46,17 +50,18 @@ impl Geometry {
     /// - weight: `[channels_out, channels_in / groups, kernel, kernel]`, bias: `[channels_out]`
     /// - result: `[batch, channels_out, height, width]`, the sizes by stride and padding
     pub fn apply(&self, x: Tensor<4>, weight: &Param<Tensor<4>>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
-        // Clones of parameters share their tensors.
+        let dtype = weight.val().dtype();
+        let inside = if dtype == DType::F16 && is_host(&x.device().without_autodiff()) { DType::F32 } else { dtype };
         let layer = Conv2d {
-            weight: weight.clone(),
-            bias: bias.cloned(),
+            weight: Param::initialized(weight.id, weight.val().cast(inside)),
+            bias: bias.map(|bias| Param::initialized(bias.id, bias.val().cast(inside))),
             stride: self.stride,
             kernel_size: self.kernel_size,
             dilation: self.dilation,
             groups: self.groups,
             padding: self.padding.clone(),
         };
-        layer.forward(x)
+        layer.forward(x.cast(dtype).cast(inside)).cast(dtype)
     }
 }
 

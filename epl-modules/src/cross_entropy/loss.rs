@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Int, Tensor};
 use epl_comm::{Split, custom_vjp};
+use epl_core::precision::widen;
 
 use super::classes::Classes;
 use super::{rows, tensors};
@@ -85,12 +86,16 @@ impl SplitCrossEntropy {
         }
         custom_vjp(
             (logits,),
-            move |(logits,)| match host_float(&logits) {
-                Some(HostFloat::Single) => Saved::rows(rows::forward::<f32>(logits, targets, classes)),
-                Some(HostFloat::Double) => Saved::rows(rows::forward::<f64>(logits, targets, classes)),
-                None => Saved::tensors(tensors::forward(logits, targets, classes)),
+            move |(logits,)| {
+                let (dtype, logits) = (logits.dtype(), widen(logits));
+                let (loss, saved) = match host_float(&logits) {
+                    Some(HostFloat::Single) => Saved::rows(rows::forward::<f32>(logits, targets, classes)),
+                    Some(HostFloat::Double) => Saved::rows(rows::forward::<f64>(logits, targets, classes)),
+                    None => Saved::tensors(tensors::forward(logits, targets, classes)),
+                };
+                (loss, (saved, dtype))
             },
-            |saved, grad| (Some(saved.backward(grad)),),
+            |(saved, dtype), grad| (Some(saved.backward(grad).cast(dtype)),),
         )
     }
 

@@ -1,10 +1,9 @@
 //! The loss in tensor operations, for backends that are not host memory.
 
-use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Bool, IndexingUpdateOp, Int, Tensor};
 use epl_comm::ReduceOp;
 
 use super::classes::Classes;
-use crate::precision::wide;
 
 /// What backward needs.
 pub(super) struct Saved {
@@ -18,8 +17,6 @@ pub(super) struct Saved {
     /// Whether the row does not count, `[rows, 1]`
     ignored: Tensor<2, Bool>,
     classes: Classes,
-    /// The type of the logits.
-    dtype: DType,
 }
 
 /// Computes the loss.
@@ -27,7 +24,7 @@ pub(super) struct Saved {
 /// # Shapes
 ///
 /// - logits: `[rows, local classes]`, targets: `[rows]`
-/// - output: `[1]`, in f32 at least
+/// - output: `[1]`
 pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
     let rows = logits.dims()[0];
     let targets = targets.inner().reshape([rows, 1]);
@@ -37,8 +34,6 @@ pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Class
     let foreign = outside.bool_or(ignored.clone());
     let columns = targets.sub_scalar(start).mask_fill(foreign.clone(), 0);
 
-    let dtype = logits.dtype();
-    let logits = logits.cast(wide(dtype));
     let largest = classes.reduce(logits.clone().max_dim(1), ReduceOp::Max);
     let shifted = logits - largest;
     let exponentials = shifted.clone().exp();
@@ -50,7 +45,7 @@ pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Class
     let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
     let losses = sums.clone().log() - numbers.clone().narrow(1, 1, 1) * on - numbers.narrow(1, 2, 1) * off;
     let loss = losses.mask_fill(ignored.clone(), 0.0).sum();
-    (loss, Saved { exponentials, sums, columns, foreign, ignored, classes, dtype })
+    (loss, Saved { exponentials, sums, columns, foreign, ignored, classes })
 }
 
 impl Saved {
@@ -61,7 +56,7 @@ impl Saved {
         let on = self.sums.full_like(self.classes.smoothing - 1.0).mask_fill(self.foreign, 0.0);
         let difference = smoothed.scatter(1, self.columns, on, IndexingUpdateOp::Add);
         let shape = difference.dims();
-        (difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])).cast(self.dtype)
+        difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])
     }
 }
 

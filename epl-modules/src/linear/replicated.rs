@@ -94,7 +94,8 @@ impl ModuleDisplay for ReplicatedLinear {
     }
 }
 
-/// x W + b along the last dim, as one product of two matrices. The layer has looked at the last dim before.
+/// x W + b along the last dim, as one product of two matrices, in the type of the weight. The layer has looked at the last
+/// dim before.
 ///
 /// # Shapes
 ///
@@ -105,7 +106,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
     let [d_input, d_output] = weight.dims();
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
-    let y = x.reshape([rows, d_input]).matmul(weight);
+    let y = x.cast(weight.dtype()).reshape([rows, d_input]).matmul(weight);
     let y = match bias {
         Some(bias) => y + bias.unsqueeze(),
         None => y,

@@ -16,6 +16,7 @@
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::{ProcessGroup, unwind};
+use epl_core::precision::in_wide;
 
 use super::arrangement::Arrangement;
 use super::router::Routed;
@@ -90,7 +91,8 @@ pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
     x.select(0, tokens)
 }
 
-/// Adds each row, times its weight, to the row of its token. A token without an expert gets zeros.
+/// Adds each row, times its weight, to the row of its token, in f32 at least: the gradient of a weight is a sum over the
+/// row, and what the router learns. A token without an expert gets zeros.
 ///
 /// # Shapes
 ///
@@ -100,9 +102,11 @@ pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
 pub(super) fn combine(rows: Tensor<2>, weights: Tensor<2>, routing: &Routing) -> Tensor<2> {
     let (device, [_, width]) = (rows.device(), rows.dims());
     let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &device);
-    let zeros = Tensor::zeros([routing.mask.as_slice().len(), width], (&device, rows.dtype()));
-    let weights = weights.cast(rows.dtype());
-    zeros.select_assign(0, tokens, rows * weights, IndexingUpdateOp::Add)
+    in_wide(rows, |rows| {
+        let zeros = Tensor::zeros([routing.mask.as_slice().len(), width], (&device, rows.dtype()));
+        let weights = weights.cast(rows.dtype());
+        zeros.select_assign(0, tokens, rows * weights, IndexingUpdateOp::Add)
+    })
 }
 
 /// The weight of each assignment: differentiable in the probabilities.

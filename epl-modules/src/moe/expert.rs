@@ -74,7 +74,7 @@ impl Experts {
         }
     }
 
-    /// Sends every row through its expert.
+    /// Sends every row through its expert, in the type of the experts.
     ///
     /// # Shapes
     ///
@@ -82,6 +82,7 @@ impl Experts {
     /// - output: `[rows of the arrangement, d_model]`
     pub(super) fn forward(&self, rows: Tensor<2>, arrangement: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
         let Arrangement { experts, height, .. } = *arrangement;
+        let rows = rows.cast(self.input.val().dtype());
         let (device, [_, width]) = (rows.device(), rows.dims());
         let slots = indices(arrangement.slots.iter().copied(), &device);
         let rows = copied(rows, self.context.tensor()).local();

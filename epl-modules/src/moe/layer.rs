@@ -138,7 +138,7 @@ impl Moe {
     ///
     /// Unwinds with an error when the decision is that of another batch, or a peer fails.
     pub fn forward_routed(&self, x: Tensor<3>, routed: &Routed, routing: &Routing) -> MoeOutput {
-        let [batch, length, width] = x.dims();
+        let ([batch, length, width], dtype) = (x.dims(), x.dtype());
         let config = &self.settings.config;
         check_mask(&routing.mask, batch, length);
         let dispatch = Dispatch::new(routing, config.experts, self.context.expert());
@@ -148,7 +148,7 @@ impl Moe {
         let rows = dispatch.send_back(rows);
         let hidden = combine(rows, weights(routed, routing, config.gate.choices()), routing);
         let RouterLosses { auxiliary, z } = RouterLosses::new(routed, routing);
-        MoeOutput { hidden: hidden.reshape([batch, length, width]), auxiliary, z }
+        MoeOutput { hidden: hidden.reshape([batch, length, width]).cast(dtype), auxiliary, z }
     }
 
     /// Decides where the tokens go, and counts it in the metrics. It waits for the device.

@@ -1,8 +1,9 @@
 //! The router: a linear map from a token to one number an expert.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
-use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use epl_comm::{ProcessGroup, unwind};
+use epl_core::precision::widen;
 use epl_core::{Context, Place};
 
 use super::config::MoeConfig;
@@ -10,7 +11,7 @@ use crate::invalid::{check_last_dim, refuse};
 use crate::placement::REPLICATED;
 use crate::random::Noise;
 
-/// Scores every expert for every token, in at least 32 bits.
+/// Scores every expert for every token, in at least 32 bits: the "selective precision" of Switch Transformers.
 ///
 /// The weights are whole on every rank, without bias.
 #[derive(Module, Debug)]
@@ -55,7 +56,7 @@ impl Router {
         let normal = || MoeConfig::fan_in_normal(config.d_model);
         let initializer = config.router_initializer.clone().unwrap_or_else(normal);
         Self {
-            weight: place.param([config.d_model, config.experts], initializer),
+            weight: place.full_precision(place.param([config.d_model, config.experts], initializer)),
             d_model: config.d_model,
             experts: config.experts,
             jitter: config.jitter,
@@ -77,9 +78,9 @@ impl Router {
     pub fn forward(&self, x: Tensor<3>) -> Routed {
         check_last_dim("router", ("d_model", self.d_model), x.dims());
         let [batch, length, width] = x.dims();
-        let dtype = router_dtype(x.dtype());
-        let x = self.shake(x.cast(dtype));
-        let logits = x.reshape([batch * length, width]).matmul(self.weight.val().cast(dtype));
+        let x = self.shake(widen(x));
+        let weight = self.weight.val().cast(x.dtype());
+        let logits = x.reshape([batch * length, width]).matmul(weight);
         // The softmax does not change when a constant is taken off, so the largest one needs no gradient.
         let largest = logits.clone().detach().max_dim(1);
         let exponentials = (logits - largest.clone()).exp();
@@ -124,14 +125,6 @@ fn jitter_factors(noise: Noise, samples: &[u64], [_, length, width]: [usize; 3],
     let rows = samples.iter().flat_map(|sample| (0..length).map(|token| noise.sample(*sample).at(token)));
     let factor = |uniform: f64| (1.0 - jitter + 2.0 * jitter * uniform) as f32;
     rows.flat_map(|row| (0..width).map(move |element| factor(row.uniform(element)))).collect()
-}
-
-/// At least 32 bits: the "selective precision" of Switch Transformers.
-fn router_dtype(dtype: DType) -> FloatDType {
-    match dtype {
-        DType::F64 => FloatDType::F64,
-        _ => FloatDType::F32,
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
 use burn::nn::Initializer;
 use burn::tensor::{Tensor, module};
+use epl_core::precision::{in_wide, widen};
 use epl_core::{Context, Place};
 
 use super::standardise::{Scale, flat, standardise};
@@ -120,11 +121,11 @@ impl SyncBatchNormConfig {
         }
         let (shape, device) = ([self.num_features], place.device());
         SyncBatchNorm {
-            gamma: place.param(shape, Initializer::Ones),
-            beta: place.param(shape, Initializer::Zeros),
+            gamma: place.full_precision(place.param(shape, Initializer::Ones)),
+            beta: place.full_precision(place.param(shape, Initializer::Zeros)),
             training: Param::from_bool(true),
-            running_mean: RunningState::new(Tensor::zeros(shape, device)),
-            running_var: RunningState::new(Tensor::ones(shape, device)),
+            running_mean: place.full_precision(RunningState::new(Tensor::zeros(shape, device))),
+            running_var: place.full_precision(RunningState::new(Tensor::ones(shape, device))),
             num_features: self.num_features,
             momentum: self.momentum,
             epsilon: self.epsilon,
@@ -170,13 +171,15 @@ impl SyncBatchNorm {
         let device = input.device();
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|running| running.value_sync().to_device(&device));
-        module::batch_norm(input, self.gamma.val(), self.beta.val(), mean, variance, self.epsilon)
+        in_wide(input, |input| {
+            module::batch_norm(input, self.gamma.val(), self.beta.val(), mean, variance, self.epsilon)
+        })
     }
 
     fn forward_train<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let scale = match self.statistics {
-            BatchStatistics::Global => self.global(flat(plain(input.clone()))),
-            BatchStatistics::PerReplica => self.per_replica(flat(plain(input.clone()))),
+            BatchStatistics::Global => self.global(flat(widen(plain(input.clone())))),
+            BatchStatistics::PerReplica => self.per_replica(flat(widen(plain(input.clone())))),
         };
         standardise(input, self.gamma.val(), self.beta.val(), scale)
     }

@@ -6,12 +6,12 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
+use epl_core::precision::widen;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_last_dim, refuse};
 use crate::placement::REPLICATED;
-use crate::precision::wide;
 
 /// Configuration to create a [`LayerNorm`] layer using the [init function](LayerNormConfig::init).
 #[derive(Config, Debug)]
@@ -57,8 +57,8 @@ impl LayerNormConfig {
             refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
         }
         LayerNorm {
-            gamma: place.param([self.d_model], Initializer::Ones),
-            beta: self.bias.then(|| place.param([self.d_model], Initializer::Zeros)),
+            gamma: place.full_precision(place.param([self.d_model], Initializer::Ones)),
+            beta: self.bias.then(|| place.full_precision(place.param([self.d_model], Initializer::Zeros))),
             epsilon: self.epsilon,
             d_model: self.d_model,
         }
@@ -124,25 +124,33 @@ struct Saved<const D: usize> {
 
 type Grads<const D: usize> = (Tensor<D>, Tensor<1>, Tensor<1>);
 
+/// In f32 at least; the output returns to the type of x.
 fn normalise<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
     epsilon: f64,
 ) -> (Tensor<D>, Saved<D>) {
-    match host_float(&x).filter(|_| x.dtype() == gamma.dtype()) {
-        Some(HostFloat::Single) => normalise_host::<f32, D>(x, gamma, beta, epsilon),
-        Some(HostFloat::Double) => normalise_host::<f64, D>(x, gamma, beta, epsilon),
-        None => normalise_tensors(x, gamma, beta, epsilon),
-    }
+    let (dtype, x) = (x.dtype(), widen(x));
+    let (wide_gamma, beta) = (gamma.clone().cast(x.dtype()), beta.map(|beta| beta.cast(x.dtype())));
+    let (output, saved) = match host_float(&x) {
+        Some(HostFloat::Single) => normalise_host::<f32, D>(x, wide_gamma, beta, epsilon),
+        Some(HostFloat::Double) => normalise_host::<f64, D>(x, wide_gamma, beta, epsilon),
+        None => normalise_tensors(x, wide_gamma, beta, epsilon),
+    };
+    (output.cast(dtype), Saved { gamma, ..saved })
 }
 
+/// As [`normalise`]; each gradient returns to the type of its input.
 fn denormalise<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
-    match host_float(&grad).filter(|_| grad.dtype() == saved.gamma.dtype()) {
+    let (dtype, wide, gamma_dtype) = (grad.dtype(), saved.normal.dtype(), saved.gamma.dtype());
+    let (saved, grad) = (Saved { gamma: saved.gamma.cast(wide), ..saved }, grad.cast(wide));
+    let (grad_x, grad_gamma, grad_beta) = match host_float(&grad) {
         Some(HostFloat::Single) => denormalise_host::<f32, D>(saved, grad),
         Some(HostFloat::Double) => denormalise_host::<f64, D>(saved, grad),
         None => denormalise_tensors(saved, grad),
-    }
+    };
+    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype), grad_beta.cast(gamma_dtype))
 }
 
 fn normalise_host<T: Real, const D: usize>(
@@ -239,29 +247,25 @@ fn normalise_tensors<const D: usize>(
     beta: Option<Tensor<1>>,
     epsilon: f64,
 ) -> (Tensor<D>, Saved<D>) {
-    let (dtype, wide) = (x.dtype(), wide(x.dtype()));
-    let x = x.cast(wide);
     let centred = x.clone() - x.mean_dim(D - 1);
     let inverse = (centred.clone().square().mean_dim(D - 1) + epsilon).sqrt().recip();
     let normal = centred * inverse.clone();
-    let scaled = normal.clone() * gamma.clone().cast(wide).unsqueeze();
+    let scaled = normal.clone() * gamma.clone().unsqueeze();
     let output = match beta {
-        Some(beta) => scaled + beta.cast(wide).unsqueeze(),
+        Some(beta) => scaled + beta.unsqueeze(),
         None => scaled,
     };
-    (output.cast(dtype), Saved { normal, inverse, gamma })
+    (output, Saved { normal, inverse, gamma })
 }
 
 fn denormalise_tensors<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
-    let (Saved { normal, inverse, gamma }, dtype, d) = (saved, grad.dtype(), grad.dims()[D - 1]);
-    let (gamma_dtype, grad) = (gamma.dtype(), grad.cast(normal.dtype()));
+    let (Saved { normal, inverse, gamma }, d) = (saved, grad.dims()[D - 1]);
     let rows = grad.shape().num_elements() / d;
-    let over_rows = |x: Tensor<D>| x.reshape([rows, d]).sum_dim(0).reshape([d]).cast(gamma_dtype);
+    let over_rows = |x: Tensor<D>| x.reshape([rows, d]).sum_dim(0).reshape([d]);
     let (grad_gamma, grad_beta) = (over_rows(grad.clone() * normal.clone()), over_rows(grad.clone()));
-    let h = grad * gamma.cast(normal.dtype()).unsqueeze();
+    let h = grad * gamma.unsqueeze();
     let along = (h.clone() * normal.clone()).mean_dim(D - 1);
-    let grad_x = (h.clone() - h.mean_dim(D - 1) - normal * along) * inverse;
-    (grad_x.cast(dtype), grad_gamma, grad_beta)
+    ((h.clone() - h.mean_dim(D - 1) - normal * along) * inverse, grad_gamma, grad_beta)
 }
 
 #[cfg(test)]

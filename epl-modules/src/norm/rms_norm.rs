@@ -6,12 +6,12 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
+use epl_core::precision::widen;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_last_dim, refuse};
 use crate::placement::REPLICATED;
-use crate::precision::wide;
 
 /// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
 #[derive(Config, Debug)]
@@ -51,7 +51,7 @@ impl RmsNormConfig {
         if self.epsilon.is_nan() || self.epsilon <= 0.0 {
             refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
         }
-        let gamma = place.param([self.d_model], Initializer::Ones);
+        let gamma = place.full_precision(place.param([self.d_model], Initializer::Ones));
         RmsNorm { gamma, epsilon: self.epsilon, d_model: self.d_model }
     }
 }
@@ -72,17 +72,9 @@ impl RmsNorm {
         let epsilon = self.epsilon;
         custom_vjp(
             (input, self.gamma.val()),
-            |(x, gamma)| match host_float(&x).filter(|_| x.dtype() == gamma.dtype()) {
-                Some(HostFloat::Single) => forward_host::<f32, D>(x, gamma, epsilon),
-                Some(HostFloat::Double) => forward_host::<f64, D>(x, gamma, epsilon),
-                None => forward_tensors(x, gamma, epsilon),
-            },
+            |(x, gamma)| forward(x, gamma, epsilon),
             |saved, grad| {
-                let (grad_x, grad_gamma) = match host_float(&grad).filter(|_| saved.x.dtype() == saved.gamma.dtype()) {
-                    Some(HostFloat::Single) => backward_host::<f32, D>(saved, grad),
-                    Some(HostFloat::Double) => backward_host::<f64, D>(saved, grad),
-                    None => backward_tensors(saved, grad),
-                };
+                let (grad_x, grad_gamma) = backward(saved, grad);
                 (Some(grad_x), Some(grad_gamma))
             },
         )
@@ -106,24 +98,50 @@ struct Saved<const D: usize> {
     inverse: Tensor<D>,
 }
 
+/// In f32 at least; the output returns to the type of x.
+fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
+    let (dtype, wide_x) = (x.dtype(), widen(x.clone()));
+    let wide_gamma = gamma.clone().cast(wide_x.dtype());
+    let (output, inverse) = match host_float(&wide_x) {
+        Some(HostFloat::Single) => forward_host::<f32, D>(wide_x, wide_gamma, epsilon),
+        Some(HostFloat::Double) => forward_host::<f64, D>(wide_x, wide_gamma, epsilon),
+        None => forward_tensors(wide_x, wide_gamma, epsilon),
+    };
+    (output.cast(dtype), Saved { x, gamma, inverse })
+}
+
+/// As forward; each gradient returns to the type of its input.
+fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor<D>, Tensor<1>) {
+    let Saved { x, gamma, inverse } = saved;
+    let (dtype, gamma_dtype, x) = (x.dtype(), gamma.dtype(), widen(x));
+    let (gamma, grad) = (gamma.cast(x.dtype()), grad.cast(x.dtype()));
+    let saved = Saved { x, gamma, inverse };
+    let (grad_x, grad_gamma) = match host_float(&grad) {
+        Some(HostFloat::Single) => backward_host::<f32, D>(saved, grad),
+        Some(HostFloat::Double) => backward_host::<f64, D>(saved, grad),
+        None => backward_tensors(saved, grad),
+    };
+    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype))
+}
+
 /// The shape of one number a row.
 fn one_a_row<const D: usize>(mut shape: [usize; D]) -> [usize; D] {
     shape[D - 1] = 1;
     shape
 }
 
-fn forward_host<T: Real, const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
+/// The output, and 1 / sqrt(mean(x²) + ε).
+fn forward_host<T: Real, const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Tensor<D>) {
     let (shape, device, d) = (x.dims(), x.device(), x.dims()[D - 1]);
     let rows = host::rows_a_task(d);
-    let (input, scale) = (View::<T>::new(x.clone()), View::<T>::new(gamma.clone()));
+    let (input, scale) = (View::<T>::new(x), View::<T>::new(gamma));
     let mut output = vec![T::ZERO; input.slice().len()];
     let mut inverse = vec![T::ZERO; input.slice().len() / d];
     host::for_blocks2((&mut output, rows * d), (&mut inverse, rows), |block, output, inverse| {
         let first = block * rows * d;
         normalise(&input.slice()[first..first + output.len()], scale.slice(), T::of(epsilon), output, inverse);
     });
-    let output = host::tensor(output, shape, &device);
-    (output, Saved { x, gamma, inverse: host::tensor(inverse, one_a_row(shape), &device) })
+    (host::tensor(output, shape, &device), host::tensor(inverse, one_a_row(shape), &device))
 }
 
 #[multiversion(targets = "simd")]
@@ -173,24 +191,19 @@ fn denormalise<T: Real>(x: &[T], gamma: &[T], inverse: &[T], grad: &mut [T], par
     }
 }
 
-fn forward_tensors<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
-    let (dtype, wide) = (x.dtype(), wide(x.dtype()));
-    let wide_x = x.clone().cast(wide);
-    let inverse = (wide_x.clone().square().mean_dim(D - 1) + epsilon).sqrt().recip();
-    let output = wide_x * inverse.clone() * gamma.clone().cast(wide).unsqueeze();
-    (output.cast(dtype), Saved { x, gamma, inverse })
+fn forward_tensors<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Tensor<D>) {
+    let inverse = (x.clone().square().mean_dim(D - 1) + epsilon).sqrt().recip();
+    (x * inverse.clone() * gamma.unsqueeze(), inverse)
 }
 
 fn backward_tensors<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor<D>, Tensor<1>) {
-    let (Saved { x, gamma, inverse }, dtype, d) = (saved, grad.dtype(), grad.dims()[D - 1]);
-    let (gamma_dtype, wide) = (gamma.dtype(), wide(dtype));
-    let (x, grad) = (x.cast(wide) * inverse.clone(), grad.cast(wide));
+    let (Saved { x, gamma, inverse }, d) = (saved, grad.dims()[D - 1]);
+    let x = x * inverse.clone();
     let rows = grad.shape().num_elements() / d;
     let grad_gamma = (grad.clone() * x.clone()).reshape([rows, d]).sum_dim(0).reshape([d]);
-    let h = grad * gamma.cast(wide).unsqueeze();
+    let h = grad * gamma.unsqueeze();
     let along = (h.clone() * x.clone()).mean_dim(D - 1);
-    let grad_x = (h - x * along) * inverse;
-    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype))
+    ((h - x * along) * inverse, grad_gamma)
 }
 
 #[cfg(test)]
@@ -205,10 +218,11 @@ mod tests {
         let x = Tensor::<3>::random([5, 7, 33], normal, &device);
         let (gamma, grad) =
             (Tensor::<1>::random([33], normal, &device), Tensor::<3>::random([5, 7, 33], normal, &device));
-        let (a, saved_a) = forward_host::<f32, 3>(x.clone(), gamma.clone(), 1e-6);
-        let (b, saved_b) = forward_tensors(x, gamma, 1e-6);
-        let (ax, ag) = backward_host::<f32, 3>(saved_a, grad.clone());
-        let (bx, bg) = backward_tensors(saved_b, grad);
+        let (a, inverse_a) = forward_host::<f32, 3>(x.clone(), gamma.clone(), 1e-6);
+        let (b, inverse_b) = forward_tensors(x.clone(), gamma.clone(), 1e-6);
+        let saved = |inverse| Saved { x: x.clone(), gamma: gamma.clone(), inverse };
+        let (ax, ag) = backward_host::<f32, 3>(saved(inverse_a), grad.clone());
+        let (bx, bg) = backward_tensors(saved(inverse_b), grad);
         for difference in [(a - b).abs().max(), (ax - bx).abs().max(), (ag - bg).abs().max()] {
             assert!(difference.into_scalar::<f32>() < 2e-5);
         }

@@ -13,11 +13,11 @@
 
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp, custom_vjp, unwind};
+use epl_core::precision::widen;
 use multiversion::multiversion;
 
 use super::statistics::{a_channel, sum_of_channels};
 use crate::host::{self, HostFloat, LANES, Owned, Real, View, host_float, sum_of};
-use crate::precision::wide;
 
 /// What a batch is normalised with: plain tensors, in f32 at least.
 #[derive(Clone, Debug)]
@@ -74,19 +74,20 @@ fn looped(x: &Tensor<3>) -> Option<HostFloat> {
     host_float(x).filter(|_| x.dims()[2] >= LANES)
 }
 
+/// In f32 at least; the result returns to the type of x.
 fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, scale: &Scale) -> Tensor<D> {
     let (shape, dtype) = (x.dims(), x.dtype());
-    let x = flat(x);
-    let (factor, beta) = (scale.inverse.clone() * gamma.cast(wide(dtype)), beta.cast(wide(dtype)));
+    let x = flat(widen(x));
+    let (factor, beta) = (scale.inverse.clone() * gamma.cast(x.dtype()), beta.cast(x.dtype()));
     let y = match looped(&x) {
         Some(HostFloat::Single) => forward_host::<f32>(x, [&scale.mean, &factor, &beta]),
         Some(HostFloat::Double) => forward_host::<f64>(x, [&scale.mean, &factor, &beta]),
         None => {
-            let centred = x.cast(wide(dtype)) - a_channel(scale.mean.clone());
-            (centred * a_channel(factor) + a_channel(beta)).cast(dtype)
+            let centred = x - a_channel(scale.mean.clone());
+            centred * a_channel(factor) + a_channel(beta)
         }
     };
-    y.reshape(shape)
+    y.cast(dtype).reshape(shape)
 }
 
 fn forward_host<T: Real>(x: Tensor<3>, [mean, factor, beta]: [&Tensor<1>; 3]) -> Tensor<3> {
@@ -117,36 +118,35 @@ fn shift_scale<T: Real>(x: &[T], y: &mut [T], inner: usize, [mean, factor, beta]
 
 type Grads<const D: usize> = (Tensor<D>, Tensor<1>, Tensor<1>);
 
+/// As forward; each gradient returns to the type of its input.
 fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
     let Saved { x, gamma, scale } = saved;
     let (shape, dtype, gamma_dtype) = (x.dims(), x.dtype(), gamma.dtype());
-    let (x, grad) = (flat(x), flat(grad));
-    let kind = looped(&x).filter(|_| grad.dtype() == dtype);
+    let x = flat(widen(x));
+    let (wide, grad) = (x.dtype(), flat(grad).cast(x.dtype()));
+    let kind = looped(&x);
     let [along, plain] = match kind {
         Some(HostFloat::Single) => sums_host::<f32>(&x, &grad, &scale),
         Some(HostFloat::Double) => sums_host::<f64>(&x, &grad, &scale),
-        None => {
-            let (normal, grad) = (normal(&x, &scale), grad.clone().cast(wide(dtype)));
-            [sum_of_channels(normal * grad.clone()), sum_of_channels(grad)]
-        }
+        None => [sum_of_channels(normal(&x, &scale) * grad.clone()), sum_of_channels(grad.clone())],
     };
     let (grad_gamma, grad_beta) = (along.clone().cast(gamma_dtype), plain.clone().cast(gamma_dtype));
     let means = means_over([along, plain], &scale);
-    let factor = scale.inverse.clone() * gamma.cast(wide(dtype));
+    let factor = scale.inverse.clone() * gamma.cast(wide);
     let grad_x = match kind {
         Some(HostFloat::Single) => spread_host::<f32>(x, grad, &scale, (factor, means)),
         Some(HostFloat::Double) => spread_host::<f64>(x, grad, &scale, (factor, means)),
         None => {
             let [along, plain] = means.map(a_channel);
-            let rest = grad.cast(wide(dtype)) - plain - normal(&x, &scale) * along;
-            (rest * a_channel(factor)).cast(dtype)
+            let rest = grad - plain - normal(&x, &scale) * along;
+            rest * a_channel(factor)
         }
     };
-    (grad_x.reshape(shape), grad_gamma, grad_beta)
+    (grad_x.cast(dtype).reshape(shape), grad_gamma, grad_beta)
 }
 
 fn normal(x: &Tensor<3>, scale: &Scale) -> Tensor<3> {
-    let centred = x.clone().cast(wide(x.dtype())) - a_channel(scale.mean.clone());
+    let centred = x.clone() - a_channel(scale.mean.clone());
     centred * a_channel(scale.inverse.clone())
 }
 

@@ -14,11 +14,11 @@
 
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::{ProcessGroup, ReduceOp, unwind};
+use epl_core::precision::wide;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
 use crate::host::{self, HostFloat, LANES, Real, View, sum_of};
-use crate::precision::wide;
 
 /// What is known of the rows of a batch, in f32 at least, without a graph.
 #[derive(Clone, Debug)]

@@ -1,0 +1,308 @@
+//! The models in 16 bits, as mixed precision runs them: parameters cast by the mapper, the carry cast at every entrance,
+//! the loss multiplied by its scale. Against the same model in f32.
+
+use std::collections::BTreeMap;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::module::{ModuleVisitor, Param};
+use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
+use epl_core::config::{Config, HalfDtype, LossScale};
+use epl_core::optim::LossScaler;
+use epl_core::precision::{HalfPrecision, widen};
+use epl_core::testing::{build_half, config, error_on_scale};
+use epl_core::{Carry, CarryMapper, Context, Pass, Place, Segmented, launch};
+use epl_models::bert::{
+    BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering, SequenceClassification,
+    measured_beside,
+};
+use epl_models::resnet::ResNetLayer;
+use epl_models::t5::{T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
+use epl_models::vision::ImageBatch;
+use epl_models::{ResNetConfig, TokenPair};
+use epl_modules::moe::{Capacity, Gate};
+
+const TYPES: [HalfDtype; 2] = [HalfDtype::F16, HalfDtype::Bf16];
+
+/// The roundoff u of a type: what one rounding may be off by, of a number.
+fn unit(half: HalfDtype) -> f64 {
+    match half {
+        HalfDtype::F16 => 2f64.powi(-11),
+        HalfDtype::Bf16 => 2f64.powi(-8),
+    }
+}
+
+/// How far a run in 16 bits may be from f32, in units of u.
+#[derive(Clone, Copy)]
+struct Bound {
+    /// |a − b| ÷ |b|.
+    loss: f64,
+    gradient: Measure,
+}
+
+#[derive(Clone, Copy)]
+enum Measure {
+    /// max |a − b| ÷ max |b| of each tensor: of what is smooth. Some ten products lie behind each other, whose roundings
+    /// add up.
+    Each(f64),
+    /// ‖a − b‖ ÷ ‖b‖ of all gradients together, in units of √u: of what is not smooth. Where a rounding changes the sign
+    /// of what enters a relu, or the largest pixel of a window, a term of the gradient comes or goes as a whole. The share
+    /// of such terms follows u, and the norm of their sum its root.
+    Together(f64),
+}
+use Measure::{Each, Together};
+
+/// Loss terms, gradients by parameter, and metrics.
+struct Outcome {
+    terms: Vec<(&'static str, f64)>,
+    gradients: BTreeMap<String, TensorData>,
+    metrics: BTreeMap<String, Vec<f64>>,
+}
+
+/// Refuses what is not finite.
+struct Finite;
+
+impl CarryMapper for Finite {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let values = tensor.clone().inner().into_data();
+        assert!(values.iter::<f64>().all(f64::is_finite), "what leaves a segment is finite");
+        tensor
+    }
+}
+
+struct Collect<'a> {
+    gradients: &'a Gradients,
+    path: Vec<String>,
+    found: BTreeMap<String, TensorData>,
+    scale: f64,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = param.base().grad(self.gradients) {
+            assert_eq!(gradient.dtype(), param.base().dtype());
+            self.found.insert(self.path.join("."), (widen(gradient) / self.scale).into_data());
+        }
+    }
+}
+
+/// Forward, segment by segment, and backward.
+fn run<M: Segmented>(model: &M, context: &Context, batch: &M::Batch, rows: usize, half: Option<HalfDtype>) -> Outcome {
+    let samples: Vec<u64> = (0..rows as u64).collect();
+    context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
+    let mut carry = None;
+    for segment in 0..model.segments() {
+        let entrance = carry.map(|carry: M::Carry| match half {
+            Some(half) => HalfPrecision::new(half).carry(carry),
+            None => carry,
+        });
+        carry = Some(model.forward_segment(segment, entrance, batch).map(&mut Finite));
+    }
+    let loss = model.loss(carry.expect("a model has a segment"), batch);
+    let weights = model.weights(batch);
+    let scale = half.map_or(1.0, |half| LossScaler::new(half, LossScale::Dynamic).scale());
+    let (mut root, mut terms) = (None, Vec::new());
+    for term in loss.terms {
+        assert_eq!(term.value.dtype(), DType::F32, "the loss term {}", term.name);
+        let weight = weights.get(term.name, rows).expect("every term has one").max(1.0);
+        terms.push((term.name, f64::from(term.value.clone().into_scalar::<f32>()) / weight));
+        let part = term.value * (term.coefficient * scale / weight);
+        root = Some(root.map_or_else(|| part.clone(), |sum: Tensor<1>| sum + part.clone()));
+    }
+    let gradients = root.expect("a loss has a term").backward();
+    let mut collect = Collect { gradients: &gradients, path: Vec::new(), found: BTreeMap::new(), scale };
+    model.visit(&mut collect);
+    Outcome { terms, gradients: collect.found, metrics: context.take_metrics() }
+}
+
+/// ‖a − b‖ ÷ ‖b‖ of all gradients together.
+fn together(found: &Outcome, expected: &Outcome) -> f64 {
+    let (mut off, mut all) = (0.0, 0.0);
+    for (name, b) in &expected.gradients {
+        let pairs = found.gradients[name].iter::<f64>().zip(b.iter::<f64>());
+        pairs.for_each(|(a, b)| (off, all) = (off + (a - b).powi(2), all + b.powi(2)));
+    }
+    (off / all).sqrt()
+}
+
+/// Runs a model in f32 and in both types on every rank of a mesh.
+fn check<M: Segmented>(
+    (what, options): (&str, &Config),
+    (model, batch): (impl Fn(&Place) -> M + Sync, impl Fn(usize, &Device) -> (M::Batch, usize) + Sync),
+    beside: impl Fn(&str) -> Option<String> + Sync,
+    bound: Bound,
+) {
+    for half in TYPES {
+        let what = format!("{what} in {half}, {} ranks", options.cluster.ranks.unwrap_or(0));
+        let outcome = launch(options, |epl| {
+            let (built, narrow) = build_half(&epl, HalfPrecision::new(half), &model)?;
+            let context = built.context();
+            let (batch, rows) = batch(context.data().rank(), epl.place().device());
+            let expected = run(built.model(), context, &batch, rows, None);
+            let found = run(&narrow, context, &batch, rows, Some(half));
+            compare(&what, &found, &expected, &beside, (bound, unit(half)));
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+fn compare(
+    what: &str,
+    found: &Outcome,
+    expected: &Outcome,
+    beside: impl Fn(&str) -> Option<String>,
+    (bound, unit): (Bound, f64),
+) {
+    assert_eq!(found.metrics, expected.metrics, "{what}: as many tokens to the same experts");
+    for ((name, a), (_, b)) in found.terms.iter().zip(&expected.terms) {
+        // Where a loss is counted by another rank, it is 0.
+        let error = if a == b { 0.0 } else { ((a - b) / b).abs() / unit };
+        assert!(error <= bound.loss, "{what}: {name} is {a}, not {b}: off by {error:.1} u");
+    }
+    assert!(found.gradients.keys().eq(expected.gradients.keys()), "{what}: which have a gradient");
+    for (name, gradient) in &found.gradients {
+        let scale = beside(name).unwrap_or_else(|| name.clone());
+        let error = error_on_scale(gradient, &expected.gradients[name], &expected.gradients[&scale]) / unit;
+        assert!(error.is_finite(), "{what}: the gradient of {name} is not finite");
+        if let Each(bound) = bound.gradient {
+            assert!(error <= bound, "{what}: the gradient of {name} is off by {error:.1} u");
+        }
+    }
+    let error = together(found, expected) / unit.sqrt();
+    if let Together(bound) = bound.gradient {
+        assert!(error <= bound, "{what}: the gradient is off by {error:.1} √u");
+    }
+}
+
+fn mesh((data, tensor, expert): (usize, usize, usize)) -> Config {
+    let mut options = config(data, tensor, expert);
+    options.cluster.ranks = Some(data * tensor);
+    options
+}
+
+fn t5() -> T5Config {
+    T5Config::new(29)
+        .with_d_model(16)
+        .with_d_kv(6)
+        .with_d_ff(24)
+        .with_heads(4)
+        .with_encoder_layers(2)
+        .with_decoder_layers(2)
+        .with_dropout(0.1)
+        .with_label_smoothing(0.1)
+}
+
+fn check_t5(what: &str, config: &T5Config, meshes: &[(usize, usize, usize)], bound: Bound) {
+    let row = |length: usize, start: usize| (0..length).map(|i| ((start + 7 * i) % 27 + 2) as i64).collect();
+    let batch = |rank: usize, device: &Device| {
+        let lengths = [(5, 3), (2, 8), (9, 1), (7, 7)];
+        let pair = |(a, b): (usize, usize)| TokenPair { source: row(a, b + rank), target: row(b, a + rank) };
+        (T5Batcher::new(config).batch(lengths.map(pair).to_vec(), device), lengths.len())
+    };
+    for sizes in meshes {
+        check((what, &mesh(*sizes)), (|at: &Place| config.init(at), batch), |_| None, bound);
+    }
+}
+
+#[test]
+fn t5_dense() {
+    let gated = t5().with_feed_forward(T5FeedForward::GatedGelu).with_tied_head(false).with_scaled_head(false);
+    check_t5("T5 1.1", &gated, &[(1, 1, 1), (1, 2, 1)], Bound { loss: 2.0, gradient: Each(40.0) });
+    check_t5("T5", &t5(), &[(1, 1, 1), (1, 2, 1)], Bound { loss: 2.0, gradient: Together(3.0) });
+}
+
+#[test]
+fn t5_with_experts() {
+    for gate in [Gate::Switch, Gate::Top2] {
+        let moe = T5MoeConfig::new(4)
+            .with_gate(gate)
+            .with_decoder_sparse_step(2)
+            .with_capacity(Capacity::Fixed(2))
+            .with_jitter(0.1)
+            .with_auxiliary(0.5)
+            .with_z(0.1);
+        let config = t5().with_moe(Some(moe));
+        let meshes = [(1, 1, 1), (2, 1, 2), (1, 2, 1)];
+        let gated = config.clone().with_feed_forward(T5FeedForward::GatedGelu);
+        check_t5("MoE T5 1.1", &gated, &meshes, Bound { loss: 2.0, gradient: Each(40.0) });
+        check_t5("MoE T5", &config, &meshes, Bound { loss: 2.0, gradient: Together(3.0) });
+    }
+}
+
+fn check_bert<H: BertHead>(
+    what: &str,
+    init: fn(&BertConfig, &Place) -> epl_models::bert::Bert<H>,
+    label: fn(usize) -> H::Label,
+) {
+    let shape = BertConfig::new(29)
+        .with_d_model(16)
+        .with_d_ff(24)
+        .with_heads(4)
+        .with_layers(3)
+        .with_positions(12)
+        .with_classes(3)
+        .with_deviation(0.2);
+    let batch = |rank: usize, device: &Device| {
+        let item = |row: usize| {
+            let length = 3 + (row * 5) % 9;
+            let ids = (0..length).map(|token| ((row * 11 + token * 7 + rank) % 29) as i64).collect();
+            BertItem::new(ids, (0..length).map(|token| i64::from(token > length / 2)).collect(), label(row))
+        };
+        (BertBatcher::<H>::new(&shape).batch((0..5).map(item).collect(), device), 5)
+    };
+    for sizes in [(1, 1, 1), (1, 2, 1)] {
+        let beside = |name: &str| measured_beside::<H>(&shape, name);
+        check(
+            (what, &mesh(sizes)),
+            (|at: &Place| init(&shape, at), batch),
+            beside,
+            Bound { loss: 4.0, gradient: Each(40.0) },
+        );
+    }
+}
+
+#[test]
+fn bert() {
+    check_bert::<QuestionAnswering>("answers", BertConfig::init_question_answering, |row| (row % 3, 2));
+    check_bert::<SequenceClassification>("classes", BertConfig::init_classification, |row| (row % 3) as i64);
+    check_bert::<MaskedLanguage>("tokens", BertConfig::init_masked_language, |row| {
+        (0..3 + (row * 5) % 9).map(|token| if token % 3 == 0 { (token + row) as i64 } else { -100 }).collect()
+    });
+}
+
+fn resnet() -> ResNetConfig {
+    ResNetConfig::new(7)
+        .with_embedding_size(16)
+        .with_hidden_sizes(vec![32, 64])
+        .with_depths(vec![1, 1])
+        .with_label_smoothing(0.1)
+}
+
+/// Images that no rule makes alike.
+fn images(rank: usize, device: &Device) -> (ImageBatch, usize) {
+    let (rows, shape) = (6, [6, 3, 40, 32]);
+    let pixels = (0..rows).flat_map(|row| (0..3840).map(move |i| ((row * 397 + i * i + 1 + rank) as f64).sin()));
+    let pixels = Tensor::from_data(TensorData::new(pixels.collect::<Vec<_>>(), shape), device);
+    (ImageBatch::new(pixels, (0..rows).map(|row| (row * 3 % 7) as i64).collect()), rows)
+}
+
+#[test]
+fn resnets() {
+    let bound = Bound { loss: 4.0, gradient: Together(5.0) };
+    let basic = resnet().with_layer(ResNetLayer::Basic);
+    check(("ResNet", &mesh((1, 1, 1))), (|at: &Place| resnet().init(at), images), |_| None, bound);
+    check(("ResNet, split", &mesh((1, 2, 1))), (|at: &Place| resnet().init_split(at), images), |_| None, bound);
+    check(("basic ResNet", &mesh((2, 1, 1))), (|at: &Place| basic.init(at), images), |_| None, bound);
+    let mut colocated = mesh((2, 1, 1));
+    colocated.cluster.colocate_split_and_replicate = true;
+    colocated.dist.data_parallel_size = None;
+    check(("ResNet, bridged", &colocated), (|at: &Place| basic.init_colocated(2, at), images), |_| None, bound);
+}
