@@ -10,13 +10,14 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{CheckpointType, Config, ZeroLevel};
+use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::{self, Order, Plan};
+use crate::precision::HalfPrecision;
 use crate::profile::write_trace;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
@@ -159,9 +160,11 @@ impl Epl {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
-        let zero = self.config.zero.level;
+        let (zero, amp) = (self.config.zero.level, &self.config.amp);
+        let half = (amp.level == AmpLevel::O1).then(|| HalfPrecision::new(amp.dtype));
         let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || zero == ZeroLevel::V3;
-        survey.check(context, self.config.train.allow_unseeded_layers, recomputes)?;
+        survey.check(context, self.config.train.allow_unseeded_layers, recomputes, half.is_some())?;
+        survey.records.iter_mut().for_each(|record| record.half &= half.is_some());
         // Rows are not scattered.
         if self.config.communication.sparse_as_dense || zero.shards_gradients() {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
@@ -189,6 +192,7 @@ impl Epl {
             micro_batches,
             records: survey.records,
             zero,
+            half,
             buckets: Vec::new(),
             tied: Vec::new(),
             frozen: Vec::new(),

@@ -39,6 +39,11 @@ impl HalfPrecision {
         Self(dtype)
     }
 
+    /// The type as the configuration has it.
+    pub fn choice(self) -> HalfDtype {
+        self.0
+    }
+
     /// The element type.
     pub fn dtype(self) -> DType {
         match self.0 {

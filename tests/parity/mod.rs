@@ -14,7 +14,7 @@ use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Tensor, TensorData};
 use epl::comm::shard_range;
-use epl::config::{CheckpointType, Config, PipelineStrategy, ZeroLevel};
+use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
@@ -57,12 +57,15 @@ pub struct Layout {
     pub zero: ZeroLevel,
     /// The groups in which parameters are updated.
     pub apply_groups: usize,
+    /// The 16-bit type in which segments compute.
+    pub half: Option<HalfDtype>,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
     let schedule = PipelineStrategy::PreferBackward;
     let (zero, apply_groups) = (ZeroLevel::Off, 1);
-    Layout { data, tensor, expert, accumulation, stages: 1, chunks: 1, schedule, recompute: None, zero, apply_groups }
+    let (stages, chunks, recompute, half) = (1, 1, None, None);
+    Layout { data, tensor, expert, accumulation, stages, chunks, schedule, recompute, zero, apply_groups, half }
 }
 
 impl Layout {
@@ -86,9 +89,17 @@ impl Layout {
         Self { apply_groups, ..self }
     }
 
-    fn config(self) -> Config {
+    /// In mixed precision.
+    pub const fn half(self, dtype: HalfDtype) -> Self {
+        Self { half: Some(dtype), ..self }
+    }
+
+    pub fn config(self) -> Config {
         let mut config = config(self.data, self.tensor, self.expert);
         config.zero.level = self.zero;
+        if let Some(dtype) = self.half {
+            (config.amp.level, config.amp.dtype) = (AmpLevel::O1, dtype);
+        }
         config.optimizer.num_apply_group = self.apply_groups;
         config.dist.pipeline_parallel_size = self.stages;
         config.pipeline.num_chunks = self.chunks;
@@ -294,7 +305,12 @@ fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer:
 
 /// The run under `layout` equals that of one rank without accumulation.
 pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
-    let expected = train(case, self::layout(1, 1, 1, 1));
+    let expected = train(case, Layout { half: layout.half, ..self::layout(1, 1, 1, 1) });
+    assert_equal(case, layout, &expected, bound)
+}
+
+/// The run under `layout` equals another one.
+pub fn assert_equal(case: &Case, layout: Layout, expected: &Outcome, bound: f64) -> Outcome {
     let got = train(case, layout);
     let mut faults = Vec::new();
     for (step, (got, expected)) in got.reports.iter().zip(&expected.reports).enumerate() {

@@ -70,15 +70,15 @@ options! {
     /// Mixed precision.
     amp: AmpConfig {
         /// O1: mixed precision; weights are cast only while they are used.
-        level: AmpLevel = AmpLevel::Off, Kind::Choice(AmpLevel::WORDS), NotYet;
+        level: AmpLevel = AmpLevel::Off, Kind::Choice(AmpLevel::WORDS), Implemented;
         /// The 16-bit type. bf16 needs no loss scale.
-        dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), NotYet;
+        dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), Implemented;
         /// "dynamic" (32768 at first, doubled after 2000 good steps, halved and the step skipped on
-        /// a non-finite gradient), or a fixed number.
+        /// a non-finite gradient; with bf16 always 1), or a fixed number.
         loss_scale: LossScale = LossScale::Dynamic,
-            Kind::Or(LossScale::DYNAMIC, &Kind::NumberAtLeast(1.0)), NotYet;
-        /// Log each layer's type.
-        debug_log: bool = false, Kind::Switch, NotYet;
+            Kind::Or(LossScale::DYNAMIC, &Kind::NumberAtLeast(1.0)), Implemented;
+        /// Log the type in which each parameter is computed with.
+        debug_log: bool = false, Kind::Switch, Implemented;
     }
     /// The update of the parameters.
     optimizer: OptimizerConfig {

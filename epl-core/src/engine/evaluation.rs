@@ -90,7 +90,8 @@ impl<M: Segmented> Engine<M> {
                 let _span = self.enter(segment, "evaluate", number);
                 let seen = parameters.segment(segment, true)?;
                 parameters.ahead()?;
-                carry = Some(seen.forward_segment(segment, carry, &micro_batch.batch));
+                let enters = carry.map(|carry| self.narrow(carry));
+                carry = Some(seen.forward_segment(segment, enters, &micro_batch.batch));
                 last.replace(Some(seen).filter(|_| segment + 1 == self.plan.segments.len()));
             }
             Ok(carry.expect("a part has at least one segment"))

@@ -88,7 +88,10 @@ impl GradientStore {
     }
 
     /// Multiplies every gradient.
-    pub fn scale(&mut self, factor: f64) {
+    pub fn scale_by(&mut self, factor: f64) {
+        if factor == 1.0 {
+            return;
+        }
         for Kept { gradient, .. } in self.gradients.values_mut() {
             let taken = core::mem::replace(gradient, Tensor::empty([0], &gradient.device()));
             *gradient = taken * factor;
@@ -137,7 +140,8 @@ impl ModuleVisitor for Collector<'_> {
                 });
             }
             let numel = gradient.shape().num_elements();
-            self.store.add(param.id, gradient.reshape([numel]));
+            let flat = gradient.reshape([numel]);
+            self.store.add(param.id, if record.half { flat.cast(record.dtype) } else { flat });
         }
     }
 }

@@ -65,7 +65,7 @@ use crate::context::{Context, Pass};
 use crate::error::Result;
 use crate::json::json;
 use crate::launch::{Built, Epl};
-use crate::optim::{self, OptimizerConfig};
+use crate::optim::{self, LossScaler, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
@@ -95,6 +95,8 @@ pub struct Engine<M: Segmented> {
     settings: EngineSettings,
     lanes: Lanes,
     meters: Meters,
+    /// Under mixed precision.
+    scaler: Option<LossScaler>,
     step: u64,
     /// Samples that were drawn for [`step_whole`](Self::step_whole).
     drawn: u64,
@@ -131,6 +133,7 @@ impl<M: Segmented> Engine<M> {
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
+        let scaler = plan.half.map(|half| LossScaler::new(half.choice(), settings.loss_scale));
         let traced = settings.trace;
         if traced.is_some() {
             context.switch_trace(false);
@@ -147,6 +150,7 @@ impl<M: Segmented> Engine<M> {
             settings,
             lanes,
             meters: Meters::default(),
+            scaler,
             step: 0,
             drawn: 0,
             traced: (traced, 0),
@@ -203,7 +207,17 @@ impl<M: Segmented> Engine<M> {
         self.drawn += samples;
     }
 
-    /// How many steps were made.
+    /// Whether the types of parameters are to be logged (`amp.debug_log`).
+    pub(crate) fn logs_types(&self) -> bool {
+        self.settings.debug_log
+    }
+
+    /// The loss scale and the steps that were skipped, under mixed precision.
+    pub fn loss_scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+
+    /// How many steps were made; those that were skipped do not count.
     pub fn steps(&self) -> u64 {
         self.step
     }

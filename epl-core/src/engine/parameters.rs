@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Where parameters are parked, those of a segment are gathered for it, those of the next one while it runs. They are
-//! freed when the last one that sees them is done.
+//! freed when the last one that sees them is done. Under mixed precision they are cast in the same way.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 use epl_comm::Pending;
 
 use super::Engine;
-use super::meter::Lease;
+use super::meter::{Lease, bytes};
 use crate::error::Result;
 use crate::plan::park::{fill, members};
 use crate::segment::Segmented;
@@ -81,13 +81,10 @@ impl<'a, M: Segmented> Parameters<'a, M> {
     /// The model for a segment, whose parameters ask for gradients if `tracked` and they do. Collective where parameters
     /// are parked.
     pub fn segment(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
-        if !self.engine.plan.parks() {
+        if !self.engine.plan.parks() && self.engine.plan.half.is_none() {
             return Ok(match tracked {
                 true => Seen::All(self.model),
-                false => {
-                    let own = || Rc::new(Own { model: self.model.clone().no_grad(), _leases: Vec::new() });
-                    Seen::Some(self.untracked.get_or_insert_with(own).clone())
-                }
+                false => Seen::Some(self.untracked().clone()),
             });
         }
         let look = (segment, tracked);
@@ -96,9 +93,14 @@ impl<'a, M: Segmented> Parameters<'a, M> {
         }
         let model = match self.seen(look) {
             Some(model) => model,
-            None => self.gathered(look)?,
+            None => self.made(look)?,
         };
         Ok(Seen::Some(model))
+    }
+
+    fn untracked(&mut self) -> &Rc<Own<M>> {
+        let model = self.model;
+        self.untracked.get_or_insert_with(|| Rc::new(Own { model: model.clone().no_grad(), _leases: Vec::new() }))
     }
 
     /// Starts to gather what will be asked for next. Collective where parameters are parked.
@@ -113,12 +115,35 @@ impl<'a, M: Segmented> Parameters<'a, M> {
         self.seen.get(&look).and_then(Weak::upgrade)
     }
 
-    fn gathered(&mut self, look: Look) -> Result<Rc<Own<M>>> {
+    /// Makes the model for a segment: with what is gathered, and with casts of what is computed with in 16 bits.
+    fn made(&mut self, look: Look) -> Result<Rc<Own<M>>> {
         self.ask(look.0)?;
+        let model = match look.1 || self.engine.plan.parks() {
+            true => self.model.clone(),
+            false => self.untracked().model.clone(),
+        };
+        let (mut values, mut leases) = self.gathered(look.0)?;
+        let (plan, meter) = (&self.engine.plan, &self.engine.meters.parameters);
+        let model = fill(model, &plan.records, look.1, |number, own| {
+            let record = &plan.records[number];
+            let is_cast = record.half && record.held && record.segments.contains(&look.0);
+            let value = values.remove(&number).or_else(|| is_cast.then(own))?;
+            let Some(half) = plan.half.filter(|_| is_cast) else { return Some(value) };
+            let cast = value.cast(half.dtype());
+            leases.push(meter.lease(bytes(&cast)));
+            Some(cast)
+        });
+        let own = Rc::new(Own { model, _leases: leases });
+        self.seen.insert(look, Rc::downgrade(&own));
+        Ok(own)
+    }
+
+    /// Waits for what is gathered for a segment: by the numbers of the records, flat.
+    fn gathered(&mut self, segment: usize) -> Result<(HashMap<usize, Tensor<1>>, Vec<Lease>)> {
         let plan = &self.engine.plan;
         let (mut values, mut leases) = (HashMap::<usize, Tensor<1>>::new(), Vec::new());
         for (number, unit) in plan.units().enumerate() {
-            if !self.is_of(number, look.0) {
+            if !self.is_of(number, segment) {
                 continue;
             }
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
@@ -127,13 +152,10 @@ impl<'a, M: Segmented> Parameters<'a, M> {
                 Gathered::Pending(pending) => pending.wait()?,
             };
             leases.push(lease);
-            let uses = |(member, _): &(usize, Tensor<1>)| plan.records[*member].segments.contains(&look.0);
+            let uses = |(member, _): &(usize, Tensor<1>)| plan.records[*member].segments.contains(&segment);
             values.extend(members(unit, &plan.records, flat).filter(uses));
         }
-        let model = fill(self.model.clone(), &plan.records, look.1, |number| values.remove(&number));
-        let own = Rc::new(Own { model, _leases: leases });
-        self.seen.insert(look, Rc::downgrade(&own));
-        Ok(own)
+        Ok((values, leases))
     }
 
     /// Whether a unit has a parked parameter that a segment uses.

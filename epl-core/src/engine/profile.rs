@@ -112,6 +112,7 @@ impl<M: Segmented> Engine<M> {
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
         self.context.enter(segment);
         let untracked = parameters.segment(segment, false)?;
+        let entrance = entrance.map(|carry| self.narrow(carry));
         let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
         drop((warm, untracked));
         let model = parameters.segment(segment, true)?;
@@ -120,7 +121,7 @@ impl<M: Segmented> Engine<M> {
         let span = self.enter(segment, "measure", 0);
         self.wait()?;
         let (before, begun) = (ThreadMemory::now(), Instant::now());
-        let exit = model.forward_segment(segment, entrance.clone(), batch);
+        let exit = model.forward_segment(segment, entrance.clone().map(|carry| self.narrow(carry)), batch);
         self.wait()?;
         let forward = begun.elapsed();
         // What enters is kept, what leaves belongs to the next segment.

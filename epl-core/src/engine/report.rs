@@ -28,6 +28,10 @@ pub struct StepReport {
     pub metrics: BTreeMap<String, Vec<f64>>,
     /// What the model handed out, merged; the local ones are those of this rank's replica.
     pub outputs: Outputs,
+    /// What the loss was multiplied by for backward, under mixed precision.
+    pub loss_scale: Option<f64>,
+    /// Whether nothing was updated, because a gradient was not finite under mixed precision.
+    pub skipped: bool,
 }
 
 /// What an evaluation found; the same on every rank, but for local outputs.
@@ -127,7 +131,7 @@ impl TermSums {
         let outputs = merged(context)?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
-        Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs })
+        Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs, loss_scale: None, skipped: false })
     }
 }
 

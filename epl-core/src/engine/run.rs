@@ -26,9 +26,11 @@ use super::report::TermSums;
 use super::step::Accumulated;
 use super::tape::{Around, Start, Tape};
 use super::{Engine, norm, weights};
+use crate::carry::Carry;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
 use crate::pipeline::{Action, Kind};
+use crate::precision::HalfPrecision;
 use crate::segment::Segmented;
 
 /// A step that is under way.
@@ -106,7 +108,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
         let store = self.reducer.finish(self.store)?;
         self.links.finish()?;
-        let squared = norm::squared(plan, &store);
+        let scale = self.engine.loss_scale();
+        let squared = norm::squared(plan, &store) / (scale * scale);
         let report = self.sums.reduce(squared, &self.weights, context)?;
         Ok(Accumulated { store, report, bubble: work.bubble(context)? })
     }
@@ -120,8 +123,9 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let segments = stages.parts()[part].clone();
         let (again, mut pass) = (self.again, self.pass(number));
         let forward = || Tape::forward(again, &micro_batch.batch, segments.clone(), entrance, &mut pass);
-        let (exit, tape) = match stages.count() {
-            1 => forward(),
+        let (exit, tape) = match (stages.count(), engine.plan.half) {
+            (1, None) => forward(),
+            (1, Some(half)) => epl_comm::catch(forward).map_err(|error| in_half(error, half, &segments))?,
             _ => epl_comm::catch(forward).map_err(|error| on_a_stage(error, engine.plan.stage(), &segments))?,
         }?;
         let after = part + 1;
@@ -149,7 +153,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
                 weights::seed(term.coefficient, to_sum, weight, self.engine.settings.reduce)
             }
         };
-        let root = loss.terms.iter().map(|term| term.value.clone() * scale(term)).reduce(|a, b| a + b);
+        let loss_scale = self.engine.loss_scale();
+        let root = loss.terms.iter().map(|term| term.value.clone() * (scale(term) * loss_scale)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
         Ok(End::Loss { root: Box::new(root), loss, own })
     }
@@ -208,6 +213,22 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
     }
 }
 
+/// A layer's panic, with what it probably means where segments compute in 16 bits.
+fn in_half(error: epl_comm::Error, half: HalfPrecision, segments: &Range<usize>) -> Error {
+    match error {
+        epl_comm::Error::Panic { message } => Error::invalid(format!(
+            "one of the segments {}..{} panicked in {:?}: {message}; if it mixes types: layers compute in {:?} under amp.level \
+             = O1, so cast what the batch brings to the type of the weight, or keep a layer in f32 by \
+             `Place::full_precision`",
+            segments.start,
+            segments.end,
+            half.dtype(),
+            half.dtype()
+        )),
+        other => other.into(),
+    }
+}
+
 /// A layer's panic, with what it probably means where a rank holds some of the parameters only.
 fn on_a_stage(error: epl_comm::Error, stage: usize, segments: &Range<usize>) -> Error {
     match error {
@@ -235,6 +256,10 @@ impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
             self.run.parameters.ahead()?;
         }
         Ok(model)
+    }
+
+    fn enter<C: Carry>(&self, carry: C) -> C {
+        self.run.engine.narrow(carry)
     }
 
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {

@@ -1,5 +1,6 @@
 //! What one rank holds, written into a folder and read again.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::module::{Module, Param};
@@ -7,6 +8,7 @@ use burn::tensor::Tensor;
 
 use super::Engine;
 use crate::error::{Error, Result};
+use crate::json::json;
 use crate::plan::draw;
 use crate::plan::park::Parked;
 use crate::segment::Segmented;
@@ -33,6 +35,11 @@ impl<M: Segmented> Engine<M> {
             let path = shards_in(folder);
             Chunks::of(&self.parked).save_file(&path).map_err(|error| Error::file(&path, error))?;
         }
+        if let Some(scaler) = &self.scaler {
+            let path = scale_in(folder);
+            let text = json("loss scale", scaler.state())?.to_string();
+            fs::write(&path, text).map_err(|error| Error::file(&path, error))?;
+        }
         let path = folder.join("optimizer.bpk");
         self.optimizer.save(&path).map_err(|error| Error::file(&path, error))
     }
@@ -47,11 +54,21 @@ impl<M: Segmented> Engine<M> {
             let chunks = Chunks::of(&self.parked).try_load_file(&path).map_err(|error| Error::file(&path, error))?;
             self.parked = Parked(chunks.chunks.into_iter().map(Param::into_value).collect());
         }
+        if let Some(scaler) = self.scaler.take() {
+            let path = scale_in(folder);
+            let text = fs::read(&path).map_err(|error| Error::file(&path, error))?;
+            let state = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error))?;
+            self.scaler = Some(scaler.resumed(state)?);
+        }
         let path = folder.join("optimizer.bpk");
         let optimizer = self.optimizer.clone().load(&path).map_err(|error| Error::file(&path, error))?;
         (self.model, self.optimizer, self.step) = (Some(model), optimizer, step);
         Ok(())
     }
+}
+
+fn scale_in(folder: &Path) -> PathBuf {
+    folder.join("loss_scale.json")
 }
 
 fn shards_in(folder: &Path) -> PathBuf {

@@ -1,7 +1,7 @@
 //! What the engine needs to know beside the plan.
 
 use super::compress::Compression;
-use crate::config::{Config, ReduceMethod};
+use crate::config::{Config, LossScale, ReduceMethod};
 
 /// Settings of an [`Engine`](super::Engine).
 #[derive(Clone, Debug)]
@@ -16,6 +16,10 @@ pub struct EngineSettings {
     pub num_communicators: usize,
     /// Groups in which the parameters are updated, one after the other; at least one for each bucket that is sharded.
     pub num_apply_group: usize,
+    /// Whether the trainer logs the types in which parameters are computed with.
+    pub debug_log: bool,
+    /// What the loss is multiplied by, under mixed precision.
+    pub loss_scale: LossScale,
     /// Gradients in 16 bits on their way; none: in their own type.
     pub compression: Option<Compression>,
     /// Whether the first step compares its gradients with those computed without recomputation.
@@ -66,6 +70,8 @@ impl EngineSettings {
             reduce: communication.gradients_reduce_method,
             num_micro_batch: config.pipeline.num_micro_batch,
             num_communicators: communication.num_communicators,
+            debug_log: config.amp.debug_log,
+            loss_scale: config.amp.loss_scale,
             num_apply_group: config.optimizer.num_apply_group,
             compression: Compression::from_config(communication),
             check_recomputation: config.gradient_checkpoint.check_gradients,

@@ -8,7 +8,9 @@ use super::gather::Source;
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, StepReport, caught, norm};
+use crate::carry::Carry;
 use crate::error::{Error, Result};
+use crate::optim::LossScaler;
 use crate::segment::Segmented;
 
 /// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
@@ -67,9 +69,19 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
+    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
+    /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
-        let Accumulated { mut store, report, bubble } = accumulated;
+        let Accumulated { mut store, mut report, bubble } = accumulated;
+        if let Some(scaler) = &mut self.scaler {
+            report.loss_scale = Some(scaler.scale());
+            report.skipped = !report.grad_norm.is_finite();
+            scaler.after(!report.skipped)?;
+            if report.skipped {
+                return Ok(report);
+            }
+            store.scale_by(1.0 / report.loss_scale.unwrap_or(1.0));
+        }
         if !report.grad_norm.is_finite() {
             let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
                 Some(compression) => {
@@ -84,11 +96,24 @@ impl<M: Segmented> Engine<M> {
         }
         let factor = self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         if factor < 1.0 {
-            store.scale(factor);
+            store.scale_by(factor);
         }
         self.update(store, rate)?;
         (self.step, self.bubble) = (self.step + 1, bubble);
         Ok(report)
+    }
+
+    /// What the loss is multiplied by before it is differentiated.
+    pub(super) fn loss_scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, LossScaler::scale)
+    }
+
+    /// What enters a segment, in the type in which it computes.
+    pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
+        match self.plan.half {
+            Some(half) => half.carry(carry),
+            None => carry,
+        }
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
@@ -113,7 +138,8 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let Accumulated { store, report, .. } = self.accumulated(&micro_batches)?;
+        let Accumulated { mut store, report, .. } = self.accumulated(&micro_batches)?;
+        store.scale_by(1.0 / self.loss_scale());
         Ok((report, self.gather(&Source::Gradients(&store))?))
     }
 

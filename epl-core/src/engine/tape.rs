@@ -60,6 +60,9 @@ pub(crate) trait Around<'a, M> {
     /// The model for a segment, and whether its parameters ask for gradients.
     fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>>;
 
+    /// What enters a segment, as it computes with it.
+    fn enter<C: Carry>(&self, carry: C) -> C;
+
     /// Runs a segment's forward.
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
 
@@ -137,7 +140,8 @@ impl<'a, M: Segmented> Piece<'a, M> {
     ) -> Result<(M::Carry, Self)> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let model = around.model(segment, true)?;
-        let exit = around.forward(segment, || model.forward_segment(segment, entrance.clone(), batch));
+        let enters = entrance.clone().map(|carry| around.enter(carry));
+        let exit = around.forward(segment, || model.forward_segment(segment, enters, batch));
         let seed = (segment + 1 < model.segments()).then(|| Seed::of(&exit));
         Ok((exit, Self { segments: segment..segment + 1, entrance, left: Left::Graph(model, seed) }))
     }
@@ -153,8 +157,8 @@ impl<'a, M: Segmented> Piece<'a, M> {
         let mut carry = entrance.clone();
         let (ran, results) = around.first(|around| {
             segments.clone().try_for_each(|segment| {
-                let (entrance, model) = (carry.take(), around.model(segment, false)?);
-                carry = Some(around.forward(segment, || model.forward_segment(segment, entrance, batch)));
+                let (enters, model) = (carry.take().map(|carry| around.enter(carry)), around.model(segment, false)?);
+                carry = Some(around.forward(segment, || model.forward_segment(segment, enters, batch)));
                 Ok(())
             })
         });

@@ -80,7 +80,7 @@ impl<M: Segmented> Engine<M> {
         let flat = self.lanes.gathers(bucket.axis).all_gather_uneven(chunk, 0, &bucket.shards)?;
         let mut values: HashMap<usize, Tensor<1>> = members(&bucket, &self.plan.records, flat).collect();
         let model = self.model.take().expect("the model is only away during an update");
-        self.model = Some(fill(model, &self.plan.records, true, |number| values.remove(&number)));
+        self.model = Some(fill(model, &self.plan.records, true, |number, _| values.remove(&number)));
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl<M: Segmented> Engine<M> {
             values.iter().filter(|(_, shard)| shard.dims()[0] > 0).cloned().collect();
         let numbers: Vec<usize> = owned.keys().copied().collect();
         let gradients = store.take_own(numbers.iter().map(|number| &self.plan.records[*number]));
-        let model = fill(self.model().clone(), &self.plan.records, true, |number| owned.remove(&number));
+        let model = fill(self.model().clone(), &self.plan.records, true, |number, _| owned.remove(&number));
         let gradients = gradients.into_params(&model);
         let mut updated = read(&self.optimizer.step(rate, model, gradients), &numbers);
         for (number, shard) in values {

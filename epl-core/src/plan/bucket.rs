@@ -195,6 +195,7 @@ pub(super) mod tests {
             layer_idx: None,
             table: false,
             sparse: false,
+            half: false,
             counted: true,
             parked: false,
             shard: None,

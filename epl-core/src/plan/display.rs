@@ -3,6 +3,8 @@
 use core::fmt::{Display, Formatter, Result};
 
 use super::{Origin, ParamRecord, Plan};
+use crate::config::ZeroLevel;
+use crate::precision::HalfPrecision;
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -23,6 +25,7 @@ impl Display for Plan {
             self.fmt_stages(f)?;
         }
         self.fmt_recomputation(f)?;
+        self.fmt_sharding(f)?;
         self.fmt_records(f)?;
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(
@@ -58,6 +61,15 @@ impl Display for Plan {
 }
 
 impl Plan {
+    /// The type in which each parameter is computed with, line by line.
+    pub fn types(&self) -> impl Iterator<Item = String> + '_ {
+        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        self.records.iter().map(move |record| {
+            let used = self.half.filter(|_| record.half).map_or(record.dtype, HalfPrecision::dtype);
+            format!("{:width$}  kept in {:?}, computed with in {used:?}", record.name, record.dtype)
+        })
+    }
+
     fn fmt_records(&self, f: &mut Formatter<'_>) -> Result {
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
         for record in &self.records {
@@ -68,6 +80,25 @@ impl Plan {
                 write!(f, ", in {}", layout.task_graphs()[graph])?;
             }
             writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// What is sharded, and in which type segments compute.
+    fn fmt_sharding(&self, f: &mut Formatter<'_>) -> Result {
+        let what = match self.zero {
+            ZeroLevel::Off => "",
+            ZeroLevel::V0 => "optimizer state",
+            ZeroLevel::V1 => "optimizer state and reduced gradients",
+            ZeroLevel::V2 => "optimizer state and gradients, reduced in every micro-batch,",
+            ZeroLevel::V3 => "optimizer state, gradients and parameters, gathered for a segment at a time,",
+        };
+        if !what.is_empty() {
+            writeln!(f, "  ZeRO {}: {what} are sharded over the replicas", self.zero)?;
+        }
+        if let Some(half) = self.half {
+            let count = self.records.iter().filter(|record| record.half).count();
+            writeln!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
+use crate::precision::HalfPrecision;
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -72,6 +73,8 @@ pub struct Plan {
     pub records: Vec<ParamRecord>,
     /// What is sharded over the replicas.
     pub zero: ZeroLevel,
+    /// The 16-bit type in which segments compute; none: in that of the parameters.
+    pub half: Option<HalfPrecision>,
     /// The reductions of a step, in the order in which they start.
     pub buckets: Vec<Bucket>,
     /// Those of gradients that are first summed over the stages that share a parameter, at the end of the step.

@@ -89,23 +89,24 @@ pub(crate) fn park<M: Module>(model: M, plan: &Plan, device: &Device) -> (M, Par
     (model, park.0.finish(plan, device))
 }
 
-/// The model with values in the place of some parameters: `values` has them, flat, by the number of the record. They ask
-/// for a gradient where `tracked` is true and the parameter does.
+/// The model with values in the place of some parameters: `values` has them, flat, by the number of the record, and may ask
+/// for the parameter's own. They ask for a gradient where `tracked` is true and the parameter does.
 pub(crate) fn fill<M: Module>(
     model: M,
     records: &[ParamRecord],
     tracked: bool,
-    values: impl FnMut(usize) -> Option<Tensor<1>>,
+    values: impl FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
 ) -> M {
     struct Fill<'a, F> {
         records: core::iter::Enumerate<core::slice::Iter<'a, ParamRecord>>,
         tracked: bool,
         values: F,
     }
-    impl<F: FnMut(usize) -> Option<Tensor<1>>> ModuleMapper for Fill<'_, F> {
+    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> ModuleMapper for Fill<'_, F> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let (number, record) = self.records.next().expect("a plan has a record for every parameter");
-            match (self.values)(number) {
+            let own = || param.base().inner().reshape([record.numel()]);
+            match (self.values)(number, &own) {
                 Some(flat) => with(param, flat.reshape::<D, _>(Shape::from(record.shape())), self.tracked),
                 None => param,
             }
@@ -121,7 +122,7 @@ pub(crate) fn unpark<M: Module>(model: M, plan: &Plan, parked: &Parked, context:
         let flat = context.axis(unit.axis).all_gather_uneven(chunk.clone(), 0, &unit.shards)?;
         whole.extend(members(unit, &plan.records, flat));
     }
-    Ok(fill(model, &plan.records, true, |number| whole.remove(&number)))
+    Ok(fill(model, &plan.records, true, |number, _| whole.remove(&number)))
 }
 
 /// The parked parameters, divided by another plan of the same units, one unit after the other. Collective.

@@ -72,6 +72,8 @@ pub struct ParamRecord {
     pub table: bool,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
+    /// Whether it is computed with in 16 bits, under mixed precision.
+    pub half: bool,
     /// Whether this rank counts its elements, or those of its shard, in sums over all parameters, such as the norm.
     pub counted: bool,
     /// Whether it lies in shards between its uses, and is gathered for a segment that uses it.

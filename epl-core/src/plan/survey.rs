@@ -24,7 +24,7 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Refuses layers whose result would depend on the layout.
-    pub fn check(&self, context: &Context, allow_unseeded: bool, recomputes: bool) -> Result<()> {
+    pub fn check(&self, context: &Context, allow_unseeded: bool, recomputes: bool, half: bool) -> Result<()> {
         let ranks = context.world().size();
         if let (Some(path), true) = (self.unseeded_layers.first(), recomputes) {
             return Err(Error::invalid(format!(
@@ -42,6 +42,12 @@ impl Survey {
             return Err(Error::invalid(format!(
                 "`{path}` draws from the generator that all {ranks} ranks share, so that its masks depend on the \
                  layout; use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"
+            )));
+        }
+        if let (Some(path), true) = (self.batch_norms.first(), half) {
+            return Err(Error::invalid(format!(
+                "`{path}` is a BatchNorm, which would mix its statistics in f32 with what it gets in 16 bits under amp.level \
+                 = O1; use SyncBatchNorm, or leave amp.level out"
             )));
         }
         let mut replicas = self.batch_norms.iter().map(|path| (path, self.replicas(path, context)));
@@ -195,6 +201,7 @@ impl Surveyor<'_> {
             layer_idx: self.owners.layers.get(&param.id).copied(),
             table,
             sparse: table,
+            half: dtype == DType::F32 && !self.context.is_full_precision(param.id),
             counted: false,
             parked: false,
             shard: None,

@@ -49,7 +49,10 @@ impl<M: Segmented> Cycle<'_, '_, M> {
         let data = loader.next_step()?;
         let rate = self.schedule.at(self.run.step());
         let report = self.run.engine_mut().step(data.micro_batches, rate)?;
-        self.run.advance(data.position);
+        match report.skipped {
+            true => self.run.skip(data.position),
+            false => self.run.advance(data.position),
+        }
         let record = StepRecord {
             step: self.run.step(),
             rate,
@@ -61,6 +64,10 @@ impl<M: Segmented> Cycle<'_, '_, M> {
             bubble: self.run.engine().bubble(),
             report,
         };
+        if record.report.skipped {
+            // Nothing falls due: the step is still to be made.
+            return self.tell(|hook, run| hook.after_skipped_step(run, &record));
+        }
         self.tell(|hook, run| hook.after_step(run, &record))?;
         self.run.set_last(record);
         self.tell(|hook, run| hook.between_steps(run))?;

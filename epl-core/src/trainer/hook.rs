@@ -52,6 +52,12 @@ pub trait Hook<M: Segmented> {
         Ok(())
     }
 
+    /// After a step that was skipped because a gradient was not finite under mixed precision: nothing was updated, and
+    /// `record` tells the number of the last step that was made. The next one follows at once.
+    fn after_skipped_step(&mut self, _run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
+        Ok(())
+    }
+
     /// After the last hook has seen the step: the time to ask for what falls due. The first of the trainer's hooks has
     /// agreed with all ranks whether this was the last step.
     fn between_steps(&mut self, _run: &mut Run<M>) -> Result<()> {

@@ -82,6 +82,8 @@ pub(crate) mod tests {
             weights: vec![("cross_entropy".into(), 500.0), ("auxiliary".into(), 8.0)],
             metrics: [("tokens_per_expert".to_string(), vec![3.0, 5.0])].into(),
             outputs: Default::default(),
+            loss_scale: None,
+            skipped: false,
         };
         StepRecord {
             step,

@@ -218,6 +218,11 @@ impl<M: Segmented> Run<M> {
         (self.saved.step, self.saved.position) = (self.saved.step + 1, position);
     }
 
+    /// Goes on with other samples, from `position` on, after a step that was skipped.
+    pub(super) fn skip(&mut self, position: u64) {
+        self.saved.position = position;
+    }
+
     pub(super) fn set_last(&mut self, record: StepRecord) {
         self.last = Some(record);
     }

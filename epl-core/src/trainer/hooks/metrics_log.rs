@@ -15,7 +15,7 @@ use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// What the log itself says of a step.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     "step",
     "loss",
     "grad_norm",
@@ -26,6 +26,7 @@ const OWN: [&str; 13] = [
     "seconds",
     "data_wait",
     "bubble",
+    "loss_scale",
     "terms",
     "weights",
     "metrics",
@@ -40,6 +41,7 @@ const OWN: [&str; 13] = [
 /// | `tokens_per_second`, `tokens`, `samples` | of all ranks |
 /// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
 /// | `bubble` | the fraction in which pipeline stages waited for each other; null with one stage |
+/// | `loss_scale` | what the loss was multiplied by; null without mixed precision |
 /// | `terms`, `weights`, `metrics` | objects: the loss terms, their weights, the layers' metrics |
 /// | `valid_loss`, … | if an evaluation followed the step: its values |
 ///
@@ -105,6 +107,7 @@ impl MetricsLog {
             "seconds": record.time.as_secs_f64(),
             "data_wait": record.data_wait.as_secs_f64(),
             "bubble": record.bubble,
+            "loss_scale": record.report.loss_scale,
             "terms": object(&record.report.terms),
             "weights": object(&record.report.weights),
             "metrics": record.report.metrics,

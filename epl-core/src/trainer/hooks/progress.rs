@@ -137,6 +137,9 @@ impl<M: Segmented> Hook<M> for Progress {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.steps(), run.step());
         self.expected = run.engine().plan().expected_bubble();
+        if run.engine().logs_types() {
+            run.engine().plan().types().for_each(|line| self.print(&line));
+        }
         run.changes().iter().for_each(|change| self.print(&format!("changed since the checkpoint: {change}")));
         Ok(())
     }
@@ -152,6 +155,18 @@ impl<M: Segmented> Hook<M> for Progress {
             ));
         }
         self.show_step(record);
+        Ok(())
+    }
+
+    fn after_skipped_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        if let (Some(scaler), Some(scale)) = (run.engine().loss_scaler(), record.report.loss_scale) {
+            self.print(&format!(
+                "skipped the step after {}: its gradients are not finite; loss scale {scale}, now {}; skipped so far: {}",
+                record.step,
+                scaler.scale(),
+                scaler.state().skipped
+            ));
+        }
         Ok(())
     }
 
