@@ -47,9 +47,9 @@ impl FlatArray {
     /// When the tensor has another element type or does not fit, and as [`scale`](Self::scale).
     pub fn add(&mut self, start: usize, tensor: &Tensor<1>) -> Result<()> {
         let values = Values::of(tensor)?;
+        values.expect_dtype("a tensor", self.dtype)?;
         let range = start..start.saturating_add(values.len());
         self.range(range.clone())?;
-        values.expect("a tensor", self.dtype, range.len())?;
         match self.dtype {
             DType::F64 => add::<f64>(self, range, values.slice()),
             DType::F32 => add::<f32>(self, range, values.slice()),

@@ -83,8 +83,8 @@ impl FlatArray {
     }
 
     fn put(&mut self, start: usize, values: &Values) -> Result<()> {
+        values.expect_dtype("a tensor", self.dtype)?;
         let range = self.range(start..start.saturating_add(values.len()))?;
-        values.expect("a tensor", self.dtype, range.len())?;
         match &mut self.memory {
             Memory::Host { words, .. } => {
                 copy(&mut bytemuck::cast_slice_mut(words)[range.start..range.end], values.bytes());

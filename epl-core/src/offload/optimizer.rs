@@ -150,12 +150,14 @@ fn values_of(gradients: Gradients<'_>, state: &HostState) -> Result<Vec<Values>>
         Gradients::Tensors(tensors) => tensors
             .iter()
             .map(|(number, tensor)| {
-                let values = Values::of(tensor)?;
-                values.expect(
-                    &format!("the gradient of parameter {number}"),
-                    state.dtype,
-                    state.pieces[*number].len(),
-                )?;
+                let (values, len) = (Values::of(tensor)?, state.pieces[*number].len());
+                values.expect_dtype(&format!("the gradient of parameter {number}"), state.dtype)?;
+                if values.len() != len {
+                    return Err(Error::invalid(format!(
+                        "the gradient of parameter {number} has {} elements, and the parameter has {len}",
+                        values.len()
+                    )));
+                }
                 Ok(values)
             })
             .collect(),

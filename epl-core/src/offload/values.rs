@@ -53,17 +53,14 @@ impl Values {
         bytemuck::cast_slice(self.bytes())
     }
 
-    /// Refuses values of another type or number.
-    pub(super) fn expect(&self, what: &str, dtype: DType, len: usize) -> Result<()> {
+    /// Refuses values of another type.
+    pub(super) fn expect_dtype(&self, what: &str, dtype: DType) -> Result<()> {
         if self.dtype() != dtype {
             return Err(Error::invalid(format!(
                 "{what} has elements of {}, and the array has {}; cast one of them",
                 self.dtype().name(),
                 dtype.name()
             )));
-        }
-        if self.len() != len {
-            return Err(Error::invalid(format!("{what} has {} elements, and its place has {len}", self.len())));
         }
         Ok(())
     }

@@ -46,8 +46,8 @@ fn our_step(config: &impl OptimizerConfig, parameters: &mut FlatArray, state: &m
 }
 
 fn parameters(model: &Linear) -> TensorData {
-    let weight = model.weight.val().flatten::<1>(0, 1);
-    Tensor::cat(vec![weight, model.bias.as_ref().unwrap().val()], 0).into_data()
+    let weight = model.weight.val().inner().flatten::<1>(0, 1);
+    Tensor::cat(vec![weight, model.bias.as_ref().unwrap().val().inner()], 0).into_data()
 }
 
 /// Everything in a record, in the order of names.
@@ -67,7 +67,7 @@ fn contents(reader: Reader) -> (Vec<(String, Vec<usize>, Vec<u64>)>, BTreeMap<St
 }
 
 fn goes_on_either_way(config: &impl OptimizerConfig) {
-    let device = Device::flex();
+    let device = Device::flex().autodiff();
     let storage = Storage::files(std::env::temp_dir(), LEAST, &Ledger::new()).unwrap();
     let model = LinearConfig::new(5, 7).init(&device);
     let entries = entries(&model);
