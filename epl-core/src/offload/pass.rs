@@ -1,7 +1,6 @@
 //! One pass over parameters, gradients and state: every element is read once and written once.
 
 use core::ops::Range;
-use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
@@ -40,9 +39,6 @@ struct Block<'a, E, C, const N: usize> {
     state: [&'a mut [E]; N],
 }
 
-/// The widest vectors that this processor has.
-static VECTORS: LazyLock<pulp::Arch> = LazyLock::new(pulp::Arch::new);
-
 /// Updates the pieces, which are in order, in windows of at most so many elements.
 pub(super) fn update<E: Number, R: Rule<E, N>, const N: usize>(
     arrays: &mut Arrays<'_, E, N>,
@@ -52,8 +48,7 @@ pub(super) fn update<E: Number, R: Rule<E, N>, const N: usize>(
 ) -> Result<()> {
     each_window(arrays, &windows_of(pieces, elements), |arrays, window| {
         let blocks = blocks_of(arrays, pieces, window);
-        // The vectors are chosen a block, not an element: what is called from here is all inlined.
-        blocks.into_par_iter().for_each(|block| VECTORS.dispatch(|| block.update::<R>(factor)));
+        blocks.into_par_iter().for_each(|block| Vectorised::<E, R, N> { block, factor }.run());
         Ok(())
     })
 }
@@ -115,6 +110,35 @@ fn take<'a, E>(rest: &mut &'a mut [E], count: usize) -> &'a mut [E] {
     let (front, back) = core::mem::take(rest).split_at_mut(count);
     *rest = back;
     front
+}
+
+/// A block's update, which is compiled once for each width of vectors. All that it calls must be inlined (a closure is
+/// not, always): a function of its own would be compiled for the narrowest.
+struct Vectorised<'a, E: Number, R: Rule<E, N>, const N: usize> {
+    block: Block<'a, E, R::Constants, N>,
+    factor: E,
+}
+
+impl<E: Number, R: Rule<E, N>, const N: usize> Vectorised<'_, E, R, N> {
+    /// With the widest vectors that this processor has.
+    fn run(self) {
+        let vectors = pulp::Arch::new();
+        // `Arch` knows AVX2 by a feature only, which Burn leaves off.
+        #[cfg(target_arch = "x86_64")]
+        if let (pulp::Arch::Scalar, Some(vectors)) = (vectors, pulp::x86::V3::try_new()) {
+            return pulp::Simd::vectorize(vectors, self);
+        }
+        vectors.dispatch(self);
+    }
+}
+
+impl<E: Number, R: Rule<E, N>, const N: usize> pulp::WithSimd for Vectorised<'_, E, R, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _vectors: S) {
+        self.block.update::<R>(self.factor);
+    }
 }
 
 impl<E: Number, C: Copy, const N: usize> Block<'_, E, C, N> {

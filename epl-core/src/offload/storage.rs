@@ -71,7 +71,9 @@ impl Storage {
         let memory = match &self.0 {
             // The system clears pages when they are first touched, so that this takes no time.
             Place::Host(ledger) => {
-                Memory::Host { words: vec![0; bytes.div_ceil(8)], _counted: ledger.enter(Kind::Host, bytes as u64) }
+                let words = vec![0; bytes.div_ceil(8)];
+                let _counted = ledger.enter(Kind::Host, 8 * words.len() as u64);
+                Memory::Host { words, _counted }
             }
             Place::Files(folder) => Memory::File(ArrayFile::zeros(folder, bytes as u64)?),
         };

@@ -100,7 +100,7 @@ fn the_ledger_knows_what_is_held() {
     let (host, files) = (Storage::host(&ledger), Storage::files(std::env::temp_dir(), LEAST, &ledger).unwrap());
     let kept = host.zeros(1000, DType::F64).unwrap();
     assert_eq!((kept.tier(), kept.bytes()), (Tier::Host, 8000));
-    let gone = host.clone().zeros(500, DType::F32).unwrap();
+    let gone = host.clone().zeros(499, DType::F32).unwrap();
     drop(gone);
     let mut filed = files.zeros(LEN, DType::F64).unwrap();
     assert_eq!(filed.tier(), Tier::File);

@@ -19,8 +19,11 @@ const RATE: f64 = 0.01;
 const WEIGHT: usize = 5 * 7;
 const LEN: usize = WEIGHT + 7;
 
+/// One is a negative zero, of which zeros of state would make a positive one.
 fn gradients(step: u64) -> [Vec<f64>; 2] {
-    [values(step, WEIGHT), values(100 + step, 7)]
+    let mut weight = values(step, WEIGHT);
+    weight[3] = -0.0;
+    [weight, values(100 + step, 7)]
 }
 
 fn entries(model: &Linear) -> Vec<Entry> {
@@ -76,16 +79,18 @@ fn goes_on_either_way(config: &impl OptimizerConfig) {
     let pieces = || vec![0..WEIGHT, WEIGHT..LEN];
     let mut state = one_pass(config).state(&storage, DType::F32, pieces()).unwrap();
     let (mut optimizer, mut model) = (config.build(), model);
+    let records = |state: &HostState, optimizer: &ModuleOptimizer| {
+        let records = [state.record(&entries).unwrap().into_bytes().unwrap(), optimizer.into_bytes().unwrap()];
+        let [ours, burns] = records.clone().map(|bytes| contents(Reader::from_bytes(bytes).unwrap()));
+        assert_eq!(ours, burns);
+        records
+    };
     for step in 1..4 {
         model = burn_step(&mut optimizer, model, step);
         our_step(config, &mut ours, &mut state, step);
+        records(&state, &optimizer);
     }
-    let (our_record, burns_record) =
-        (state.record(&entries).unwrap().into_bytes().unwrap(), optimizer.into_bytes().unwrap());
-    assert_eq!(
-        contents(Reader::from_bytes(our_record.clone()).unwrap()),
-        contents(Reader::from_bytes(burns_record.clone()).unwrap())
-    );
+    let [our_record, burns_record] = records(&state, &optimizer);
     let mut from_ours = config.build().from_bytes(our_record).unwrap();
     let mut from_burns = one_pass(config).state(&Storage::host(&Ledger::new()), DType::F32, pieces()).unwrap();
     from_burns.load(Reader::from_bytes(burns_record).unwrap(), &entries).unwrap();
