@@ -37,7 +37,7 @@ pub fn bits(data: &TensorData) -> Vec<u64> {
 
 /// The second parameter has no gradient in every other step, so that its own steps are fewer.
 fn stepped(step: usize) -> Vec<usize> {
-    if step % 2 == 0 { vec![0, 1, 2, 3] } else { vec![0, 2] }
+    if step.is_multiple_of(2) { vec![0, 1, 2, 3] } else { vec![0, 2] }
 }
 
 fn gradient(step: usize, piece: usize, dtype: DType) -> Tensor<1> {

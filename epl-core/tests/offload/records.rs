@@ -53,8 +53,11 @@ fn parameters(model: &Linear) -> TensorData {
     Tensor::cat(vec![weight, model.bias.as_ref().unwrap().val().inner()], 0).into_data()
 }
 
+/// Name, shape and bits.
+type Field = (String, Vec<usize>, Vec<u64>);
+
 /// Everything in a record, in the order of names.
-fn contents(reader: Reader) -> (Vec<(String, Vec<usize>, Vec<u64>)>, BTreeMap<String, burn_pack::Scalar>) {
+fn contents(reader: Reader) -> (Vec<Field>, BTreeMap<String, burn_pack::Scalar>) {
     let scalars = reader.scalars().clone();
     let mut tensors: Vec<_> = reader
         .into_tensors()
