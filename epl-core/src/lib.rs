@@ -19,6 +19,7 @@ pub mod pipeline;
 pub mod recompute;
 mod error;
 mod json;
+pub mod offload;
 mod difference;
 mod scopes;
 pub mod output;

@@ -1,0 +1,165 @@
+//! Optimizers that update flat arrays in one pass over memory.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{DType, Tensor};
+
+use super::array::FlatArray;
+use super::lane::{Lane, folder_of, window_elements};
+use super::number::Number;
+use super::pass::{self, Arrays, Piece, Source};
+use super::rules::{Kind, Rule, Sgd};
+use super::state::HostState;
+use super::storage::Storage;
+use super::values::Values;
+use crate::error::{Error, Result};
+
+/// An optimizer that updates flat arrays, with the bits that Burn's own computes on Flex.
+#[derive(Clone, Copy, Debug)]
+pub struct HostOptimizer {
+    pub(super) kind: Kind,
+}
+
+/// The gradients of those parameters that have one, by their numbers in [`HostState::pieces`], in order.
+#[derive(Clone, Copy, Debug)]
+pub enum Gradients<'a> {
+    /// Each at the place of its parameter.
+    Array(&'a FlatArray, &'a [usize]),
+    /// A flat tensor each; of Flex they are read in place.
+    Tensors(&'a [(usize, Tensor<1>)]),
+}
+
+/// How far a step goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    /// The learning rate.
+    pub rate: f64,
+    /// What gradients are multiplied by first, to clip or to unscale them; one changes no bit.
+    pub factor: f64,
+}
+
+impl HostOptimizer {
+    /// State for parameters that lie in these ranges of an array, in order.
+    ///
+    /// # Errors
+    ///
+    /// When ranges overlap, the element type is not f32 or f64, or the storage has no room.
+    pub fn state(&self, storage: &Storage, dtype: DType, pieces: Vec<Range<usize>>) -> Result<HostState> {
+        HostState::new(self.kind, storage, dtype, pieces)
+    }
+
+    /// Updates the parameters that have a gradient. Loops run in the rayon pool of the caller.
+    ///
+    /// # Errors
+    ///
+    /// When arrays do not fit together; nothing is changed then. When a file fails: some parameters are updated then,
+    /// and the run cannot go on.
+    pub fn step(
+        &self,
+        parameters: &mut FlatArray,
+        gradients: Gradients<'_>,
+        state: &mut HostState,
+        update: Update,
+    ) -> Result<()> {
+        if self.kind != state.kind {
+            return Err(Error::invalid(format!(
+                "the state was made for {:?}, and this is {:?}",
+                state.kind, self.kind
+            )));
+        }
+        match state.dtype {
+            DType::F64 => self.step_of::<f64>(parameters, gradients, state, update),
+            _ => self.step_of::<f32>(parameters, gradients, state, update),
+        }
+    }
+
+    fn step_of<E: Number>(
+        &self,
+        parameters: &mut FlatArray,
+        gradients: Gradients<'_>,
+        state: &mut HostState,
+        update: Update,
+    ) -> Result<()> {
+        let step = Step { parameters, gradients, state, update };
+        match (&self.kind, self.kind.fields().len()) {
+            (Kind::Adam(rule), _) => step.run::<E, _, 2>(rule),
+            (Kind::AdamW(rule), _) => step.run::<E, _, 2>(rule),
+            (Kind::Lion(rule), _) => step.run::<E, _, 1>(rule),
+            (Kind::RmsProp(rule), 1) => step.run::<E, _, 1>(rule),
+            (Kind::RmsProp(rule), 2) => step.run::<E, _, 2>(rule),
+            (Kind::RmsProp(rule), _) => step.run::<E, _, 3>(rule),
+            (Kind::Sgd(rule @ Sgd { momentum: Some(_), .. }), _) => step.run::<E, _, 1>(rule),
+            (Kind::Sgd(rule), _) => step.run::<E, _, 0>(rule),
+        }
+    }
+}
+
+struct Step<'a> {
+    parameters: &'a mut FlatArray,
+    gradients: Gradients<'a>,
+    state: &'a mut HostState,
+    update: Update,
+}
+
+impl Step<'_> {
+    fn run<E: Number, R: Rule<E, N>, const N: usize>(self, rule: &R) -> Result<()> {
+        let Self { parameters, gradients, state, update } = self;
+        let numbers: Vec<usize> = match gradients {
+            Gradients::Array(_, numbers) => numbers.to_vec(),
+            Gradients::Tensors(tensors) => tensors.iter().map(|(number, _)| *number).collect(),
+        };
+        state.expect_in_order(&numbers)?;
+        state.expect_array("the parameters", parameters)?;
+        let values = values_of(gradients, state)?;
+        let pieces: Vec<Piece<R::Constants>> = numbers
+            .iter()
+            .map(|number| {
+                let (range, steps) = (state.pieces[*number].clone(), state.steps[*number]);
+                Piece { range, constants: rule.constants(update.rate, steps + 1), first: steps == 0 }
+            })
+            .collect();
+        let gradient_array = match gradients {
+            Gradients::Array(array, _) => Some(array),
+            Gradients::Tensors(_) => None,
+        };
+        let all: Vec<&FlatArray> =
+            [&*parameters].into_iter().chain(gradient_array).chain(state.arrays.iter().map(Arc::as_ref)).collect();
+        let folder = folder_of(&all)?;
+        let elements = window_elements(&all, folder.as_ref());
+        let _turn = folder.as_ref().map(|folder| folder.turn());
+        let mut arrays = Arrays {
+            parameters: Lane::change(parameters),
+            gradients: match gradient_array {
+                Some(array) => Source::Array(Lane::read(array)),
+                None => Source::Slices(values.iter().map(Values::slice::<E>).collect()),
+            },
+            state: state.lanes::<E, N>()?,
+        };
+        pass::update::<E, R, N>(&mut arrays, &pieces, E::of(update.factor), elements)?;
+        drop(arrays);
+        numbers.iter().for_each(|number| state.steps[*number] += 1);
+        Ok(())
+    }
+}
+
+/// The gradients' values where they are tensors; an array is compared only.
+fn values_of(gradients: Gradients<'_>, state: &HostState) -> Result<Vec<Values>> {
+    match gradients {
+        Gradients::Array(array, _) => state.expect_array("the gradients", array).map(|()| Vec::new()),
+        Gradients::Tensors(tensors) => tensors
+            .iter()
+            .map(|(number, tensor)| {
+                let (values, len) = (Values::of(tensor)?, state.pieces[*number].len());
+                values.expect_dtype(&format!("the gradient of parameter {number}"), state.dtype)?;
+                if values.len() != len {
+                    return Err(Error::invalid(format!(
+                        "the gradient of parameter {number} has {} elements, and the parameter has {len}",
+                        values.len()
+                    )));
+                }
+                Ok(values)
+            })
+            .collect(),
+    }
+}
