@@ -10,13 +10,14 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
+use crate::config::{AmpLevel, CheckpointType, Config, StateTier, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
-use crate::plan::{self, Order, Plan};
+use crate::plan::tiers::Stores;
+use crate::plan::{self, Order, Plan, Tiers};
 use crate::precision::HalfPrecision;
 use crate::profile::write_trace;
 use crate::scopes::Owners;
@@ -38,6 +39,7 @@ pub struct Epl {
 pub struct Built<M> {
     pub(crate) model: M,
     pub(crate) parked: Parked,
+    pub(crate) stores: Stores,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
@@ -77,27 +79,29 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        let Self { model, parked, mut plan, place } = self;
-        let model = unpark(model, &plan, &parked, place.context())?;
+        let Self { model, parked, stores, mut plan, place } = self;
+        let device = place.device().clone().without_autodiff();
+        let model = unpark(model, &plan, &parked, place.context(), &device)?;
+        drop(parked);
         plan.records.iter_mut().for_each(|record| record.parked = false);
         let model = plan::draw::adopt(f(model, &plan)?, &plan.records)?;
         plan.complete(&model, place.context())?;
-        let (model, parked) = park(model, &plan, place.device());
-        Ok(Self { model, parked, plan, place })
+        let (model, parked) = park(model, &plan, &stores, &device)?;
+        Ok(Self { model, parked, stores, plan, place })
     }
 }
 
 impl<M: Segmented> Built<M> {
     /// Divides what is sharded for an optimizer that is `element_wise`, or for one that is not. Collective.
     pub(crate) fn cut_for(self, element_wise: bool) -> Result<Self> {
-        let Self { model, parked, mut plan, place } = self;
         if element_wise {
-            return Ok(Self { model, parked, plan, place });
+            return Ok(self);
         }
+        let Self { model, parked, stores, mut plan, place } = self;
         let before = plan.clone();
         plan.pack(place.context(), element_wise);
-        let parked = recut(&parked, &before, &plan, place.context())?;
-        Ok(Self { model, parked, plan, place })
+        let parked = recut(parked, &before, &plan, place.context(), &stores)?;
+        Ok(Self { model, parked, stores, plan, place })
     }
 }
 
@@ -162,11 +166,14 @@ impl Epl {
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
         let (zero, amp) = (self.config.zero.level, &self.config.amp);
         let half = (amp.level == AmpLevel::O1).then(|| HalfPrecision::new(amp.dtype));
-        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || zero == ZeroLevel::V3;
+        let tiers = Tiers::from_config(&self.config);
+        let parks = zero == ZeroLevel::V3 || tiers.parameters != StateTier::Device;
+        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || parks;
         survey.check(context, self.config.train.allow_unseeded_layers, recomputes, half.is_some())?;
         survey.records.iter_mut().for_each(|record| record.half &= half.is_some());
         // Rows are not scattered.
-        if self.config.communication.sparse_as_dense || zero.shards_gradients() {
+        let is_each = zero.shards_gradients() || tiers.gradients != StateTier::Device;
+        if self.config.communication.sparse_as_dense || is_each {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
         let (count, segments) = (context.mesh().stages(), model.segments());
@@ -192,6 +199,7 @@ impl Epl {
             micro_batches,
             records: survey.records,
             zero,
+            tiers,
             half,
             buckets: Vec::new(),
             tied: Vec::new(),
@@ -202,9 +210,10 @@ impl Epl {
             batch_norms: survey.batch_norms,
         };
         plan.pack(context, true);
-        let (model, parked) = plan::draw::draw(model, &plan, context, place.device())?;
+        let stores = Stores::from_config(&self.config)?;
+        let (model, parked) = plan::draw::draw(model, &plan, context, &stores, place.device())?;
         plan.complete(&model, context)?;
-        Ok(Built { model, parked, plan, place })
+        Ok(Built { model, parked, stores, plan, place })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

@@ -14,7 +14,7 @@ use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Tensor, TensorData};
 use epl::comm::shard_range;
-use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy, ZeroLevel};
+use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
@@ -59,13 +59,16 @@ pub struct Layout {
     pub apply_groups: usize,
     /// The 16-bit type in which segments compute.
     pub half: Option<HalfDtype>,
+    /// Where parameters, gradients and optimizer state lie.
+    pub tiers: [StateTier; 3],
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
     let schedule = PipelineStrategy::PreferBackward;
     let (zero, apply_groups) = (ZeroLevel::Off, 1);
     let (stages, chunks, recompute, half) = (1, 1, None, None);
-    Layout { data, tensor, expert, accumulation, stages, chunks, schedule, recompute, zero, apply_groups, half }
+    let tiers = [StateTier::Device; 3];
+    Layout { data, tensor, expert, accumulation, stages, chunks, schedule, recompute, zero, apply_groups, half, tiers }
 }
 
 impl Layout {
@@ -89,6 +92,16 @@ impl Layout {
         Self { apply_groups, ..self }
     }
 
+    /// With everything away from the device.
+    pub const fn offload(self, tier: StateTier) -> Self {
+        self.tiers(tier, tier, tier)
+    }
+
+    /// With parameters, gradients and optimizer state where they are said to be.
+    pub const fn tiers(self, parameters: StateTier, gradients: StateTier, optimizer_state: StateTier) -> Self {
+        Self { tiers: [parameters, gradients, optimizer_state], ..self }
+    }
+
     /// In mixed precision.
     pub const fn half(self, dtype: HalfDtype) -> Self {
         Self { half: Some(dtype), ..self }
@@ -97,6 +110,9 @@ impl Layout {
     pub fn config(self) -> Config {
         let mut config = config(self.data, self.tensor, self.expert);
         config.zero.level = self.zero;
+        let [parameters, gradients, optimizer_state] = self.tiers.map(Some);
+        (config.offload.parameters, config.offload.gradients) = (parameters, gradients);
+        config.offload.optimizer_state = optimizer_state;
         if let Some(dtype) = self.half {
             (config.amp.level, config.amp.dtype) = (AmpLevel::O1, dtype);
         }

@@ -86,6 +86,15 @@ choices! {
         /// Parameters and optimizer state, to files.
         V1 = "v1",
     }
+    /// Where a kind of state lies between its uses (`offload.parameters` and its like).
+    StateTier {
+        /// On the device.
+        Device = "device",
+        /// In host memory.
+        Host = "host",
+        /// In files that are mapped into memory.
+        File = "file",
+    }
     /// Mixed precision (`amp.level`).
     AmpLevel {
         /// None.
@@ -164,10 +173,5 @@ impl ZeroLevel {
     /// Whether a rank keeps only its shard of the gradients.
     pub const fn shards_gradients(self) -> bool {
         matches!(self, Self::V1 | Self::V2 | Self::V3)
-    }
-
-    /// Whether gradients are reduced in every micro-batch.
-    pub const fn reduces_each(self) -> bool {
-        matches!(self, Self::V2 | Self::V3)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
-    ScheduleKind, ZeroLevel,
+    ScheduleKind, StateTier, ZeroLevel,
 };
 use super::kind::Kind;
 use super::option::options;
@@ -13,6 +13,7 @@ const COUNT: Kind = Kind::at_least(1);
 const SIZE: Kind = Kind::Integer { least: 1, most: MOST_RANKS as i64 };
 const MAYBE_COUNT: Kind = Kind::Or(NONE, &COUNT);
 const MAYBE_SIZE: Kind = Kind::Or(NONE, &SIZE);
+const TIER: Kind = Kind::Or(NONE, &Kind::Choice(StateTier::WORDS));
 
 /// The largest world.
 pub(crate) const MOST_RANKS: usize = 1 << 20;
@@ -64,8 +65,20 @@ options! {
     }
     /// State kept outside the device.
     offload: OffloadConfig {
-        /// Where parameters and optimizer state live. v0: host memory. v1: files.
-        level: OffloadLevel = OffloadLevel::Off, Kind::Choice(OffloadLevel::WORDS), NotYet;
+        /// Where parameters, gradients and optimizer state live. v0: host memory. v1: files. Parameters come to the
+        /// device for one segment at a time; every segment is recomputed then, but for the last one.
+        level: OffloadLevel = OffloadLevel::Off, Kind::Choice(OffloadLevel::WORDS), Implemented;
+        /// Where parameters lie. none: as offload.level says.
+        parameters: Option<StateTier> = None, TIER, Implemented;
+        /// Where gradients lie once they are reduced, in every micro-batch. none: as offload.level says.
+        gradients: Option<StateTier> = None, TIER, Implemented;
+        /// Where the optimizer's state lies; the update runs there. none: as offload.level says.
+        optimizer_state: Option<StateTier> = None, TIER, Implemented;
+        /// The folder for files; they have no names, and are gone when the run ends. Empty: the system's for
+        /// temporary files.
+        folder: String = String::new(), Kind::Text, Implemented;
+        /// The bytes of files that a rank maps into memory at a time.
+        resident_bytes: u64 = 1 << 28, Kind::at_least(1), Implemented;
     }
     /// Mixed precision.
     amp: AmpConfig {

@@ -12,7 +12,7 @@ use super::gradients::GradientStore;
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::plan::park::{Parked, own_shards};
+use crate::plan::park::{Parked, parked_parts};
 use crate::plan::{ParamRecord, Plan};
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
@@ -33,7 +33,7 @@ pub(crate) fn gather<M: Module>(
     source: &Source<'_>,
 ) -> Result<BTreeMap<String, TensorData>> {
     let parked = match source {
-        Source::Parameters => shards(parked, plan),
+        Source::Parameters => own_parked(parked, plan)?,
         Source::Gradients(_) | Source::Optimizer(_) => HashMap::new(),
     };
     let records = plan.records.iter().enumerate();
@@ -42,14 +42,17 @@ pub(crate) fn gather<M: Module>(
     gatherer.whole
 }
 
-/// This rank's shards of what is parked, by the numbers of their records.
-fn shards(parked: &Parked, plan: &Plan) -> HashMap<usize, Tensor<1>> {
-    let units = plan.units().zip(&parked.0).filter(|(unit, _)| plan.is_parked(unit));
-    units.flat_map(|(unit, chunk)| own_shards(unit, &plan.records, chunk)).collect()
+/// This rank's parts of what is parked, by the numbers of their records.
+fn own_parked(parked: &Parked, plan: &Plan) -> Result<HashMap<usize, Tensor<1>>> {
+    let mut all = HashMap::new();
+    for (unit, chunk) in plan.units().zip(&parked.0).filter(|(unit, _)| plan.is_parked(unit)) {
+        all.extend(parked_parts(unit, plan, chunk, &Device::flex())?);
+    }
+    Ok(all)
 }
 
 /// The tensors of an optimizer's state, by parameter.
-pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<Source<'static>> {
+pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<ParamId, Vec<(String, TensorData)>>> {
     let failed = |error: String| Error::invalid(format!("the optimizer's state cannot be read: {error}"));
     let bytes = optimizer.into_bytes().map_err(|error| failed(error.to_string()))?;
     let reader = burn_pack::Reader::from_bytes(bytes).map_err(|error| failed(error.to_string()))?;
@@ -60,7 +63,7 @@ pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<Source<'sta
         let data = TensorData::from_bytes(bytes, shape, dtype);
         fields.entry(ParamId::from(id.unwrap_or_default())).or_default().push((field, data));
     }
-    Ok(Source::Optimizer(fields))
+    Ok(fields)
 }
 
 struct Gatherer<'a> {

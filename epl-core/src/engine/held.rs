@@ -6,9 +6,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 use super::Engine;
-use super::gather::{Source, optimizer_state};
-use super::meter::{Meter, bytes};
+use super::gather::optimizer_state;
+use super::meter::Meter;
 use crate::error::Result;
+use crate::plan::park::Chunk;
 use crate::segment::Segmented;
 
 /// What is counted while it comes and goes.
@@ -30,6 +31,10 @@ pub struct Held {
     pub gradients: u64,
     /// The optimizer's state; none before the first step.
     pub optimizer_state: u64,
+    /// What was moved to host memory, of whatever kind.
+    pub host: u64,
+    /// What was moved to files.
+    pub files: u64,
 }
 
 impl<M: Segmented> Engine<M> {
@@ -39,16 +44,16 @@ impl<M: Segmented> Engine<M> {
     ///
     /// When the state of the optimizer cannot be read.
     pub fn held(&self) -> Result<Held> {
-        let parked: u64 = self.parked.0.iter().map(bytes).sum();
-        let state = match optimizer_state(&self.optimizer)? {
-            Source::Optimizer(fields) => fields.values().flatten().map(|(_, data)| data.as_bytes().len() as u64).sum(),
-            Source::Parameters | Source::Gradients(_) => 0,
-        };
+        let parked: u64 = self.parked.0.iter().map(Chunk::device_bytes).sum();
+        let fields = optimizer_state(&self.optimizer)?;
+        let state = fields.values().flatten().map(|(_, data)| data.as_bytes().len() as u64).sum();
         Ok(Held {
             parameters: of_module(self.model()) + parked,
             gathered: self.meters.parameters.most(),
             gradients: self.meters.gradients.most(),
             optimizer_state: state,
+            host: self.stores.ledger.host().now,
+            files: self.stores.ledger.files().now,
         })
     }
 }
@@ -68,11 +73,11 @@ fn of_module<M: Module>(model: &M) -> u64 {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { parameters, gathered, gradients, optimizer_state } = self;
+        let Self { parameters, gathered, gradients, optimizer_state, host, files } = self;
         write!(
             f,
             "bytes on this rank: {parameters} of parameters ({gathered} more gathered at most), {gradients} of gradients \
-             at most, {optimizer_state} of optimizer state"
+             at most, {optimizer_state} of optimizer state; moved to host memory {host}, to files {files}"
         )
     }
 }

@@ -10,7 +10,8 @@
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
-//! - `update`: the optimizer, on what this rank keeps the state of.
+//! - `update`: the optimizer, on what this rank keeps the state of; `one_pass`: where the state lies away from the
+//!   device, and `away` what lies there.
 //! - `profile`: what segments store and cost, and what is run again because of it.
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
@@ -19,6 +20,7 @@
 //! - `save`: what one rank holds, in a folder.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
+mod away;
 mod compress;
 mod evaluation;
 mod gather;
@@ -30,6 +32,7 @@ mod links;
 mod meter;
 mod micro_batch;
 mod norm;
+mod one_pass;
 mod parameters;
 mod parcel;
 mod profile;
@@ -47,6 +50,7 @@ mod tape;
 mod update;
 mod weights;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use burn::optim::ModuleOptimizer;
@@ -69,8 +73,10 @@ use crate::optim::{self, LossScaler, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
+use crate::plan::tiers::Stores;
 use crate::profile::Profile;
 use crate::segment::Segmented;
+use away::{AwayGradients, OnePassUpdate};
 use gather::Source;
 use held::Meters;
 use links::Links;
@@ -82,8 +88,13 @@ use reduce::Lanes;
 pub struct Engine<M: Segmented> {
     /// Taken only while the optimizer updates it.
     model: Option<M>,
-    /// This rank's shards of what is not in the model between its uses.
+    /// What this rank keeps of the parameters that are not in the model between their uses.
     parked: Parked,
+    stores: Stores,
+    /// Where gradients lie away from the device; borrowed while a step accumulates them.
+    away: Option<RefCell<AwayGradients>>,
+    /// Where the optimizer's state lies away from the device, and is updated there.
+    one_pass: Option<OnePassUpdate>,
     optimizer: ModuleOptimizer,
     /// Whether it updates each element by itself.
     element_wise: bool,
@@ -129,7 +140,7 @@ impl<M: Segmented> Engine<M> {
     /// When the optimizer would compute something else under this layout, or a rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
-        let Built { model, parked, plan, place } = built.cut_for(O::ELEMENT_WISE)?;
+        let Built { model, parked, stores, plan, place } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
@@ -141,6 +152,9 @@ impl<M: Segmented> Engine<M> {
         Ok(Self {
             model: Some(model),
             parked,
+            away: AwayGradients::new(&plan, &stores)?.map(RefCell::new),
+            one_pass: OnePassUpdate::new(&plan, &stores, O::NAME, &optimizer_settings.1)?,
+            stores,
             optimizer,
             element_wise: O::ELEMENT_WISE,
             optimizer_settings,
@@ -229,7 +243,11 @@ impl<M: Segmented> Engine<M> {
 
     /// The tensors of the optimizer's state that have their parameter's shape, whole, by path and field. Collective.
     pub fn optimizer_state(&self) -> Result<BTreeMap<String, TensorData>> {
-        self.gather(&gather::optimizer_state(&self.optimizer)?)
+        let mut fields = gather::optimizer_state(&self.optimizer)?;
+        if let Some(one_pass) = &self.one_pass {
+            fields.extend(one_pass.fields(&self.plan)?);
+        }
+        self.gather(&Source::Optimizer(fields))
     }
 
     fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {
@@ -246,7 +264,8 @@ impl<M: Segmented> Engine<M> {
     /// When a peer fails.
     pub fn inference(&self) -> Result<M> {
         self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
-        let model = unpark(self.model().valid(), &self.plan, &self.parked, &self.context)?;
+        let device = self.device.clone().without_autodiff();
+        let model = unpark(self.model().valid(), &self.plan, &self.parked, &self.context, &device)?;
         gather::whole(model, &self.plan, &self.context)
     }
 

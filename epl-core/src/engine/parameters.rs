@@ -65,7 +65,7 @@ pub(super) struct Parameters<'a, M: Segmented> {
 struct Coming(Gathered, Lease);
 
 enum Gathered {
-    /// This rank has no replica.
+    /// This rank keeps the whole.
     Here(Tensor<1>),
     Pending(Box<Pending<Tensor<1>>>),
 }
@@ -167,18 +167,22 @@ impl<'a, M: Segmented> Parameters<'a, M> {
 
     /// Starts to gather what a segment needs.
     fn ask(&mut self, segment: usize) -> Result<()> {
-        let Engine { plan, lanes, parked, context, meters, .. } = self.engine;
+        let Engine { plan, lanes, parked, context, meters, device, .. } = self.engine;
+        let device = &device.clone().without_autodiff();
         for (number, (unit, chunk)) in plan.units().zip(&parked.0).enumerate() {
             if !self.is_of(number, segment) || self.coming.contains_key(&number) {
                 continue;
             }
-            let group = lanes.gathers(unit.axis);
-            let coming = match group.size() {
-                1 => Coming(Gathered::Here(chunk.clone()), meters.parameters.lease(0)),
+            let coming = match () {
+                _ if !plan.shards_parameters() || lanes.gathers(unit.axis).size() == 1 => {
+                    let bytes = (plan.kept_len(unit) * unit.dtype.size()) as u64 - chunk.device_bytes();
+                    Coming(Gathered::Here(chunk.read(device)?), meters.parameters.lease(bytes))
+                }
                 _ => {
                     let lease = meters.parameters.lease((unit.shards.iter().sum::<usize>() * unit.dtype.size()) as u64);
                     // What is run again needs its parameters again.
-                    let gather = || group.start_all_gather_uneven(chunk.clone(), 0, &unit.shards);
+                    let (group, own) = (lanes.gathers(unit.axis), chunk.read(device)?);
+                    let gather = || group.start_all_gather_uneven(own, 0, &unit.shards);
                     Coming(Gathered::Pending(Box::new(context.world().apart(gather)?)), lease)
                 }
             };

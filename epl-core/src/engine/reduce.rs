@@ -13,11 +13,14 @@
 //! Of a bucket that is sharded each rank gets the sum, of which it uses its shard (ZeRO v0), or its shard alone (v1), in
 //! every micro-batch (v2, v3).
 
+use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::{Pending, Pool, ProcessGroup, ReduceOp};
 
+use super::Engine;
+use super::away::AwayGradients;
 use super::compress::{Compression, decode, encode};
 use super::gradients::GradientStore;
 use super::meter::{Lease, Meter, bytes};
@@ -26,8 +29,9 @@ use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::{Axis, Width};
 use crate::context::Context;
 use crate::error::Result;
-use crate::plan::park::{members, own_shards};
+use crate::plan::park::{members, own_parts};
 use crate::plan::{Bucket, Plan, bucket};
+use crate::segment::Segmented;
 
 /// The communicators over which stages send, and gradients are reduced, and how.
 pub(crate) struct Lanes {
@@ -113,6 +117,8 @@ pub(crate) struct Reducer<'a> {
     reduced: GradientStore,
     /// This rank's shards of buckets, of the micro-batches so far.
     shards: BTreeMap<usize, (Tensor<1>, Lease)>,
+    /// Where gradients lie away from the device.
+    away: Option<RefMut<'a, AwayGradients>>,
     meter: Meter,
 }
 
@@ -128,23 +134,38 @@ enum Started {
 }
 
 impl<'a> Reducer<'a> {
-    pub fn new(plan: &'a Plan, context: &'a Context, lanes: &'a Lanes, device: &Device, meter: &Meter) -> Self {
-        let (device, reduced) = (device.clone().without_autodiff(), GradientStore::new(meter));
-        let (started, shards) = (BTreeMap::new(), BTreeMap::new());
-        Self { plan, context, lanes, device, next: 0, started, reduced, shards, meter: meter.clone() }
+    /// The reductions of one step of an engine's.
+    pub fn new<M: Segmented>(engine: &'a Engine<M>) -> Self {
+        let Engine { plan, context, lanes, device, meters, away, .. } = engine;
+        let mut away = away.as_ref().map(RefCell::borrow_mut);
+        if let Some(away) = &mut away {
+            away.begin();
+        }
+        Self {
+            plan,
+            context,
+            lanes,
+            device: device.clone().without_autodiff(),
+            next: 0,
+            started: BTreeMap::new(),
+            reduced: GradientStore::new(&meters.gradients),
+            shards: BTreeMap::new(),
+            away,
+            meter: meters.gradients.clone(),
+        }
     }
 
     /// Starts the buckets whose gradients are final once the backward of `segment` is over: of the step, or, where they are
     /// reduced in every micro-batch, of this one.
     pub fn start_after(&mut self, segment: usize, store: &mut GradientStore) -> Result<()> {
         let buckets = &self.plan.buckets;
-        let ready: Vec<usize> = match self.plan.zero.reduces_each() {
+        let ready: Vec<usize> = match self.plan.reduces_each() {
             true => (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect(),
             false => bucket::ready(buckets, self.next, segment).collect(),
         };
         for index in ready {
             let bucket = &self.plan.buckets[index];
-            if self.plan.zero.reduces_each() {
+            if self.plan.reduces_each() {
                 self.settle_all()?;
             }
             self.fill_missing(bucket, store);
@@ -161,7 +182,7 @@ impl<'a> Reducer<'a> {
         self.reduce_tied(&mut store)?;
         self.settle_all()?;
         for (index, (sum, _)) in core::mem::take(&mut self.shards) {
-            self.keep(&self.plan.buckets[index], sum, true);
+            self.keep(index, sum, true)?;
         }
         Ok(self.reduced)
     }
@@ -172,7 +193,7 @@ impl<'a> Reducer<'a> {
         let of = |member: &usize| &self.plan.records[*member].segments;
         let completes = |bucket: &&Bucket| bucket.after_segment == segment;
         let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| *of(member) != [segment]);
-        if !self.plan.zero.reduces_each() {
+        if !self.plan.reduces_each() {
             return Ok(());
         }
         if self.plan.parks() || self.plan.buckets.iter().filter(completes).any(spans_more) {
@@ -193,71 +214,84 @@ impl<'a> Reducer<'a> {
     /// Waits for a bucket that was started.
     fn settle(&mut self, index: usize) -> Result<()> {
         let Some(started) = self.started.remove(&index) else { return Ok(()) };
-        let bucket = &self.plan.buckets[index];
-        match started {
-            Started::Alone(sum) => self.keep(bucket, sum, false),
-            Started::Whole(pending) => {
-                let sum = decode(self.lanes.compression, pending.wait()?, bucket.dtype);
-                self.keep(bucket, sum, false);
-            }
-            Started::Rows(rows) => {
-                let sum = rows.wait()?;
-                self.keep(bucket, sum, false);
-            }
+        let (dtype, compression) = (self.plan.buckets[index].dtype, self.lanes.compression);
+        let sum = match started {
+            Started::Alone(sum) => sum,
+            Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
+            Started::Rows(rows) => rows.wait()?,
             Started::Shard(pending) => {
-                let sum = decode(self.lanes.compression, pending.wait()?, bucket.dtype);
-                // Added in place.
-                let sum = match self.shards.remove(&index) {
-                    Some((before, _)) => before + sum,
-                    None => sum,
-                };
-                let lease = self.meter.lease(bytes(&sum));
-                self.shards.insert(index, (sum, lease));
+                let sum = decode(compression, pending.wait()?, dtype);
+                return self.add_shard(index, sum);
             }
+        };
+        self.keep(index, sum, false)
+    }
+
+    /// Adds this rank's shard of a bucket to that of the micro-batches before.
+    fn add_shard(&mut self, index: usize, sum: Tensor<1>) -> Result<()> {
+        if self.away.is_some() {
+            return self.keep(index, sum, true);
+        }
+        // Added in place.
+        let sum = match self.shards.remove(&index) {
+            Some((before, _)) => before + sum,
+            None => sum,
+        };
+        let lease = self.meter.lease(bytes(&sum));
+        self.shards.insert(index, (sum, lease));
+        Ok(())
+    }
+
+    /// Keeps the sum of a unit, or this rank's shard of it.
+    fn keep(&mut self, unit: usize, sum: Tensor<1>, is_shard: bool) -> Result<()> {
+        let (plan, records) = (self.plan, &self.plan.records);
+        let bucket = plan.units().nth(unit).expect("there is a unit of this number");
+        if let Some(away) = &mut self.away {
+            let own = match is_shard {
+                true => sum.slice([0..plan.own_len(bucket)]),
+                false => {
+                    let own = |(member, whole): (usize, Tensor<1>)| whole.slice([plan.own_range(member)]);
+                    Tensor::cat(members(bucket, records, sum).map(own).collect(), 0)
+                }
+            };
+            return away.add(unit, &own);
+        }
+        match is_shard {
+            true => own_parts(bucket, plan, &sum).for_each(|(member, own)| self.reduced.add(records[member].id, own)),
+            false => members(bucket, records, sum).for_each(|(member, all)| self.reduced.add(records[member].id, all)),
         }
         Ok(())
     }
 
-    /// Keeps the sum of a bucket, or this rank's shard of it.
-    fn keep(&mut self, bucket: &Bucket, sum: Tensor<1>, is_shard: bool) {
-        let records = &self.plan.records;
-        if !is_shard {
-            members(bucket, records, sum).for_each(|(member, whole)| self.reduced.add(records[member].id, whole));
-            return;
-        }
-        own_shards(bucket, records, &sum).for_each(|(member, own)| self.reduced.add(records[member].id, own));
-    }
-
     /// Sums what other stages hold, too, over them and over the replicas.
     fn reduce_tied(&mut self, store: &mut GradientStore) -> Result<()> {
-        for bucket in &self.plan.tied {
+        for (unit, bucket) in (self.plan.buckets.len()..).zip(&self.plan.tied) {
             self.fill_missing(bucket, store);
             let holders = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
             let flat = self.flatten(bucket, store);
             if self.plan.mesh.is_bridged() {
                 let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
-                self.keep(bucket, sum, false);
+                self.keep(unit, sum, false)?;
                 continue;
             }
             let sum = holders.all_reduce(flat, ReduceOp::Sum)?;
-            self.reduce_over_replicas(bucket, sum)?;
+            self.reduce_over_replicas(unit, sum)?;
         }
         Ok(())
     }
 
-    fn reduce_over_replicas(&mut self, bucket: &Bucket, sum: Tensor<1>) -> Result<()> {
+    fn reduce_over_replicas(&mut self, unit: usize, sum: Tensor<1>) -> Result<()> {
+        let bucket = self.plan.units().nth(unit).expect("there is a unit of this number");
         let (replicas, compression) = (self.lanes.pool(bucket.axis), self.lanes.compression);
         if replicas.ranks() == 1 {
-            self.keep(bucket, sum, false);
-            return Ok(());
+            return self.keep(unit, sum, false);
         }
         let (sent, is_shard) = (encode(compression, sum), self.scatters(bucket));
         let sum = match is_shard {
             true => replicas.communicator(0).reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?,
             false => replicas.communicator(0).all_reduce(sent, ReduceOp::Sum)?,
         };
-        self.keep(bucket, decode(compression, sum, bucket.dtype), is_shard);
-        Ok(())
+        self.keep(unit, decode(compression, sum, bucket.dtype), is_shard)
     }
 
     /// Whether each rank gets its shard of a bucket alone.

@@ -89,7 +89,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             backwards: vec![0; engine.plan.segments.len()],
             links,
             store: GradientStore::new(&engine.meters.gradients),
-            reducer: Reducer::new(plan, &engine.context, &engine.lanes, &engine.device, &engine.meters.gradients),
+            reducer: Reducer::new(engine),
             sums: TermSums::default(),
             again,
         })
@@ -109,7 +109,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let store = self.reducer.finish(self.store)?;
         self.links.finish()?;
         let scale = self.engine.loss_scale();
-        let squared = norm::squared(plan, &store) / (scale * scale);
+        let away = self.engine.away.as_ref().map_or(Ok(0.0), |away| away.borrow().squared(plan))?;
+        let squared = (norm::squared(plan, &store) + away) / (scale * scale);
         let report = self.sums.reduce(squared, &self.weights, context)?;
         Ok(Accumulated { store, report, bubble: work.bubble(context)? })
     }
@@ -192,7 +193,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             self.engine.context.world().trim();
         }
         self.backwards[segment] += 1;
-        match self.backwards[segment] == self.micro_batches.len() || plan.zero.reduces_each() {
+        match self.backwards[segment] == self.micro_batches.len() || plan.reduces_each() {
             true => self.reducer.start_after(segment, &mut self.store),
             false => Ok(()),
         }

@@ -10,6 +10,7 @@ use super::run::StepRun;
 use super::{Engine, MicroBatch, StepReport, caught, norm};
 use crate::carry::Carry;
 use crate::error::{Error, Result};
+use crate::offload::Update;
 use crate::optim::LossScaler;
 use crate::segment::Segmented;
 
@@ -72,7 +73,7 @@ impl<M: Segmented> Engine<M> {
     /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
     /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
-        let Accumulated { mut store, mut report, bubble } = accumulated;
+        let Accumulated { store, mut report, bubble } = accumulated;
         if let Some(scaler) = &mut self.scaler {
             report.loss_scale = Some(scaler.scale());
             report.skipped = !report.grad_norm.is_finite();
@@ -80,8 +81,8 @@ impl<M: Segmented> Engine<M> {
             if report.skipped {
                 return Ok(report);
             }
-            store.scale_by(1.0 / report.loss_scale.unwrap_or(1.0));
         }
+        let mut factor = 1.0 / report.loss_scale.unwrap_or(1.0);
         if !report.grad_norm.is_finite() {
             let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
                 Some(compression) => {
@@ -94,11 +95,8 @@ impl<M: Segmented> Engine<M> {
                 report.grad_norm, self.step, report.loss
             )));
         }
-        let factor = self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
-        if factor < 1.0 {
-            store.scale_by(factor);
-        }
-        self.update(store, rate)?;
+        factor *= self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
+        self.update(store, Update { rate, factor })?;
         (self.step, self.bubble) = (self.step + 1, bubble);
         Ok(report)
     }
@@ -139,6 +137,9 @@ impl<M: Segmented> Engine<M> {
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
         let Accumulated { mut store, report, .. } = self.accumulated(&micro_batches)?;
+        if let Some(away) = &self.away {
+            store = away.borrow().to_store(&self.plan, &self.device.clone().without_autodiff())?;
+        }
         store.scale_by(1.0 / self.loss_scale());
         Ok((report, self.gather(&Source::Gradients(&store))?))
     }

@@ -14,14 +14,16 @@ use std::ops::Range;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 use super::Engine;
 use super::gradients::GradientStore;
 use crate::cluster::Axis;
+use crate::config::StateTier;
 use crate::error::Result;
-use crate::plan::ParamRecord;
-use crate::plan::park::{chunk, fill, members, own_shards};
+use crate::offload::Update;
+use crate::plan::Bucket;
+use crate::plan::park::{chunk, fill, members, parked_parts};
 use crate::segment::Segmented;
 
 /// Flat shards of some parameters, as a module that an optimizer updates.
@@ -32,11 +34,16 @@ struct Shards {
 
 impl<M: Segmented> Engine<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
-    pub(super) fn update(&mut self, mut store: GradientStore, rate: f64) -> Result<()> {
+    pub(super) fn update(&mut self, mut store: GradientStore, update: Update) -> Result<()> {
         let _span = self.context.span(|| format!("update {}", self.step));
-        self.update_whole(&mut store, rate);
+        if self.one_pass.is_none() {
+            store.scale_by(update.factor);
+        }
+        if !self.plan.offloads() {
+            self.update_whole(&mut store, update.rate);
+        }
         (0..self.plan.buckets.len() + self.plan.tied.len())
-            .try_for_each(|unit| self.update_unit(unit, &mut store, rate))
+            .try_for_each(|unit| self.update_unit(unit, &mut store, update))
     }
 
     /// Updates the parameters of which every rank that holds them updates all.
@@ -53,47 +60,86 @@ impl<M: Segmented> Engine<M> {
         }
     }
 
-    /// Updates this rank's shards of a bucket, if it is cut, and parks them, or puts those of all ranks into the model.
-    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, rate: f64) -> Result<()> {
+    /// Updates this rank's part of a bucket, if it is cut or lies away from the device.
+    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, update: Update) -> Result<()> {
         let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number").clone();
-        if bucket.shards.is_empty() {
+        if bucket.shards.is_empty() && !self.plan.offloads() {
             return Ok(());
         }
-        let mut updated = self.own_shards(unit);
-        let elements: Vec<usize> = updated.iter().map(|(_, shard)| shard.dims()[0]).collect();
-        let cut = self.plan.units().take(unit).filter(|unit| !unit.shards.is_empty());
-        let before = cut.map(|unit| unit.shard(self.rank_along(unit.axis)).len()).sum();
-        for group in self.groups(&elements, before) {
+        let groups = self.groups_of(unit, &bucket);
+        if self.one_pass.is_some() {
+            return self.update_in_one_pass(unit, &bucket, groups, store, update);
+        }
+        let device = self.update_device();
+        if let Some(away) = &self.away {
+            away.borrow().read(&self.plan, unit, update.factor, &device, store)?;
+        }
+        let mut updated = self.own_values(unit, &bucket, &device)?;
+        for group in groups {
             match self.element_wise {
-                true => self.update_shards(&mut updated[group], store, rate),
-                false => self.update_owned(&mut updated[group], store, rate),
+                true => self.update_shards(&mut updated[group], store, update.rate),
+                false => self.update_owned(&mut updated[group], store, update.rate),
             }
         }
-        let shards = updated.into_iter().map(|(_, shard)| shard).collect();
-        let device = self.device.clone().without_autodiff();
-        let chunk = chunk(&bucket, shards, self.rank_along(bucket.axis), &device);
-        if self.plan.is_parked(&bucket) {
-            self.parked.0[unit] = chunk;
-            return Ok(());
+        let own = updated.into_iter().map(|(_, own)| own).collect();
+        self.put(unit, &bucket, chunk(&bucket, own, self.sent_len(&bucket), &device))
+    }
+
+    /// Where Burn's optimizer updates.
+    fn update_device(&self) -> Device {
+        match self.plan.tiers.optimizer_state {
+            StateTier::Device => self.device.clone().without_autodiff(),
+            StateTier::Host | StateTier::File => Device::flex(),
+        }
+    }
+
+    /// The elements of a bucket that this rank sends to the others, with padding; all, where none are sent.
+    pub(super) fn sent_len(&self, bucket: &Bucket) -> usize {
+        bucket.shards.get(self.rank_along(bucket.axis)).copied().unwrap_or_else(|| self.plan.own_len(bucket))
+    }
+
+    /// Puts this rank's new part of a bucket where its parameters lie, with those of the replicas, if the whole lies there.
+    /// Collective.
+    pub(super) fn put(&mut self, unit: usize, bucket: &Bucket, own: Tensor<1>) -> Result<()> {
+        let is_parked = self.plan.is_parked(bucket);
+        if is_parked && self.plan.shards_parameters() {
+            return self.parked.0[unit].write(0, own);
         }
         // One bucket after the other: no other is whole beside the parameters.
-        let flat = self.lanes.gathers(bucket.axis).all_gather_uneven(chunk, 0, &bucket.shards)?;
-        let mut values: HashMap<usize, Tensor<1>> = members(&bucket, &self.plan.records, flat).collect();
+        let flat = match bucket.shards.is_empty() {
+            true => own,
+            false => self.lanes.gathers(bucket.axis).all_gather_uneven(own, 0, &bucket.shards)?,
+        };
+        if is_parked {
+            let kept = flat.slice([0..self.plan.kept_len(bucket)]);
+            return self.parked.0[unit].write(0, kept);
+        }
+        let device = self.device.clone().without_autodiff();
+        let flat = flat.to_device(&device);
+        let mut values: HashMap<usize, Tensor<1>> = members(bucket, &self.plan.records, flat).collect();
         let model = self.model.take().expect("the model is only away during an update");
         self.model = Some(fill(model, &self.plan.records, true, |number, _| values.remove(&number)));
         Ok(())
     }
 
-    /// This rank's shards of a bucket's members, with the numbers of their records.
-    fn own_shards(&self, unit: usize) -> Vec<(usize, Tensor<1>)> {
-        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number");
+    /// This rank's parts of a bucket's members, with the numbers of their records.
+    pub(super) fn own_values(&self, unit: usize, bucket: &Bucket, device: &Device) -> Result<Vec<(usize, Tensor<1>)>> {
         if self.plan.is_parked(bucket) {
-            return own_shards(bucket, &self.plan.records, &self.parked.0[unit]).collect();
+            return parked_parts(bucket, &self.plan, &self.parked.0[unit], device);
         }
-        let shard = |number: usize| self.plan.records[number].shard.as_ref().map_or(0..0, |shard| shard.range.clone());
         let mut whole = read(self.model(), &bucket.members);
-        let cut = |number: &usize| Some((*number, whole.remove(number)?.slice([shard(*number)])));
-        bucket.members.iter().filter_map(cut).collect()
+        let own = |number: &usize| {
+            let part = whole.remove(number)?.slice([self.plan.own_range(*number)]);
+            Some((*number, part.to_device(device)))
+        };
+        Ok(bucket.members.iter().filter_map(own).collect())
+    }
+
+    /// The groups of `optimizer.num_apply_group` among the members of a bucket.
+    fn groups_of(&self, unit: usize, bucket: &Bucket) -> Vec<Range<usize>> {
+        let elements: Vec<usize> = bucket.members.iter().map(|member| self.plan.own_range(*member).len()).collect();
+        let before = self.plan.units().take(unit).map(|unit| self.plan.own_len(unit)).sum();
+        self.groups(&elements, before)
     }
 
     /// An element-wise update of flat shards.
@@ -132,7 +178,8 @@ impl<M: Segmented> Engine<M> {
     /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
     /// parts of all elements that this rank updates. `before` are the elements that come before.
     fn groups(&self, elements: &[usize], before: usize) -> Vec<Range<usize>> {
-        let total: usize = self.plan.records.iter().filter(|record| record.trainable).map(updated_numel).sum();
+        let records = self.plan.records.iter().enumerate().filter(|(_, record)| record.trainable && record.held);
+        let total: usize = records.map(|(number, _)| self.plan.own_range(number).len()).sum();
         let part = |end: usize| end.saturating_sub(1) * self.settings.num_apply_group / total.max(1);
         let ends = elements.iter().scan(before, |end, len| {
             *end += len;
@@ -151,15 +198,6 @@ impl<M: Segmented> Engine<M> {
 
     fn rank_along(&self, axis: Axis) -> usize {
         self.plan.coordinate.along(axis)
-    }
-}
-
-/// The elements of a parameter that this rank updates.
-fn updated_numel(record: &ParamRecord) -> usize {
-    match &record.shard {
-        Some(shard) => shard.range.len(),
-        None if record.held => record.numel(),
-        None => 0,
     }
 }
 

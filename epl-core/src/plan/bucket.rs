@@ -11,7 +11,6 @@ use burn::tensor::DType;
 
 use super::{ParamRecord, fuse};
 use crate::cluster::Axis;
-use crate::config::ZeroLevel;
 use crate::pipeline::Stages;
 
 /// Gradients that travel as one flat tensor.
@@ -39,21 +38,23 @@ pub struct Bucket {
 pub struct Packing<'a> {
     /// The limit of the number of buckets.
     pub max_splits: usize,
-    /// What is sharded.
-    pub level: ZeroLevel,
+    /// Whether buckets are what is gathered for a segment.
+    pub gathers: bool,
+    /// Whether they travel in every micro-batch.
+    pub each: bool,
     /// Which stage runs which segments.
     pub stages: &'a Stages,
 }
 
 impl Packing<'_> {
-    /// What only parameters share that may travel together: under v2, whose buckets travel in every micro-batch, the part of
-    /// the pipeline; under v3, whose buckets are what is gathered, the segments that use them.
+    /// What only parameters share that may travel together: the part of the pipeline, where buckets travel in every
+    /// micro-batch; the segments that use them, where buckets are what is gathered.
     fn room(&self, record: &ParamRecord) -> Vec<usize> {
         let holds = |part: &Range<usize>| part.contains(&record.first_segment());
-        match self.level {
-            ZeroLevel::V3 => record.segments.clone(),
-            ZeroLevel::V2 => self.stages.parts().iter().position(holds).into_iter().collect(),
-            ZeroLevel::V1 | ZeroLevel::V0 | ZeroLevel::Off => Vec::new(),
+        match (self.gathers, self.each) {
+            (true, _) => record.segments.clone(),
+            (false, true) => self.stages.parts().iter().position(holds).into_iter().collect(),
+            (false, false) => Vec::new(),
         }
     }
 }
@@ -61,8 +62,9 @@ impl Packing<'_> {
 /// Packs the gradients of the trainable parameters that this stage alone holds into at most `max_splits` buckets, and one for each that is sparse.
 ///
 /// A bucket never mixes axes or element types, so there are never fewer buckets than pairs of them; `max_splits` = 1
-/// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour. Under
-/// ZeRO v2 a bucket is of one part of the pipeline, too, and under v3 there is one for each pair and segment.
+/// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour. Where they
+/// travel in every micro-batch a bucket is of one part of the pipeline, too, and where they are gathered there is one for
+/// each pair and segment.
 pub fn pack(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
     let is_own = |record: &ParamRecord| record.trainable && record.held && !record.is_tied_over_stages();
     let trained = (0..records.len()).filter(|index| is_own(&records[*index]));
@@ -90,7 +92,7 @@ fn fill(records: &[ParamRecord], mut order: Vec<usize>, packing: Packing<'_>) ->
     let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
     let tensor = |(place, index): (usize, &usize)| (key(place, &records[*index]), bytes(&records[*index]));
     let tensors: Vec<_> = order.iter().enumerate().map(tensor).collect();
-    let max_splits = if packing.level == ZeroLevel::V3 { 1 } else { packing.max_splits };
+    let max_splits = if packing.gathers { 1 } else { packing.max_splits };
     let filled = fuse(&tensors, max_splits).into_iter();
     let mut buckets: Vec<(Option<usize>, Bucket)> = filled
         .map(|places| {
@@ -203,7 +205,7 @@ pub(super) mod tests {
     }
 
     fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
-        super::pack(records, Packing { max_splits, level: ZeroLevel::Off, stages: &Stages::one(24) })
+        super::pack(records, Packing { max_splits, gathers: false, each: false, stages: &Stages::one(24) })
     }
 
     fn members(buckets: &[Bucket]) -> Vec<Vec<usize>> {
@@ -258,7 +260,7 @@ pub(super) mod tests {
         let records =
             [record(0, 10, false), tied, record(0, 10, true), frozen, record(1, 10, false), record(0, 5, false)];
         let stages = Stages::one(3);
-        let packing = Packing { max_splits: 1, level: ZeroLevel::V3, stages: &stages };
+        let packing = Packing { max_splits: 1, gathers: true, each: true, stages: &stages };
         assert_eq!(members(&super::pack(&records, packing)), [vec![4], vec![0, 5], vec![1], vec![2]]);
         assert_eq!(members(&pack_frozen(&records, packing)), [[3]]);
     }
@@ -267,9 +269,9 @@ pub(super) mod tests {
     fn what_travels_in_every_micro_batch_is_of_one_part() {
         let records: Vec<_> = (0..6).map(|segment| record(segment, 10, false)).collect();
         let stages = Stages::new(vec![0..2, 2..3, 3..5, 5..6], 2);
-        let packing = Packing { max_splits: 1, level: ZeroLevel::V2, stages: &stages };
+        let packing = Packing { max_splits: 1, gathers: false, each: true, stages: &stages };
         assert_eq!(members(&super::pack(&records, packing)), [vec![5], vec![4, 3], vec![2], vec![1, 0]]);
-        assert_eq!(members(&super::pack(&records, Packing { level: ZeroLevel::V1, ..packing })), [[5, 4, 3, 2, 1, 0]]);
+        assert_eq!(members(&super::pack(&records, Packing { each: false, ..packing })), [[5, 4, 3, 2, 1, 0]]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::park::{Parked, Parking};
+use super::tiers::Stores;
 use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;
@@ -22,17 +23,24 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier. What is parked is
 /// parked as soon as it has its values, one parameter at a time.
-pub(crate) fn draw<M: Module>(model: M, plan: &Plan, context: &Context, device: &Device) -> Result<(M, Parked)> {
+pub(crate) fn draw<M: Module>(
+    model: M,
+    plan: &Plan,
+    context: &Context,
+    stores: &Stores,
+    device: &Device,
+) -> Result<(M, Parked)> {
     let records = &plan.records;
     agree(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
     context.world().barrier()?;
     let by_name = records.iter().enumerate().map(|(number, record)| (record.name.as_str(), (number, record))).collect();
-    let mut drawer = Drawer { context, by_name, path: Vec::new(), parking: Parking::new(records), error: None };
+    let parking = Parking::new(plan, stores, device)?;
+    let mut drawer = Drawer { context, by_name, path: Vec::new(), parking, error: None };
     let model = model.map(&mut drawer);
     if let Some(error) = drawer.error {
         return Err(error);
     }
-    let parked = drawer.parking.finish(plan, device);
+    let parked = drawer.parking.finish();
     context.world().barrier()?;
     Ok((model, parked))
 }
@@ -197,6 +205,9 @@ impl ModuleMapper for Drawer<'_> {
             },
         };
         param.id = record.id;
-        self.parking.take(number, param)
+        self.parking.take(number, param.clone()).unwrap_or_else(|error| {
+            self.error = Some(error);
+            param
+        })
     }
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use epl_comm::ThreadMemory;
 
-use super::ParamRecord;
 use super::stages::{costs, kinds};
-use crate::config::{CheckpointType, Config, ZeroLevel};
+use super::{ParamRecord, Tiers};
+use crate::config::{CheckpointType, Config, StateTier, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::pipeline::Stages;
 use crate::recompute::{SegmentMemory, epl_auto};
@@ -33,8 +33,15 @@ pub(crate) fn runs(
             said.end_taskgraph, said.check_gradients
         )));
     }
-    if config.zero.level == ZeroLevel::V3 {
-        return each(stages, segments, config);
+    let parks = match (config.zero.level, Tiers::from_config(config).parameters) {
+        (ZeroLevel::V3, _) => Some("zero.level = v3 gathers the parameters of one segment at a time"),
+        (_, StateTier::Device) => None,
+        (_, StateTier::Host | StateTier::File) => {
+            Some("offloaded parameters are on the device for one segment at a time")
+        }
+    };
+    if let Some(why) = parks {
+        return each(why, stages, segments, config);
     }
     if said.budget.is_some() {
         check_budget(stages, config)?;
@@ -61,20 +68,19 @@ pub(crate) fn runs(
     }
 }
 
-/// Every segment by itself, as ZeRO v3 gathers the parameters of one at a time: a graph would keep them.
-fn each(stages: &Stages, segments: usize, config: &Config) -> Result<Vec<Range<usize>>> {
+/// Every segment by itself, where the parameters of one are whole at a time: a graph would keep them.
+fn each(why: &str, stages: &Stages, segments: usize, config: &Config) -> Result<Vec<Range<usize>>> {
     if config.gradient_checkpoint.r#type != CheckpointType::Off {
         return Err(Error::invalid(format!(
-            "gradient_checkpoint.type = {} chooses what is run again, and zero.level = v3 runs every segment again, as it \
-             gathers the parameters of one at a time; leave gradient_checkpoint.type out, or set zero.level = v2",
+            "gradient_checkpoint.type = {} chooses what is run again, and {why}, so that every segment is run again; leave \
+             gradient_checkpoint.type out, or set zero.level = v2 and offload.parameters = device",
             config.gradient_checkpoint.r#type
         )));
     }
     if segments == 1 {
-        return Err(Error::invalid(
-            "zero.level = v3 gathers the parameters of one segment at a time, and the model is 1 segment; cut it into a \
-             `Chain`, or set zero.level = v2",
-        ));
+        return Err(Error::invalid(format!(
+            "{why}, and the model is 1 segment; cut it into a `Chain`, or set zero.level = v2 and offload.parameters = device"
+        )));
     }
     let last = segments - 1;
     Ok(stages

@@ -10,7 +10,8 @@
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
-//! - `park`: parameters that lie in shards between their uses.
+//! - `tiers`: where each kind of state lies.
+//! - `park`: parameters that lie elsewhere between their uses.
 //! - `draw`: the initialisation phase.
 //! - `display`: the printed plan.
 
@@ -19,6 +20,7 @@ pub mod bucket;
 mod display;
 pub mod record;
 mod shards;
+pub(crate) mod tiers;
 pub(crate) mod park;
 pub(crate) mod draw;
 mod owners;
@@ -33,13 +35,14 @@ pub use draw::with_values;
 pub use fuse::fuse;
 pub use order::Order;
 pub use record::{Cut, Origin, ParamRecord, Shard};
+pub use tiers::Tiers;
 
 use std::ops::Range;
 
 use burn::module::Module;
 
 use crate::cluster::{Axis, Coordinate, Mesh};
-use crate::config::ZeroLevel;
+use crate::config::{StateTier, ZeroLevel};
 use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -73,6 +76,8 @@ pub struct Plan {
     pub records: Vec<ParamRecord>,
     /// What is sharded over the replicas.
     pub zero: ZeroLevel,
+    /// Where each kind of state lies.
+    pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
     /// The reductions of a step, in the order in which they start.
@@ -111,7 +116,8 @@ impl Plan {
             let is_large = record.trainable || record.global_shape.len() > 1;
             record.parked = parks && record.held && is_large && !(bridged && record.is_tied_over_stages());
         }
-        let packing = Packing { max_splits: self.max_splits, level: self.zero, stages: &self.stages };
+        let (gathers, each) = (self.parks(), self.reduces_each());
+        let packing = Packing { max_splits: self.max_splits, gathers, each, stages: &self.stages };
         self.buckets = pack(&self.records, packing);
         self.frozen = bucket::pack_frozen(&self.records, packing);
         self.tied = bucket::pack_tied(&self.records);
@@ -123,10 +129,11 @@ impl Plan {
         self.records.iter_mut().for_each(|record| record.divide(None, &self.coordinate));
         // What stages of different widths share is summed over all ranks that hold it, of which none is alike.
         let tied = self.tied.iter_mut().filter(|_| !self.mesh.is_bridged());
+        let is_cut = |ranks: usize| self.zero == ZeroLevel::V3 || (self.zero != ZeroLevel::Off && ranks > 1);
         let mut trained: Vec<&mut Bucket> = self.buckets.iter_mut().chain(tied).collect();
         for axis in [Axis::Data, Axis::ExpertData] {
             let ranks = context.axis(axis).size();
-            if self.zero == ZeroLevel::Off || (ranks == 1 && self.zero != ZeroLevel::V3) {
+            if !is_cut(ranks) {
                 continue;
             }
             let frozen = self.frozen.iter_mut().filter(|bucket| bucket.axis == axis);
@@ -147,9 +154,63 @@ impl Plan {
         }
     }
 
-    /// Whether parameters lie in shards between their uses.
+    /// Whether parameters lie elsewhere between their uses.
     pub(crate) fn parks(&self) -> bool {
+        self.shards_parameters() || self.tiers.parameters != StateTier::Device
+    }
+
+    /// Whether a rank keeps only its shard of them.
+    pub(crate) fn shards_parameters(&self) -> bool {
         self.zero == ZeroLevel::V3
+    }
+
+    /// Whether gradients are reduced in every micro-batch.
+    pub(crate) fn reduces_each(&self) -> bool {
+        matches!(self.zero, ZeroLevel::V2 | ZeroLevel::V3) || self.tiers.gradients != StateTier::Device
+    }
+
+    /// Whether anything lies away from the device.
+    pub(crate) fn offloads(&self) -> bool {
+        let Tiers { parameters, gradients, optimizer_state } = self.tiers;
+        [parameters, gradients, optimizer_state].iter().any(|tier| *tier != StateTier::Device)
+    }
+
+    /// The elements of a parameter, flattened, whose state this rank keeps and which it updates.
+    pub(crate) fn own_range(&self, number: usize) -> Range<usize> {
+        let record = &self.records[number];
+        record.shard.as_ref().map_or(0..record.numel(), |shard| shard.range.clone())
+    }
+
+    /// Where those of a unit's members lie, one after the other.
+    pub(crate) fn own_ranges<'a>(&'a self, unit: &'a Bucket) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+        let mut end = 0;
+        unit.members.iter().map(move |member| {
+            let start = end;
+            end += self.own_range(*member).len();
+            (*member, start..end)
+        })
+    }
+
+    /// How many elements of a unit that are.
+    pub(crate) fn own_len(&self, unit: &Bucket) -> usize {
+        unit.members.iter().map(|member| self.own_range(*member).len()).sum()
+    }
+
+    /// What this rank keeps of a parked parameter, flattened.
+    pub(crate) fn kept_range(&self, number: usize) -> Range<usize> {
+        let record = &self.records[number];
+        match &record.shard {
+            Some(shard) if self.shards_parameters() => shard.range.clone(),
+            _ => 0..record.numel(),
+        }
+    }
+
+    /// The elements that this rank keeps of a parked unit, with padding.
+    pub(crate) fn kept_len(&self, unit: &Bucket) -> usize {
+        match self.shards_parameters() {
+            true => unit.shards[self.coordinate.along(unit.axis)],
+            false => unit.members.iter().map(|member| self.records[*member].numel()).sum(),
+        }
     }
 
     /// Whether the parameters of a unit do.

@@ -1,10 +1,11 @@
-//! Parameters that lie in shards between their uses, and the model without them.
+//! Parameters that lie elsewhere between their uses, and the model without them.
 //!
 //! ```text
 //! model       [ a ][ b ][ c ]          whole, as layers know it
 //!    park ▼            ▲ fill
 //! model       [   ][   ][   ]          empty
-//! shards      [ a b ┆ b c ]            a flat tensor for each bucket, of which every rank keeps its part
+//! chunks      [ a b ┆ b c ]            a flat array for each bucket, away from the device, or of which every rank keeps
+//!                                      its shard
 //! ```
 //!
 //! The model is emptied, not changed: layers never see a shard, so that it does not matter which of them look at the shape
@@ -16,58 +17,122 @@ use std::ops::Range;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Shape, Tensor};
 
+use super::tiers::Stores;
 use super::{Bucket, ParamRecord, Plan};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::offload::FlatArray;
 
-/// What this rank keeps of the parked parameters: a flat tensor for each of [`Plan::units`], empty where it is not parked.
-#[derive(Clone, Debug)]
-pub(crate) struct Parked(pub Vec<Tensor<1>>);
+/// What this rank keeps of the parked parameters: a flat array for each of [`Plan::units`], empty where it is not parked.
+#[derive(Debug)]
+pub(crate) struct Parked(pub Vec<Chunk>);
+
+/// A flat array, on the device or away from it.
+#[derive(Debug)]
+pub(crate) enum Chunk {
+    Device(Tensor<1>),
+    Away(FlatArray),
+}
+
+impl Chunk {
+    /// Its values, on a device.
+    pub fn read(&self, device: &Device) -> Result<Tensor<1>> {
+        match self {
+            Self::Device(values) => Ok(values.clone()),
+            Self::Away(array) => array.read(0..array.len(), device),
+        }
+    }
+
+    /// Replaces its values from `start` on: all of them, where it lies on the device.
+    pub fn write(&mut self, start: usize, values: Tensor<1>) -> Result<()> {
+        match self {
+            Self::Device(own) => {
+                *own = values;
+                Ok(())
+            }
+            Self::Away(array) => array.write(start, &values),
+        }
+    }
+
+    /// Its bytes on the device.
+    pub fn device_bytes(&self) -> u64 {
+        match self {
+            Self::Device(values) => (values.shape().num_elements() * values.dtype().size()) as u64,
+            Self::Away(_) => 0,
+        }
+    }
+}
 
 /// Parks parameters, one after the other.
 pub(crate) struct Parking<'a> {
-    records: &'a [ParamRecord],
-    /// By the number of the record.
-    shards: HashMap<usize, Tensor<1>>,
+    plan: &'a Plan,
+    device: Device,
+    /// By the number of the record, where they lie on the device.
+    kept: HashMap<usize, Tensor<1>>,
+    /// Arrays away from it, by the number of the unit.
+    away: Vec<Option<FlatArray>>,
+    /// Where a parked parameter lies: its unit, and from which element on.
+    places: HashMap<usize, (usize, usize)>,
 }
 
 impl<'a> Parking<'a> {
     /// Nothing is parked yet.
-    pub fn new(records: &'a [ParamRecord]) -> Self {
-        Self { records, shards: HashMap::new() }
+    ///
+    /// # Errors
+    ///
+    /// When there is no room for the arrays away from the device.
+    pub fn new(plan: &'a Plan, stores: &Stores, device: &Device) -> Result<Self> {
+        let storage = stores.at(plan.tiers.parameters);
+        let (mut away, mut places) = (Vec::new(), HashMap::new());
+        for (number, unit) in plan.units().enumerate() {
+            let mut end = 0;
+            for member in unit.members.iter().filter(|member| plan.records[**member].parked) {
+                places.insert(*member, (number, end));
+                end += plan.kept_range(*member).len();
+            }
+            let len = if plan.is_parked(unit) { plan.kept_len(unit) } else { 0 };
+            away.push(storage.map(|storage| storage.zeros(len, unit.dtype)).transpose()?);
+        }
+        Ok(Self { plan, device: device.clone().without_autodiff(), kept: HashMap::new(), away, places })
     }
 
-    /// Keeps this rank's shard of a parameter and returns it empty; one that is not parked is returned as it is.
-    pub fn take<const D: usize>(&mut self, number: usize, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let record = &self.records[number];
-        let Some(shard) = record.shard.as_ref().filter(|_| record.parked) else { return param };
+    /// Keeps what this rank keeps of a parameter and returns it empty; one that is not parked is returned as it is.
+    pub fn take<const D: usize>(&mut self, number: usize, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let record = &self.plan.records[number];
+        let Some((unit, start)) = self.places.get(&number).copied() else { return Ok(param) };
         let flat: Tensor<1> = param.base().inner().reshape([record.numel()]);
         let device = flat.device();
-        self.shards.insert(number, slice(flat, shard.range.clone()));
-        with(param, Tensor::empty([0; D], &device), true)
+        let own = slice(flat, self.plan.kept_range(number));
+        match &mut self.away[unit] {
+            Some(array) => array.write(start, &own)?,
+            None => {
+                self.kept.insert(number, own);
+            }
+        }
+        Ok(with(param, Tensor::empty([0; D], &device), true))
     }
 
     /// The chunks of all units.
-    pub fn finish(mut self, plan: &Plan, device: &Device) -> Parked {
-        let device = device.clone().without_autodiff();
-        let chunk = |unit: &Bucket| {
-            if !plan.is_parked(unit) {
-                return Tensor::empty([0], (&device, unit.dtype));
+    pub fn finish(mut self) -> Parked {
+        let (plan, device) = (self.plan, self.device);
+        let chunk = |(unit, away): (&Bucket, Option<FlatArray>)| match away {
+            Some(array) => Chunk::Away(array),
+            None if plan.is_parked(unit) => {
+                let shards = unit.members.iter().filter_map(|member| self.kept.remove(member)).collect();
+                Chunk::Device(chunk(unit, shards, plan.kept_len(unit), &device))
             }
-            let shards = unit.members.iter().filter_map(|member| self.shards.remove(member)).collect();
-            chunk(unit, shards, plan.coordinate.along(unit.axis), &device)
+            None => Chunk::Device(Tensor::empty([0], (&device, unit.dtype))),
         };
-        Parked(plan.units().map(chunk).collect())
+        Parked(plan.units().zip(self.away).map(chunk).collect())
     }
 }
 
-/// The shards of the members of a bucket, put together to the chunk of `rank`, with padding.
-pub(crate) fn chunk(bucket: &Bucket, mut shards: Vec<Tensor<1>>, rank: usize, device: &Device) -> Tensor<1> {
+/// The shards of the members of a bucket, put together to a chunk of `len` elements, with padding.
+pub(crate) fn chunk(bucket: &Bucket, mut shards: Vec<Tensor<1>>, len: usize, device: &Device) -> Tensor<1> {
     let held: usize = shards.iter().map(|shard| shard.dims()[0]).sum();
-    let padding = bucket.shards.get(rank).map_or(0, |len| len - held);
-    match (&*shards, padding) {
+    match (&*shards, len.saturating_sub(held)) {
         ([_], 0) => shards.remove(0),
-        _ => {
+        (_, padding) => {
             // Never an empty list.
             shards.push(Tensor::zeros([padding], (device, bucket.dtype)));
             Tensor::cat(shards, 0)
@@ -76,17 +141,27 @@ pub(crate) fn chunk(bucket: &Bucket, mut shards: Vec<Tensor<1>>, rank: usize, de
 }
 
 /// Parks the parameters of a whole model.
-pub(crate) fn park<M: Module>(model: M, plan: &Plan, device: &Device) -> (M, Parked) {
-    struct Park<'a>(Parking<'a>, usize);
+pub(crate) fn park<M: Module>(model: M, plan: &Plan, stores: &Stores, device: &Device) -> Result<(M, Parked)> {
+    struct Park<'a> {
+        parking: Parking<'a>,
+        next: usize,
+        error: Option<Error>,
+    }
     impl ModuleMapper for Park<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            self.1 += 1;
-            self.0.take(self.1 - 1, param)
+            self.next += 1;
+            if self.error.is_some() {
+                return param;
+            }
+            self.parking.take(self.next - 1, param.clone()).unwrap_or_else(|error| {
+                self.error = Some(error);
+                param
+            })
         }
     }
-    let mut park = Park(Parking::new(&plan.records), 0);
+    let mut park = Park { parking: Parking::new(plan, stores, device)?, next: 0, error: None };
     let model = model.map(&mut park);
-    (model, park.0.finish(plan, device))
+    park.error.map_or(Ok((model, park.parking.finish())), Err)
 }
 
 /// The model with values in the place of some parameters: `values` has them, flat, by the number of the record, and may ask
@@ -115,31 +190,61 @@ pub(crate) fn fill<M: Module>(
     model.map(&mut Fill { records: records.iter().enumerate(), tracked, values })
 }
 
-/// The whole model again, from the shards of all ranks. Collective.
-pub(crate) fn unpark<M: Module>(model: M, plan: &Plan, parked: &Parked, context: &Context) -> Result<M> {
+/// The whole model again, from what all ranks keep. Collective.
+pub(crate) fn unpark<M: Module>(
+    model: M,
+    plan: &Plan,
+    parked: &Parked,
+    context: &Context,
+    device: &Device,
+) -> Result<M> {
     let mut whole: HashMap<usize, Tensor<1>> = HashMap::new();
     for (unit, chunk) in plan.units().zip(&parked.0).filter(|(unit, _)| plan.is_parked(unit)) {
-        let flat = context.axis(unit.axis).all_gather_uneven(chunk.clone(), 0, &unit.shards)?;
-        whole.extend(members(unit, &plan.records, flat));
+        whole.extend(members(unit, &plan.records, gathered(chunk.read(device)?, unit, plan, context)?));
     }
     Ok(fill(model, &plan.records, true, |number, _| whole.remove(&number)))
 }
 
-/// The parked parameters, divided by another plan of the same units, one unit after the other. Collective.
-pub(crate) fn recut(parked: &Parked, before: &Plan, plan: &Plan, context: &Context) -> Result<Parked> {
-    let units = before.units().zip(plan.units()).zip(&parked.0);
-    let recut = units.map(|((before, unit), chunk)| {
+/// The whole of a unit. Collective where ranks keep shards.
+fn gathered(own: Tensor<1>, unit: &Bucket, plan: &Plan, context: &Context) -> Result<Tensor<1>> {
+    match plan.shards_parameters() {
+        true => Ok(context.axis(unit.axis).all_gather_uneven(own, 0, &unit.shards)?),
+        false => Ok(own),
+    }
+}
+
+/// Divides the parked parameters by another plan of the same units, one unit after the other. Collective.
+pub(crate) fn recut(parked: Parked, before: &Plan, plan: &Plan, context: &Context, stores: &Stores) -> Result<Parked> {
+    let units = before.units().zip(plan.units()).zip(parked.0);
+    let recut = units.map(|((before, unit), old)| {
         if !plan.is_parked(unit) {
-            return Ok(chunk.clone());
+            return Ok(old);
         }
-        let flat = context.axis(unit.axis).all_gather_uneven(chunk.clone(), 0, &before.shards)?;
+        let device = moment_device(&old);
+        let flat = gathered(old.read(&device)?, before, plan, context)?;
+        drop(old);
         let mut whole: HashMap<usize, Tensor<1>> = members(before, &plan.records, flat).collect();
-        let own =
-            |member: &usize| Some(slice(whole.remove(member)?, plan.records[*member].shard.as_ref()?.range.clone()));
-        let shards = unit.members.iter().filter_map(own).collect();
-        Ok(self::chunk(unit, shards, plan.coordinate.along(unit.axis), &chunk.device()))
+        // Owners have the members in another order.
+        let own = |member: &usize| Some(slice(whole.remove(member)?, plan.kept_range(*member)));
+        let own = chunk(unit, unit.members.iter().filter_map(own).collect(), plan.kept_len(unit), &device);
+        Ok(match stores.at(plan.tiers.parameters) {
+            None => Chunk::Device(own),
+            Some(storage) => {
+                let mut array = storage.zeros(own.dims()[0], unit.dtype)?;
+                array.write(0, &own)?;
+                Chunk::Away(array)
+            }
+        })
     });
     Ok(Parked(recut.collect::<Result<_>>()?))
+}
+
+/// Where a chunk's values are for a moment.
+fn moment_device(chunk: &Chunk) -> Device {
+    match chunk {
+        Chunk::Device(values) => values.device(),
+        Chunk::Away(_) => Device::flex(),
+    }
 }
 
 /// A part of a flat tensor, which does not keep the whole alive.
@@ -167,18 +272,31 @@ pub(crate) fn members<'a>(
     })
 }
 
-/// This rank's shards of a bucket's members, from its chunk.
-pub(crate) fn own_shards<'a>(
-    bucket: &'a Bucket,
-    records: &'a [ParamRecord],
-    chunk: &Tensor<1>,
-) -> impl Iterator<Item = (usize, Tensor<1>)> + 'a {
-    let (chunk, mut end) = (chunk.clone(), 0);
-    bucket.members.iter().map(move |member| {
-        let start = end;
-        end += records[*member].shard.as_ref().map_or(0, |shard| shard.range.len());
-        (*member, chunk.clone().slice([start..end]))
+/// This rank's parts of a parked unit's members, on a device, from its chunk.
+pub(crate) fn parked_parts(
+    unit: &Bucket,
+    plan: &Plan,
+    chunk: &Chunk,
+    device: &Device,
+) -> Result<Vec<(usize, Tensor<1>)>> {
+    let kept = chunk.read(device)?;
+    Ok(match plan.shards_parameters() {
+        true => own_parts(unit, plan, &kept).collect(),
+        // The whole is kept.
+        false => members(unit, &plan.records, kept)
+            .map(|(member, flat)| (member, flat.slice([plan.own_range(member)])))
+            .collect(),
     })
+}
+
+/// This rank's parts of a bucket's members, from a flat tensor of them alone.
+pub(crate) fn own_parts<'a>(
+    bucket: &'a Bucket,
+    plan: &'a Plan,
+    own: &Tensor<1>,
+) -> impl Iterator<Item = (usize, Tensor<1>)> + 'a {
+    let own = own.clone();
+    plan.own_ranges(bucket).map(move |(member, range)| (member, own.clone().slice([range])))
 }
 
 /// The parameter with other values, of any shape.

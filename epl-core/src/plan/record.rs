@@ -97,11 +97,9 @@ impl ParamRecord {
 
     /// Whether a tensor of the optimizer's state with this shape has an element for each that this rank updates.
     pub(crate) fn updates(&self, shape: &[usize]) -> bool {
-        let whole = shape == self.shape();
-        match &self.shard {
-            Some(shard) => shape == [shard.range.len()] || (whole && shard.range.len() == self.numel()),
-            None => whole,
-        }
+        // Flat, where it is a shard or lies away from the device.
+        let own = self.shard.as_ref().map_or(self.numel(), |shard| shard.range.len());
+        shape == [own] || (shape == self.shape() && own == self.numel())
     }
 
     /// The range of every dim that this rank holds.

@@ -1,0 +1,156 @@
+//! Gradients and optimizer state that lie away from the device, and the update there.
+//!
+//! ```text
+//!                 this rank's part of each bucket
+//! gradients    [ a ┆ b b ┆ c ]   sums of the micro-batches so far
+//! state        [ a ┆ b b ┆ c ]   of an optimizer that updates in one pass
+//! parameters   [ a ┆ b b ┆ c ]
+//! ```
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use burn::module::ParamId;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::gradients::GradientStore;
+use super::meter::Meter;
+use crate::config::StateTier;
+use crate::error::{Error, Result};
+use crate::offload::{Entry, FlatArray, HostOptimizer, HostState, OnePass};
+use crate::plan::tiers::Stores;
+use crate::plan::{Bucket, Plan};
+
+/// Reduced gradients, by the number of the unit.
+#[derive(Debug)]
+pub(crate) struct AwayGradients {
+    arrays: Vec<FlatArray>,
+    /// Whether an array holds gradients of this step.
+    filled: Vec<bool>,
+}
+
+impl AwayGradients {
+    /// Where gradients lie away from the device: room for them.
+    pub fn new(plan: &Plan, stores: &Stores) -> Result<Option<Self>> {
+        let Some(storage) = stores.at(plan.tiers.gradients) else { return Ok(None) };
+        let array = |unit: &Bucket| storage.zeros(plan.own_len(unit), unit.dtype);
+        let arrays: Vec<FlatArray> = trained(plan).map(array).collect::<Result<_>>()?;
+        let filled = vec![false; arrays.len()];
+        Ok(Some(Self { arrays, filled }))
+    }
+
+    /// Forgets the gradients of the step before.
+    pub fn begin(&mut self) {
+        self.filled.fill(false);
+    }
+
+    /// Adds this rank's part of a bucket.
+    pub fn add(&mut self, unit: usize, own: &Tensor<1>) -> Result<()> {
+        match core::mem::replace(&mut self.filled[unit], true) {
+            true => self.arrays[unit].add(0, own),
+            false => self.arrays[unit].write(0, own),
+        }
+    }
+
+    /// The squares of those elements that this rank counts.
+    pub fn squared(&self, plan: &Plan) -> Result<f64> {
+        let mut sum = 0.0;
+        for ((unit, array), _) in trained(plan).zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+            for (member, range) in plan.own_ranges(unit).filter(|(member, _)| plan.records[*member].counted) {
+                debug_assert!(plan.records[member].trainable);
+                sum += array.sum_of_squares(range)?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The gradients of a unit on a device, multiplied by `factor`.
+    pub fn read(
+        &self,
+        plan: &Plan,
+        unit: usize,
+        factor: f64,
+        device: &Device,
+        store: &mut GradientStore,
+    ) -> Result<()> {
+        let bucket = plan.units().nth(unit).expect("there is a unit of this number");
+        for (member, range) in plan.own_ranges(bucket).filter(|_| self.filled[unit]) {
+            let values = self.arrays[unit].read(range, device)?;
+            store.insert(plan.records[member].id, if factor == 1.0 { values } else { values * factor });
+        }
+        Ok(())
+    }
+
+    /// All of them on a device.
+    pub fn to_store(&self, plan: &Plan, device: &Device) -> Result<GradientStore> {
+        let mut store = GradientStore::new(&Meter::default());
+        (0..self.arrays.len()).try_for_each(|unit| self.read(plan, unit, 1.0, device, &mut store))?;
+        Ok(store)
+    }
+
+    /// Those of a unit, if it has any.
+    pub fn array(&self, unit: usize) -> Option<&FlatArray> {
+        self.filled[unit].then(|| &self.arrays[unit])
+    }
+}
+
+/// An optimizer that updates in one pass over memory, with its state by the number of the unit.
+#[derive(Debug)]
+pub(crate) struct OnePassUpdate {
+    pub optimizer: HostOptimizer,
+    pub states: Vec<HostState>,
+}
+
+impl OnePassUpdate {
+    /// Where the optimizer's state lies away from the device, and it can be updated there in one pass.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot, and its state is to lie in files.
+    pub fn new(plan: &Plan, stores: &Stores, name: &str, settings: &serde_json::Value) -> Result<Option<Self>> {
+        let Some(storage) = stores.at(plan.tiers.optimizer_state) else { return Ok(None) };
+        let optimizer = match HostOptimizer::from_settings(name, settings)? {
+            OnePass::Yes(optimizer) => optimizer,
+            OnePass::No(_) if plan.tiers.optimizer_state == StateTier::Host => return Ok(None),
+            OnePass::No(reason) => {
+                return Err(Error::invalid(format!(
+                    "the optimizer's state is to lie in files, and {reason}; set offload.optimizer_state = host"
+                )));
+            }
+        };
+        let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(plan, unit));
+        let states = trained(plan).map(state).collect::<Result<_>>()?;
+        Ok(Some(Self { optimizer, states }))
+    }
+
+    /// The state by parameter: the fields' names and values, flat.
+    pub fn fields(&self, plan: &Plan) -> Result<HashMap<ParamId, Vec<(String, TensorData)>>> {
+        let mut all = HashMap::new();
+        for (unit, state) in trained(plan).zip(&self.states) {
+            for (piece, member) in unit.members.iter().enumerate() {
+                let field = |name: &'static str| Ok((name.to_string(), state.field(piece, name)?));
+                let fields: Vec<_> = state.names(piece).into_iter().map(field).collect::<Result<_>>()?;
+                all.insert(plan.records[*member].id, fields);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What a checkpoint of a unit names.
+    pub fn entries(plan: &Plan, unit: &Bucket) -> Vec<Entry> {
+        let entry = |(member, range): (usize, Range<usize>)| {
+            let record = &plan.records[member];
+            Entry { id: record.id.val(), path: record.name.clone(), shape: vec![range.len()] }
+        };
+        plan.own_ranges(unit).map(entry).collect()
+    }
+}
+
+/// The units that have gradients.
+fn trained(plan: &Plan) -> impl Iterator<Item = &Bucket> {
+    plan.buckets.iter().chain(&plan.tied)
+}
+
+fn pieces(plan: &Plan, unit: &Bucket) -> Vec<Range<usize>> {
+    plan.own_ranges(unit).map(|(_, range)| range).collect()
+}
