@@ -356,6 +356,28 @@ pub fn assert_equal(case: &Case, layout: Layout, expected: &Outcome, bound: f64)
     got
 }
 
+/// One rounding of the type.
+pub fn rounding(dtype: HalfDtype) -> f64 {
+    match dtype {
+        HalfDtype::F16 => 2.0_f64.powi(-11),
+        HalfDtype::Bf16 => 2.0_f64.powi(-8),
+    }
+}
+
+/// Loss and norm of three steps equal those of one rank in the same type, to a few roundings.
+pub fn assert_close(case: &Case, layout: Layout) {
+    let dtype = layout.half.expect("in mixed precision");
+    let (alone, got) = (train(case, Layout { half: Some(dtype), ..self::layout(1, 1, 1, 1) }), train(case, layout));
+    for (step, (got, alone)) in got.reports.iter().zip(&alone.reports).enumerate() {
+        assert_eq!((got.skipped, got.loss_scale), (alone.skipped, alone.loss_scale), "{layout:?}, step {step}");
+        let loss = (got.loss - alone.loss).abs() / alone.loss;
+        let norm = (got.grad_norm - alone.grad_norm).abs() / alone.grad_norm;
+        println!("{dtype}, step {step}: loss {loss:.1e}, norm {norm:.1e}");
+        assert!(loss <= 2.0 * rounding(dtype), "{layout:?}, step {step}: loss off by {loss:.1e}");
+        assert!(norm <= 20.0 * rounding(dtype), "{layout:?}, step {step}: norm off by {norm:.1e}");
+    }
+}
+
 /// The sums of a metric over all layers, by its last name.
 pub fn metric(outcome: &Outcome, last: &str) -> Vec<Vec<f64>> {
     let metrics = outcome.reports[0].metrics.iter();

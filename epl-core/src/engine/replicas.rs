@@ -6,7 +6,7 @@
 //! copies of it exist.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 use epl_comm::ProcessGroup;
 
 use super::Engine;
@@ -14,6 +14,7 @@ use crate::cluster::Axis;
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
 use crate::plan::ParamRecord;
+use crate::plan::park::{members, own_parts};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -23,10 +24,19 @@ impl<M: Segmented> Engine<M> {
     ///
     /// When one does not: its name, and the ranks that differ.
     pub fn check_replicas(&self) -> Result<()> {
-        let checksums = checksums(self.model());
+        let mut checksums = checksums(self.model());
+        for (number, checksum) in self.parked_checksums()? {
+            checksums[number] = checksum;
+        }
+        // Of what is sharded there are no copies.
+        let is_shard = |record: &ParamRecord, axis| {
+            record.parked && self.plan.shards_parameters() && axis == record.reduced_over()
+        };
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
             let records = self.plan.records.iter().zip(&checksums);
-            let copied = records.filter(|(record, _)| record.held && record.replicated_over().contains(&axis));
+            let copied = records.filter(|(record, _)| {
+                record.held && record.replicated_over().contains(&axis) && !is_shard(record, axis)
+            });
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
         for (stages, group) in self.lanes.tied() {
@@ -40,13 +50,32 @@ impl<M: Segmented> Engine<M> {
     }
 }
 
+impl<M: Segmented> Engine<M> {
+    /// The checksums of what this rank keeps of parked parameters, by the numbers of their records.
+    fn parked_checksums(&self) -> Result<Vec<(usize, i64)>> {
+        let mut all = Vec::new();
+        for (unit, chunk) in self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit)) {
+            let kept = chunk.read(&Device::flex())?;
+            let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
+            match self.plan.shards_parameters() {
+                true => all.extend(own_parts(unit, &self.plan, &kept).map(checksum)),
+                false => all.extend(members(unit, &self.plan.records, kept).map(checksum)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn checksum(data: &TensorData) -> i64 {
+    stable_hash(&data.as_bytes()).cast_signed()
+}
+
 /// One checksum of the bits of every parameter, in the module's order.
 fn checksums<M: Module>(model: &M) -> Vec<i64> {
     struct Checksums(Vec<i64>);
     impl ModuleVisitor for Checksums {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.base().inner().into_data();
-            self.0.push(stable_hash(&data.as_bytes()).cast_signed());
+            self.0.push(checksum(&param.base().inner().into_data()));
         }
     }
     let mut checksums = Checksums(Vec::new());

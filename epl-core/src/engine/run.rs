@@ -124,14 +124,13 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let segments = stages.parts()[part].clone();
         let (again, mut pass) = (self.again, self.pass(number));
         let forward = || Tape::forward(again, &micro_batch.batch, segments.clone(), entrance, &mut pass);
-        let (exit, tape) = match (stages.count(), engine.plan.half) {
-            (1, None) => forward(),
-            (1, Some(half)) => epl_comm::catch(forward).map_err(|error| in_half(error, half, &segments))?,
-            _ => epl_comm::catch(forward).map_err(|error| on_a_stage(error, engine.plan.stage(), &segments))?,
-        }?;
+        let (exit, tape) = explained(engine, &segments, forward)?;
         let after = part + 1;
         let end = match after == stages.parts().len() {
-            true => self.end(tape.last().unwrap_or(engine.model()), exit, micro_batch)?,
+            true => {
+                let model = tape.last().unwrap_or(engine.model());
+                explained(engine, &segments, || self.end(model, exit, micro_batch))?
+            }
             false => {
                 self.links.send_carry(number, after, exit)?;
                 End::Exit
@@ -211,6 +210,15 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
             let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
             runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
         }
+    }
+}
+
+/// Runs `f`; a layer's panic in it is an error that says what it probably means, where something is known of that.
+fn explained<T, M: Segmented>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    match (engine.plan.stages.count(), engine.plan.half) {
+        (1, None) => f(),
+        (1, Some(half)) => epl_comm::catch(f).map_err(|error| in_half(error, half, segments))?,
+        _ => epl_comm::catch(f).map_err(|error| on_a_stage(error, engine.plan.stage(), segments))?,
     }
 }
 

@@ -1,0 +1,79 @@
+//! Evaluation, saving and the check of replicas under every level of ZeRO and with every tier.
+
+mod parity;
+
+use burn::optim::AdamWConfig;
+use epl::config::HalfDtype::F16;
+use epl::config::StateTier::{Device, File, Host};
+use epl::config::ZeroLevel::{V0, V1, V2, V3};
+use epl::{Engine, Epl, Error, Result};
+use parity::{Layout, layout, micro_batches, moe};
+
+const STEPS: u64 = 3;
+const RATE: f64 = 0.02;
+
+/// Every way in which a rank may hold its state.
+fn layouts() -> Vec<Layout> {
+    let two = layout(2, 1, 1, 2);
+    let mut all = vec![two, two.zero(V0), two.zero(V1), two.zero(V2), two.zero(V3), layout(2, 2, 1, 1).zero(V3)];
+    all.extend([two.offload(Host), two.zero(V3).offload(Host), two.zero(V1).offload(File), two.zero(V3).offload(File)]);
+    all.extend([two.tiers(Device, Device, Host), two.zero(V2).tiers(Host, Device, Device), two.half(F16).zero(V3)]);
+    all
+}
+
+fn engine(epl: &Epl) -> Result<Engine<epl::models::t5::T5>> {
+    Engine::build(epl, |place| moe().model.init(place), &AdamWConfig::new().with_epsilon(1e-4))
+}
+
+/// One run of three steps leaves the same bits as two steps, a folder, and a third one in another engine.
+#[test]
+fn a_run_goes_on_where_it_was_saved() {
+    for layout in layouts() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let ran = epl::launch(&layout.config(), |epl| {
+            let step = |engine: &mut Engine<_>, step| {
+                engine.step(micro_batches(&epl, &moe(), step, layout.accumulation), RATE)
+            };
+            let own = folder.path().join(epl.context().world().rank().to_string());
+            std::fs::create_dir(&own).map_err(|error| Error::file(&own, error))?;
+            let mut whole = engine(&epl)?;
+            for number in 0..STEPS {
+                step(&mut whole, number)?;
+                if number + 2 == STEPS {
+                    whole.save_rank(&own)?;
+                }
+            }
+            let mut resumed = engine(&epl)?;
+            resumed.load_rank(&own, STEPS - 1)?;
+            step(&mut resumed, STEPS - 1)?;
+            assert_eq!(whole.steps(), resumed.steps());
+            assert_eq!(whole.parameters()?, resumed.parameters()?, "parameters");
+            assert_eq!(whole.optimizer_state()?, resumed.optimizer_state()?, "optimizer state");
+            resumed.check_replicas()
+        });
+        ran.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+    }
+}
+
+/// The loss without gradients, and the whole model, are those of one rank that shards nothing.
+#[test]
+fn an_evaluation_sees_the_whole_model() {
+    let evaluated = |layout: Layout| {
+        let ran = epl::launch(&layout.config(), |epl| {
+            let mut engine = engine(&epl)?;
+            engine.step(micro_batches(&epl, &moe(), 0, layout.accumulation), RATE)?;
+            let batches = micro_batches(&epl, &moe(), 1, layout.accumulation);
+            let report = engine.evaluate(batches.into_iter().map(Ok))?;
+            let whole = engine.inference()?;
+            let params = burn::module::Module::num_params(&whole);
+            Ok((report.loss, params))
+        });
+        ran.unwrap_or_else(|error| panic!("{layout:?}: {error}")).swap_remove(0)
+    };
+    let (expected, params) = evaluated(layout(1, 1, 1, 1));
+    for layout in layouts().into_iter().filter(|layout| layout.half.is_none()) {
+        let (loss, held) = evaluated(layout);
+        assert!((loss - expected).abs() <= 1e-5 * expected, "{layout:?}: {loss} instead of {expected}");
+        assert!(held == params || layout.tensor > 1, "{layout:?}: {held} parameters instead of {params}");
+    }
+}
