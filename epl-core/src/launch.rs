@@ -17,6 +17,7 @@ use crate::layout::{Arrangement, Layout};
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::{self, Order, Plan};
+use crate::planned::Planned;
 use crate::profile::write_trace;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
@@ -155,7 +156,22 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
-    pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+    pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+        let Planned { model, mut plan, place, .. } = self.plan(model)?;
+        let (model, parked) = plan::draw::draw(model, &plan, place.context(), place.device())?;
+        plan.complete(&model, place.context())?;
+        Ok(Built { model, parked, plan, place })
+    }
+
+    /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of
+    /// any size ([`launch_dry`]). Collective.
+    ///
+    /// What a layer freezes when its parameters are drawn is not known yet.
+    ///
+    /// # Errors
+    ///
+    /// When the model cannot be laid out as asked.
+    pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
@@ -198,9 +214,7 @@ impl Epl {
             batch_norms: survey.batch_norms,
         };
         plan.pack(context, true);
-        let (model, parked) = plan::draw::draw(model, &plan, context, place.device())?;
-        plan.complete(&model, context)?;
-        Ok(Built { model, parked, plan, place })
+        Ok(Planned { model, plan, place, config: self.config.clone() })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

@@ -12,6 +12,7 @@
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `park`: parameters that lie in shards between their uses.
 //! - `draw`: the initialisation phase.
+//! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
 
 mod fuse;
@@ -27,6 +28,7 @@ pub(crate) mod stages;
 mod order;
 pub(crate) mod kept;
 pub(crate) mod survey;
+mod memory;
 
 pub use bucket::{Bucket, Packing, pack};
 pub use draw::with_values;
