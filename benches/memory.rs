@@ -99,8 +99,10 @@ fn measure(width: usize, (_, [data, stages, tensor, micro_batches], zero): Layou
         let most = ALLOCATOR.most() - before;
         std::thread::sleep(Duration::from_secs(12));
         all.barrier()?;
+        let between = ALLOCATOR.live() - before;
+        // Nobody goes, and frees what it held, before all have looked.
         all.barrier()?;
-        Ok(Outcome { estimate, most, between: ALLOCATOR.live() - before })
+        Ok(Outcome { estimate, most, between })
     })
 }
 

@@ -11,6 +11,7 @@ use crate::memory::{
     check,
 };
 use crate::optim::OptimizerConfig;
+use crate::pipeline::{self, Action};
 use crate::place::Place;
 use crate::plan::{Plan, kept};
 use crate::profile::measure::{Bench, NOT_COUNTED, Needs, is_host};
@@ -245,14 +246,34 @@ impl<'a> PlannedMemory<'a> {
         let verified = verified.map_err(|error| Error::invalid(error.to_string()))?;
         let stage = plan.stage();
         let part = |chunk| plan.stages.parts()[plan.stages.part(stage, chunk)].clone();
+        let [first, later] = in_flight(verified.actions(stage));
         let flow = Flow {
             rows,
             parts: (0..plan.stages.chunks()).map(part).collect(),
-            in_flight: verified.peak_in_flight(stage),
+            first,
+            later,
             runs: plan.recompute.clone(),
         };
         Ok(activations.stored(&flow))
     }
+}
+
+/// How many micro-batches of a part are between their forward and their backward at most, until the first backward is
+/// over, and from then on.
+fn in_flight(actions: &[Action]) -> [usize; 2] {
+    let (mut kept, mut most) = (0, [0, 0]);
+    let mut later = 0;
+    for action in actions {
+        match action.kind {
+            pipeline::Kind::Forward => kept += 1,
+            pipeline::Kind::Backward => {
+                kept -= 1;
+                later = 1;
+            }
+        }
+        most[later] = most[later].max(kept);
+    }
+    most
 }
 
 fn fitted(rows: [usize; 2], (few, many): (Needs, Needs)) -> SegmentActivations {

@@ -45,8 +45,10 @@ pub struct Activations {
 /// The activations of a rank at the peak of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// None where they are not known.
-    pub bytes: Option<u64>,
+    /// Until the first backward is over; none where that is not known.
+    pub first: Option<u64>,
+    /// From then on, where there are several micro-batches.
+    pub later: Option<u64>,
     /// How they are known.
     pub source: Source,
     /// What they are, or what to do so that they are known.
@@ -60,8 +62,10 @@ pub struct Flow {
     pub rows: usize,
     /// The segments of each part that the stage runs.
     pub parts: Vec<Range<usize>>,
-    /// Micro-batches of a part between their forward and their backward, at most.
-    pub in_flight: usize,
+    /// Micro-batches of a part between their forward and their backward, at most: until the first backward is over.
+    pub first: usize,
+    /// From then on.
+    pub later: usize,
     /// The segments that are run again in backward.
     pub runs: Vec<Range<usize>>,
 }
@@ -82,19 +86,19 @@ impl Fit {
 impl Stored {
     /// What is not known until it is measured.
     pub fn unknown(how: impl Into<String>) -> Self {
-        Self { bytes: None, source: Source::Unknown, why: how.into() }
+        Self { first: None, later: None, source: Source::Unknown, why: how.into() }
     }
 
     /// Given by whoever asks.
     pub fn formula(bytes: u64, why: impl Into<String>) -> Self {
-        Self { bytes: Some(bytes), source: Source::Formula, why: why.into() }
+        Self { first: Some(bytes), later: Some(bytes), source: Source::Formula, why: why.into() }
     }
 }
 
 impl Activations {
     /// The bytes of a stage.
     pub fn stored(&self, flow: &Flow) -> Stored {
-        let Flow { rows, parts, in_flight, runs } = flow;
+        let Flow { rows, parts, first, later, runs } = flow;
         let of = |segment: usize, bytes: fn(&SegmentActivations) -> &Fit| {
             self.segments.get(segment).and_then(Option::as_ref).map_or(0.0, |known| bytes(known).at(*rows))
         };
@@ -115,11 +119,16 @@ impl Activations {
         let working = largest(&mut own().map(|segment| of(segment, |known| &known.working)));
         let run_again = runs.iter().filter(is_own).map(ExactSizeIterator::len).sum::<usize>();
         let [few, many] = self.measured;
+        let with = |in_flight: usize| match in_flight {
+            0 => 0,
+            in_flight => (each * in_flight as f64 + again + working).max(0.0).round() as u64,
+        };
         Stored {
-            bytes: Some((each * *in_flight as f64 + again + working).max(0.0).round() as u64),
+            first: Some(with(*first)),
+            later: Some(with(*later)),
             source: if self.measured.contains(rows) { Source::Measured } else { Source::Extrapolated },
             why: format!(
-                "{in_flight} micro-batches of {rows} rows, measured with {few} and {many}; {} segments stored, {run_again} \
+                "{first} micro-batches of {rows} rows, later {later}, measured with {few} and {many}; {} segments stored, {run_again} \
                  run again, and one backward",
                 own().count() - run_again
             ),
@@ -139,8 +148,8 @@ mod tests {
         Activations { segments: vec![Some(segment); 3], measured: [2, 4] }
     }
 
-    fn flow(in_flight: usize, runs: &[Range<usize>]) -> Flow {
-        Flow { rows: 10, parts: vec![0..3], in_flight, runs: runs.to_vec() }
+    fn flow(first: usize, runs: &[Range<usize>]) -> Flow {
+        Flow { rows: 10, parts: vec![0..3], first, later: 0, runs: runs.to_vec() }
     }
 
     #[test]
@@ -152,15 +161,17 @@ mod tests {
 
     #[test]
     fn what_is_in_flight_is_stored_and_one_backward_runs() {
-        let stored = |flow: &Flow| activations().stored(flow).bytes.unwrap();
+        let stored = |flow: &Flow| activations().stored(flow).first.unwrap();
         assert_eq!(stored(&flow(1, &[])), 3 * 1008 + 508);
         assert_eq!(stored(&flow(4, &[])), 4 * 3 * 1008 + 508);
         // Only what enters is kept, and the segments of one run are stored while it goes back.
         assert_eq!(stored(&flow(4, &[0..1, 1..2])), 4 * (2 * 108 + 1008) + 1008 + 508);
         assert_eq!(stored(&flow(1, &[0..2])), 108 + 1008 + 2 * 1008 + 508);
         // Two parts of one stage: each micro-batch of a part is half of what the stage runs.
-        let chunks = Flow { rows: 10, parts: vec![0..1, 2..3], in_flight: 3, runs: Vec::new() };
+        let chunks = Flow { rows: 10, parts: vec![0..1, 2..3], first: 3, later: 1, runs: Vec::new() };
         assert_eq!(stored(&chunks), 3 * 1008 + 508);
+        assert_eq!(activations().stored(&chunks).later, Some(1008 + 508));
+        assert_eq!(activations().stored(&flow(2, &[])).later, Some(0));
     }
 
     #[test]

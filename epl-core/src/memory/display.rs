@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::estimate::{Lasts, MemoryEstimate};
+use super::estimate::MemoryEstimate;
 use super::kind::Tier;
 
 /// Bytes, printed with their GB (10⁹) and GiB (2³⁰).
@@ -33,38 +33,32 @@ pub struct Table<'a> {
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["kind", "tier", "bytes", "GB", "GiB", "source", "what"];
+        let head = ["kind", "tier", "bytes", "GB", "GiB", "source", "when", "what"];
         write_row(f, head.map(str::to_string))?;
         for line in &self.estimate.lines {
-            let why = match line.lasts {
-                Lasts::Always => line.why.clone(),
-                Lasts::InStep => format!("{}; inside a step", line.why),
-            };
             let [bytes, gb, gib] = line.bytes.map_or_else(|| ["?", "?", "?"].map(str::to_string), numbers);
-            let row = [line.kind.to_string(), line.tier.to_string(), bytes, gb, gib, line.source.to_string(), why];
-            write_row(f, row)?;
+            let (kind, tier, source) = (line.kind.to_string(), line.tier.to_string(), line.source.to_string());
+            write_row(f, [kind, tier, bytes, gb, gib, source, line.when.to_string(), line.why.clone()])?;
         }
         for tier in Tier::ALL.into_iter().filter(|tier| self.estimate.lines.iter().any(|line| line.tier == *tier)) {
-            let known = match self.estimate.unknown().any(|line| line.tier == tier) {
-                true => "at the peak of a step, at least",
-                false => "at the peak of a step",
-            };
-            self.write_sum(f, tier, self.estimate.between_steps(tier), "between steps")?;
-            self.write_sum(f, tier, self.estimate.peak(tier), known)?;
+            let least = if self.estimate.unknown().any(|line| line.tier == tier) { ", at least" } else { "" };
+            let peak = format!("{}{least}", self.estimate.moment(tier));
+            self.write_sum(f, tier, self.estimate.between_steps(tier), ["between", "between steps"])?;
+            self.write_sum(f, tier, self.estimate.peak(tier), ["peak", &peak])?;
         }
         Ok(())
     }
 }
 
 impl Table<'_> {
-    fn write_sum(&self, f: &mut fmt::Formatter<'_>, tier: Tier, bytes: u64, when: &str) -> fmt::Result {
+    fn write_sum(&self, f: &mut fmt::Formatter<'_>, tier: Tier, bytes: u64, [when, what]: [&str; 2]) -> fmt::Result {
         let [own, gb, gib] = numbers(bytes);
         let all = match self.ranks {
             1 => String::new(),
             ranks => format!("; {ranks} ranks: {}", Amount(bytes * ranks)),
         };
-        let row = ["all".to_string(), tier.to_string(), own, gb, gib, String::new(), format!("{when}{all}")];
-        write_row(f, row)
+        let (kind, tier, what) = ("all".to_string(), tier.to_string(), format!("{what}{all}"));
+        write_row(f, [kind, tier, own, gb, gib, String::new(), when.to_string(), what])
     }
 }
 
@@ -73,7 +67,7 @@ fn numbers(bytes: u64) -> [String; 3] {
     [bytes.to_string(), of(1e9), of((1_u64 << 30) as f64)]
 }
 
-fn write_row(f: &mut fmt::Formatter<'_>, row: [String; 7]) -> fmt::Result {
-    let [kind, tier, bytes, gb, gib, source, why] = row;
-    writeln!(f, "{kind:<15}  {tier:<6}  {bytes:>16}  {gb:>10}  {gib:>10}  {source:<12}  {why}")
+fn write_row(f: &mut fmt::Formatter<'_>, row: [String; 8]) -> fmt::Result {
+    let [kind, tier, bytes, gb, gib, source, when, what] = row;
+    writeln!(f, "{kind:<15}  {tier:<6}  {bytes:>16}  {gb:>10}  {gib:>10}  {source:<12}  {when:<11}  {what}")
 }

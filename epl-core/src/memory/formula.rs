@@ -3,15 +3,14 @@
 //! What a step needs beside parameters, gradients and state, as the engine goes about it:
 //!
 //! ```text
-//! backward    [ gradients of a bucket ][ one flat copy of it ] ──reduce──▶ [ sum, or this rank's shard ]
+//! backward    [ gradients of a bucket ][ one flat copy of it ] ──reduce──▶ [ the same, or this rank's shard ]
 //! update      [ temporary results, of the largest tensor ][ this rank's new shard, twice ] ──gather──▶ [ new values ]
 //! ```
 //!
-//! Results of collectives between threads lie in memory that is used again for the next ones: what a step reduces to, or
-//! gathers, is still there in the next one.
+//! Gathered parameters and scattered sums lie in memory that is used again for the next ones: what a step made is still
+//! there in the next one. A sum that every rank keeps whole lies in the flat copy.
 
-use super::display::Amount;
-use super::estimate::{Lasts, MemoryEstimate, MemoryLine};
+use super::estimate::{MemoryEstimate, MemoryLine, When};
 use super::inputs::{MemoryInputs, ParamMemory};
 use super::kind::{Kind, Source, Tier};
 use crate::config::ZeroLevel;
@@ -23,35 +22,35 @@ impl MemoryInputs {
     /// The bytes of one rank.
     pub fn estimate(&self) -> MemoryEstimate {
         let tiers = self.tiers;
-        let always = |kind, tier, bytes, why: String| line(kind, tier, Lasts::Always, bytes, why);
-        let in_step = |kind, tier, bytes, why: String| line(kind, tier, Lasts::InStep, bytes, why);
         let mut lines = vec![
-            always(Kind::Parameters, tiers.parameters, self.parameter_bytes(), self.why_parameters()),
-            in_step(Kind::Gradients, tiers.gradients, self.gradient_bytes(), self.why_gradients()),
-            always(Kind::OptimizerState, tiers.state, self.state_bytes(), self.why_state()),
-            MemoryLine {
-                kind: Kind::Activations,
-                tier: Tier::Device,
-                bytes: self.activations.bytes,
-                lasts: Lasts::InStep,
-                source: self.activations.source,
-                why: self.activations.why.clone(),
-            },
+            line(Kind::Parameters, tiers.parameters, When::Always, self.parameter_bytes(), self.why_parameters()),
+            line(Kind::Gradients, tiers.gradients, When::FromBackward, self.gradient_bytes(), self.why_gradients()),
+            line(Kind::OptimizerState, tiers.state, When::Always, self.state_bytes(), self.why_state()),
         ];
-        if self.takes_turns() {
-            let why = "the parameters of two segments, the one that is used and the next".to_string();
-            lines.push(in_step(Kind::Buffers, Tier::Device, self.two_segments, why));
-        }
-        if self.casts > 0 {
-            let why = "16-bit copies of the parameters of segments, until their backward".to_string();
-            lines.push(in_step(Kind::Buffers, Tier::Device, self.casts, why));
-        }
-        let (work, why) = self.work();
-        lines.push(in_step(Kind::Buffers, Tier::Device, work, why));
+        lines.extend(self.activations());
+        let buffers = self.buffers().into_iter().filter(|(_, bytes, _)| *bytes > 0);
+        lines.extend(buffers.map(|(when, bytes, why)| line(Kind::Buffers, Tier::Device, when, bytes, why)));
         if let (Some(resident), true) = (self.resident, tiers.has(Tier::Disk)) {
-            lines.push(always(Kind::Buffers, Tier::Host, resident, "files that are in memory, at most".to_string()));
+            let why = "files that are in memory, at most".to_string();
+            lines.push(line(Kind::Buffers, Tier::Host, When::Always, resident, why));
         }
         MemoryEstimate { lines }
+    }
+
+    fn activations(&self) -> Vec<MemoryLine> {
+        let of = |when, bytes| MemoryLine {
+            kind: Kind::Activations,
+            tier: Tier::Device,
+            bytes,
+            when,
+            source: self.activations.source,
+            why: self.activations.why.clone(),
+        };
+        let mut lines = vec![of(When::Forward, self.activations.first)];
+        if self.accumulates() && self.activations.later != Some(0) {
+            lines.push(of(When::Backward, self.activations.later));
+        }
+        lines
     }
 
     /// Whether segments get their parameters one after the other.
@@ -105,49 +104,55 @@ impl MemoryInputs {
         }
     }
 
-    /// What reducing or updating needs beside the gradients that are kept, whichever is more.
-    fn work(&self) -> (u64, String) {
-        let replicas = self.replicas();
-        let reduced = replicas > 1;
+    /// What is on its way, or left of what was.
+    fn buffers(&self) -> Vec<(When, u64, String)> {
+        let (replicas, shards) = (self.replicas(), self.reduced_gradients());
         let bucket = if self.zero == ZeroLevel::V3 { self.segment } else { self.bucket };
-        // Which results of collectives are neither gradients that are kept nor parameters.
-        let (left_of_reducing, left_of_gathering) = match self.zero {
-            _ if !reduced => (0, 0),
-            ZeroLevel::Off | ZeroLevel::V0 if self.accumulates() => (self.whole_gradients(), 0),
-            ZeroLevel::V1 | ZeroLevel::V2 => (0, 2 * bucket),
-            ZeroLevel::Off | ZeroLevel::V0 | ZeroLevel::V3 => (0, 0),
+        let is_cut = self.zero != ZeroLevel::Off && replicas > 1;
+        let (scatters, gathers) =
+            (is_cut && self.zero != ZeroLevel::V0, is_cut && self.zero != ZeroLevel::V3);
+        let unit = if self.zero == ZeroLevel::V3 { "a segment" } else { "the largest bucket" };
+        // Gradients that are kept whole are those of the bucket, too.
+        let parts = if scatters && !self.keeps_whole_gradients() { 1 } else { 0 };
+        let two = if self.takes_turns() { self.two_segments } else { 0 };
+        let (update, why) = self.update(bucket, replicas);
+        vec![
+            (When::Passes, two, "the parameters of two segments, the one that is used and the next".to_string()),
+            (When::Passes, self.casts, "16-bit copies of the parameters of segments, until their backward".to_string()),
+            (When::Passes, bucket, format!("a flat copy of the gradients of {unit}")),
+            (When::Passes, parts * bucket, format!("the gradients of {unit}, before")),
+            (
+                if self.keeps_whole_gradients() { When::Passes } else { When::Forward },
+                if scatters { shards } else { 0 },
+                "this rank's shards of the step before, whose memory is used again".to_string(),
+            ),
+            (
+                When::Step,
+                if gathers { 2 * self.bucket } else { 0 },
+                "parameters of two buckets that were gathered before, whose memory is used again".to_string(),
+            ),
+            (When::Update, update, why),
+        ]
+    }
+
+    /// What the update needs beside the gradients that are kept: its own, or that of clipping before it.
+    fn update(&self, bucket: u64, replicas: u64) -> (u64, String) {
+        let shard = bucket.div_ceil(replicas);
+        let (tensor, shards) = match self.zero {
+            ZeroLevel::Off => (self.largest, 0),
+            ZeroLevel::V0 | ZeroLevel::V1 | ZeroLevel::V2 if replicas == 1 => (self.largest, 0),
+            _ if self.whole_tensors => (self.largest, 2 * shard),
+            _ => (self.largest.min(shard), 2 * shard),
         };
-        let copies = if reduced { 2 } else { 1 };
-        let reducing = copies * bucket + left_of_reducing + left_of_gathering;
-        let shards = if self.zero == ZeroLevel::Off { 0 } else { 2 * bucket.div_ceil(replicas) };
-        let updated = match self.zero == ZeroLevel::Off || self.whole_tensors {
-            true => self.largest,
-            false => self.largest.min(bucket.div_ceil(replicas)),
-        };
-        let updating = TEMPORARY * updated + shards + left_of_gathering;
-        let clipping = if self.clips { self.reduced_gradients() + left_of_gathering } else { 0 };
-        let left = match left_of_reducing + left_of_gathering {
-            0 => String::new(),
-            bytes => format!(", and {} of results that the next collectives use again", Amount(bytes)),
-        };
-        let of_bucket = |what: &str| format!("{what} the largest bucket, {}{left}", Amount(bucket));
-        let what = match copies {
-            1 => of_bucket("a flat copy of"),
-            _ => of_bucket("the gradients and a flat copy of"),
-        };
-        let updates = format!("temporary results of an update of the largest tensor, {}{left}", Amount(updated));
-        let clips = format!("a copy of the gradients when they are clipped{left}");
-        let most = reducing.max(updating).max(clipping);
-        (
-            most,
-            if most == reducing {
-                what
-            } else if most == updating {
-                updates
-            } else {
-                clips
-            },
-        )
+        let updating = TEMPORARY * tensor + shards;
+        let clipping = if self.clips { self.reduced_gradients() } else { 0 };
+        match clipping > updating {
+            true => (clipping, "a copy of the gradients, when they are clipped".to_string()),
+            false => {
+                let of_shards = if shards > 0 { ", and new shards of a bucket, twice" } else { "" };
+                (updating, format!("{TEMPORARY} temporary results as large as the largest tensor{of_shards}"))
+            }
+        }
     }
 
     /// The gradients that are kept when all are reduced.
@@ -193,8 +198,8 @@ impl super::inputs::Tiers {
     }
 }
 
-fn line(kind: Kind, tier: Tier, lasts: Lasts, bytes: u64, why: String) -> MemoryLine {
-    MemoryLine { kind, tier, bytes: Some(bytes), lasts, source: Source::Formula, why }
+fn line(kind: Kind, tier: Tier, when: When, bytes: u64, why: String) -> MemoryLine {
+    MemoryLine { kind, tier, bytes: Some(bytes), when, source: Source::Formula, why }
 }
 
 #[cfg(test)]

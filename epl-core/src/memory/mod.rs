@@ -18,7 +18,7 @@
 //!
 //! - `kind`: what bytes are for, where they lie and how they are known.
 //! - `state`: how many elements an optimizer keeps for a parameter.
-//! - `estimate`: lines and their sums; `display`: the printed table.
+//! - `estimate`: lines, when they count, and their sums; `display`: the printed table.
 //! - `inputs`: what an estimate is made from.
 //! - `formula`: how.
 //! - `activations`: what segments store, from measures of two batch sizes.
@@ -36,7 +36,7 @@ mod budget;
 pub use activations::{Activations, Fit, Flow, SegmentActivations, Stored};
 pub use budget::{Fits, OverBudget, Setting, check};
 pub use display::{Amount, Table};
-pub use estimate::{Lasts, MemoryEstimate, MemoryLine};
+pub use estimate::{MemoryEstimate, MemoryLine, Moment, When};
 pub use inputs::{ElementBytes, MemoryInputs, ParamMemory, Tiers};
 pub use kind::{Kind, Source, Tier};
 pub use state::OptimizerState;

@@ -28,12 +28,17 @@ pub trait OptimizerConfig: Serialize {
     /// Builds the optimizer.
     fn build(&self) -> ModuleOptimizer;
 
-    /// How many elements of state it keeps.
+    /// How many elements of state it keeps, for a memory estimate.
     ///
     /// # Errors
     ///
-    /// When the configuration cannot be read.
-    fn state(&self) -> Result<OptimizerState>;
+    /// When it does not say, or the configuration cannot be read.
+    fn state(&self) -> Result<OptimizerState> {
+        Err(Error::invalid(format!(
+            "{} does not say how much state it keeps for a parameter; implement `OptimizerConfig::state` for it",
+            Self::NAME
+        )))
+    }
 }
 
 macro_rules! optimizers {

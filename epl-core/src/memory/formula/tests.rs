@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::OffloadLevel;
-use crate::memory::{ElementBytes, MemoryEstimate, Stored, Tiers};
+use crate::memory::{ElementBytes, MemoryEstimate, Moment, Stored, Tiers};
 
 const LEVELS: [ZeroLevel; 5] = [ZeroLevel::Off, ZeroLevel::V0, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3];
 const PSI: u64 = 1_200_000;
@@ -21,7 +21,10 @@ fn inputs(zero: ZeroLevel) -> MemoryInputs {
 
 /// Parameters, gradients, optimizer state.
 fn states(estimate: &MemoryEstimate, tier: Tier) -> [u64; 3] {
-    [Kind::Parameters, Kind::Gradients, Kind::OptimizerState].map(|kind| estimate.of(kind, tier))
+    [Kind::Parameters, Kind::Gradients, Kind::OptimizerState].map(|kind| {
+        let here = estimate.lines.iter().filter(|line| line.kind == kind && line.tier == tier);
+        here.filter_map(|line| line.bytes).sum()
+    })
 }
 
 #[test]
@@ -44,7 +47,7 @@ fn adam_in_f32_at_every_level_in_every_tier() {
                 assert_eq!(states(&estimate, tier), here, "{zero} {level} {tier}");
             }
             assert_eq!(estimate.model_states(), expected.iter().sum::<u64>(), "{zero} {level}");
-            assert_eq!(estimate.of(Kind::Activations, Tier::Device), 7);
+            assert_eq!(estimate.lines[3].bytes, Some(7));
             let between = if level == OffloadLevel::Off { expected[0] + expected[2] } else { 0 };
             assert_eq!(estimate.between_steps(Tier::Device), between, "{zero} {level}");
         }
@@ -76,30 +79,73 @@ fn the_paper_s_example() {
     assert_eq!(LEVELS.map(gigabytes), ["120.0", "31.4", "16.6", "16.6", "1.9"]);
 }
 
+/// Buffers of the device until the first backward is over, when one is, and in the update.
+fn buffers(inputs: MemoryInputs) -> [u64; 3] {
+    let lines = inputs.estimate().lines;
+    let is_buffer = |line: &&MemoryLine| line.kind == Kind::Buffers && line.tier == Tier::Device;
+    Moment::ALL.map(|moment| {
+        let at = lines.iter().filter(is_buffer).filter(|line| line.when.is_in(moment));
+        at.filter_map(|line| line.bytes).sum()
+    })
+}
+
 #[test]
 fn buffers_are_what_the_engine_needs() {
-    let buffers = |inputs: MemoryInputs| inputs.estimate().of(Kind::Buffers, Tier::Device);
-    // A bucket's gradients and their copy; what gathered the parameters before.
-    assert_eq!(LEVELS.map(|zero| buffers(inputs(zero))), [2000, 2000, 4000, 4000, 200 + 200]);
-    // The sums of the step before are still there while gradients accumulate.
+    let shards = 4 * PSI / RANKS;
+    // A flat copy of a bucket, its gradients, new parameters, and the shards of the step before.
+    let expected = [
+        [1000, 1000, 30],
+        [1000 + 2000, 1000 + 2000, 2000 + 30 + 400],
+        [2000 + 2000 + shards, 2000 + 2000, 2000 + 30 + 400],
+        [2000 + 2000 + shards, 2000 + 2000, 2000 + 30 + 400],
+        [200 + 200 + shards, 200 + 200, 30 + 40],
+    ];
+    assert_eq!(LEVELS.map(|zero| buffers(inputs(zero))), expected);
+    // Under v1 whole gradients accumulate beside the shards of the step before.
     let accumulates = |zero| buffers(MemoryInputs { micro_batches: 2, ..inputs(zero) });
-    assert_eq!(LEVELS.map(accumulates), [2000 + 4 * PSI, 2000 + 4 * PSI, 4000, 4000, 400]);
+    let passes = 1000 + 2000 + shards;
+    assert_eq!(accumulates(ZeroLevel::V1), [passes, passes, 2000 + 30 + 400]);
+    assert_eq!(accumulates(ZeroLevel::V2), expected[3]);
     // Alone nothing is sent, and the flat copy is the sum.
-    let alone = |zero| {
-        let mut alone = inputs(zero);
+    for zero in &LEVELS[..4] {
+        let mut alone = inputs(*zero);
         alone.parameters.iter_mut().for_each(|param| param.replicas = 1);
-        buffers(alone)
-    };
-    assert_eq!(LEVELS.map(alone)[..4], [1000, 1000 * 2 + 30, 1000 * 2 + 30, 1000 * 2 + 30]);
-    // A large tensor is updated.
-    assert_eq!(buffers(MemoryInputs { largest: 5000, ..inputs(ZeroLevel::Off) }), 15_000);
+        assert_eq!(buffers(alone), expected[0], "{zero}");
+    }
+}
+
+#[test]
+fn an_update_needs_more_for_a_large_tensor() {
+    let update = |inputs: MemoryInputs| buffers(inputs)[2];
+    assert_eq!(update(MemoryInputs { largest: 5000, ..inputs(ZeroLevel::Off) }), 15_000);
     // Of which an element-wise optimizer updates the shard, another one the whole.
-    let v2 = |whole_tensors| buffers(MemoryInputs { largest: 5000, whole_tensors, ..inputs(ZeroLevel::V2) });
-    assert_eq!([v2(false), v2(true)], [4000, 15_000 + 400 + 2000]);
-    assert_eq!(buffers(MemoryInputs { clips: true, ..inputs(ZeroLevel::Off) }), 4 * PSI);
-    // Offloaded parameters visit the device, two segments at a time; copies in 16 bits are more.
-    let offloaded = MemoryInputs { tiers: Tiers::of(OffloadLevel::V0), casts: 50, ..inputs(ZeroLevel::V2) };
-    assert_eq!(buffers(offloaded), 200 + 50 + 4000);
+    let v2 = |whole_tensors| update(MemoryInputs { largest: 5000, whole_tensors, ..inputs(ZeroLevel::V2) });
+    assert_eq!([v2(false), v2(true)], [600 + 400 + 2000, 15_000 + 400 + 2000]);
+    assert_eq!(update(MemoryInputs { clips: true, ..inputs(ZeroLevel::Off) }), 4 * PSI);
+}
+
+#[test]
+fn offloaded_parameters_and_copies_in_16_bits_are_on_the_device_while_they_are_used() {
+    let tiers = Tiers::of(OffloadLevel::V0);
+    assert_eq!(buffers(MemoryInputs { tiers, casts: 50, ..inputs(ZeroLevel::V2) })[1], 200 + 50 + 4000);
+    assert_eq!(buffers(MemoryInputs { tiers, ..inputs(ZeroLevel::Off) }), [1200, 1200, 30]);
+}
+
+#[test]
+fn gradients_come_as_activations_go() {
+    let peak = |stored: Stored, micro_batches| {
+        let inputs = MemoryInputs { activations: stored, micro_batches, bucket: 0, largest: 0, ..inputs(ZeroLevel::Off) };
+        let estimate = inputs.estimate();
+        (estimate.peak(Tier::Device) - estimate.between_steps(Tier::Device), estimate.moment(Tier::Device))
+    };
+    let gradients = 4 * PSI;
+    let stored = |bytes| Stored::formula(bytes, "");
+    assert_eq!(peak(stored(1000), 1), (gradients, Moment::Backward));
+    assert_eq!(peak(stored(gradients + 1), 1), (gradients + 1, Moment::Forward));
+    assert_eq!(peak(stored(1000), 2), (gradients + 1000, Moment::Backward));
+    // Of two micro-batches in flight, one is gone before the second one's gradients come.
+    let pipeline = Stored { first: Some(2 * gradients), later: Some(7), ..stored(0) };
+    assert_eq!(peak(pipeline, 2), (2 * gradients, Moment::Forward));
 }
 
 #[test]
@@ -137,13 +183,14 @@ fn the_table_has_every_number_with_its_source() {
     let text = inputs(ZeroLevel::V3).estimate().to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert!(
-        lines[1].starts_with("parameters       device            960000       0.001       0.001  formula"),
+        lines[1].starts_with("parameters       device            960000       0.001       0.001  formula       always"),
         "{text}"
     );
-    assert!(text.contains("7       0.000       0.000  formula       given; inside a step"), "{text}");
-    assert!(lines[lines.len() - 1].contains("at the peak of a step") && !text.contains("at least"), "{text}");
+    assert!(text.contains("7       0.000       0.000  formula       forward      given"), "{text}");
+    assert!(lines[lines.len() - 1].contains("peak         until the first backward is over"), "{text}");
+    assert!(!text.contains("at least"), "{text}");
     let unknown = MemoryInputs { activations: Stored::unknown("install it"), ..inputs(ZeroLevel::Off) };
     let text = unknown.estimate().to_string();
-    assert!(text.contains("?           ?           ?  unknown       install it"), "{text}");
-    assert!(text.contains("at the peak of a step, at least"), "{text}");
+    assert!(text.contains("?           ?           ?  unknown       forward      install it"), "{text}");
+    assert!(text.contains("is over, at least"), "{text}");
 }
