@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, Param};
+use burn::optim::momentum::MomentumConfig;
 use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, GradientsParams, LambConfig, LionConfig,
     RmsPropConfig, SgdConfig,
 };
-use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{Device, Tensor};
 use epl_comm::CountingAllocator;
 use epl_core::optim::OptimizerConfig;
@@ -26,24 +26,24 @@ struct Net {
     stack: Param<Tensor<3>>,
 }
 
-const SHAPES: [&[usize]; 3] = [&[3000], &[96, 80], &[5, 64, 48]];
+const SHAPES: [&[usize]; 3] = [&[30_000], &[300, 200], &[5, 128, 96]];
 
 impl Net {
     fn new(device: &Device) -> Self {
         let ones = |count: usize| Tensor::<1>::ones([count], device);
         Self {
-            vector: Param::from_tensor(ones(3000)),
-            matrix: Param::from_tensor(ones(96 * 80).reshape([96, 80])),
-            stack: Param::from_tensor(ones(5 * 64 * 48).reshape([5, 64, 48])),
+            vector: Param::from_tensor(ones(30_000)),
+            matrix: Param::from_tensor(ones(300 * 200).reshape([300, 200])),
+            stack: Param::from_tensor(ones(5 * 128 * 96).reshape([5, 128, 96])),
         }
     }
 
     fn gradients(&self, device: &Device) -> GradientsParams {
         let device = device.clone().without_autodiff();
         let mut gradients = GradientsParams::new();
-        gradients.register(self.vector.id, Tensor::<1>::ones([3000], &device) * 0.5);
-        gradients.register(self.matrix.id, Tensor::<2>::ones([96, 80], &device) * 0.5);
-        gradients.register(self.stack.id, Tensor::<3>::ones([5, 64, 48], &device) * 0.5);
+        gradients.register(self.vector.id, Tensor::<1>::ones([30_000], &device) * 0.5);
+        gradients.register(self.matrix.id, Tensor::<2>::ones([300, 200], &device) * 0.5);
+        gradients.register(self.stack.id, Tensor::<3>::ones([5, 128, 96], &device) * 0.5);
         gradients
     }
 }
@@ -64,7 +64,8 @@ fn assert_state<O: OptimizerConfig>(config: &O, what: &str, twice: bool) {
     let live = (ALLOCATOR.live() - before) as f64 / 4.0;
     let state = config.state().unwrap();
     let expected: u64 = SHAPES.iter().map(|shape| state.numel(shape)).sum();
-    assert!((live - expected as f64).abs() < 2000.0, "{what}: {live} elements in memory, {expected} said");
+    // Far less than one element for each of the parameters'.
+    assert!((live - expected as f64).abs() < 8000.0, "{what}: {live} elements in memory, {expected} said");
 
     let reader = burn_pack::Reader::from_bytes(optimizer.into_bytes().unwrap()).unwrap();
     let mut recorded: HashMap<u64, u64> = HashMap::new();

@@ -118,7 +118,8 @@ fn table(args: &Args) -> Result<()> {
         .with("dist.expert_parallel_size", args.expert)?
         .with("zero.level", &*args.zero)?;
     for setting in &args.settings {
-        let (key, value) = setting.split_once('=').ok_or_else(|| Error::invalid(format!("{setting:?} is no KEY=VALUE")))?;
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| Error::invalid(format!("{setting:?} is no KEY=VALUE")))?;
         config = match value.parse::<i64>() {
             Ok(number) => config.with(key, number)?,
             Err(_) => config.with(key, value)?,
@@ -136,7 +137,8 @@ fn table(args: &Args) -> Result<()> {
         let memory = memory.with_activations(activations.as_ref(), args.rows);
         let (plan, estimate) = (planned.plan(), memory.estimate()?);
         println!("{}: {} parameters, {} on rank {}", args.model, plan.num_params(), plan.num_params_held(), args.rank);
-        println!("{}, AdamW, {} micro-batches of {} rows of {} tokens\n", plan.mesh, plan.micro_batches, args.rows, args.tokens);
+        println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
+        println!("AdamW, {} micro-batches of {} rows of {} tokens\n", plan.micro_batches, args.rows, args.tokens);
         print!("{}", Table { estimate: &estimate, ranks: 1 });
         match args.budget {
             Some(budget) => memory.check((budget * 1e9) as u64).map(|_| println!("\nit fits into {budget} GB")),

@@ -11,10 +11,12 @@ use epl::prelude::*;
 pub fn zero() {
     const PSI: u64 = 7_500_000_000;
     const RANKS: u64 = 64;
-    let levels =
-        [("nothing", ZeroLevel::Off), ("v0", ZeroLevel::V0), ("v1, v2", ZeroLevel::V2), ("v3", ZeroLevel::V3)];
+    let levels = [("nothing", ZeroLevel::Off), ("v0", ZeroLevel::V0), ("v1, v2", ZeroLevel::V2), ("v3", ZeroLevel::V3)];
     let accounts = [
-        ("as the paper counts: parameters and gradients in 16 bits, a 32-bit copy and two moments", ElementBytes::ZERO_PAPER),
+        (
+            "as the paper counts: parameters and gradients in 16 bits, a 32-bit copy and two moments",
+            ElementBytes::ZERO_PAPER,
+        ),
         ("as the engine keeps them: parameters, gradients and two moments in 32 bits", ElementBytes::F32),
     ];
     println!("7.5 billion parameters on 64 devices, Adam: parameters, gradients and optimizer state of one rank\n");
@@ -27,13 +29,13 @@ pub fn zero() {
         }
     }
     println!(
-        "\nUnder mixed precision the engine keeps 32-bit parameters and gradients, with 16-bit copies of the segments that \
-         are used: as many bytes in all."
+        "\nUnder mixed precision, too, the engine keeps parameters and gradients in 32 bits; the segments that are used have \
+         16-bit copies beside them."
     );
 }
 
 const RANKS: usize = 512;
-const ROWS: usize = 4;
+const ROWS: usize = 2;
 const TOKENS: usize = 512;
 /// Activations are measured on a model of this share of the width.
 const NARROWER: usize = 16;
@@ -62,8 +64,13 @@ pub fn moe() -> Result<()> {
     let ((), _) = epl::launch_dry(&config, 0, |epl| {
         let planned = epl.plan(|at| ten_trillion(1).init(at))?;
         let plan = planned.plan();
-        println!("a mixture of experts of {} parameters on {RANKS} devices, of which one holds {} in its slices", plan.num_params(), plan.num_params_held());
-        println!("{}; zero.level = v3, AdamW, a micro-batch of {ROWS} rows of {TOKENS} tokens a device", plan.mesh);
+        println!(
+            "a mixture of experts of {} parameters on {RANKS} devices, of which one holds {} in its slices",
+            plan.num_params(),
+            plan.num_params_held()
+        );
+        println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
+        println!("zero.level = v3, AdamW, a micro-batch of {ROWS} rows of {TOKENS} tokens a device");
         for (what, level) in [
             ("all on the device", OffloadLevel::Off),
             ("offload.level = v0: in host memory", OffloadLevel::V0),
@@ -80,7 +87,9 @@ pub fn moe() -> Result<()> {
                         println!("a device of {} has {} too few", Amount(room), Amount(needed - room));
                     }
                     Some(room) => println!("a device of {} has {} left", Amount(room), Amount(room - needed)),
-                    None if needed > 0 => println!("{tier}: {} a device, eight devices {}", Amount(needed), Amount(8 * needed)),
+                    None if needed > 0 => {
+                        println!("{tier}: {} a device, eight devices {}", Amount(needed), Amount(8 * needed))
+                    }
                     None => {}
                 }
             }

@@ -106,21 +106,28 @@ impl MemoryInputs {
 
     /// What is on its way, or left of what was.
     fn buffers(&self) -> Vec<(When, u64, String)> {
-        let (replicas, shards) = (self.replicas(), self.reduced_gradients());
+        let replicas = self.replicas();
+        // Offloaded, they are on the device as long as they travel; and what has no replica does not.
+        let travel = |param: &&ParamMemory| param.replicas > 1 && self.tiers.gradients == Tier::Device;
+        let shards = self.trained().filter(travel).map(|param| param.share().0 * param.bytes.gradient).sum();
         let bucket = if self.zero == ZeroLevel::V3 { self.segment } else { self.bucket };
         let is_cut = self.zero != ZeroLevel::Off && replicas > 1;
-        let (scatters, gathers) =
-            (is_cut && self.zero != ZeroLevel::V0, is_cut && self.zero != ZeroLevel::V3);
+        let (scatters, gathers) = (is_cut && self.zero != ZeroLevel::V0, is_cut && self.zero != ZeroLevel::V3);
         let unit = if self.zero == ZeroLevel::V3 { "a segment" } else { "the largest bucket" };
         // Gradients that are kept whole are those of the bucket, too.
         let parts = if scatters && !self.keeps_whole_gradients() { 1 } else { 0 };
         let two = if self.takes_turns() { self.two_segments } else { 0 };
+        // Under v3 those of all buckets of a segment come at once.
+        let before = match self.zero {
+            ZeroLevel::V3 => (self.two_segments / 2).min(self.whole_gradients()).max(bucket),
+            _ => bucket,
+        };
         let (update, why) = self.update(bucket, replicas);
         vec![
             (When::Passes, two, "the parameters of two segments, the one that is used and the next".to_string()),
             (When::Passes, self.casts, "16-bit copies of the parameters of segments, until their backward".to_string()),
             (When::Passes, bucket, format!("a flat copy of the gradients of {unit}")),
-            (When::Passes, parts * bucket, format!("the gradients of {unit}, before")),
+            (When::Passes, parts * before, format!("the gradients of {unit}, before")),
             (
                 if self.keeps_whole_gradients() { When::Passes } else { When::Forward },
                 if scatters { shards } else { 0 },
@@ -128,7 +135,7 @@ impl MemoryInputs {
             ),
             (
                 When::Step,
-                if gathers { 2 * self.bucket } else { 0 },
+                if gathers && self.tiers.parameters == Tier::Device { 2 * self.bucket } else { 0 },
                 "parameters of two buckets that were gathered before, whose memory is used again".to_string(),
             ),
             (When::Update, update, why),

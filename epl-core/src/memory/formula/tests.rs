@@ -127,14 +127,15 @@ fn an_update_needs_more_for_a_large_tensor() {
 #[test]
 fn offloaded_parameters_and_copies_in_16_bits_are_on_the_device_while_they_are_used() {
     let tiers = Tiers::of(OffloadLevel::V0);
-    assert_eq!(buffers(MemoryInputs { tiers, casts: 50, ..inputs(ZeroLevel::V2) })[1], 200 + 50 + 4000);
+    assert_eq!(buffers(MemoryInputs { tiers, casts: 50, ..inputs(ZeroLevel::V2) })[1], 200 + 50 + 2000);
     assert_eq!(buffers(MemoryInputs { tiers, ..inputs(ZeroLevel::Off) }), [1200, 1200, 30]);
 }
 
 #[test]
 fn gradients_come_as_activations_go() {
     let peak = |stored: Stored, micro_batches| {
-        let inputs = MemoryInputs { activations: stored, micro_batches, bucket: 0, largest: 0, ..inputs(ZeroLevel::Off) };
+        let inputs =
+            MemoryInputs { activations: stored, micro_batches, bucket: 0, largest: 0, ..inputs(ZeroLevel::Off) };
         let estimate = inputs.estimate();
         (estimate.peak(Tier::Device) - estimate.between_steps(Tier::Device), estimate.moment(Tier::Device))
     };
