@@ -35,7 +35,7 @@ pub fn zero() {
 }
 
 const RANKS: usize = 512;
-const ROWS: usize = 2;
+const ROWS: usize = 1;
 const TOKENS: usize = 512;
 /// Activations are measured on a model of this share of the width.
 const NARROWER: usize = 16;
@@ -70,7 +70,7 @@ pub fn moe() -> Result<()> {
             plan.num_params_held()
         );
         println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
-        println!("zero.level = v3, AdamW, a micro-batch of {ROWS} rows of {TOKENS} tokens a device");
+        println!("zero.level = v3, AdamW, a micro-batch of {ROWS} row of {TOKENS} tokens a device");
         for (what, level) in [
             ("all on the device", OffloadLevel::Off),
             ("offload.level = v0: in host memory", OffloadLevel::V0),
