@@ -9,7 +9,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use epl::config::HalfDtype::{Bf16, F16};
 use epl::config::PipelineStrategy::PreferBackward;
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
-use epl::config::{HalfDtype, LossScale, ReduceMethod, ZeroLevel};
+use epl::config::{LossScale, ReduceMethod, ZeroLevel};
 use epl::{Chain, Engine, MicroBatch, Place, Result, StepReport, WithLoss};
 use parity::{Layout, assert_close, layout, micro_batches, moe, rounding, train};
 

@@ -18,6 +18,7 @@ use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::tiers::Stores;
 use crate::plan::{self, Order, Plan, Tiers};
+use crate::planned::Planned;
 use crate::precision::HalfPrecision;
 use crate::profile::write_trace;
 use crate::scopes::Owners;
@@ -160,7 +161,23 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
-    pub fn build<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+    pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+        let Planned { model, mut plan, place, .. } = self.plan(model)?;
+        let stores = Stores::from_config(&self.config)?;
+        let (model, parked) = plan::draw::draw(model, &plan, place.context(), &stores, place.device())?;
+        plan.complete(&model, place.context())?;
+        Ok(Built { model, parked, stores, plan, place })
+    }
+
+    /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of
+    /// any size ([`launch_dry`]). Collective.
+    ///
+    /// What a layer freezes when its parameters are drawn is not known yet.
+    ///
+    /// # Errors
+    ///
+    /// When the model cannot be laid out as asked.
+    pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let context = place.context();
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
@@ -210,10 +227,7 @@ impl Epl {
             batch_norms: survey.batch_norms,
         };
         plan.pack(context, true);
-        let stores = Stores::from_config(&self.config)?;
-        let (model, parked) = plan::draw::draw(model, &plan, context, &stores, place.device())?;
-        plan.complete(&model, context)?;
-        Ok(Built { model, parked, stores, plan, place })
+        Ok(Planned { model, plan, place, config: self.config.clone() })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

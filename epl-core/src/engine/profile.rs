@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
 use super::parameters::Parameters;
@@ -12,6 +12,7 @@ use crate::carry::{Carry, CarryMapper};
 use crate::error::{Error, Result};
 use crate::graph::{Seed, Track, Untrack};
 use crate::plan::{ParamRecord, Plan};
+use crate::profile::measure::{bytes, is_host};
 use crate::profile::{Profile, SegmentProfile};
 use crate::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::segment::Segmented;
@@ -245,11 +246,6 @@ impl Profile {
     }
 }
 
-/// Whether a device's memory is the host's, which the allocator counts.
-fn is_host(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
-}
-
 /// The parameters that a segment uses.
 fn of(records: &[ParamRecord], segment: usize) -> impl Iterator<Item = &ParamRecord> {
     records.iter().filter(move |record| record.segments.contains(&segment))
@@ -265,20 +261,6 @@ fn multiplied(record: &ParamRecord) -> f64 {
         [experts, _, _] => elements / experts as f64,
         _ => elements,
     }
-}
-
-/// The bytes of a carry.
-fn bytes<C: Carry>(carry: &C) -> u64 {
-    struct Bytes(u64);
-    impl CarryMapper for Bytes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
-            tensor
-        }
-    }
-    let mut counted = Bytes(0);
-    let _ = carry.clone().map(&mut counted);
-    counted.0
 }
 
 /// The rows of a carry's first tensor: of a picture its positions, else all dims but the last.

@@ -14,11 +14,15 @@ use burn::optim::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 
 pub use loss_scale::{LossScaleState, LossScaler};
 
 use crate::error::{Error, Result};
+use crate::json::json;
+use crate::memory::OptimizerState;
 use crate::plan::Plan;
+use OptimizerState::PerElement;
 
 /// A configuration of an optimizer that the engine can drive; what it serializes to is kept in checkpoints.
 pub trait OptimizerConfig: Serialize {
@@ -29,10 +33,22 @@ pub trait OptimizerConfig: Serialize {
 
     /// Builds the optimizer.
     fn build(&self) -> ModuleOptimizer;
+
+    /// How many elements of state it keeps, for a memory estimate.
+    ///
+    /// # Errors
+    ///
+    /// When it does not say, or the configuration cannot be read.
+    fn state(&self) -> Result<OptimizerState> {
+        Err(Error::invalid(format!(
+            "{} does not say how much state it keeps for a parameter; implement `OptimizerConfig::state` for it",
+            Self::NAME
+        )))
+    }
 }
 
 macro_rules! optimizers {
-    ($($config:ident, $name:literal, $element_wise:literal;)*) => {$(
+    ($($config:ident, $name:literal, $element_wise:literal, $state:expr;)*) => {$(
         impl OptimizerConfig for $config {
             const NAME: &'static str = $name;
             const ELEMENT_WISE: bool = $element_wise;
@@ -40,20 +56,36 @@ macro_rules! optimizers {
             fn build(&self) -> ModuleOptimizer {
                 self.init()
             }
+
+            fn state(&self) -> Result<OptimizerState> {
+                let read: fn(&Value) -> OptimizerState = $state;
+                Ok(read(&json("optimizer's settings", self)?))
+            }
         }
     )*};
 }
 
 optimizers! {
-    AdamConfig, "Adam", true;
-    AdamWConfig, "AdamW", true;
-    AdaGradConfig, "AdaGrad", true;
-    AdanConfig, "Adan", true;
-    LionConfig, "Lion", true;
-    RmsPropConfig, "RMSProp", true;
-    SgdConfig, "SGD", true;
-    AdafactorConfig, "Adafactor", false;
-    LambConfig, "LAMB", false;
+    AdamConfig, "Adam", true, |said| adam(said);
+    AdamWConfig, "AdamW", true, |said| adam(said);
+    AdaGradConfig, "AdaGrad", true, |_| PerElement(1);
+    AdanConfig, "Adan", true, |_| PerElement(4);
+    LionConfig, "Lion", true, |_| PerElement(1);
+    RmsPropConfig, "RMSProp", true, |said| rms_prop(said);
+    SgdConfig, "SGD", true, |said| PerElement(u64::from(!said["momentum"].is_null()));
+    AdafactorConfig, "Adafactor", false, |_| OptimizerState::RowsAndColumns;
+    LambConfig, "LAMB", false, |_| PerElement(2);
+}
+
+/// Two moments, and the largest second one so far.
+fn adam(said: &Value) -> OptimizerState {
+    PerElement(2 + u64::from(said["amsgrad"] == true))
+}
+
+/// The mean square; centered, the mean and the difference, too; and the momentum.
+fn rms_prop(said: &Value) -> OptimizerState {
+    let has_momentum = said["momentum"].as_f64().is_some_and(|momentum| momentum > 0.0);
+    PerElement(if said["centered"] == true { 3 } else { 1 } + u64::from(has_momentum))
 }
 
 /// Builds the optimizer; refuses what would depend on the layout.

@@ -13,6 +13,7 @@
 //! - `tiers`: where each kind of state lies.
 //! - `park`: parameters that lie elsewhere between their uses.
 //! - `draw`: the initialisation phase.
+//! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
 
 mod fuse;
@@ -29,6 +30,7 @@ pub(crate) mod stages;
 mod order;
 pub(crate) mod kept;
 pub(crate) mod survey;
+mod memory;
 
 pub use bucket::{Bucket, Packing, pack};
 pub use draw::with_values;

@@ -1,0 +1,151 @@
+//! Lines of bytes, and their sums.
+
+use std::fmt;
+
+use super::kind::{Kind, Source, Tier};
+
+/// When bytes are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From step to step.
+    Always,
+    /// In the whole of a step.
+    Step,
+    /// In forwards and backwards.
+    Passes,
+    /// Until the first backward is over.
+    Forward,
+    /// When a backward is over.
+    Backward,
+    /// When a backward is over, and in the update.
+    FromBackward,
+    /// In the update.
+    Update,
+}
+
+/// A part of a step in which it may need the most.
+///
+/// ```text
+/// activations   ▁▃▅▇▅▃▁ ▁▃▅▇▅▃▁
+/// gradients     ▁▁▁▁▁▃▅ ▇▇▇▇▇▇▇ ▇▅▃▁
+///               forward backward update
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Until the first backward is over.
+    Forward,
+    /// From then on, until the last one is over.
+    Backward,
+    /// The update of the parameters.
+    Update,
+}
+
+impl When {
+    /// Whether it is needed in this part of a step.
+    pub fn is_in(self, moment: Moment) -> bool {
+        match self {
+            Self::Always | Self::Step => true,
+            Self::Passes => moment != Moment::Update,
+            Self::Forward => moment == Moment::Forward,
+            Self::Backward => moment == Moment::Backward,
+            Self::FromBackward => moment != Moment::Forward,
+            Self::Update => moment == Moment::Update,
+        }
+    }
+}
+
+impl Moment {
+    /// All of them, in their order.
+    pub const ALL: [Self; 3] = [Self::Forward, Self::Backward, Self::Update];
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Always => "always",
+            Self::Step => "step",
+            Self::Passes => "passes",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::FromBackward => "backward on",
+            Self::Update => "update",
+        })
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Forward => "until the first backward is over",
+            Self::Backward => "when a backward is over",
+            Self::Update => "in the update",
+        })
+    }
+}
+
+/// Some bytes of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLine {
+    /// What they are for.
+    pub kind: Kind,
+    /// Where they lie.
+    pub tier: Tier,
+    /// How many; none where that is not known.
+    pub bytes: Option<u64>,
+    /// When.
+    pub when: When,
+    /// How they are known.
+    pub source: Source,
+    /// Why they are needed, in a few words.
+    pub why: String,
+}
+
+/// What one rank needs. Printed, it is a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// By kind, then by place.
+    pub lines: Vec<MemoryLine>,
+}
+
+impl MemoryEstimate {
+    /// The bytes of a kind at a place, in the part of a step in which most are needed there; what is not known is left out.
+    pub fn of(&self, kind: Kind, tier: Tier) -> u64 {
+        let moment = self.moment(tier);
+        self.sum(|line| line.kind == kind && line.tier == tier && line.when.is_in(moment))
+    }
+
+    /// The most bytes at a place in a step; what is not known is left out.
+    pub fn peak(&self, tier: Tier) -> u64 {
+        self.at(tier, self.moment(tier))
+    }
+
+    /// In which part of a step most is needed at a place.
+    pub fn moment(&self, tier: Tier) -> Moment {
+        // The first of several.
+        Moment::ALL.into_iter().rev().max_by_key(|moment| self.at(tier, *moment)).unwrap_or(Moment::Forward)
+    }
+
+    /// The bytes at a place in a part of a step.
+    pub fn at(&self, tier: Tier, moment: Moment) -> u64 {
+        self.sum(|line| line.tier == tier && line.when.is_in(moment))
+    }
+
+    /// The bytes at a place between two steps.
+    pub fn between_steps(&self, tier: Tier) -> u64 {
+        self.sum(|line| line.tier == tier && line.when == When::Always)
+    }
+
+    /// The bytes of parameters, gradients and optimizer state, wherever they lie: what ZeRO's paper calls model states.
+    pub fn model_states(&self) -> u64 {
+        self.sum(|line| matches!(line.kind, Kind::Parameters | Kind::Gradients | Kind::OptimizerState))
+    }
+
+    /// What is not known.
+    pub fn unknown(&self) -> impl Iterator<Item = &MemoryLine> {
+        self.lines.iter().filter(|line| line.bytes.is_none())
+    }
+
+    fn sum(&self, counts: impl Fn(&MemoryLine) -> bool) -> u64 {
+        self.lines.iter().filter(|line| counts(line)).filter_map(|line| line.bytes).sum()
+    }
+}

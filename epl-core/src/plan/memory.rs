@@ -1,0 +1,59 @@
+//! What a memory estimate reads from a plan.
+
+use super::{Bucket, ParamRecord, Plan};
+use crate::config::ZeroLevel;
+use crate::context::Context;
+use crate::memory::{ElementBytes, OptimizerState, ParamMemory};
+
+impl Plan {
+    /// What this rank holds of each parameter, for an optimizer that keeps so much state.
+    pub(crate) fn held(&self, state: OptimizerState, context: &Context) -> Vec<ParamMemory> {
+        let held = self.records.iter().filter(|record| record.held);
+        held.map(|record| self.memory_of(record, state, context)).collect()
+    }
+
+    fn memory_of(&self, record: &ParamRecord, state: OptimizerState, context: &Context) -> ParamMemory {
+        let (elements, whole) = (record.numel(), state.numel(&record.shape()));
+        let share = match (&record.shard, self.zero) {
+            (_, ZeroLevel::Off) => None,
+            (None, _) => Some((elements as u64, whole)),
+            (Some(shard), _) => {
+                let kept = shard.range.len();
+                // Of a part of a tensor only an element-wise optimizer keeps state.
+                let state = if kept == elements { whole } else { state.numel(&[kept]) };
+                Some((kept as u64, state))
+            }
+        };
+        let is_tied_over_widths = self.mesh.is_bridged() && record.is_tied_over_stages();
+        ParamMemory {
+            elements: elements as u64,
+            state: whole,
+            bytes: ElementBytes::of(record.dtype.size() as u64),
+            replicas: if is_tied_over_widths { 1 } else { context.axis(record.reduced_over()).size() as u64 },
+            trainable: record.trainable,
+            parks: (record.trainable || record.global_shape.len() > 1) && !is_tied_over_widths,
+            share,
+        }
+    }
+
+    /// Bytes of the largest bucket, if so much were sharded.
+    pub(crate) fn largest_bucket(&self, level: ZeroLevel, context: &Context) -> u64 {
+        let mut plan = self.clone();
+        plan.zero = level;
+        plan.pack(context, true);
+        plan.buckets.iter().chain(&plan.tied).map(Bucket::bytes).max().unwrap_or(0) as u64
+    }
+
+    /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.
+    pub(crate) fn two_segments(&self) -> u64 {
+        let bytes = |segment: usize| {
+            let used = self.records.iter().filter(|record| record.held && record.segments.contains(&segment));
+            used.map(|record| (record.numel() * record.dtype.size()) as u64).sum::<u64>()
+        };
+        let own = self.stages.parts().iter().enumerate();
+        let own =
+            own.filter(|(part, _)| part % self.stages.count() == self.stage()).map(|(_, segments)| segments.clone());
+        let pairs = own.flat_map(|part| part.clone().map(move |segment| segment..(segment + 2).min(part.end)));
+        pairs.map(|pair| pair.map(bytes).sum()).max().unwrap_or(0)
+    }
+}

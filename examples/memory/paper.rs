@@ -1,0 +1,121 @@
+//! Two models on paper.
+
+use burn::optim::AdamWConfig;
+use epl::config::{OffloadLevel, ZeroLevel};
+use epl::memory::{Amount, ElementBytes, MemoryInputs, ParamMemory, Source, Stored, Table, Tier, Tiers};
+use epl::models::t5::{T5Config, T5MoeConfig};
+use epl::modules::moe::Gate;
+use epl::prelude::*;
+
+/// 7.5 billion parameters on 64 devices, as ZeRO's paper counts them, and as this engine keeps them.
+pub fn zero() {
+    const PSI: u64 = 7_500_000_000;
+    const RANKS: u64 = 64;
+    let levels = [("nothing", ZeroLevel::Off), ("v0", ZeroLevel::V0), ("v1, v2", ZeroLevel::V2), ("v3", ZeroLevel::V3)];
+    let accounts = [
+        (
+            "as the paper counts: parameters and gradients in 16 bits, a 32-bit copy and two moments",
+            ElementBytes::ZERO_PAPER,
+        ),
+        ("as the engine keeps them: parameters, gradients and two moments in 32 bits", ElementBytes::F32),
+    ];
+    println!("7.5 billion parameters on 64 devices, Adam: parameters, gradients and optimizer state of one rank\n");
+    for (account, bytes) in accounts {
+        println!("{account}");
+        for (sharded, zero) in levels {
+            let parameters = vec![ParamMemory::new(PSI).with_replicas(RANKS).with_bytes(bytes)];
+            let states = MemoryInputs { zero, ..MemoryInputs::new(parameters) }.estimate().model_states();
+            println!("  {sharded:8} {states:>13} bytes {:>7.1} GB", states as f64 / 1e9);
+        }
+    }
+    println!(
+        "\nUnder mixed precision, too, the engine keeps parameters and gradients in 32 bits; the segments that are used have \
+         16-bit copies beside them."
+    );
+}
+
+const RANKS: usize = 512;
+const ROWS: usize = 1;
+const TOKENS: usize = 512;
+/// Activations are measured on a model of this share of the width.
+const NARROWER: usize = 16;
+/// Bytes of a device.
+const BUDGET: u64 = 32_000_000_000;
+
+/// An encoder and a decoder of 18 blocks each, all with 512 experts, one a device. `narrower`: all widths divided by it.
+fn ten_trillion(narrower: usize) -> T5Config {
+    T5Config::new(32_000)
+        .with_d_model(8192 / narrower)
+        .with_d_ff(33_024 / narrower)
+        .with_heads(64 / narrower)
+        .with_d_kv(128)
+        .with_encoder_layers(18)
+        .with_decoder_layers(18)
+        .with_moe(Some(T5MoeConfig::new(RANKS).with_gate(Gate::Switch)))
+}
+
+/// Ten trillion parameters on 512 devices of 32 GB.
+pub fn moe() -> Result<()> {
+    let config = Config::new()
+        .with("dist.data_parallel_size", RANKS)?
+        .with("dist.expert_parallel_size", RANKS)?
+        .with("zero.level", "v3")?;
+    let measured = activations(&config)?;
+    let ((), _) = epl::launch_dry(&config, 0, |epl| {
+        let planned = epl.plan(|at| ten_trillion(1).init(at))?;
+        let plan = planned.plan();
+        println!(
+            "a mixture of experts of {} parameters on {RANKS} devices, of which one holds {} in its slices",
+            plan.num_params(),
+            plan.num_params_held()
+        );
+        println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
+        println!("zero.level = v3, AdamW, a micro-batch of {ROWS} row of {TOKENS} tokens a device");
+        for (what, level) in [
+            ("all on the device", OffloadLevel::Off),
+            ("offload.level = v0: in host memory", OffloadLevel::V0),
+            ("offload.level = v1: in files", OffloadLevel::V1),
+        ] {
+            let memory = planned.memory(&AdamWConfig::new())?.with_tiers(Tiers::of(level));
+            let memory = memory.with_resident((level == OffloadLevel::V1).then_some(16_000_000_000));
+            let estimate = MemoryInputs { activations: measured.clone(), ..memory.inputs()? }.estimate();
+            println!("\n{what}\n{}", Table { estimate: &estimate, ranks: RANKS as u64 });
+            for (tier, room) in [(Tier::Device, Some(BUDGET)), (Tier::Host, None), (Tier::Disk, None)] {
+                let needed = estimate.peak(tier);
+                match room {
+                    Some(room) if needed > room => {
+                        println!("a device of {} has {} too few", Amount(room), Amount(needed - room));
+                    }
+                    Some(room) => println!("a device of {} has {} left", Amount(room), Amount(room - needed)),
+                    None if needed > 0 => {
+                        println!("{tier}: {} a device, eight devices {}", Amount(needed), Amount(8 * needed))
+                    }
+                    None => {}
+                }
+            }
+        }
+        println!(
+            "\nEach device has experts of its own, so that ZeRO divides the rest only: no replica shares an expert's state."
+        );
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// What is stored for backward: measured with a narrower model, as what a token leaves grows with the widths.
+fn activations(config: &Config) -> Result<Stored> {
+    let narrow = ten_trillion(NARROWER);
+    let (stored, _) = epl::launch_dry(config, 0, |epl| {
+        let planned = epl.plan(|at| narrow.init(at))?;
+        let known = planned.activations([1, 2], |rows, device| super::batch(&narrow, rows, TOKENS, device))?;
+        let memory = planned.memory(&AdamWConfig::new())?.with_activations(known.as_ref(), ROWS);
+        Ok(memory.inputs()?.activations)
+    })?;
+    let wide = |bytes: Option<u64>| bytes.map(|bytes| bytes * NARROWER as u64);
+    Ok(Stored {
+        first: wide(stored.first),
+        later: wide(stored.later),
+        source: Source::Extrapolated,
+        why: format!("{}; of a model of a {NARROWER}th of the width, times {NARROWER}", stored.why),
+    })
+}
