@@ -10,14 +10,15 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{AmpLevel, CheckpointType, Config, StateTier, ZeroLevel};
+use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
+use crate::memory::{Tier, Tiers};
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
-use crate::plan::tiers::Stores;
-use crate::plan::{self, Order, Plan, Tiers};
+use crate::plan::stores::Stores;
+use crate::plan::{self, Order, Plan};
 use crate::planned::Planned;
 use crate::precision::HalfPrecision;
 use crate::profile::write_trace;
@@ -162,7 +163,16 @@ impl Epl {
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
     pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
-        let Planned { model, mut plan, place, .. } = self.plan(model)?;
+        self.draw(self.plan(model)?)
+    }
+
+    /// Draws a model that is planned. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When ranks do not agree on the model, or there is no room away from the device.
+    pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
+        let Planned { model, mut plan, place, .. } = planned;
         let stores = Stores::from_config(&self.config)?;
         let (model, parked) = plan::draw::draw(model, &plan, place.context(), &stores, place.device())?;
         plan.complete(&model, place.context())?;
@@ -184,12 +194,12 @@ impl Epl {
         let (zero, amp) = (self.config.zero.level, &self.config.amp);
         let half = (amp.level == AmpLevel::O1).then(|| HalfPrecision::new(amp.dtype));
         let tiers = Tiers::from_config(&self.config);
-        let parks = zero == ZeroLevel::V3 || tiers.parameters != StateTier::Device;
+        let parks = zero == ZeroLevel::V3 || tiers.parameters != Tier::Device;
         let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || parks;
         survey.check(context, self.config.train.allow_unseeded_layers, recomputes, half.is_some())?;
         survey.records.iter_mut().for_each(|record| record.half &= half.is_some());
         // Rows are not scattered.
-        let is_each = zero.shards_gradients() || tiers.gradients != StateTier::Device;
+        let is_each = zero.shards_gradients() || tiers.gradients != Tier::Device;
         if self.config.communication.sparse_as_dense || is_each {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }

@@ -7,8 +7,8 @@ use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::{
-    Activations, Fit, Flow, MemoryEstimate, MemoryInputs, OptimizerState, SegmentActivations, Setting, Stored, Tiers,
-    check,
+    Activations, Fit, Flow, MemoryEstimate, MemoryInputs, OptimizerState, SegmentActivations, Setting, Stored, Tier,
+    Tiers, check,
 };
 use crate::optim::OptimizerConfig;
 use crate::pipeline::{self, Action};
@@ -128,9 +128,9 @@ impl<M: Segmented> Planned<M> {
             state: optimizer.state()?,
             element_wise: O::ELEMENT_WISE,
             activations: None,
-            tiers: Tiers::of(self.config.offload.level),
-            resident: None,
-            casts: 0,
+            tiers: self.plan.tiers,
+            resident: self.plan.tiers.any(Tier::Disk).then_some(self.config.offload.resident_bytes),
+            casts: self.plan.casts(),
         })
     }
 }

@@ -74,6 +74,9 @@ options! {
         gradients: Option<StateTier> = None, TIER, Implemented;
         /// Where the optimizer's state lies; the update runs there. none: as offload.level says.
         optimizer_state: Option<StateTier> = None, TIER, Implemented;
+        /// The bytes of the device that a rank may use. What the plan needs is compared with it before the first
+        /// step, without activations, which are not known then. none: it is not compared.
+        device_bytes: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The folder for files; they have no names, and are gone when the run ends. Empty: the system's for
         /// temporary files.
         folder: String = String::new(), Kind::Text, Implemented;

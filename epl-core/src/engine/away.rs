@@ -15,10 +15,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::gradients::GradientStore;
 use super::meter::Meter;
-use crate::config::StateTier;
 use crate::error::{Error, Result};
+use crate::memory::Tier;
 use crate::offload::{Entry, FlatArray, HostOptimizer, HostState, OnePass};
-use crate::plan::tiers::Stores;
+use crate::plan::stores::Stores;
 use crate::plan::{Bucket, Plan};
 
 /// Reduced gradients, by the number of the unit.
@@ -108,10 +108,10 @@ impl OnePassUpdate {
     ///
     /// When it cannot, and its state is to lie in files.
     pub fn new(plan: &Plan, stores: &Stores, name: &str, settings: &serde_json::Value) -> Result<Option<Self>> {
-        let Some(storage) = stores.at(plan.tiers.optimizer_state) else { return Ok(None) };
+        let Some(storage) = stores.at(plan.tiers.state) else { return Ok(None) };
         let optimizer = match HostOptimizer::from_settings(name, settings)? {
             OnePass::Yes(optimizer) => optimizer,
-            OnePass::No(_) if plan.tiers.optimizer_state == StateTier::Host => return Ok(None),
+            OnePass::No(_) if plan.tiers.state == Tier::Host => return Ok(None),
             OnePass::No(reason) => {
                 return Err(Error::invalid(format!(
                     "the optimizer's state is to lie in files, and {reason}; set offload.optimizer_state = host"

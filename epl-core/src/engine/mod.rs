@@ -73,7 +73,7 @@ use crate::optim::{self, LossScaler, OptimizerConfig};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
-use crate::plan::tiers::Stores;
+use crate::plan::stores::Stores;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
@@ -124,9 +124,14 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// As [`Epl::build`] and [`new`](Self::new).
+    /// As [`Epl::build`] and [`new`](Self::new), and when the plan needs more of the device than `offload.device_bytes`: by
+    /// how much, and the first setting with which it would fit.
     pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
-        let built = epl.build(model)?;
+        let planned = epl.plan(model)?;
+        if let Some(budget) = epl.config().offload.device_bytes {
+            planned.memory(optimizer)?.check(budget)?;
+        }
+        let built = epl.draw(planned)?;
         let settings = EngineSettings::from_config(epl.config());
         // From whichever two of the batch sizes are given.
         let settings = EngineSettings { num_micro_batch: built.plan.micro_batches, ..settings };

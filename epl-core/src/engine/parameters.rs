@@ -66,7 +66,7 @@ struct Coming(Gathered, Lease);
 
 enum Gathered {
     /// This rank keeps the whole.
-    Here(Tensor<1>),
+    Here(Box<Tensor<1>>),
     Pending(Box<Pending<Tensor<1>>>),
 }
 
@@ -148,7 +148,7 @@ impl<'a, M: Segmented> Parameters<'a, M> {
             }
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
             let flat = match gathered {
-                Gathered::Here(flat) => flat,
+                Gathered::Here(flat) => *flat,
                 Gathered::Pending(pending) => pending.wait()?,
             };
             leases.push(lease);
@@ -176,7 +176,7 @@ impl<'a, M: Segmented> Parameters<'a, M> {
             let coming = match () {
                 _ if !plan.shards_parameters() || lanes.gathers(unit.axis).size() == 1 => {
                     let bytes = (plan.kept_len(unit) * unit.dtype.size()) as u64 - chunk.device_bytes();
-                    Coming(Gathered::Here(chunk.read(device)?), meters.parameters.lease(bytes))
+                    Coming(Gathered::Here(Box::new(chunk.read(device)?)), meters.parameters.lease(bytes))
                 }
                 _ => {
                     let lease = meters.parameters.lease((unit.shards.iter().sum::<usize>() * unit.dtype.size()) as u64);

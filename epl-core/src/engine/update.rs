@@ -19,8 +19,8 @@ use burn::tensor::{Device, Tensor};
 use super::Engine;
 use super::gradients::GradientStore;
 use crate::cluster::Axis;
-use crate::config::StateTier;
 use crate::error::Result;
+use crate::memory::Tier;
 use crate::offload::Update;
 use crate::plan::Bucket;
 use crate::plan::park::{chunk, fill, members, parked_parts};
@@ -87,9 +87,9 @@ impl<M: Segmented> Engine<M> {
 
     /// Where Burn's optimizer updates.
     fn update_device(&self) -> Device {
-        match self.plan.tiers.optimizer_state {
-            StateTier::Device => self.device.clone().without_autodiff(),
-            StateTier::Host | StateTier::File => Device::flex(),
+        match self.plan.tiers.state {
+            Tier::Device => self.device.clone().without_autodiff(),
+            Tier::Host | Tier::Disk => Device::flex(),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::activations::Stored;
 use super::budget::Setting;
 use super::kind::Tier;
-use crate::config::{OffloadLevel, ZeroLevel};
+use crate::config::{Config, OffloadLevel, StateTier, ZeroLevel};
 
 /// Bytes of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,27 @@ impl Tiers {
     /// All in one place.
     pub const fn all(tier: Tier) -> Self {
         Self { parameters: tier, gradients: tier, state: tier }
+    }
+
+    /// What the options `offload.*` say.
+    pub fn from_config(config: &Config) -> Self {
+        let (offload, all) = (&config.offload, Self::of(config.offload.level));
+        let tier = |said: Option<StateTier>, all| match said {
+            None => all,
+            Some(StateTier::Device) => Tier::Device,
+            Some(StateTier::Host) => Tier::Host,
+            Some(StateTier::File) => Tier::Disk,
+        };
+        Self {
+            parameters: tier(offload.parameters, all.parameters),
+            gradients: tier(offload.gradients, all.gradients),
+            state: tier(offload.optimizer_state, all.state),
+        }
+    }
+
+    /// Whether any of it lies there.
+    pub fn any(self, tier: Tier) -> bool {
+        [self.parameters, self.gradients, self.state].contains(&tier)
     }
 
     /// Where `offload.level` puts it: on the device, in host memory (v0), in files (v1).

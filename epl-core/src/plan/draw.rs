@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::park::{Parked, Parking};
-use super::tiers::Stores;
+use super::stores::Stores;
 use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use epl_comm::ThreadMemory;
 
+use super::ParamRecord;
 use super::stages::{costs, kinds};
-use super::{ParamRecord, Tiers};
-use crate::config::{CheckpointType, Config, StateTier, ZeroLevel};
+use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::error::{Error, Result};
+use crate::memory::{Tier, Tiers};
 use crate::pipeline::Stages;
 use crate::recompute::{SegmentMemory, epl_auto};
 
@@ -35,10 +36,8 @@ pub(crate) fn runs(
     }
     let parks = match (config.zero.level, Tiers::from_config(config).parameters) {
         (ZeroLevel::V3, _) => Some("zero.level = v3 gathers the parameters of one segment at a time"),
-        (_, StateTier::Device) => None,
-        (_, StateTier::Host | StateTier::File) => {
-            Some("offloaded parameters are on the device for one segment at a time")
-        }
+        (_, Tier::Device) => None,
+        (_, Tier::Host | Tier::Disk) => Some("offloaded parameters are on the device for one segment at a time"),
     };
     if let Some(why) = parks {
         return each(why, stages, segments, config);

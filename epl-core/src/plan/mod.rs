@@ -10,7 +10,7 @@
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
-//! - `tiers`: where each kind of state lies.
+//! - `stores`: the means to put state away from the device.
 //! - `park`: parameters that lie elsewhere between their uses.
 //! - `draw`: the initialisation phase.
 //! - `memory`: what an estimate of bytes reads from it.
@@ -21,7 +21,7 @@ pub mod bucket;
 mod display;
 pub mod record;
 mod shards;
-pub(crate) mod tiers;
+pub(crate) mod stores;
 pub(crate) mod park;
 pub(crate) mod draw;
 mod owners;
@@ -37,17 +37,17 @@ pub use draw::with_values;
 pub use fuse::fuse;
 pub use order::Order;
 pub use record::{Cut, Origin, ParamRecord, Shard};
-pub use tiers::Tiers;
 
 use std::ops::Range;
 
 use burn::module::Module;
 
 use crate::cluster::{Axis, Coordinate, Mesh};
-use crate::config::{StateTier, ZeroLevel};
+use crate::config::ZeroLevel;
 use crate::context::Context;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::memory::{Tier, Tiers};
 use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
 use crate::precision::HalfPrecision;
 
@@ -158,7 +158,7 @@ impl Plan {
 
     /// Whether parameters lie elsewhere between their uses.
     pub(crate) fn parks(&self) -> bool {
-        self.shards_parameters() || self.tiers.parameters != StateTier::Device
+        self.shards_parameters() || self.tiers.parameters != Tier::Device
     }
 
     /// Whether a rank keeps only its shard of them.
@@ -168,13 +168,26 @@ impl Plan {
 
     /// Whether gradients are reduced in every micro-batch.
     pub(crate) fn reduces_each(&self) -> bool {
-        matches!(self.zero, ZeroLevel::V2 | ZeroLevel::V3) || self.tiers.gradients != StateTier::Device
+        matches!(self.zero, ZeroLevel::V2 | ZeroLevel::V3) || self.tiers.gradients != Tier::Device
+    }
+
+    /// The bytes of 16-bit copies of parameters that there are at once: of all segments that are stored for backward, and of
+    /// the largest that is not.
+    pub(crate) fn casts(&self) -> u64 {
+        let Some(half) = self.half else { return 0 };
+        let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
+        let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
+        let of = |segment: usize| {
+            let uses = self.records.iter().filter(|record| record.half && record.segments.contains(&segment));
+            uses.map(|record| (record.numel() * half.dtype().size()) as u64).sum::<u64>()
+        };
+        let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
+        stored.into_iter().map(of).sum::<u64>() + again.into_iter().map(of).max().unwrap_or(0)
     }
 
     /// Whether anything lies away from the device.
     pub(crate) fn offloads(&self) -> bool {
-        let Tiers { parameters, gradients, optimizer_state } = self.tiers;
-        [parameters, gradients, optimizer_state].iter().any(|tier| *tier != StateTier::Device)
+        self.tiers.any(Tier::Host) || self.tiers.any(Tier::Disk)
     }
 
     /// The elements of a parameter, flattened, whose state this rank keeps and which it updates.

@@ -17,7 +17,7 @@ use std::ops::Range;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Shape, Tensor};
 
-use super::tiers::Stores;
+use super::stores::Stores;
 use super::{Bucket, ParamRecord, Plan};
 use crate::context::Context;
 use crate::error::{Error, Result};
