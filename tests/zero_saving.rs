@@ -3,6 +3,7 @@
 mod parity;
 
 use burn::optim::AdamWConfig;
+use burn::tensor::TensorData;
 use epl::config::HalfDtype::F16;
 use epl::config::StateTier::{Device, File, Host};
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
@@ -75,5 +76,33 @@ fn an_evaluation_sees_the_whole_model() {
         let (loss, held) = evaluated(layout);
         assert!((loss - expected).abs() <= 1e-5 * expected, "{layout:?}: {loss} instead of {expected}");
         assert!(held == params || layout.tensor > 1, "{layout:?}: {held} parameters instead of {params}");
+    }
+}
+
+/// A step in two halves is a step; what is accumulated and dropped leaves nothing behind.
+#[test]
+fn a_step_may_be_made_in_two_halves() {
+    for layout in layouts() {
+        let ran = epl::launch(&layout.config(), |epl| {
+            let batches = |step| micro_batches(&epl, &moe(), step, layout.accumulation);
+            let (mut whole, mut halves) = (engine(&epl)?, engine(&epl)?);
+            let report = whole.step(batches(0), RATE)?;
+            let dropped = halves.accumulate(batches(1))?;
+            let accumulated = halves.accumulate(batches(0))?;
+            assert_eq!((accumulated.report().loss, accumulated.report().grad_norm), (report.loss, report.grad_norm));
+            if layout.tiers[1] != Device {
+                let error = halves.apply(dropped, RATE).expect_err("there is room for one").to_string();
+                assert!(error.contains("room for one step's"), "{error}");
+            }
+            assert_eq!(halves.apply(accumulated, RATE)?, report);
+            assert_eq!(whole.parameters()?, halves.parameters()?);
+            let (_, gradients) = halves.gradients(batches(1))?;
+            let same = |(name, data): (&String, &TensorData)| {
+                gradients.get(name).is_some_and(|found| found.shape() == data.shape())
+            };
+            assert!(whole.parameters()?.iter().all(same), "one gradient a parameter, whole");
+            Ok(())
+        });
+        ran.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct AwayGradients {
     arrays: Vec<FlatArray>,
     /// Whether an array holds gradients of this step.
     filled: Vec<bool>,
+    /// How many steps have begun.
+    number: u64,
 }
 
 impl AwayGradients {
@@ -36,12 +38,18 @@ impl AwayGradients {
         let array = |unit: &Bucket| storage.zeros(plan.own_len(unit), unit.dtype);
         let arrays: Vec<FlatArray> = trained(plan).map(array).collect::<Result<_>>()?;
         let filled = vec![false; arrays.len()];
-        Ok(Some(Self { arrays, filled }))
+        Ok(Some(Self { arrays, filled, number: 0 }))
     }
 
     /// Forgets the gradients of the step before.
     pub fn begin(&mut self) {
         self.filled.fill(false);
+        self.number += 1;
+    }
+
+    /// Which step's gradients these are.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Adds this rank's part of a bucket.

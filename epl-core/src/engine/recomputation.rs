@@ -31,7 +31,7 @@ impl<M: Segmented> Engine<M> {
         }
         let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            caught(|| Ok(StepRun::new(self, again, micro_batches)?.all()?.store))
+            self.whole_store(caught(|| StepRun::new(self, again, micro_batches)?.all())?)
         };
         let (stored, recomputed) = (gradients(&[])?, gradients(&self.plan.recompute)?);
         Ok(self.differences(&recomputed, &stored))

@@ -9,6 +9,7 @@
 //!
 //! One stage is a pipeline too: nothing is received and nothing sent.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
@@ -109,10 +110,12 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let store = self.reducer.finish(self.store)?;
         self.links.finish()?;
         let scale = self.engine.loss_scale();
-        let away = self.engine.away.as_ref().map_or(Ok(0.0), |away| away.borrow().squared(plan))?;
+        let away = self.engine.away.as_ref().map(RefCell::borrow);
+        let number = away.as_ref().map_or(0, |away| away.number());
+        let away = away.map_or(Ok(0.0), |away| away.squared(plan))?;
         let squared = (norm::squared(plan, &store) + away) / (scale * scale);
         let report = self.sums.reduce(squared, &self.weights, context)?;
-        Ok(Accumulated { store, report, bubble: work.bubble(context)? })
+        Ok(Accumulated { store, report, bubble: work.bubble(context)?, number })
     }
 
     fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {

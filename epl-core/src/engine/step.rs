@@ -21,6 +21,8 @@ pub struct Accumulated {
     pub(super) report: StepReport,
     /// See [`Engine::bubble`].
     pub(super) bubble: Option<f64>,
+    /// Which one it is of those whose gradients lie away from the device, where there is room for one.
+    pub(super) number: u64,
 }
 
 impl Accumulated {
@@ -73,7 +75,13 @@ impl<M: Segmented> Engine<M> {
     /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
     /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
-        let Accumulated { store, mut report, bubble } = accumulated;
+        let Accumulated { store, mut report, bubble, number } = accumulated;
+        if self.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
+            return Err(Error::invalid(
+                "other gradients were accumulated after these, and took their place: there is room for one step's away from \
+                 the device; apply each before the next is accumulated",
+            ));
+        }
         if let Some(scaler) = &mut self.scaler {
             report.loss_scale = Some(scaler.scale());
             report.skipped = !report.grad_norm.is_finite();
@@ -136,12 +144,19 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let Accumulated { mut store, report, .. } = self.accumulated(&micro_batches)?;
-        if let Some(away) = &self.away {
-            store = away.borrow().to_store(&self.plan, &self.device.clone().without_autodiff())?;
-        }
+        let accumulated = self.accumulated(&micro_batches)?;
+        let report = accumulated.report.clone();
+        let mut store = self.whole_store(accumulated)?;
         store.scale_by(1.0 / self.loss_scale());
         Ok((report, self.gather(&Source::Gradients(&store))?))
+    }
+
+    /// The gradients, also those that lie away from the device.
+    pub(super) fn whole_store(&self, accumulated: Accumulated) -> Result<GradientStore> {
+        match &self.away {
+            Some(away) => away.borrow().to_store(&self.plan, &self.device.clone().without_autodiff()),
+            None => Ok(accumulated.store),
+        }
     }
 
     fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {

@@ -29,13 +29,14 @@ impl Survey {
         if let (Some(path), true) = (self.unseeded_layers.first(), recomputes) {
             return Err(Error::invalid(format!(
                 "`{path}` draws from a generator that goes on, so that its masks would be others when it is recomputed; \
-                 use the Dropout of epl-modules, or leave gradient_checkpoint.type out"
+                 use the Dropout of epl-modules, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, \
+                 offloaded parameters"
             )));
         }
         if let (Some(path), true) = (self.batch_norms.first(), recomputes) {
             return Err(Error::invalid(format!(
                 "`{path}` is a BatchNorm, whose running statistics would move twice when it is recomputed; use \
-                 SyncBatchNorm, or leave gradient_checkpoint.type out"
+                 SyncBatchNorm, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters"
             )));
         }
         if let (Some(path), false) = (self.unseeded_layers.first().filter(|_| ranks > 1), allow_unseeded) {
