@@ -42,6 +42,7 @@ pub struct Built<M> {
     pub(crate) model: M,
     pub(crate) parked: Parked,
     pub(crate) stores: Stores,
+    pub(crate) config: Config,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
@@ -63,8 +64,8 @@ impl<M> Built<M> {
         self.place.context()
     }
 
-    /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it; under ZeRO v3 all that lies
-    /// in shards.
+    /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it; under ZeRO v3, or with
+    /// offloaded parameters, all that lies elsewhere.
     pub fn into_inner(self) -> M {
         self.model
     }
@@ -81,7 +82,7 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        let Self { model, parked, stores, mut plan, place } = self;
+        let Self { model, parked, stores, config, mut plan, place } = self;
         let device = place.device().clone().without_autodiff();
         let model = unpark(model, &plan, &parked, place.context(), &device)?;
         drop(parked);
@@ -89,7 +90,7 @@ impl<M> Built<M> {
         let model = plan::draw::adopt(f(model, &plan)?, &plan.records)?;
         plan.complete(&model, place.context())?;
         let (model, parked) = park(model, &plan, &stores, &device)?;
-        Ok(Self { model, parked, stores, plan, place })
+        Ok(Self { model, parked, stores, config, plan, place })
     }
 }
 
@@ -99,11 +100,11 @@ impl<M: Segmented> Built<M> {
         if element_wise {
             return Ok(self);
         }
-        let Self { model, parked, stores, mut plan, place } = self;
+        let Self { model, parked, stores, config, mut plan, place } = self;
         let before = plan.clone();
         plan.pack(place.context(), element_wise);
         let parked = recut(parked, &before, &plan, place.context(), &stores)?;
-        Ok(Self { model, parked, stores, plan, place })
+        Ok(Self { model, parked, stores, config, plan, place })
     }
 }
 
@@ -174,9 +175,22 @@ impl Epl {
     pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
         let Planned { model, mut plan, place, .. } = planned;
         let stores = Stores::from_config(&self.config)?;
+        let trainable: Vec<bool> = plan.records.iter().map(|record| record.trainable).collect();
         let (model, parked) = plan::draw::draw(model, &plan, place.context(), &stores, place.device())?;
         plan.complete(&model, place.context())?;
-        Ok(Built { model, parked, stores, plan, place })
+        let other =
+            plan.records.iter().zip(trainable).find(|(record, before)| record.held && record.trainable != *before);
+        if let Some((record, before)) = other.filter(|_| plan.parks()) {
+            return Err(Error::Parameter {
+                name: record.name.clone(),
+                reason: format!(
+                    "asks for a gradient: {before} as it was declared, and {} when it was drawn; freeze it where its layer is \
+                     made, before it is drawn",
+                    record.trainable
+                ),
+            });
+        }
+        Ok(Built { model, parked, stores, config: self.config.clone(), plan, place })
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of

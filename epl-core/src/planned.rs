@@ -121,21 +121,31 @@ impl<M: Segmented> Planned<M> {
     ///
     /// When the optimizer's settings cannot be read.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
-        Ok(PlannedMemory {
-            plan: &self.plan,
-            context: self.place.context(),
-            config: &self.config,
-            state: optimizer.state()?,
-            element_wise: O::ELEMENT_WISE,
-            activations: None,
-            tiers: self.plan.tiers,
-            resident: self.plan.tiers.any(Tier::Disk).then_some(self.config.offload.resident_bytes),
-            casts: self.plan.casts(),
-        })
+        PlannedMemory::of(&self.plan, self.place.context(), &self.config, optimizer)
     }
 }
 
 impl<'a> PlannedMemory<'a> {
+    /// What a plan needs with an optimizer.
+    pub(crate) fn of<O: OptimizerConfig>(
+        plan: &'a Plan,
+        context: &'a Context,
+        config: &'a Config,
+        optimizer: &O,
+    ) -> Result<Self> {
+        Ok(Self {
+            plan,
+            context,
+            config,
+            state: optimizer.state()?,
+            element_wise: O::ELEMENT_WISE,
+            activations: None,
+            tiers: plan.tiers,
+            resident: plan.tiers.any(Tier::Disk).then_some(config.offload.resident_bytes),
+            casts: plan.casts(),
+        })
+    }
+
     /// With activations of micro-batches of so many rows.
     #[must_use]
     pub fn with_activations(self, activations: Option<&'a Activations>, rows: usize) -> Self {

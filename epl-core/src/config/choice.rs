@@ -81,9 +81,9 @@ choices! {
     OffloadLevel {
         /// Nothing.
         Off = "",
-        /// Parameters and optimizer state, to host memory.
+        /// Parameters, gradients and optimizer state, to host memory.
         V0 = "v0",
-        /// Parameters and optimizer state, to files.
+        /// Parameters, gradients and optimizer state, to files.
         V1 = "v1",
     }
     /// Where a kind of state lies between its uses (`offload.parameters` and its like).

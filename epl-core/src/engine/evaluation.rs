@@ -11,6 +11,7 @@ use super::report::{EvalReport, StepReport, TermSums};
 use super::{Engine, MicroBatch, caught, weights};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, TermWeights};
+use crate::precision::widen_carry;
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -97,7 +98,7 @@ impl<M: Segmented> Engine<M> {
             Ok(carry.expect("a part has at least one segment"))
         };
         links.through(first, micro_batches, run, |exit, micro_batch| {
-            losses.push(last.take().as_deref().unwrap_or(model).loss(exit, &micro_batch.batch));
+            losses.push(last.take().as_deref().unwrap_or(model).loss(widen_carry(exit), &micro_batch.batch));
         })?;
         Ok(losses)
     }

@@ -74,6 +74,7 @@ use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
 use crate::plan::stores::Stores;
+use crate::planned::PlannedMemory;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
@@ -142,10 +143,14 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When the optimizer would compute something else under this layout, or a rank failed.
+    /// When the optimizer would compute something else under this layout, the plan needs more of the device than
+    /// `offload.device_bytes`, or a rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
-        let Built { model, parked, stores, plan, place } = built.cut_for(O::ELEMENT_WISE)?;
+        if let Some(budget) = built.config.offload.device_bytes {
+            PlannedMemory::of(&built.plan, built.context(), &built.config, optimizer)?.check(budget)?;
+        }
+        let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
@@ -179,14 +184,14 @@ impl<M: Segmented> Engine<M> {
         })
     }
 
-    /// The model. With pipeline stages, what other stages hold is empty in it, and under ZeRO v3 all that lies in shards:
-    /// see [`inference`](Self::inference).
+    /// The model. With pipeline stages, what other stages hold is empty in it, and under ZeRO v3, or with offloaded
+    /// parameters, all that lies elsewhere: see [`inference`](Self::inference).
     pub fn model(&self) -> &M {
         self.model.as_ref().expect("the model is only away during an update")
     }
 
     /// The ordinary Burn module; the engine ends. With pipeline stages, what other stages hold is empty in it, and under
-    /// ZeRO v3 all that lies in shards: [`inference`](Self::inference) has the whole.
+    /// ZeRO v3, or with offloaded parameters, all that lies elsewhere: [`inference`](Self::inference) has the whole.
     pub fn into_inner(self) -> M {
         self.model.expect("the model is only away during an update")
     }

@@ -31,9 +31,15 @@ impl<M: Segmented> Engine<M> {
         }
         let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            self.whole_store(caught(|| StepRun::new(self, again, micro_batches)?.all())?)
+            let accumulated = caught(|| StepRun::new(self, again, micro_batches)?.all())?;
+            let is_finite = accumulated.report().grad_norm.is_finite();
+            Ok::<_, Error>((self.whole_store(accumulated)?, is_finite))
         };
-        let (stored, recomputed) = (gradients(&[])?, gradients(&self.plan.recompute)?);
+        let ((stored, is_finite), (recomputed, is_finite_again)) = (gradients(&[])?, gradients(&self.plan.recompute)?);
+        if self.loss_scaler().is_some() && !is_finite && !is_finite_again {
+            // An overflow, after which the step is skipped and this is asked again.
+            return Ok(Vec::new());
+        }
         Ok(self.differences(&recomputed, &stored))
     }
 

@@ -14,11 +14,12 @@ use crate::cluster::Axis;
 use crate::error::{Error, Result};
 use crate::place::stable_hash;
 use crate::plan::ParamRecord;
-use crate::plan::park::{members, own_parts};
+use crate::plan::park::members;
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
-    /// Checks that every parameter has the same bits on all ranks that hold a copy of it. Collective.
+    /// Checks that every parameter has the same bits on all ranks that hold a copy of it; under ZeRO v3 those that lie in
+    /// shards are not compared. Collective.
     ///
     /// # Errors
     ///
@@ -28,20 +29,17 @@ impl<M: Segmented> Engine<M> {
         for (number, checksum) in self.parked_checksums()? {
             checksums[number] = checksum;
         }
-        // Of what is sharded there are no copies.
-        let is_shard = |record: &ParamRecord, axis| {
-            record.parked && self.plan.shards_parameters() && axis == record.reduced_over()
-        };
+        // Of what is sharded there are no copies, or they are cut in other places.
+        let is_shard = |record: &ParamRecord| record.parked && self.plan.shards_parameters();
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
             let records = self.plan.records.iter().zip(&checksums);
-            let copied = records.filter(|(record, _)| {
-                record.held && record.replicated_over().contains(&axis) && !is_shard(record, axis)
-            });
+            let copied = records
+                .filter(|(record, _)| record.held && record.replicated_over().contains(&axis) && !is_shard(record));
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
         for (stages, group) in self.lanes.tied() {
             let records = self.plan.records.iter().zip(&checksums);
-            let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
+            let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages && !is_shard(record));
             if stages.contains(&self.plan.stage()) {
                 compare(&tied.collect::<Vec<_>>(), group, self.step)?;
             }
@@ -51,15 +49,14 @@ impl<M: Segmented> Engine<M> {
 }
 
 impl<M: Segmented> Engine<M> {
-    /// The checksums of what this rank keeps of parked parameters, by the numbers of their records.
+    /// The checksums of parked parameters that this rank keeps whole, by the numbers of their records.
     fn parked_checksums(&self) -> Result<Vec<(usize, i64)>> {
         let mut all = Vec::new();
         for (unit, chunk) in self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit)) {
-            let kept = chunk.read(&Device::flex())?;
-            let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
-            match self.plan.shards_parameters() {
-                true => all.extend(own_parts(unit, &self.plan, &kept).map(checksum)),
-                false => all.extend(members(unit, &self.plan.records, kept).map(checksum)),
+            if !self.plan.shards_parameters() {
+                let kept = chunk.read(&Device::flex())?;
+                let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
+                all.extend(members(unit, &self.plan.records, kept).map(checksum));
             }
         }
         Ok(all)

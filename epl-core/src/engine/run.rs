@@ -31,7 +31,7 @@ use crate::carry::Carry;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
 use crate::pipeline::{Action, Kind};
-use crate::precision::HalfPrecision;
+use crate::precision::{HalfPrecision, widen, widen_carry};
 use crate::segment::Segmented;
 
 /// A step that is under way.
@@ -115,7 +115,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let away = away.map_or(Ok(0.0), |away| away.squared(plan))?;
         let squared = (norm::squared(plan, &store) + away) / (scale * scale);
         let report = self.sums.reduce(squared, &self.weights, context)?;
-        Ok(Accumulated { store, report, bubble: work.bubble(context)?, number })
+        Ok(Accumulated { store, report, bubble: work.bubble(context)?, number, loss_scale: scale })
     }
 
     fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -146,7 +146,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
     fn end(&self, model: &M, exit: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<End> {
         let own = weights::weights_of(model, micro_batch);
-        let loss = model.loss(exit, &micro_batch.batch);
+        // What is handed out of 16 bits is summed in f32.
+        let loss = model.loss(widen_carry(exit), &micro_batch.batch);
         loss.check(&own, micro_batch.empty)?;
         let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
         let scale = |term: &Term| match micro_batch.empty {
@@ -157,7 +158,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             }
         };
         let loss_scale = self.engine.loss_scale();
-        let root = loss.terms.iter().map(|term| term.value.clone() * (scale(term) * loss_scale)).reduce(|a, b| a + b);
+        let root =
+            loss.terms.iter().map(|term| widen(term.value.clone()) * (scale(term) * loss_scale)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
         Ok(End::Loss { root: Box::new(root), loss, own })
     }
@@ -219,9 +221,22 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
 /// Runs `f`; a layer's panic in it is an error that says what it probably means, where something is known of that.
 fn explained<T, M: Segmented>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
     match (engine.plan.stages.count(), engine.plan.half) {
+        (1, None) if engine.plan.parks() => epl_comm::catch(f).map_err(|error| in_parked(error, segments))?,
         (1, None) => f(),
         (1, Some(half)) => epl_comm::catch(f).map_err(|error| in_half(error, half, segments))?,
         _ => epl_comm::catch(f).map_err(|error| on_a_stage(error, engine.plan.stage(), segments))?,
+    }
+}
+
+/// A layer's panic, with what it probably means where the parameters of one segment are there at a time.
+fn in_parked(error: epl_comm::Error, segments: &Range<usize>) -> Error {
+    match error {
+        epl_comm::Error::Panic { message } => Error::invalid(format!(
+            "one of the segments {}..{} panicked: {message}; if a parameter is empty there, it was not gathered for that \
+             segment: name it among those that the segment uses (`segments_of`, or the fields of a `Chain`)",
+            segments.start, segments.end
+        )),
+        other => other.into(),
     }
 }
 

@@ -61,8 +61,8 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `communication.*`, `profile.*` and
-    /// `gradient_checkpoint.check_gradients` say.
+    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `optimizer.num_apply_group`, `communication.*`,
+    /// `amp.*`, `profile.*` and `gradient_checkpoint.check_gradients` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
         Self {

@@ -23,6 +23,8 @@ pub struct Accumulated {
     pub(super) bubble: Option<f64>,
     /// Which one it is of those whose gradients lie away from the device, where there is room for one.
     pub(super) number: u64,
+    /// What the loss was multiplied by.
+    pub(super) loss_scale: f64,
 }
 
 impl Accumulated {
@@ -75,7 +77,7 @@ impl<M: Segmented> Engine<M> {
     /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
     /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
-        let Accumulated { store, mut report, bubble, number } = accumulated;
+        let Accumulated { store, mut report, bubble, number, loss_scale } = accumulated;
         if self.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
                 "other gradients were accumulated after these, and took their place: there is room for one step's away from \
@@ -83,14 +85,14 @@ impl<M: Segmented> Engine<M> {
             ));
         }
         if let Some(scaler) = &mut self.scaler {
-            report.loss_scale = Some(scaler.scale());
+            report.loss_scale = Some(loss_scale);
             report.skipped = !report.grad_norm.is_finite();
             scaler.after(!report.skipped)?;
             if report.skipped {
                 return Ok(report);
             }
         }
-        let mut factor = 1.0 / report.loss_scale.unwrap_or(1.0);
+        let mut factor = 1.0 / loss_scale;
         if !report.grad_norm.is_finite() {
             let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
                 Some(compression) => {

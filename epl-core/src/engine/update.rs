@@ -150,7 +150,7 @@ impl<M: Segmented> Engine<M> {
         for (number, shard) in values.iter().filter(|(_, shard)| shard.dims()[0] > 0) {
             let id = self.plan.records[*number].id;
             if let Some(gradient) = own.remove(id) {
-                gradients.register(id, gradient);
+                gradients.register(id, gradient.to_device(&shard.device()));
             }
             shards.push(Param::initialized(id, Tensor::from_inner(shard.clone())));
         }

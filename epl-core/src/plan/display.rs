@@ -4,6 +4,7 @@ use core::fmt::{Display, Formatter, Result};
 
 use super::{Origin, ParamRecord, Plan};
 use crate::config::ZeroLevel;
+use crate::memory::Tiers;
 use crate::precision::HalfPrecision;
 
 impl Display for Plan {
@@ -61,6 +62,20 @@ impl Display for Plan {
 }
 
 impl Plan {
+    /// How each rank keeps its state, where that is not all of it on the device: what a checkpoint depends on.
+    pub(crate) fn state_layout(&self) -> String {
+        let mut text = String::new();
+        if self.zero != ZeroLevel::Off {
+            let sparse = self.records.iter().filter(|record| record.sparse).count();
+            text += &format!("; ZeRO {} in at most {} buckets, {sparse} sparse", self.zero, self.max_splits);
+        }
+        if self.offloads() {
+            let Tiers { parameters, gradients, state } = self.tiers;
+            text += &format!("; parameters on {parameters}, gradients on {gradients}, optimizer state on {state}");
+        }
+        text + &self.half.map(|half| format!("; mixed precision in {}", half.dtype().name())).unwrap_or_default()
+    }
+
     /// The type in which each parameter is computed with, line by line.
     pub fn types(&self) -> impl Iterator<Item = String> + '_ {
         let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);

@@ -27,18 +27,18 @@ pub(crate) fn runs(
             said.r#type.to_string()
         )));
     }
-    if said.r#type == CheckpointType::Off && (said.end_taskgraph != -1 || said.check_gradients) {
+    let parks = match (config.zero.level, Tiers::from_config(config).parameters) {
+        (ZeroLevel::V3, _) => Some("zero.level = v3 gathers the parameters of one segment at a time"),
+        (_, Tier::Device) => None,
+        (_, Tier::Host | Tier::Disk) => Some("offloaded parameters are on the device for one segment at a time"),
+    };
+    if said.r#type == CheckpointType::Off && (said.end_taskgraph != -1 || (said.check_gradients && parks.is_none())) {
         return Err(Error::invalid(format!(
             "gradient_checkpoint.end_taskgraph = {} and check_gradients = {} say something of recomputation, and there is \
              none; set gradient_checkpoint.type",
             said.end_taskgraph, said.check_gradients
         )));
     }
-    let parks = match (config.zero.level, Tiers::from_config(config).parameters) {
-        (ZeroLevel::V3, _) => Some("zero.level = v3 gathers the parameters of one segment at a time"),
-        (_, Tier::Device) => None,
-        (_, Tier::Host | Tier::Disk) => Some("offloaded parameters are on the device for one segment at a time"),
-    };
     if let Some(why) = parks {
         return each(why, stages, segments, config);
     }
@@ -69,6 +69,12 @@ pub(crate) fn runs(
 
 /// Every segment by itself, where the parameters of one are whole at a time: a graph would keep them.
 fn each(why: &str, stages: &Stages, segments: usize, config: &Config) -> Result<Vec<Range<usize>>> {
+    if let Some(budget) = config.gradient_checkpoint.budget {
+        return Err(Error::invalid(format!(
+            "gradient_checkpoint.budget = {budget} chooses what is run again, and {why}, so that every segment is run again; \
+             leave the budget out, or set zero.level = v2 and offload.parameters = device"
+        )));
+    }
     if config.gradient_checkpoint.r#type != CheckpointType::Off {
         return Err(Error::invalid(format!(
             "gradient_checkpoint.type = {} chooses what is run again, and {why}, so that every segment is run again; leave \

@@ -130,9 +130,9 @@ impl Plan {
     fn divide(&mut self, context: &Context, element_wise: bool) {
         self.records.iter_mut().for_each(|record| record.divide(None, &self.coordinate));
         // What stages of different widths share is summed over all ranks that hold it, of which none is alike.
-        let tied = self.tied.iter_mut().filter(|_| !self.mesh.is_bridged());
+        let mut tied: Vec<&mut Bucket> = self.tied.iter_mut().filter(|_| !self.mesh.is_bridged()).collect();
         let is_cut = |ranks: usize| self.zero == ZeroLevel::V3 || (self.zero != ZeroLevel::Off && ranks > 1);
-        let mut trained: Vec<&mut Bucket> = self.buckets.iter_mut().chain(tied).collect();
+        let mut trained: Vec<&mut Bucket> = self.buckets.iter_mut().collect();
         for axis in [Axis::Data, Axis::ExpertData] {
             let ranks = context.axis(axis).size();
             if !is_cut(ranks) {
@@ -140,12 +140,18 @@ impl Plan {
             }
             let frozen = self.frozen.iter_mut().filter(|bucket| bucket.axis == axis);
             frozen.for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks));
-            let mut trained: Vec<&mut Bucket> =
-                trained.iter_mut().filter(|bucket| bucket.axis == axis).map(|bucket| &mut **bucket).collect();
-            match element_wise {
-                true => trained.iter_mut().for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks)),
-                false => shards::give_to_owners(&mut trained, &self.records, ranks),
-            }
+            let of_axis = |buckets: &mut [&mut Bucket], f: &mut dyn FnMut(&mut [&mut Bucket])| {
+                let mut own: Vec<&mut Bucket> =
+                    buckets.iter_mut().filter(|bucket| bucket.axis == axis).map(|bucket| &mut **bucket).collect();
+                f(&mut own);
+            };
+            let mut cut = |buckets: &mut [&mut Bucket]| match element_wise {
+                true => buckets.iter_mut().for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks)),
+                false => shards::give_to_owners(buckets, &self.records, ranks),
+            };
+            of_axis(&mut trained, &mut cut);
+            // Each by itself: the stages that share one must divide it alike, whatever else they hold.
+            of_axis(&mut tied, &mut |tied| tied.chunks_mut(1).for_each(&mut cut));
         }
         let cut = self.buckets.iter().chain(&self.tied).chain(&self.frozen).filter(|bucket| !bucket.shards.is_empty());
         let shards: Vec<_> = cut

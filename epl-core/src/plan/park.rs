@@ -47,7 +47,7 @@ impl Chunk {
     pub fn write(&mut self, start: usize, values: Tensor<1>) -> Result<()> {
         match self {
             Self::Device(own) => {
-                *own = values;
+                *own = values.to_device(&own.device());
                 Ok(())
             }
             Self::Away(array) => array.write(start, &values),

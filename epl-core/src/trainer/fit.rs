@@ -249,6 +249,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         if stages.count() > 1 {
             layout = format!("{layout}; {stages}");
         }
+        layout += &self.engine.plan().state_layout();
         Saved {
             invariants: self.invariants.clone(),
             config: self.run_config.clone(),
