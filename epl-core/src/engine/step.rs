@@ -125,7 +125,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
-    /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`].
+    /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`](crate::Plan::expected_bubble).
     /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
     pub fn bubble(&self) -> Option<f64> {
         self.bubble
