@@ -8,18 +8,18 @@
 //! cargo bench --bench sharded_step [-- PAIRS]
 //! ```
 
+mod moe;
 mod quartiles;
 
 use std::time::Instant;
 
-use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
 use epl::cluster::Mesh;
 use epl::comm::{ProcessGroup, local};
 use epl::config::Config;
-use epl::models::t5::{T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
-use epl::models::text::TokenPair;
+use epl::models::t5::{T5, T5Batch};
 use epl::{Engine, Epl, Error, MicroBatch};
+use moe::model;
 use quartiles::{quartiles, show};
 
 const RANKS: usize = 2;
@@ -38,26 +38,6 @@ const CASES: [(&str, &[(&str, &str)]); 8] = [
     ("offload v0", &[("offload.level", "v0")]),
     ("zero v3, offload v0", &[("zero.level", "v3"), ("offload.level", "v0")]),
 ];
-
-fn model() -> T5Config {
-    let moe = T5MoeConfig::new(8).with_encoder_sparse_step(2).with_decoder_sparse_step(2);
-    T5Config::new(8000)
-        .with_d_model(256)
-        .with_d_kv(32)
-        .with_d_ff(1024)
-        .with_encoder_layers(4)
-        .with_decoder_layers(4)
-        .with_moe(Some(moe))
-}
-
-fn batch(epl: &Epl, rank: usize) -> MicroBatch<T5Batch> {
-    let token = |at: usize| 2 + (at * 7919 % 7000) as i64;
-    let sentence = |from: usize| (from..from + 63).map(token).chain([1]).collect::<Vec<_>>();
-    let rows = rank * ROWS..(rank + 1) * ROWS;
-    let pairs = rows.clone().map(|n| TokenPair { source: sentence(n * 64), target: sentence(n * 64 + 31) }).collect();
-    let batch = T5Batcher::new(&model()).batch(pairs, epl.place().device());
-    MicroBatch::new(batch, rows.map(|row| row as u64).collect::<Vec<_>>())
-}
 
 /// An engine with these settings, among the same ranks as others.
 fn engine(group: &ProcessGroup, name: &str, settings: &[(&str, &str)]) -> Result<(Epl, Engine<T5>), Error> {
@@ -85,7 +65,8 @@ fn main() {
         let ran = local::run(RANKS, |group| {
             let (epl, mut plain) = engine(&group, "plain", &[])?;
             let (_, mut other) = engine(&group, "other", settings)?;
-            let batch = batch(&epl, group.rank());
+            let rows = group.rank() * ROWS..(group.rank() + 1) * ROWS;
+            let batch = MicroBatch::new(moe::batch(&epl, rows.clone()), rows.map(|row| row as u64).collect::<Vec<_>>());
             let mut times = Vec::new();
             for _ in 0..WARM_UP + pairs {
                 times.push((step(&group, &mut other, &batch)?, step(&group, &mut plain, &batch)?));

@@ -7,16 +7,17 @@
 //! cargo bench --bench trainer_step [-- PAIRS]
 //! ```
 
+mod moe;
+
 use std::time::{Duration, Instant};
 
-use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
-use epl::models::t5::{T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
-use epl::models::text::TokenPair;
+use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
 use epl::{Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Pass, Segmented, Weights, WholeModel};
+use moe::{batch, model};
 
 const CLIP: f64 = 1.0;
 const RATE: f64 = 1e-4;
@@ -96,24 +97,6 @@ fn clip(model: &T5, gradients: &mut GradientsParams) {
     }
 }
 
-fn model() -> T5Config {
-    let moe = T5MoeConfig::new(8).with_encoder_sparse_step(2).with_decoder_sparse_step(2);
-    T5Config::new(8000)
-        .with_d_model(256)
-        .with_d_kv(32)
-        .with_d_ff(1024)
-        .with_encoder_layers(4)
-        .with_decoder_layers(4)
-        .with_moe(Some(moe))
-}
-
-fn batch(epl: &Epl) -> T5Batch {
-    let token = |at: usize| 2 + (at * 7919 % 7000) as i64;
-    let sentence = |from: usize| (from..from + 63).map(token).chain([1]).collect::<Vec<_>>();
-    let pairs = (0..16).map(|n| TokenPair { source: sentence(n * 64), target: sentence(n * 64 + 31) }).collect();
-    T5Batcher::new(&model()).batch(pairs, epl.place().device())
-}
-
 /// Alternates the two programs; the ratio of each pair is `ours` ÷ `plain`.
 fn alternate(pairs: usize, mut ours: impl FnMut(), mut plain: impl FnMut()) -> Vec<(Duration, Duration)> {
     let time = |f: &mut dyn FnMut()| {
@@ -151,7 +134,7 @@ fn against_plain<M: Segmented<Batch = T5Batch>>(what: &str, pairs: usize, wrap: 
         let mut engine = Engine::new(epl.build(|place| wrap(model().init(place)))?, &optimizer, settings)?;
         let plain = epl.build(|place| model().init(place))?.into_inner();
         let mut plain = Plain { epl: &epl, model: Some(plain), optimizer: optimizer.init() };
-        let batch = batch(&epl);
+        let batch = batch(&epl, 0..16);
         let samples: Vec<u64> = (0..batch.rows as u64).collect();
         let ours = || {
             let micro_batch = MicroBatch::new(batch.clone(), samples.clone());

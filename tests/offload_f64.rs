@@ -4,33 +4,13 @@
 
 mod parity;
 
-use std::sync::Once;
-
-use burn::tensor::{Device as BurnDevice, FloatDType};
 use epl::config::PipelineStrategy::PreferBackward;
 use epl::config::StateTier::{Device, File, Host};
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
-use parity::{Case, Layout, dense, layout, moe};
-
-const BOUND: f64 = 1e-10;
-
-fn assert_parity(case: &Case, layout: Layout) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| BurnDevice::default().configure(FloatDType::F64).expect("no tensor was made before"));
-    parity::assert_parity(case, layout, BOUND);
-}
-
-macro_rules! parity {
-    ($($name:ident: $case:expr, $layout:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            assert_parity(&$case, $layout);
-        }
-    )*};
-}
+use parity::{dense, layout, moe, parity_in_f64};
 
 // Everything in host memory, or in files.
-parity! {
+parity_in_f64! {
     host_on_1:                   moe(),   layout(1, 1, 1, 1).offload(Host);
     host_on_1_accumulates:       moe(),   layout(1, 1, 1, 4).offload(Host);
     host_on_2:                   moe(),   layout(2, 1, 1, 1).offload(Host);
@@ -47,7 +27,7 @@ parity! {
 }
 
 // A tier for each kind: parameters, gradients, optimizer state.
-parity! {
+parity_in_f64! {
     state_in_host:               moe(),   layout(2, 1, 1, 4).tiers(Device, Device, Host);
     state_in_host_v0:            moe(),   layout(3, 1, 1, 4).zero(V0).tiers(Device, Device, Host);
     state_in_host_v2:            moe(),   layout(3, 1, 1, 4).zero(V2).tiers(Device, Device, Host);
@@ -61,7 +41,7 @@ parity! {
 }
 
 // With the rest.
-parity! {
+parity_in_f64! {
     sgd:                         moe().sgd(),       layout(2, 1, 1, 4).offload(Host);
     adafactor:                   moe().adafactor(), layout(2, 1, 1, 4).offload(Host);
     adafactor_v0:                moe().adafactor(), layout(3, 1, 1, 1).zero(V0).offload(Host);

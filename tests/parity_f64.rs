@@ -4,18 +4,7 @@
 
 mod parity;
 
-use std::sync::Once;
-
-use burn::tensor::{Device, FloatDType};
-use parity::{Case, Layout, Outcome, dense, layout, metric, moe};
-
-const BOUND: f64 = 1e-10;
-
-fn assert_parity(case: &Case, layout: Layout) -> Outcome {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
-    parity::assert_parity(case, layout, BOUND)
-}
+use parity::{assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
 
 macro_rules! parity {
     ($($name:ident: $case:expr, $data:literal x $tensor:literal / $expert:literal, accumulate $accumulation:literal;)*) => {$(

@@ -4,19 +4,8 @@
 
 mod parity;
 
-use std::sync::Once;
-
-use burn::tensor::{Device, FloatDType};
 use epl::config::PipelineStrategy::{self, PreferBackward, PreferBackwardOptimizer, PreferForward};
-use parity::{Case, Layout, Outcome, dense, layout, moe};
-
-const BOUND: f64 = 1e-10;
-
-fn assert_parity(case: &Case, layout: Layout) -> Outcome {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
-    parity::assert_parity(case, layout, BOUND)
-}
+use parity::{Case, assert_parity_in_f64 as assert_parity, dense, layout, moe};
 
 /// `stages` stages, with each number of micro-batches.
 fn every_number_of_micro_batches(case: &Case, stages: usize, chunks: usize, schedule: PipelineStrategy) {

@@ -4,32 +4,12 @@
 
 mod parity;
 
-use std::sync::Once;
-
-use burn::tensor::{Device, FloatDType};
 use epl::config::PipelineStrategy::{PreferBackward, PreferForward};
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
-use parity::{Case, Layout, dense, layout, moe};
-
-const BOUND: f64 = 1e-10;
-
-fn assert_parity(case: &Case, layout: Layout) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
-    parity::assert_parity(case, layout, BOUND);
-}
-
-macro_rules! parity {
-    ($($name:ident: $case:expr, $layout:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            assert_parity(&$case, $layout);
-        }
-    )*};
-}
+use parity::{dense, layout, moe, parity_in_f64};
 
 // `moe` is clipped and divides by neither 3 nor 4; `dense` is not clipped.
-parity! {
+parity_in_f64! {
     v0_on_2:                        moe(),   layout(2, 1, 1, 1).zero(V0);
     v0_on_2_accumulates:            moe(),   layout(2, 1, 1, 4).zero(V0);
     v0_on_3:                        moe(),   layout(3, 1, 1, 1).zero(V0);
@@ -58,7 +38,7 @@ parity! {
 }
 
 // Without clipping.
-parity! {
+parity_in_f64! {
     v0_unclipped:                   dense(), layout(3, 1, 1, 1).zero(V0);
     v1_unclipped:                   dense(), layout(3, 1, 1, 4).zero(V1);
     v2_unclipped:                   dense(), layout(3, 1, 1, 4).zero(V2);
@@ -68,7 +48,7 @@ parity! {
 }
 
 // With the rest: recomputation, tensor slices, experts, stages, their schedules and chunks.
-parity! {
+parity_in_f64! {
     v0_recomputes:                  moe(),   layout(2, 1, 1, 4).zero(V0).recompute(&[]);
     v1_recomputes:                  moe(),   layout(2, 1, 1, 4).zero(V1).recompute(&[1, 3]);
     v2_recomputes:                  moe(),   layout(2, 1, 1, 4).zero(V2).recompute(&[1, 3]);
@@ -94,7 +74,7 @@ parity! {
 }
 
 // An optimizer that looks at whole tensors, which go to owners.
-parity! {
+parity_in_f64! {
     adafactor:                      moe().adafactor(),   layout(3, 1, 1, 1);
     v0_adafactor:                   moe().adafactor(),   layout(3, 1, 1, 4).zero(V0);
     v1_adafactor:                   moe().adafactor(),   layout(3, 1, 1, 4).zero(V1);
@@ -104,7 +84,7 @@ parity! {
 }
 
 // Updates in groups.
-parity! {
+parity_in_f64! {
     updates_in_3_groups:            moe(),   layout(1, 1, 1, 1).apply_groups(3);
     updates_in_30_groups:           moe(),   layout(2, 1, 1, 1).apply_groups(30);
     shards_in_3_groups:             moe(),   layout(3, 1, 1, 1).zero(V0).apply_groups(3);

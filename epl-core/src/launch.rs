@@ -10,7 +10,7 @@ use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace, local};
 
 use crate::cluster::{Axis, Cluster, Mesh};
-use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
+use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
@@ -208,7 +208,7 @@ impl Epl {
         let (zero, amp) = (self.config.zero.level, &self.config.amp);
         let half = (amp.level == AmpLevel::O1).then(|| HalfPrecision::new(amp.dtype));
         let tiers = Tiers::from_config(&self.config);
-        let parks = zero == ZeroLevel::V3 || tiers.parameters != Tier::Device;
+        let parks = plan::parks(zero, tiers);
         let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || parks;
         survey.check(context, self.config.train.allow_unseeded_layers, recomputes, half.is_some())?;
         survey.records.iter_mut().for_each(|record| record.half &= half.is_some());

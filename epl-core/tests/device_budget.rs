@@ -4,15 +4,16 @@
 //! A binary of its own with one test, since an allocator, and what is resident, are those of a whole process.
 #![allow(clippy::unwrap_used)]
 
+mod layers;
+
 use std::fs;
 
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use epl_comm::CountingAllocator;
 use epl_core::config::Config;
-use epl_core::{Chain, Engine, Error, MicroBatch, Place, Result, launch};
+use epl_core::{Engine, Error, MicroBatch, Result, launch};
+use layers::chain;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -27,23 +28,6 @@ const BUDGET: u64 = STATE / 8;
 /// What is mapped of files at a time.
 const RESIDENT: u64 = 8 << 20;
 
-#[derive(Module, Debug)]
-struct Net {
-    layers: Vec<Linear>,
-}
-
-/// One layer a segment.
-fn chain(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
-    let layer = || LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at);
-    let mut links = Chain::of(Net { layers: (0..LAYERS).map(|_| layer()).collect() })
-        .first(&["layers.0"], |net: &Net, rows: &Tensor<2>| net.layers[0].forward(rows.clone()));
-    for index in 1..LAYERS {
-        let field = format!("layers.{index}");
-        links = links.then(&[&field], move |net, rows, _| net.layers[index].forward(rows));
-    }
-    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
-}
-
 fn config(settings: &[(&str, &str)]) -> Config {
     let config = Config::new().with("dist.data_parallel_size", RANKS).unwrap();
     let config = config.with("offload.device_bytes", BUDGET).unwrap().with("offload.resident_bytes", RESIDENT).unwrap();
@@ -53,7 +37,7 @@ fn config(settings: &[(&str, &str)]) -> Config {
 /// Three steps; the losses, and the bytes in host memory of all ranks.
 fn train(settings: &[(&str, &str)]) -> Result<(Vec<f64>, u64)> {
     let ranks = launch(&config(settings), |epl| {
-        let mut engine = Engine::build(&epl, chain, &AdamWConfig::new())?;
+        let mut engine = Engine::build(&epl, |at| chain(LAYERS, WIDTH, at), &AdamWConfig::new())?;
         let rank = epl.context().world().rank() as u64;
         let mut losses = Vec::new();
         for step in 0..3 {

@@ -5,14 +5,15 @@
 //! each would hold it without stages.
 #![allow(clippy::unwrap_used)]
 
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+mod layers;
+
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
 use epl_comm::CountingAllocator;
 use epl_comm::ProcessGroup;
 use epl_core::config::Config;
-use epl_core::{Chain, Engine, MicroBatch, Place, Result, launch};
+use epl_core::{Engine, MicroBatch, Result, launch};
+use layers::chain;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -24,22 +25,6 @@ const LAYER: i64 = (WIDTH * WIDTH * size_of::<f32>()) as i64;
 /// Threads, plans, names, batches of a few rows.
 const SMALL: i64 = LAYER / 2;
 const PHASES: [&str; 4] = ["build", "step", "evaluation and display", "save"];
-
-#[derive(Module, Debug)]
-struct Net {
-    layers: Vec<Linear>,
-}
-
-fn chain(layers: usize, at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
-    let layer = || LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at);
-    let mut links = Chain::of(Net { layers: (0..layers).map(|_| layer()).collect() })
-        .first(&["layers.0"], |net: &Net, rows: &Tensor<2>| net.layers[0].forward(rows.clone()));
-    for index in 1..layers {
-        let field = format!("layers.{index}");
-        links = links.then(&[&field], move |net, rows, _| net.layers[index].forward(rows));
-    }
-    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
-}
 
 /// Runs something on every rank at once; the most that all of them together held in it, above `before`.
 fn most_in<T>(before: i64, all: &ProcessGroup, f: impl FnOnce() -> Result<T>) -> Result<(T, i64)> {
@@ -60,7 +45,7 @@ fn peaks(stages: usize) -> [i64; 4] {
         let all = epl.context().world().clone();
         let rank = epl.context().world().rank();
         let (mut engine, build) =
-            most_in(before, &all, || Engine::build(&epl, |at| chain(stages, at), &SgdConfig::new()))?;
+            most_in(before, &all, || Engine::build(&epl, |at| chain(stages, WIDTH, at), &SgdConfig::new()))?;
         assert_eq!(engine.plan().num_params_held(), WIDTH * WIDTH);
         let rows = || Tensor::<2>::ones([4, WIDTH], epl.place().device());
         let batch = || MicroBatch::new(rows(), [0, 1, 2, 3]);

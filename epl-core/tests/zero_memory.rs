@@ -3,13 +3,14 @@
 //! A binary of its own, since an allocator is that of a whole process: all ranks together.
 #![allow(clippy::unwrap_used)]
 
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+mod layers;
+
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use epl_comm::{CountingAllocator, ProcessGroup};
 use epl_core::config::{Config, ZeroLevel};
-use epl_core::{Chain, Engine, MicroBatch, Place, Result, launch};
+use epl_core::{Engine, MicroBatch, Result, launch};
+use layers::chain;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -21,23 +22,6 @@ const ROWS: usize = 2;
 /// A bucket is at most a part of all gradients, by `communication.max_splits`.
 const BUCKETS: f64 = 4.0;
 const LAYER: f64 = (WIDTH * WIDTH * size_of::<f32>()) as f64;
-
-#[derive(Module, Debug)]
-struct Net {
-    layers: Vec<Linear>,
-}
-
-/// One layer a segment.
-fn chain(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
-    let layer = || LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at);
-    let mut links = Chain::of(Net { layers: (0..LAYERS).map(|_| layer()).collect() })
-        .first(&["layers.0"], |net: &Net, rows: &Tensor<2>| net.layers[0].forward(rows.clone()));
-    for index in 1..LAYERS {
-        let field = format!("layers.{index}");
-        links = links.then(&[&field], move |net, rows, _| net.layers[index].forward(rows));
-    }
-    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
-}
 
 /// Bytes of all ranks together, of what a run needs beside what a process needs once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +43,7 @@ fn measure(level: ZeroLevel, ranks: usize, micro_batches: usize) -> Measured {
     let before = ALLOCATOR.live();
     let measured = launch(&config, |epl| {
         let all = epl.context().world().clone();
-        let mut engine = Engine::build(&epl, chain, &AdamWConfig::new())?;
+        let mut engine = Engine::build(&epl, |at| chain(LAYERS, WIDTH, at), &AdamWConfig::new())?;
         let rows = || Tensor::<2>::ones([ROWS, WIDTH], epl.place().device());
         let batch = |number: usize| MicroBatch::new(rows(), [2 * number as u64, 2 * number as u64 + 1]);
         let step = || (0..micro_batches).map(batch).collect::<Vec<_>>();

@@ -8,11 +8,12 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Once;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use epl::comm::shard_range;
 use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
@@ -318,6 +319,27 @@ fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer:
     }
     outcomes.into_iter().next().expect("there is a first rank")
 }
+
+/// In f64, for a whole binary: all errors are at most 1e-10.
+pub fn assert_parity_in_f64(case: &Case, layout: Layout) -> Outcome {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
+    assert_parity(case, layout, 1e-10)
+}
+
+/// Tests by their names: a case and a layout, whose run in f64 equals that of one rank.
+// Not each binary has a list of them.
+#[allow(unused_macros)]
+macro_rules! parity_in_f64 {
+    ($($name:ident: $case:expr, $layout:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            parity::assert_parity_in_f64(&$case, $layout);
+        }
+    )*};
+}
+#[allow(unused_imports)]
+pub(crate) use parity_in_f64;
 
 /// The run under `layout` equals that of one rank without accumulation.
 pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {

@@ -36,7 +36,7 @@ impl AwayGradients {
     pub fn new(plan: &Plan, stores: &Stores) -> Result<Option<Self>> {
         let Some(storage) = stores.at(plan.tiers.gradients) else { return Ok(None) };
         let array = |unit: &Bucket| storage.zeros(plan.own_len(unit), unit.dtype);
-        let arrays: Vec<FlatArray> = trained(plan).map(array).collect::<Result<_>>()?;
+        let arrays: Vec<FlatArray> = plan.trained().map(array).collect::<Result<_>>()?;
         let filled = vec![false; arrays.len()];
         Ok(Some(Self { arrays, filled, number: 0 }))
     }
@@ -63,9 +63,8 @@ impl AwayGradients {
     /// The squares of those elements that this rank counts.
     pub fn squared(&self, plan: &Plan) -> Result<f64> {
         let mut sum = 0.0;
-        for ((unit, array), _) in trained(plan).zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
-            for (member, range) in plan.own_ranges(unit).filter(|(member, _)| plan.records[*member].counted) {
-                debug_assert!(plan.records[member].trainable);
+        for ((unit, array), _) in plan.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+            for (_, range) in plan.own_ranges(unit).filter(|(member, _)| plan.records[*member].counted) {
                 sum += array.sum_of_squares(range)?;
             }
         }
@@ -81,7 +80,7 @@ impl AwayGradients {
         device: &Device,
         store: &mut GradientStore,
     ) -> Result<()> {
-        let bucket = plan.units().nth(unit).expect("there is a unit of this number");
+        let bucket = plan.unit(unit);
         for (member, range) in plan.own_ranges(bucket).filter(|_| self.filled[unit]) {
             let values = self.arrays[unit].read(range, device)?;
             store.insert(plan.records[member].id, if factor == 1.0 { values } else { values * factor });
@@ -127,14 +126,14 @@ impl OnePassUpdate {
             }
         };
         let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(plan, unit));
-        let states = trained(plan).map(state).collect::<Result<_>>()?;
+        let states = plan.trained().map(state).collect::<Result<_>>()?;
         Ok(Some(Self { optimizer, states }))
     }
 
     /// The state by parameter: the fields' names and values, flat.
     pub fn fields(&self, plan: &Plan) -> Result<HashMap<ParamId, Vec<(String, TensorData)>>> {
         let mut all = HashMap::new();
-        for (unit, state) in trained(plan).zip(&self.states) {
+        for (unit, state) in plan.trained().zip(&self.states) {
             for (piece, member) in unit.members.iter().enumerate() {
                 let field = |name: &'static str| Ok((name.to_string(), state.field(piece, name)?));
                 let fields: Vec<_> = state.names(piece).into_iter().map(field).collect::<Result<_>>()?;
@@ -152,11 +151,6 @@ impl OnePassUpdate {
         };
         plan.own_ranges(unit).map(entry).collect()
     }
-}
-
-/// The units that have gradients.
-fn trained(plan: &Plan) -> impl Iterator<Item = &Bucket> {
-    plan.buckets.iter().chain(&plan.tied)
 }
 
 fn pieces(plan: &Plan, unit: &Bucket) -> Vec<Range<usize>> {

@@ -136,7 +136,7 @@ impl<M: Segmented> Engine<M> {
         let settings = EngineSettings::from_config(epl.config());
         // From whichever two of the batch sizes are given.
         let settings = EngineSettings { num_micro_batch: built.plan.micro_batches, ..settings };
-        Self::new(built, optimizer, settings)
+        Self::of(built, optimizer, settings)
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
@@ -146,10 +146,15 @@ impl<M: Segmented> Engine<M> {
     /// When the optimizer would compute something else under this layout, the plan needs more of the device than
     /// `offload.device_bytes`, or a rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         if let Some(budget) = built.config.offload.device_bytes {
             PlannedMemory::of(&built.plan, built.context(), &built.config, optimizer)?.check(budget)?;
         }
+        Self::of(built, optimizer, settings)
+    }
+
+    /// The engine of a model that is known to fit.
+    fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());

@@ -4,14 +4,11 @@
 //! needs the reduced gradients of all ranks.
 
 use burn::backend::Flex;
-use burn::tensor::{DType, Element, Tensor};
-use rayon::prelude::*;
+use burn::tensor::{DType, Tensor};
 
 use super::gradients::GradientStore;
+use crate::offload;
 use crate::plan::Plan;
-
-/// Elements summed in one go; fixed, so that the order of additions never depends on threads.
-const CHUNK: usize = 1 << 14;
 
 /// This rank's share of the squared norm.
 pub(crate) fn squared(plan: &Plan, store: &GradientStore) -> f64 {
@@ -24,37 +21,17 @@ pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
 }
 
-/// The sum of squares in f64, in a fixed order: Flex's own sum follows rayon's stealing from 4 Mi elements on.
+/// The sum of squares in f64, on the host in the same order as of an array that lies there.
 pub(crate) fn sum_of_squares(tensor: Tensor<1>) -> f64 {
     match tensor.clone().try_into_primitive::<Flex>() {
         Ok(flex) => match flex.dtype() {
-            DType::F32 => of_slice::<f32>(flex.to_contiguous().as_slice().unwrap_or_default()),
-            DType::F64 => of_slice::<f64>(flex.to_contiguous().as_slice().unwrap_or_default()),
+            DType::F32 => offload::sum_of_squares::<f32>(flex.to_contiguous().as_slice().unwrap_or_default()),
+            DType::F64 => offload::sum_of_squares::<f64>(flex.to_contiguous().as_slice().unwrap_or_default()),
             _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
         },
         // On an accelerator the sum runs there, and one number comes back.
         Err(_) => (tensor.clone() * tensor).sum().into_data().iter::<f64>().sum(),
     }
-}
-
-fn of_slice<E: Element + Into<f64> + Copy + Sync>(values: &[E]) -> f64 {
-    let partial: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
-    partial.into_iter().sum()
-}
-
-fn of_chunk<E: Into<f64> + Copy>(values: &[E]) -> f64 {
-    // Eight independent sums, so that the additions are vectorised; their order is part of the result.
-    let mut lanes = [0.0_f64; 8];
-    let blocks = values.chunks_exact(8);
-    let rest = blocks.remainder();
-    for block in blocks {
-        for (lane, value) in lanes.iter_mut().zip(block) {
-            let value: f64 = (*value).into();
-            *lane += value * value;
-        }
-    }
-    let rest: f64 = rest.iter().map(|value| (*value).into()).map(|value: f64| value * value).sum();
-    lanes.iter().sum::<f64>() + rest
 }
 
 #[cfg(test)]

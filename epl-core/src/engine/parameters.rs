@@ -162,7 +162,7 @@ impl<'a, M: Segmented> Parameters<'a, M> {
     fn is_of(&self, unit: usize, segment: usize) -> bool {
         let plan = &self.engine.plan;
         let uses = |member: &usize| plan.records[*member].parked && plan.records[*member].segments.contains(&segment);
-        plan.units().nth(unit).is_some_and(|unit| unit.members.iter().any(uses))
+        plan.unit(unit).members.iter().any(uses)
     }
 
     /// Starts to gather what a segment needs.

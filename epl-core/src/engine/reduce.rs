@@ -52,7 +52,7 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Makes the communicators. Collective.
     pub fn new(plan: &Plan, context: &Context, settings: &EngineSettings) -> Result<Self> {
-        let axes: BTreeSet<Axis> = plan.buckets.iter().chain(&plan.tied).map(|bucket| bucket.axis).collect();
+        let axes: BTreeSet<Axis> = plan.trained().map(|bucket| bucket.axis).collect();
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
         let sharded: BTreeSet<Axis> =
@@ -245,7 +245,7 @@ impl<'a> Reducer<'a> {
     /// Keeps the sum of a unit, or this rank's shard of it.
     fn keep(&mut self, unit: usize, sum: Tensor<1>, is_shard: bool) -> Result<()> {
         let (plan, records) = (self.plan, &self.plan.records);
-        let bucket = plan.units().nth(unit).expect("there is a unit of this number");
+        let bucket = plan.unit(unit);
         if let Some(away) = &mut self.away {
             let own = match is_shard {
                 true => sum.slice([0..plan.own_len(bucket)]),
@@ -281,7 +281,7 @@ impl<'a> Reducer<'a> {
     }
 
     fn reduce_over_replicas(&mut self, unit: usize, sum: Tensor<1>) -> Result<()> {
-        let bucket = self.plan.units().nth(unit).expect("there is a unit of this number");
+        let bucket = self.plan.unit(unit);
         let (replicas, compression) = (self.lanes.pool(bucket.axis), self.lanes.compression);
         if replicas.ranks() == 1 {
             return self.keep(unit, sum, false);

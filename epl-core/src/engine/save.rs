@@ -77,7 +77,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     fn load_parameters(&mut self, unit: usize, path: &Path) -> Result<()> {
-        let bucket = self.plan.units().nth(unit).expect("there is a unit of this number");
+        let bucket = self.plan.unit(unit);
         let (device, len) = (self.device.clone().without_autodiff(), self.plan.kept_len(bucket));
         let room = Array { values: Param::from_tensor(Tensor::empty([len], (&device, bucket.dtype))) };
         let array = room.try_load_file(path).map_err(|error| Error::file(path, error))?;

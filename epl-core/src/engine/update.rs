@@ -42,8 +42,7 @@ impl<M: Segmented> Engine<M> {
         if !self.plan.offloads() {
             self.update_whole(&mut store, update.rate);
         }
-        (0..self.plan.buckets.len() + self.plan.tied.len())
-            .try_for_each(|unit| self.update_unit(unit, &mut store, update))
+        (0..self.plan.trained().count()).try_for_each(|unit| self.update_unit(unit, &mut store, update))
     }
 
     /// Updates the parameters of which every rank that holds them updates all.
@@ -62,7 +61,7 @@ impl<M: Segmented> Engine<M> {
 
     /// Updates this rank's part of a bucket, if it is cut or lies away from the device.
     fn update_unit(&mut self, unit: usize, store: &mut GradientStore, update: Update) -> Result<()> {
-        let bucket = self.plan.units().nth(unit).expect("there is a bucket of this number").clone();
+        let bucket = self.plan.unit(unit).clone();
         if bucket.shards.is_empty() && !self.plan.offloads() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 pub(super) const BLOCK: usize = 1 << 14;
 
 /// f32 or f64.
-pub(super) trait Number:
+pub(crate) trait Number:
     Element + Pod + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     /// As Flex takes a scalar: every scalar passes through f64.

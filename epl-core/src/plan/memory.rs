@@ -41,7 +41,7 @@ impl Plan {
         let mut plan = self.clone();
         plan.zero = level;
         plan.pack(context, true);
-        plan.buckets.iter().chain(&plan.tied).map(Bucket::bytes).max().unwrap_or(0) as u64
+        plan.trained().map(Bucket::bytes).max().unwrap_or(0) as u64
     }
 
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.

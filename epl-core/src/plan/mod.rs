@@ -153,7 +153,7 @@ impl Plan {
             // Each by itself: the stages that share one must divide it alike, whatever else they hold.
             of_axis(&mut tied, &mut |tied| tied.chunks_mut(1).for_each(&mut cut));
         }
-        let cut = self.buckets.iter().chain(&self.tied).chain(&self.frozen).filter(|bucket| !bucket.shards.is_empty());
+        let cut = self.units().filter(|bucket| !bucket.shards.is_empty());
         let shards: Vec<_> = cut
             .flat_map(|bucket| shards::shards_of(bucket, &self.records, self.coordinate.along(bucket.axis)))
             .collect();
@@ -164,7 +164,7 @@ impl Plan {
 
     /// Whether parameters lie elsewhere between their uses.
     pub(crate) fn parks(&self) -> bool {
-        self.shards_parameters() || self.tiers.parameters != Tier::Device
+        parks(self.zero, self.tiers)
     }
 
     /// Whether a rank keeps only its shard of them.
@@ -239,9 +239,19 @@ impl Plan {
         unit.members.iter().all(|member| self.records[*member].parked)
     }
 
+    /// The units that have gradients; the first of them are the buckets.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter().chain(&self.tied)
+    }
+
     /// What is gathered as one, where parameters are parked.
     pub(crate) fn units(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets.iter().chain(&self.tied).chain(&self.frozen)
+        self.trained().chain(&self.frozen)
+    }
+
+    /// The unit of this number.
+    pub(crate) fn unit(&self, number: usize) -> &Bucket {
+        self.units().nth(number).expect("there is a unit of this number")
     }
 
     /// This rank's stage.
@@ -278,4 +288,9 @@ impl Plan {
     pub fn num_params_held(&self) -> usize {
         self.records.iter().filter(|record| record.held).map(ParamRecord::numel).sum()
     }
+}
+
+/// Whether parameters lie elsewhere between their uses: in shards, or away from the device.
+pub(crate) fn parks(zero: ZeroLevel, tiers: Tiers) -> bool {
+    zero == ZeroLevel::V3 || tiers.parameters != Tier::Device
 }
