@@ -11,7 +11,7 @@ use epl::config::PipelineStrategy::PreferBackward;
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
 use epl::config::{LossScale, ReduceMethod, ZeroLevel};
 use epl::{Chain, Engine, MicroBatch, Place, Result, StepReport, WithLoss};
-use parity::{Layout, assert_close, layout, micro_batches, moe, rounding, train};
+use parity::{Layout, assert_close, dense, layout, micro_batches, moe, rounding, train};
 
 macro_rules! close {
     ($($name:ident: $case:expr, $layout:expr;)*) => {$(
@@ -30,7 +30,9 @@ close! {
     f16_v2:                 moe(),          layout(2, 1, 1, 4).half(F16).zero(V2);
     bf16_v3:                moe(),          layout(2, 1, 1, 4).half(Bf16).zero(V3);
     f16_v3_with_stages:     moe(),          layout(2, 1, 1, 4).half(F16).stages(2, 1, PreferBackward).zero(V3);
-    bf16_with_tensor:       moe(),          layout(2, 2, 1, 1).half(Bf16);
+    f16_with_tensor:        moe(),          layout(2, 2, 1, 1).half(F16);
+    // Without a router, whose choice the roundings of bf16 can turn.
+    bf16_with_tensor:       dense(),        layout(2, 2, 1, 1).half(Bf16);
     f16_with_experts:       moe(),          layout(4, 1, 2, 1).half(F16);
     f16_recomputes:         moe(),          layout(2, 1, 1, 4).half(F16).recompute(&[1, 3]);
 }
@@ -104,6 +106,20 @@ fn a_run_that_only_skips_stops() {
     });
     let error = ran.expect_err("it never learns").to_string();
     assert!(error.contains("skipped steps in a row 16") && error.contains("amp.loss_scale"), "{error}");
+}
+
+/// Two scales may be at fault.
+#[test]
+fn gradients_that_overflow_on_their_way_name_their_scale() {
+    let mut config = layout(2, 1, 1, 1).half(F16).config();
+    (config.communication.fp16, config.communication.fp16_scale) = (true, 1e30);
+    let case = moe();
+    let ran = epl::launch(&config, |epl| {
+        let mut engine = Engine::build(&epl, |place| case.model.init(place), &AdamWConfig::new())?;
+        (0..100).try_for_each(|step| engine.step(micro_batches(&epl, &case, step, 1), 1e-3).map(|_| ()))
+    });
+    let error = ran.expect_err("it never learns").to_string();
+    assert!(error.contains("amp.dtype") && error.contains("lower communication.fp16_scale"), "{error}");
 }
 
 /// A chain of two plain layers of Burn, which compute in the type of their weights.

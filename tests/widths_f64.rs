@@ -9,6 +9,8 @@ use std::sync::Once;
 use burn::tensor::{Device, FloatDType};
 use epl::Strategy;
 use epl::config::PipelineStrategy::{PreferBackward, PreferBackwardOptimizer, PreferForward};
+use epl::config::ZeroLevel::{V0, V1, V2, V3};
+use epl::config::{OffloadLevel, ZeroLevel};
 use widths::{Case, Tied};
 
 fn double() {
@@ -86,6 +88,19 @@ fn tied_over_widths() {
         [([replicate(2), replicate(1)], 6), ([replicate(2), split(2)], 8), ([replicate(2), replicate(2)], 4)]
     {
         assert_parity(&Case { tied: Some(Tied::Linear), ..Case::new(ranks, &scopes, 11, 3) });
+    }
+}
+
+/// Shards of what the replicas of a stage hold, and state away from the device; also of what stages of other widths share.
+#[test]
+fn in_shards_and_away_from_the_device() {
+    let layouts = [([replicate(2), replicate(1)], 6), ([replicate(2), split(2)], 8), ([replicate(2), replicate(2)], 4)];
+    let ways = [(V0, OffloadLevel::Off), (V1, OffloadLevel::Off), (V2, OffloadLevel::V0), (V3, OffloadLevel::Off)];
+    let ways = ways.into_iter().chain([(ZeroLevel::Off, OffloadLevel::V0), (V3, OffloadLevel::V0)]);
+    for ((zero, offload), tied) in ways.flat_map(|way| [(way, None), (way, Some(Tied::Linear))]) {
+        for (scopes, ranks) in &layouts {
+            assert_parity(&Case { zero, offload, tied, ..Case::new(*ranks, scopes, 11, 3) });
+        }
     }
 }
 

@@ -1,18 +1,15 @@
 //! Helpers for tests of models and layers: ranks as threads under a mesh, models in 16 bits, and errors of tensors.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::TensorData;
 
 pub use crate::difference::{error_on_scale, relative_error};
 
-use crate::config::Config;
-use crate::context::Context;
+use crate::config::{AmpLevel, Config, HalfDtype};
 use crate::error::Result;
 use crate::launch::{Built, Epl, launch};
-use crate::place::Place;
-use crate::precision::HalfPrecision;
+use crate::plan::park::fill;
 use crate::segment::Segmented;
 
 /// A configuration with these sizes of the mesh and a fixed seed.
@@ -25,6 +22,12 @@ pub fn config(data: usize, tensor: usize, expert: usize) -> Config {
     config
 }
 
+/// The same in mixed precision.
+pub fn in_half(mut config: Config, dtype: HalfDtype) -> Config {
+    (config.amp.level, config.amp.dtype) = (AmpLevel::O1, dtype);
+    config
+}
+
 /// Runs `f` on every rank of a mesh of `data` × `tensor` ranks, with `expert` dividing data.
 ///
 /// # Panics
@@ -34,49 +37,28 @@ pub fn run<T: Send>((data, tensor, expert): (usize, usize, usize), f: impl Fn(Ep
     launch(&config(data, tensor, expert), f).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Builds a model, and the one that mixed precision runs in its place. Collective.
-///
-/// # Errors
-///
-/// As [`Epl::build`].
-pub fn build_half<M: Segmented>(
-    epl: &Epl,
-    precision: HalfPrecision,
-    mut model: impl FnMut(&Place) -> M,
-) -> Result<(Built<M>, M)> {
-    let mut declared = BTreeSet::new();
-    let built = epl.build(|place| {
-        let model = model(place);
-        declared = full_precision(&model, place.context());
-        model
-    })?;
-    let records = built.plan().records.iter();
-    let stays: HashSet<ParamId> = records.filter(|r| declared.contains(&r.name)).map(|r| r.id).collect();
-    let half = precision.model(built.model(), |id| stays.contains(&id));
-    Ok((built, half))
+/// The model as the segments of a run in mixed precision see it: with leaves in 16 bits in place of the parameters that
+/// are cast, where its configuration says so.
+pub fn half_model<M: Segmented>(built: &Built<M>) -> M {
+    let plan = built.plan();
+    fill(built.model().clone(), &plan.records, true, |number, own| {
+        let half = plan.half.filter(|_| plan.records[number].half)?;
+        Some(own().cast(half.dtype()))
+    })
 }
 
-/// The names of the parameters that their layers declared to stay in full precision.
-fn full_precision<M: Module>(model: &M, context: &Context) -> BTreeSet<String> {
-    struct Declared<'a>(&'a Context, Vec<String>, BTreeSet<String>);
-    impl ModuleVisitor for Declared<'_> {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.1.push(name.to_string());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.1.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.0.is_full_precision(param.id) {
-                self.2.insert(self.1.join("."));
-            }
-        }
+/// ‖a − b‖ ÷ ‖b‖ of all tensors of two sets together, which must have the same names.
+///
+/// # Panics
+///
+/// When `a` has not all that `b` has.
+pub fn error_together(a: &BTreeMap<String, TensorData>, b: &BTreeMap<String, TensorData>) -> f64 {
+    let (mut off, mut all) = (0.0, 0.0);
+    for (name, b) in b {
+        let pairs = a[name].iter::<f64>().zip(b.iter::<f64>());
+        pairs.for_each(|(a, b)| (off, all) = (off + (a - b).powi(2), all + b.powi(2)));
     }
-    let mut declared = Declared(context, Vec::new(), BTreeSet::new());
-    model.visit(&mut declared);
-    declared.2
+    (off / all).sqrt()
 }
 
 /// The tensor with the largest [`relative_error`] among two sets by name; a missing name counts as infinite.

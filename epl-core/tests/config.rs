@@ -290,6 +290,25 @@ fn values_that_disagree() {
 }
 
 #[test]
+fn details_of_what_is_off() {
+    refused(
+        from_set("amp.dtype=bf16"),
+        "amp.dtype = \"bf16\" (command line) has no effect without amp.level = O1; set that, or leave amp.dtype out",
+    );
+    refused(
+        from_toml("[offload]\nlevel = \"v0\"\nresident_bytes = 1000000"),
+        "offload.resident_bytes = 1000000 (file run.toml, line 3) has no effect without state in files (offload.level = v1, \
+         or a tier of file); set that, or leave offload.resident_bytes out",
+    );
+    let on = ["amp.level=O1", "amp.dtype=bf16", "amp.debug_log=true"];
+    Layers::new().command_line(on).unwrap().resolve().unwrap();
+    for files in ["offload.level=v1", "offload.optimizer_state=file"] {
+        let settings = [files, "offload.resident_bytes=1000000", "offload.folder=a folder"];
+        Layers::new().command_line(settings).unwrap().resolve().unwrap();
+    }
+}
+
+#[test]
 fn batches_that_disagree() {
     let batch = |text: &str, replicas| from_toml(text).unwrap().batch(replicas).unwrap_err().to_string();
     assert_eq!(
@@ -349,6 +368,7 @@ fn every_option_can_be_set_everywhere_or_says_not_yet() {
                     assert_eq!(key, "schedule.min_rate");
                 }
                 (Status::Implemented, Err(ConfigError::StagesNotAuto { .. })) => assert_eq!(key, "pipeline.num_stages"),
+                (Status::Implemented, Err(ConfigError::NoEffect { key: named, .. })) => assert_eq!(named, key),
                 (Status::Implemented, Err(ConfigError::AutoWithoutStages)) => assert_eq!(key, "auto.auto_parallel"),
                 (Status::Implemented, Ok(config)) => {
                     assert_eq!(config.get(&key), Some(value.clone()));

@@ -30,7 +30,9 @@ const RESIDENT: u64 = 8 << 20;
 
 fn config(settings: &[(&str, &str)]) -> Config {
     let config = Config::new().with("dist.data_parallel_size", RANKS).unwrap();
-    let config = config.with("offload.device_bytes", BUDGET).unwrap().with("offload.resident_bytes", RESIDENT).unwrap();
+    let config = config.with("offload.device_bytes", BUDGET).unwrap();
+    let in_files = settings.contains(&("offload.level", "v1"));
+    let config = if in_files { config.with("offload.resident_bytes", RESIDENT).unwrap() } else { config };
     settings.iter().fold(config, |config, (key, value)| config.with(key, *value).unwrap())
 }
 
@@ -75,6 +77,7 @@ fn what_does_not_fit_is_trained_in_shards_away_from_the_device() {
 
     // In files, what is resident stays below what the device, and what is mapped, may take. First, as what was freed may
     // stay resident.
+
     let files = [("zero.level", "v3"), ("offload.level", "v1")];
     let before = fs::write("/proc/self/clear_refs", "5").ok().and_then(|()| most_resident());
     let (in_files, host) = train(&files).unwrap();

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 use epl_core::config::{Config, HalfDtype, LossScale};
 use epl_core::optim::LossScaler;
 use epl_core::precision::{HalfPrecision, widen};
-use epl_core::testing::{build_half, config, error_on_scale};
+use epl_core::testing::{config, error_on_scale, error_together, half_model, in_half};
 use epl_core::{Carry, CarryMapper, Context, Pass, Place, Segmented, launch};
 use epl_models::bert::{
     BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering, SequenceClassification,
@@ -122,16 +122,6 @@ fn run<M: Segmented>(model: &M, context: &Context, batch: &M::Batch, rows: usize
     Outcome { terms, gradients: collect.found, metrics: context.take_metrics() }
 }
 
-/// ‖a − b‖ ÷ ‖b‖ of all gradients together.
-fn together(found: &Outcome, expected: &Outcome) -> f64 {
-    let (mut off, mut all) = (0.0, 0.0);
-    for (name, b) in &expected.gradients {
-        let pairs = found.gradients[name].iter::<f64>().zip(b.iter::<f64>());
-        pairs.for_each(|(a, b)| (off, all) = (off + (a - b).powi(2), all + b.powi(2)));
-    }
-    (off / all).sqrt()
-}
-
 /// Runs a model in f32 and in both types on every rank of a mesh.
 fn check<M: Segmented>(
     (what, options): (&str, &Config),
@@ -141,8 +131,9 @@ fn check<M: Segmented>(
 ) {
     for half in TYPES {
         let what = format!("{what} in {half}, {} ranks", options.cluster.ranks.unwrap_or(0));
-        let outcome = launch(options, |epl| {
-            let (built, narrow) = build_half(&epl, HalfPrecision::new(half), &model)?;
+        let outcome = launch(&in_half(options.clone(), half), |epl| {
+            let built = epl.build(&model)?;
+            let narrow = half_model(&built);
             let context = built.context();
             let (batch, rows) = batch(context.data().rank(), epl.place().device());
             let expected = run(built.model(), context, &batch, rows, None);
@@ -176,7 +167,7 @@ fn compare(
             assert!(error <= bound, "{what}: the gradient of {name} is off by {error:.1} u");
         }
     }
-    let error = together(found, expected) / unit.sqrt();
+    let error = error_together(&found.gradients, &expected.gradients) / unit.sqrt();
     if let Together(bound) = bound.gradient {
         assert!(error <= bound, "{what}: the gradient is off by {error:.1} √u");
     }

@@ -11,8 +11,8 @@ use burn::tensor::{DType, Gradients, Int, Tensor, TensorData};
 use epl_comm::{Split, copied, sliced};
 use epl_core::config::HalfDtype;
 use epl_core::precision::{HalfPrecision, widen};
-use epl_core::testing::{self, build_half, error_on_scale, relative_error};
-use epl_core::{Epl, OneSegment, Pass, Place};
+use epl_core::testing::{self, config, error_on_scale, half_model, in_half, relative_error};
+use epl_core::{Epl, OneSegment, Pass, Place, launch};
 use epl_modules::*;
 use layers::run::{Net, host, tensor};
 
@@ -131,10 +131,11 @@ fn check<L: Module + ModuleDisplay, const D: usize>(
 ) {
     for (half, mesh) in [HalfDtype::F16, HalfDtype::Bf16].into_iter().flat_map(|half| MESHES.map(|mesh| (half, mesh))) {
         let (precision, unit) = precision(half);
-        testing::run(mesh, |epl| {
+        let (data, tensor_ranks, experts) = mesh;
+        let outcome = launch(&in_half(config(data, tensor_ranks, experts), half), |epl| {
             let what = format!("{} in {half}, mesh {mesh:?}", line.layer);
             let build = |place: &Place| OneSegment { model: Net { layer: build(&place.child("layer")) } };
-            let (_, net) = build_half(&epl, precision, build)?;
+            let net = half_model(&epl.build(build)?);
             let reference = net.clone().map(&mut Widen);
             let x = tensor::<3>(1, [2, 5, 24], epl.place().device()).cast(precision.dtype());
             let found = run(&epl, &net, x.clone(), &forward);
@@ -169,6 +170,7 @@ fn check<L: Module + ModuleDisplay, const D: usize>(
             }
             Ok(())
         });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

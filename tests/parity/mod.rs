@@ -19,7 +19,7 @@ use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy,
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
-use epl::testing::{config, largest_error};
+use epl::testing::{config, error_together, largest_error};
 use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport, optim::OptimizerConfig};
 
 /// What is trained, and on what.
@@ -386,7 +386,8 @@ pub fn rounding(dtype: HalfDtype) -> f64 {
     }
 }
 
-/// Loss and norm of three steps equal those of one rank in the same type, to a few roundings.
+/// Three steps equal those of one rank in the same type, to a few roundings; so does every gradient, and every parameter at
+/// the end.
 pub fn assert_close(case: &Case, layout: Layout) {
     let dtype = layout.half.expect("in mixed precision");
     let (alone, got) = (train(case, Layout { half: Some(dtype), ..self::layout(1, 1, 1, 1) }), train(case, layout));
@@ -397,6 +398,14 @@ pub fn assert_close(case: &Case, layout: Layout) {
         println!("{dtype}, step {step}: loss {loss:.1e}, norm {norm:.1e}");
         assert!(loss <= 2.0 * rounding(dtype), "{layout:?}, step {step}: loss off by {loss:.1e}");
         assert!(norm <= 20.0 * rounding(dtype), "{layout:?}, step {step}: norm off by {norm:.1e}");
+    }
+    let tensors = [("gradients", &got.gradients, &alone.gradients), ("parameters", &got.parameters, &alone.parameters)];
+    for (what, got, alone) in tensors {
+        // Where a rounding changes the sign of what enters a relu, a term comes or goes as a whole: the share of such terms
+        // follows the rounding, the norm of their sum its root.
+        let error = error_together(got, alone) / rounding(dtype).sqrt();
+        println!("{dtype}: {what} {error:.3} √u");
+        assert!(error <= 0.5, "{layout:?}: the {what} are off by {error:.2} √u");
     }
 }
 

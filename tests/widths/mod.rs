@@ -12,7 +12,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use epl::config::{CheckpointType, PipelineStrategy};
+use epl::config::{CheckpointType, OffloadLevel, PipelineStrategy, ZeroLevel};
 use epl::data::{Share, micro_batches};
 use epl::modules::{
     Dropout, DropoutConfig, ParallelMlp, ParallelMlpConfig, SplitClassifier, SplitClassifierConfig, SyncBatchNorm,
@@ -107,18 +107,24 @@ pub struct Case {
     pub tied: Option<Tied>,
     /// Whether there is a batch norm, whose statistics cross the devices of a stage.
     pub norm: bool,
+    /// What is sharded over the replicas of a stage.
+    pub zero: ZeroLevel,
+    /// Where state lies.
+    pub offload: OffloadLevel,
 }
 
 impl Case {
     pub fn new(ranks: usize, scopes: &[Strategy], rows: usize, micro_batches: usize) -> Self {
         let schedule = PipelineStrategy::PreferBackward;
         let scopes = scopes.to_vec();
-        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: None, norm: false }
+        let (zero, offload) = (ZeroLevel::Off, OffloadLevel::Off);
+        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: None, norm: false, zero, offload }
     }
 
     /// The same on one rank, in one micro-batch.
     fn plain(&self) -> Self {
-        Self { ranks: 1, scopes: Vec::new(), micro_batches: 1, kept: None, ..self.clone() }
+        let (zero, offload) = (ZeroLevel::Off, OffloadLevel::Off);
+        Self { ranks: 1, scopes: Vec::new(), micro_batches: 1, kept: None, zero, offload, ..self.clone() }
     }
 
     pub fn config(&self) -> Config {
@@ -126,6 +132,7 @@ impl Case {
         (config.train.seed, config.train.clip_norm) = (7, Some(0.5));
         config.communication.check_order = true;
         (config.pipeline.num_micro_batch, config.pipeline.strategy) = (self.micro_batches, self.schedule);
+        (config.zero.level, config.offload.level) = (self.zero, self.offload);
         if let Some(kept) = &self.kept {
             config.gradient_checkpoint.r#type = CheckpointType::Collection;
             config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
@@ -237,7 +244,8 @@ impl Outcome {
 /// Every rank of a case has what one rank has, to the bound.
 pub fn assert_parity(case: &Case, bound: f64) {
     let expected = run(&case.plain()).unwrap_or_else(|error| panic!("one rank: {error}")).remove(0);
-    let said = format!("{:?} on {}, {} rows in {}", case.scopes, case.ranks, case.rows, case.micro_batches);
+    let Case { scopes, ranks, rows, micro_batches, zero, offload, .. } = case;
+    let said = format!("{scopes:?} on {ranks}, {rows} rows in {micro_batches}, zero {zero:?}, offload {offload:?}");
     let found = run(case).unwrap_or_else(|error| panic!("{said}: {error}"));
     for (rank, found) in found.iter().enumerate() {
         for (step, (a, b)) in found.numbers().into_iter().zip(expected.numbers()).enumerate() {

@@ -182,6 +182,18 @@ pub enum ConfigError {
         /// The size of the pipeline axis.
         size: usize,
     },
+    /// A detail of something that is off.
+    #[error("{key} = {given} ({origin}) has no effect without {needs}; set that, or leave {key} out")]
+    NoEffect {
+        /// The option.
+        key: &'static str,
+        /// Its value.
+        given: String,
+        /// Where the value stands.
+        origin: Origin,
+        /// What it is a detail of.
+        needs: &'static str,
+    },
 }
 
 /// A result whose error is a [`ConfigError`].

@@ -1,9 +1,29 @@
 //! What a configuration must agree on with itself. What depends on the ranks that exist is checked
 //! where they are known: [`Config::batch`] and [`cluster`](crate::cluster).
 
-use super::choice::ScheduleKind;
+use super::choice::{AmpLevel, OffloadLevel, ScheduleKind, StateTier};
 use super::error::{ConfigError, Result};
-use super::sections::{Config, OPTIONS, ScheduleConfig};
+use super::sections::{Config, OPTIONS, OffloadConfig, ScheduleConfig};
+
+/// A setting, what must be on for it to have an effect, and whether that is.
+type Detail = (&'static str, &'static str, fn(&Config) -> bool);
+
+const DETAILS: &[Detail] = &[
+    ("amp.dtype", "amp.level = O1", in_half),
+    ("amp.loss_scale", "amp.level = O1", in_half),
+    ("amp.debug_log", "amp.level = O1", in_half),
+    ("offload.folder", "state in files (offload.level = v1, or a tier of file)", in_files),
+    ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),
+];
+
+fn in_half(config: &Config) -> bool {
+    config.amp.level == AmpLevel::O1
+}
+
+fn in_files(config: &Config) -> bool {
+    let OffloadConfig { level, parameters, gradients, optimizer_state, .. } = &config.offload;
+    *level == OffloadLevel::V1 || [parameters, gradients, optimizer_state].contains(&&Some(StateTier::File))
+}
 
 impl Config {
     /// Checks every option, then what options say together.
@@ -14,6 +34,7 @@ impl Config {
     /// the first disagreement.
     pub fn validate(&self) -> Result<()> {
         OPTIONS.iter().try_for_each(|option| self.check(option))?;
+        DETAILS.iter().try_for_each(|detail| self.check_detail(detail))?;
         self.check_stages()?;
         self.schedule.validate()
     }
@@ -22,6 +43,17 @@ impl Config {
     /// `pipeline.num_stages`. Scopes in a model may make others.
     pub fn stages(&self) -> usize {
         self.pipeline.num_stages.filter(|_| self.auto.auto_parallel).unwrap_or(self.dist.pipeline_parallel_size)
+    }
+
+    /// A value other than the default must do something. The default may stand in a file: saved configurations have all.
+    fn check_detail(&self, &(key, needs, is_on): &Detail) -> Result<()> {
+        let (value, default) = (self.get(key), Self::default().get(key));
+        match value.filter(|value| Some(value) != default.as_ref() && !is_on(self)) {
+            Some(value) => {
+                Err(ConfigError::NoEffect { key, given: value.to_string(), origin: self.origin(key), needs })
+            }
+            None => Ok(()),
+        }
     }
 
     /// `auto.auto_parallel` needs a number of stages, a number needs it, and two numbers must be one.

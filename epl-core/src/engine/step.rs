@@ -7,7 +7,7 @@ use burn::tensor::TensorData;
 use super::gather::Source;
 use super::gradients::GradientStore;
 use super::run::StepRun;
-use super::{Engine, MicroBatch, StepReport, caught, norm};
+use super::{Compression, Engine, MicroBatch, StepReport, caught, norm};
 use crate::carry::Carry;
 use crate::error::{Error, Result};
 use crate::offload::Update;
@@ -87,28 +87,43 @@ impl<M: Segmented> Engine<M> {
         if let Some(scaler) = &mut self.scaler {
             report.loss_scale = Some(loss_scale);
             report.skipped = !report.grad_norm.is_finite();
-            scaler.after(!report.skipped)?;
+            let goes_on = scaler.after(!report.skipped);
             if report.skipped {
-                return Ok(report);
+                return goes_on.map(|()| report).map_err(|error| self.compressed_too(error));
             }
         }
-        let mut factor = 1.0 / loss_scale;
         if !report.grad_norm.is_finite() {
-            let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
-                Some(compression) => {
-                    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
-                }
-                None => "look for such a number in the batch, or lower the learning rate".to_string(),
-            };
-            return Err(Error::invalid(format!(
-                "the norm of the gradients is {} at step {} (loss {}): {remedy}",
-                report.grad_norm, self.step, report.loss
-            )));
+            return Err(self.not_finite(&report));
         }
+        let mut factor = 1.0 / loss_scale;
         factor *= self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         self.update(store, Update { rate, factor })?;
         (self.step, self.bubble) = (self.step + 1, bubble);
         Ok(report)
+    }
+
+    /// A norm that is not finite, in full precision.
+    fn not_finite(&self, report: &StepReport) -> Error {
+        let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
+            Some(compression) => lower(compression),
+            None => "look for such a number in the batch, or lower the learning rate".to_string(),
+        };
+        Error::invalid(format!(
+            "the norm of the gradients is {} at step {} (loss {}): {remedy}",
+            report.grad_norm, self.step, report.loss
+        ))
+    }
+
+    /// The error of the loss scale, which knows nothing of another scale on the gradients.
+    fn compressed_too(&self, error: Error) -> Error {
+        match self.settings.compression {
+            Some(compression) => Error::invalid(format!(
+                "{error}. Gradients also travel in {}, which may overflow: {}",
+                compression.dtype,
+                lower(compression)
+            )),
+            None => error,
+        }
     }
 
     /// What the loss is multiplied by before it is differentiated.
@@ -167,4 +182,8 @@ impl<M: Segmented> Engine<M> {
             StepRun::new(self, &self.plan.recompute, micro_batches)?.all()
         })
     }
+}
+
+fn lower(compression: Compression) -> String {
+    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
 }

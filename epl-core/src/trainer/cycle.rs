@@ -62,6 +62,7 @@ impl<M: Segmented> Cycle<'_, '_, M> {
             time: start.elapsed(),
             data_wait: data.waited,
             bubble: self.run.engine().bubble(),
+            skipped: self.run.engine().loss_scaler().map(|scaler| scaler.state().skipped),
             report,
         };
         if record.report.skipped {

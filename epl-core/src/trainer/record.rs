@@ -26,6 +26,8 @@ pub struct StepRecord {
     pub data_wait: Duration,
     /// The fraction in which pipeline stages waited for each other: see [`Engine::bubble`](crate::Engine::bubble).
     pub bubble: Option<f64>,
+    /// How many steps of the run were skipped so far; none without mixed precision.
+    pub skipped: Option<u64>,
 }
 
 impl StepRecord {
@@ -95,6 +97,7 @@ pub(crate) mod tests {
             time: Duration::from_millis(250),
             data_wait: Duration::from_micros(125),
             bubble: None,
+            skipped: None,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// What the log itself says of a step.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "step",
     "loss",
     "grad_norm",
@@ -27,6 +27,7 @@ const OWN: [&str; 14] = [
     "data_wait",
     "bubble",
     "loss_scale",
+    "skipped",
     "terms",
     "weights",
     "metrics",
@@ -42,6 +43,7 @@ const OWN: [&str; 14] = [
 /// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
 /// | `bubble` | the fraction in which pipeline stages waited for each other; null with one stage |
 /// | `loss_scale` | what the loss was multiplied by; null without mixed precision |
+/// | `skipped` | the steps of the run that were skipped so far, as a gradient was not finite; null without mixed precision |
 /// | `terms`, `weights`, `metrics` | objects: the loss terms, their weights, the layers' metrics |
 /// | `valid_loss`, … | if an evaluation followed the step: its values |
 ///
@@ -108,6 +110,7 @@ impl MetricsLog {
             "data_wait": record.data_wait.as_secs_f64(),
             "bubble": record.bubble,
             "loss_scale": record.report.loss_scale,
+            "skipped": record.skipped,
             "terms": object(&record.report.terms),
             "weights": object(&record.report.weights),
             "metrics": record.report.metrics,
