@@ -386,8 +386,8 @@ pub fn rounding(dtype: HalfDtype) -> f64 {
     }
 }
 
-/// Three steps equal those of one rank in the same type, to a few roundings; so does every gradient, and every parameter at
-/// the end.
+/// Three steps equal those of one rank in the same type, to a few roundings; so do all gradients together, and all
+/// parameters at the end.
 pub fn assert_close(case: &Case, layout: Layout) {
     let dtype = layout.half.expect("in mixed precision");
     let (alone, got) = (train(case, Layout { half: Some(dtype), ..self::layout(1, 1, 1, 1) }), train(case, layout));
