@@ -15,11 +15,11 @@ use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use epl::comm::shard_range;
-use epl::config::{AmpLevel, CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
+use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
-use epl::testing::{config, error_together, largest_error};
+use epl::testing::{config, error_together, in_half, largest_error};
 use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport, optim::OptimizerConfig};
 
 /// What is trained, and on what.
@@ -115,7 +115,7 @@ impl Layout {
         (config.offload.parameters, config.offload.gradients) = (parameters, gradients);
         config.offload.optimizer_state = optimizer_state;
         if let Some(dtype) = self.half {
-            (config.amp.level, config.amp.dtype) = (AmpLevel::O1, dtype);
+            config = in_half(config, dtype);
         }
         config.optimizer.num_apply_group = self.apply_groups;
         config.dist.pipeline_parallel_size = self.stages;
