@@ -4,8 +4,10 @@
 //! the generator that all tests of a process share.
 
 mod parity;
+mod checkpoints;
 
 use epl::config::PipelineStrategy::PreferBackward;
+use epl::config::StateTier::Host;
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
 use parity::{dense, layout, parity_in_f64};
 
@@ -17,4 +19,14 @@ parity_in_f64! {
     v3:             dense().lora(), layout(2, 1, 1, 4).zero(V3);
     v3_on_3:        dense().lora(), layout(3, 1, 1, 1).zero(V3);
     v3_with_stages: dense().lora(), layout(2, 1, 1, 4).stages(2, 1, PreferBackward).zero(V3);
+}
+
+/// What one layout saves, others load.
+#[test]
+fn saved_and_loaded_under_other_layouts() {
+    let (case, two) = (dense().lora(), layout(2, 1, 1, 4));
+    let stages = two.stages(2, 1, PreferBackward).zero(V3);
+    let layouts = [layout(1, 1, 1, 1), two, layout(3, 1, 1, 1).zero(V0), two.zero(V3), stages, two.offload(Host)];
+    let runs = checkpoints::t5(&case, &layouts);
+    assert_eq!(checkpoints::matrix(&runs, &checkpoints::adam_w(), &[1, 2]), 18);
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use epl::data::{FileSlices, SliceRule};
 use epl::pipeline::partition::{PartitionError, epl as of_epl};
 use epl::pipeline::{Cost, Schedule, Verified, simulate};
 use epl::plan::fuse;
@@ -19,8 +20,9 @@ type Cases = BTreeMap<String, Vec<Value>>;
 type Answer = fn(&Value) -> Value;
 
 /// The kinds that are built: a field that holds EPL's answer, and ours.
-const KINDS: [(&str, &str, Answer); 9] = [
+const KINDS: [(&str, &str, Answer); 10] = [
     ("fusion_buckets", "buckets", fusion_buckets),
+    ("io_slicing", "per_rank_sorted", io_slicing),
     ("partition_buckets", "out", |case| {
         let size = number(&case["bucket_size"]) as u64;
         serde_json::json!(of_epl::partition_buckets(&weights(case), size, number(&case["num_stages"])))
@@ -67,6 +69,19 @@ fn schedule(case: &Value) -> Verified {
 fn fusion_buckets(case: &Value) -> Value {
     let tensors: Vec<(&str, usize)> = list(&case["tensors"]).iter().map(tensor).collect();
     fuse(&tensors, number(&case["max_splits"])).into()
+}
+
+/// What every worker reads, whatever the order.
+fn io_slicing(case: &Value) -> Value {
+    let switch = |key: &str| case[key].as_bool().expect("a switch");
+    let rule = SliceRule { unbalanced: switch("unbalanced"), drop_last: switch("drop_last") };
+    let workers: Vec<usize> = list(&case["gpus_per_worker"]).iter().map(number).collect();
+    let slices = FileSlices::new(number(&case["num_files"]), &workers, rule).expect("files");
+    let names = |mut files: Vec<usize>| {
+        files.sort_unstable();
+        files.into_iter().map(|file| format!("f{file}")).collect::<Vec<_>>()
+    };
+    slices.lists(7).into_iter().map(names).collect::<Vec<_>>().into()
 }
 
 /// `["float32", 10]`: ten elements, as a key and bytes.

@@ -85,8 +85,12 @@ wrong_arguments! {
     out_of_range: ["--set", "train.clip_norm=-1"] => 1,
         ["train.clip_norm = \"-1\"", "allowed: \"none\" or a number > 0"];
     not_a_setting: ["--set", "train.seed"] => 1, ["`train.seed` (command line) is no setting", "write key=value"];
-    not_yet: ["--set", "io.slicing=true"] => 1,
-        ["io.slicing = true (command line): not yet", "implemented so far is io.slicing = false"];
+    not_yet: ["--set", "communication.clip_after_allreduce=false"] => 1,
+        ["communication.clip_after_allreduce = false (command line): not yet",
+         "implemented so far is communication.clip_after_allreduce = true"];
+    no_list_of_files_to_divide: ["--set", "io.slicing=true"] => 1,
+        ["io.slicing = true divides input files", "leave io.slicing out"];
+    no_loader: ["--set", "io.num_workers=0"] => 1, ["io.num_workers = \"0\"", "allowed: an integer ≥ 1"];
     warm_up_longer_than_schedule: ["--set", "schedule.steps=10", "--set", "schedule.warmup_steps=20"] => 1,
         ["schedule.warmup_steps = 20 exceeds schedule.steps = 10"];
     batch_sizes_disagree:
@@ -234,7 +238,7 @@ fn a_folder_with_a_run_is_not_overwritten() {
     let output = resumed("not_overwritten", &[], |out| before = content(out));
     assert_error(&output, 1, &["out holds a run; go on with it by `--out", "--resume`, or choose another folder"]);
     let after = content(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong_input/not_overwritten/out"));
-    assert!(before.len() > 8, "{before:?}");
+    assert!(before.len() > 6, "{before:?}");
     assert_eq!(before, after);
 }
 
@@ -248,8 +252,6 @@ macro_rules! refused_resumes {
 }
 
 refused_resumes! {
-    another_layout: ["--resume", "--data", "1"], |_| {} =>
-        ["saved by 2 ranks = data 2", "and this run has 1 ranks = data 1", "resume with the layout that saved it"];
     another_seed: ["--resume", "--seed", "9"], |_| {} =>
         ["a run with seed 0, and this run has seed 9", "resume with the same seed"];
     another_model: ["--resume", "--model", "moe_t5_numbers"], |_| {} =>
@@ -259,9 +261,9 @@ refused_resumes! {
     other_batches: ["--resume", "--set", "train.global_batch_size=2"], |_| {} =>
         ["4 samples (16 tokens) by length", "and this run draws 4 samples shuffled", "the same batches"];
     cut_file: ["--resume"], cut_largest =>
-        ["the file is damaged: ", "were saved; resume from another checkpoint"];
+        [".safetensors: the file has", "and the index says", "it is damaged; take another checkpoint"];
     flipped_bit: ["--resume"], flip_largest =>
-        ["the file is damaged: ", "were saved; resume from another checkpoint"];
+        [".safetensors: tensor `", "has checksum", "it is damaged; take another checkpoint"];
     damaged_tokenizer: ["--resume"], damage_tokenizer => ["tokenizer.json is not a usable tokenizer file"];
     missing_tokenizer: ["--resume"], remove_tokenizer => ["cannot open", "tokenizer.json: No such file"];
 }

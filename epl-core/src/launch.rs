@@ -24,6 +24,7 @@ use crate::precision::HalfPrecision;
 use crate::profile::write_trace;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
+use crate::tensors::{self, AssignMap, WholeTensors};
 
 /// What a rank knows: its configuration, its context and its device.
 #[derive(Clone, Debug)]
@@ -91,6 +92,19 @@ impl<M> Built<M> {
         plan.complete(&model, place.context())?;
         let (model, parked) = park(model, &plan, &stores, &device)?;
         Ok(Self { model, parked, stores, config, plan, place })
+    }
+
+    /// Fills the model from stored tensors: a folder of Hugging Face, a record of Burn, another run's parameters. Every
+    /// rank reads its slices. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When something is missing or left over that the map does not allow, or of another shape, before anything is read.
+    pub fn assign(self, stored: &impl WholeTensors, map: &AssignMap) -> Result<Self>
+    where
+        M: Segmented,
+    {
+        self.try_map(|model, plan| tensors::assign(model, &plan.records, stored, map))
     }
 }
 

@@ -242,8 +242,9 @@ fn not_yet() {
          cluster.run_visible_devices = \"\"",
     );
     refused(
-        from_set("io.slicing=true"),
-        "io.slicing = true (command line): not yet; implemented so far is io.slicing = false",
+        from_set("communication.clip_after_allreduce=false"),
+        "communication.clip_after_allreduce = false (command line): not yet; implemented so far is \
+         communication.clip_after_allreduce = true",
     );
     refused(
         from_variable("EPL_COMMUNICATION_CLIP_AFTER_ALLREDUCE", "false"),
@@ -291,6 +292,17 @@ fn values_that_disagree() {
 
 #[test]
 fn details_of_what_is_off() {
+    refused(
+        from_set("io.drop_last_files=true"),
+        "io.drop_last_files = true (command line) has no effect without io.slicing = true; set that, or leave \
+         io.drop_last_files out",
+    );
+    refused(
+        from_toml("[io]\nunbalanced_io_slicing = true"),
+        "io.unbalanced_io_slicing = true (file run.toml, line 2) has no effect without io.slicing = true; set that, or \
+         leave io.unbalanced_io_slicing out",
+    );
+    assert!(from_toml("[io]\nslicing = true\nunbalanced_io_slicing = true").is_ok());
     refused(
         from_set("amp.dtype=bf16"),
         "amp.dtype = \"bf16\" (command line) has no effect without amp.level = O1; set that, or leave amp.dtype out",

@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, GradientsParams, LambConfig, LionConfig,
-    RmsPropConfig, SgdConfig,
+    ModuleOptimizer, RmsPropConfig, SgdConfig,
 };
 use burn::tensor::{Device, Tensor};
 use epl_comm::CountingAllocator;
@@ -54,7 +54,7 @@ fn assert_state<O: OptimizerConfig>(config: &O, what: &str, twice: bool) {
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = Device::flex().autodiff();
     let mut net = Net::new(&device);
-    let mut optimizer = config.build();
+    let mut optimizer = ModuleOptimizer::from(config.build());
     let before = ALLOCATOR.live();
     // After the first step some share their memory with a gradient, or with each other.
     for _ in 0..3 {

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use epl::comm::CountingAllocator;
+use epl::trainer::Stop;
 
 use args::Args;
 use task::Task;
@@ -41,7 +42,8 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
     let task = Task::prepare(args)?;
     let config = args.config(task.train.rows.len())?;
     let start = args.start(&task.tokenizer)?;
-    let results = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args))?;
+    let stop = Stop::on_signals()?;
+    let results = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args, &stop))?;
     // The last line of the run: what the predictions are worth.
     if let Some(result) = results.into_iter().flatten().next() {
         println!("{result}");

@@ -7,7 +7,7 @@ use epl::models::bert::question_answering::{ANSWER_LOGITS, AnswerLabels, Questio
 use epl::models::bert::{self, BertBatch, BertBatcher, BertForQuestionAnswering};
 use epl::models::huggingface::Names;
 use epl::models::squad::{Predictions, SquadScore};
-use epl::trainer::Trainer;
+use epl::trainer::{Stop, Trainer};
 use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
 
 use crate::args::{Args, Start};
@@ -17,7 +17,7 @@ use crate::task::{Row, Task};
 const BATCH: usize = 16;
 
 /// Trains on one rank. The first rank returns the last line of the run.
-pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option<String>> {
+pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> Result<Option<String>> {
     let first = epl.context().world().rank() == 0;
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
@@ -43,6 +43,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option
     };
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(told)
+        .with_stop(stop.clone())
         .with_invariant("model", &start.model)?
         .with_invariant("vocabulary", &task.vocabulary.pieces())?
         .with_evaluation(|engine| {
@@ -50,6 +51,9 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args) -> Result<Option
             Ok(vec![("f1".to_string(), score.mean_f1()), ("exact_match".to_string(), score.exact_match())])
         })
         .fit(&data)?;
+    if trained.summary.interrupted {
+        return Ok(first.then(|| format!("`--out {} --resume` goes on", args.out().display())));
+    }
     let (predictions, score) = predict(&trained.engine, task, &predicted)?;
     if !first {
         return Ok(None);

@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/bert-qa --data 2
+//! cargo run --release --example hf_parity -- fixtures/transformers/switch --expert 2 --export out/exported
+//! python tools/check_export.py out/exported/switch
 //! ```
+//!
+//! `--export` writes what the model is after a step on all ranks, for `transformers` to load.
 //!
 //! A folder holds what `save_pretrained` writes, and `io.safetensors` with inputs, logits, loss and gradients
 //! (`tools/make_fixtures.py` makes such folders). Exit 0: all errors are at most 1e-4. Exit 1: one is larger, or a
@@ -43,6 +47,9 @@ struct Args {
     /// Pipeline stages
     #[arg(long, value_name = "P", default_value_t = 1)]
     stages: usize,
+    /// Makes a step under that layout, and exports each model into a folder of this one, with inputs and logits
+    #[arg(long, value_name = "DIR")]
+    export: Option<PathBuf>,
 }
 
 enum Verdict {
@@ -58,7 +65,8 @@ fn main() -> ExitCode {
     let mut verdicts = Vec::new();
     for folder in &args.folders {
         let name = folder.display();
-        verdicts.push(match parity::check(folder, &layout) {
+        let export = args.export.as_ref().map(|to| to.join(folder.file_name().unwrap_or_default()));
+        verdicts.push(match parity::check(folder, &layout, export.as_deref()) {
             Ok(errors) => judge(&name.to_string(), &errors),
             Err(error) => match error.downcast_ref::<huggingface::Error>() {
                 Some(huggingface::Error::Unsupported { model_type, .. }) => {

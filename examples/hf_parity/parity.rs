@@ -7,11 +7,15 @@ use std::path::Path;
 use burn::tensor::{Tensor, TensorData};
 use epl::comm::shard_range;
 use epl::config::{Config, ConfigError};
-use epl::models::huggingface::{Folder, Names, Reference};
+use epl::models::huggingface::{Folder, Names, Reference, TensorFile};
+use epl::tensors::save_safetensors;
 use epl::testing::{error_on_scale, relative_error};
 use epl::{Engine, MicroBatch, Segmented};
 
 use crate::{bert, resnet, t5};
+
+/// The rate of the step before an export.
+const RATE: f64 = 0.1;
 
 /// The sizes of the mesh.
 pub struct Layout {
@@ -49,52 +53,82 @@ pub struct Computed {
     pub logits: TensorData,
     pub loss: f64,
     pub gradients: BTreeMap<String, TensorData>,
+    /// What it has after a step more, if that was asked for.
+    pub trained: Option<Trained>,
+}
+
+/// What a model is after a step.
+pub struct Trained {
+    pub parameters: BTreeMap<String, TensorData>,
+    pub logits: TensorData,
 }
 
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Compares the model in a folder with its stored outputs.
-pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
+/// Compares the model in a folder with its stored outputs; then makes a step and exports it to another one, if given.
+pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
     match Folder::open(folder)?.model_type()? {
-        "bert" => bert::check(folder, layout),
-        "resnet" => resnet::check(folder, layout),
-        _ => t5::check(folder, layout),
+        "bert" => bert::check(folder, layout, export),
+        "resnet" => resnet::check(folder, layout, export),
+        _ => t5::check(folder, layout, export),
     }
 }
 
-/// Runs so many rows, each replica its share. `batch` makes a batch of some of them, `forward` its logits, without a
-/// graph.
+/// Runs so many rows, each replica its share; after a step once more, if the model is to be `trained`. `batch` makes a
+/// batch of some rows, `forward` its logits, without a graph.
 pub fn compute<M: Segmented, const D: usize>(
-    engine: &Engine<M>,
+    mut engine: Engine<M>,
     rows: usize,
-    batch: impl FnOnce(Range<usize>) -> M::Batch,
-    forward: impl FnOnce(&M, &M::Batch) -> Tensor<D>,
+    batch: impl Fn(Range<usize>) -> M::Batch,
+    forward: impl Fn(&M, &M::Batch) -> Tensor<D>,
+    trained: bool,
 ) -> epl::Result<Computed> {
     let data = engine.context().data().clone();
     let mine = shard_range(rows, data.size(), data.rank());
     // A replica without a row runs a stand-in, of which no logits are taken.
-    let batch = batch(if mine.is_empty() { 0..1 } else { mine.clone() });
-    let logits = epl::comm::catch(|| engine.inference().map(|model| forward(&model, &batch)))??.slice([0..mine.len()]);
-    let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(rows, data.size(), rank).len()).collect();
-    let logits = data.all_gather_uneven(logits, 0, &sizes)?.into_data();
-    let samples: Vec<u64> = mine.clone().map(|row| row as u64).collect();
-    let micro_batch = match mine.is_empty() {
-        true => MicroBatch::stand_in(batch, [0]),
-        false => MicroBatch::new(batch, samples),
+    let own = || batch(if mine.is_empty() { 0..1 } else { mine.clone() });
+    let micro_batch = || match mine.is_empty() {
+        true => MicroBatch::stand_in(own(), [0]),
+        false => MicroBatch::new(own(), mine.clone().map(|row| row as u64).collect::<Vec<_>>()),
     };
-    let (report, gradients) = engine.gradients(vec![micro_batch])?;
-    Ok(Computed { logits, loss: report.loss, gradients })
+    let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(rows, data.size(), rank).len()).collect();
+    let logits = |engine: &Engine<M>| -> epl::Result<TensorData> {
+        let own = own();
+        let logits =
+            epl::comm::catch(|| engine.inference().map(|model| forward(&model, &own)))??.slice([0..mine.len()]);
+        Ok(data.all_gather_uneven(logits, 0, &sizes)?.into_data())
+    };
+    let before = logits(&engine)?;
+    let (report, gradients) = engine.gradients(vec![micro_batch()])?;
+    let trained = match trained {
+        false => None,
+        true => {
+            engine.step(vec![micro_batch()], RATE)?;
+            Some(Trained { parameters: engine.parameters()?, logits: logits(&engine)? })
+        }
+    };
+    Ok(Computed { logits: before, loss: report.loss, gradients, trained })
 }
 
-/// Compares what the first rank computed with what is stored. A gradient that is zero up to rounding is measured by the
+/// Writes inputs and logits beside an exported model, as `io.safetensors`, for `tools/check_export.py`.
+pub fn write_io(from: &Path, to: &Path, logits: &TensorData) -> Result<(), Failure> {
+    let stored = TensorFile::open(from.join("io.safetensors"))?;
+    let mut tensors: BTreeMap<String, TensorData> = BTreeMap::new();
+    for name in stored.names().into_iter().filter(|name| name.starts_with("input.")) {
+        tensors.insert(name.clone(), stored.read(&name)?);
+    }
+    tensors.insert("logits".to_string(), logits.clone());
+    Ok(save_safetensors(&tensors, to.join("io.safetensors"))?)
+}
+
+/// Compares what a rank computed with what is stored. A gradient that is zero up to rounding is measured by the
 /// largest element of another one, which `beside` names.
 pub fn compare(
-    ranks: Vec<Computed>,
+    computed: &Computed,
     reference: &Reference,
     names: &impl Names,
     beside: impl Fn(&str) -> Option<String>,
 ) -> Result<Errors, Failure> {
-    let computed = ranks.into_iter().next().ok_or("no rank ran")?;
     let expected = reference.loss()?;
     let mut worst = (String::new(), 0.0_f64);
     for (path, gradient) in &computed.gradients {

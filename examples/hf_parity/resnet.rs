@@ -5,18 +5,18 @@ use std::path::Path;
 
 use burn::optim::SgdConfig;
 use epl::models::huggingface::read_io;
-use epl::models::resnet::{self, ResNetNames};
+use epl::models::resnet::{self, ResNet, ResNetNames};
 use epl::models::vision::ImageBatch;
 use epl::{Engine, EngineSettings, Plan};
 
-use crate::parity::{Errors, Failure, Layout, compare, compute};
+use crate::parity::{Errors, Failure, Layout, compare, compute, write_io};
 
-pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
+pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
     let (weights, model) = resnet::open(folder)?;
     let reference = read_io(folder)?;
     // What is stored was computed in evaluation mode, gradients too.
     let model = model.with_fixed_statistics(true);
-    let computed = epl::launch(&layout.config()?, |epl| {
+    let ranks = epl::launch(&layout.config()?, |epl| {
         let load = |model, plan: &Plan| Ok(resnet::load(model, &plan.records, &weights)?);
         let built = epl.build(|place| model.init_split(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
@@ -24,7 +24,13 @@ pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
         let batch = |rows: Range<usize>| {
             ImageBatch::new(whole.pixels.clone().slice([rows.clone()]), whole.host_labels[rows].to_vec())
         };
-        compute(&engine, whole.host_labels.len(), batch, |model, batch| model.forward(batch.pixels.clone().inner()))
+        let forward = |model: &ResNet<_>, batch: &ImageBatch| model.forward(batch.pixels.clone().inner());
+        compute(engine, whole.host_labels.len(), batch, forward, export.is_some())
     })?;
+    let computed = ranks.first().ok_or("no rank ran")?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        resnet::export(&model, &trained.parameters, to)?;
+        write_io(folder, to, &trained.logits)?;
+    }
     compare(computed, &reference, &ResNetNames, |_| None)
 }

@@ -9,19 +9,25 @@ use epl::models::huggingface::read_io;
 use epl::models::t5::{self, T5Batcher, T5Names};
 use epl::{Engine, EngineSettings, Plan};
 
-use crate::parity::{Errors, Failure, Layout, compare, compute};
+use crate::parity::{Errors, Failure, Layout, compare, compute, write_io};
 
-pub fn check(folder: &Path, layout: &Layout) -> Result<Errors, Failure> {
+pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
     let (weights, model) = t5::open(folder)?;
     let reference = read_io(folder)?;
     let names = T5Names::new(&weights)?;
     let pairs = t5::reference_pairs(&reference)?;
-    let computed = epl::launch(&layout.config()?, |epl| {
+    let ranks = epl::launch(&layout.config()?, |epl| {
         let load = |model, plan: &Plan| Ok(t5::load(model, &plan.records, &weights)?);
         let built = epl.build(|place| model.init(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-        let batch = |rows: Range<usize>| T5Batcher::new(&model).batch(pairs[rows].to_vec(), engine.device());
-        compute(&engine, pairs.len(), batch, |model, batch| model.forward(batch).inner())
+        let device = engine.device().clone();
+        let batch = |rows: Range<usize>| T5Batcher::new(&model).batch(pairs[rows].to_vec(), &device);
+        compute(engine, pairs.len(), batch, |model, batch| model.forward(batch).inner(), export.is_some())
     })?;
+    let computed = ranks.first().ok_or("no rank ran")?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        t5::export(&model, &trained.parameters, to)?;
+        write_io(folder, to, &trained.logits)?;
+    }
     compare(computed, &reference, &names, |_| None)
 }

@@ -18,6 +18,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use epl::trainer::Stop;
 
 use args::Args;
 use task::Task;
@@ -44,6 +45,7 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
         resume: args.resume,
         replace: args.replace(),
         check_replicas: args.check_replicas,
+        stop: Stop::on_signals()?,
     };
     let results = epl::launch(&config, |epl| run::rank(&epl, &task, &model, &settings))?;
     // The last line of the run: what the evaluation at the end found.

@@ -8,7 +8,7 @@ use epl::data::{TrainData, ValidData};
 use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::{Judged, Pair, PairBatcher};
-use epl::trainer::{Best, Trainer, TrainerConfig, Which};
+use epl::trainer::{Best, Stop, Trainer, TrainerConfig, Which};
 use epl::{Engine, EngineSettings, Epl, Error, Result};
 
 use crate::task::Task;
@@ -27,6 +27,8 @@ pub struct Settings {
     pub replace: bool,
     /// Every how many steps replicas are compared.
     pub check_replicas: Option<u64>,
+    /// Ends the run on Ctrl-C.
+    pub stop: Stop,
 }
 
 /// Trains on one rank. The first rank returns the last line of the run.
@@ -44,6 +46,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     // A checkpoint keeps all that it depends on; a resume with something else is refused.
     let mut trainer = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| told(trainer, task, settings))
+        .with_stop(settings.stop.clone())
         .with_invariant("model", model)?
         .with_invariant("tokenizer", &task.fingerprint()?)?;
     if let Some(valid) = &task.valid {
@@ -51,6 +54,9 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         trainer = trainer.with_valid(valid).with_evaluator(judge(task, &task.judged)?);
     }
     let mut trained = trainer.fit(&data)?;
+    if trained.summary.interrupted {
+        return Ok(first.then(|| format!("`--out {} --resume` goes on", settings.out.display())));
+    }
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
     if !task.test.is_empty() {
         trained.load(Which::Best)?;

@@ -18,6 +18,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use epl::trainer::Stop;
 
 use args::Args;
 use task::Task;
@@ -36,7 +37,8 @@ fn train(args: &Args) -> Result<(), Box<dyn Error>> {
     let config = args.config()?;
     let task = Task::prepare(args, &config)?;
     let model = args.model(task.classes.len())?;
-    let results = epl::launch(&config, |epl| run::rank(&epl, &task, &model, args))?;
+    let stop = Stop::on_signals()?;
+    let results = epl::launch(&config, |epl| run::rank(&epl, &task, &model, args, &stop))?;
     // The last line of the run: what the evaluation at the end found.
     if let Some(result) = results.into_iter().flatten().next() {
         println!("{result}");

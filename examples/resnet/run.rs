@@ -9,7 +9,7 @@ use epl::evaluate::{Accuracy, Evaluator};
 use epl::models::ResNetConfig;
 use epl::models::resnet::{ClassLayer, ResNet};
 use epl::models::vision::{ImageBatch, ImageBatcher};
-use epl::trainer::{Evaluation, Trainer};
+use epl::trainer::{Evaluation, Stop, Trainer};
 use epl::{Built, Engine, EngineSettings, Epl, Result};
 
 use crate::args::Args;
@@ -19,14 +19,22 @@ use crate::task::Task;
 const BATCH: usize = 100;
 
 /// Trains on one rank. The first rank returns the last line of the run.
-pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args) -> Result<Option<String>> {
+pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &Stop) -> Result<Option<String>> {
     match args.split {
-        true => train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, args),
-        false => train(epl, epl.build(|place| model.init(place))?, task, args),
+        true => {
+            train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, args, stop)
+        }
+        false => train(epl, epl.build(|place| model.init(place))?, task, args, stop),
     }
 }
 
-fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &Args) -> Result<Option<String>> {
+fn train<C: ClassLayer>(
+    epl: &Epl,
+    built: Built<ResNet<C>>,
+    task: &Task,
+    args: &Args,
+    stop: &Stop,
+) -> Result<Option<String>> {
     let (model, replicas) = (built.model().config().clone(), built.context().replicas());
     let optimizer = SgdConfig::new()
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))
@@ -38,6 +46,7 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
     let data = TrainData::new(task.train.clone(), batcher.clone(), sampler)?;
     let mut trainer = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| trainer.with_out(args.out.clone()).with_resume(args.resume))
+        .with_stop(stop.clone())
         .with_invariant("model", &model)?
         .with_invariant("classes", &task.classes)?;
     if let Some(valid) = &task.valid {
@@ -48,6 +57,9 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
         trainer = trainer.with_valid(valid).with_evaluator(evaluator);
     }
     let summary = trainer.fit(&data)?.summary;
+    if summary.interrupted {
+        return Ok(None);
+    }
     let found = summary.evaluation.filter(|_| epl.context().world().rank() == 0);
     let percent = |found: &Evaluation, name: &str| found.get(name).map(|share| 100.0 * share);
     let said = |found: Evaluation| {

@@ -227,7 +227,7 @@ impl Case {
     }
 
     /// The model, laid out at a place.
-    fn init(&self, place: &Place) -> T5 {
+    pub fn init(&self, place: &Place) -> T5 {
         let model = self.model.init(place);
         match self.lora {
             false => model,
@@ -320,10 +320,15 @@ fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer:
     outcomes.into_iter().next().expect("there is a first rank")
 }
 
-/// In f64, for a whole binary: all errors are at most 1e-10.
-pub fn assert_parity_in_f64(case: &Case, layout: Layout) -> Outcome {
+/// The element type of all that this binary makes.
+pub fn in_f64() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"));
+}
+
+/// In f64, for a whole binary: all errors are at most 1e-10.
+pub fn assert_parity_in_f64(case: &Case, layout: Layout) -> Outcome {
+    in_f64();
     assert_parity(case, layout, 1e-10)
 }
 
@@ -334,7 +339,7 @@ macro_rules! parity_in_f64 {
     ($($name:ident: $case:expr, $layout:expr;)*) => {$(
         #[test]
         fn $name() {
-            parity::assert_parity_in_f64(&$case, $layout);
+            crate::parity::assert_parity_in_f64(&$case, $layout);
         }
     )*};
 }

@@ -73,7 +73,7 @@ pub struct Scoped {
 }
 
 impl Scoped {
-    fn mean_loss(&self, batch: &Rows) -> Tensor<1> {
+    pub fn mean_loss(&self, batch: &Rows) -> Tensor<1> {
         let features = tanh(self.body.forward(batch.inputs.clone()));
         self.head.forward_loss(features, batch.targets.clone()) * (1.0 / batch.inputs.dims()[0] as f64)
     }
@@ -108,7 +108,7 @@ pub struct Outcome {
     parameters: BTreeMap<String, TensorData>,
 }
 
-fn config(ranks: usize) -> Config {
+pub fn config(ranks: usize) -> Config {
     let config = Config::new().with("cluster.ranks", ranks).expect("an option");
     config
         .with("cluster.colocate_split_and_replicate", true)
@@ -131,15 +131,23 @@ pub fn replicated(devices: usize, ranks: usize, case: Case) -> Outcome {
 
 /// The backbone replicated, the class layer split, on the same devices.
 pub fn split(devices: usize, ranks: usize, case: Case, loss: fn(&Scoped, &Rows) -> Tensor<1>) -> Outcome {
-    run(ranks, case, |epl| {
-        let head = SplitClassifierConfig::new(HIDDEN, case.classes);
-        let (body, split) = (Strategy::replicate(devices).named("body"), Strategy::split(devices).named("head"));
-        let net = |at: &Place| Scoped {
-            body: at.scope(body.clone(), |at| LinearConfig::new(FEATURES, HIDDEN).init(at)),
-            head: at.scope(split.clone(), |at| head.init(at)),
-        };
-        epl.build(|at| WithLoss::new(net(at), loss))
-    })
+    run(ranks, case, |epl| scoped(epl, devices, case, loss))
+}
+
+/// The model with both scopes, laid out.
+pub fn scoped(
+    epl: &Epl,
+    devices: usize,
+    case: Case,
+    loss: fn(&Scoped, &Rows) -> Tensor<1>,
+) -> epl::Result<Built<WithLoss<Scoped, Rows>>> {
+    let head = SplitClassifierConfig::new(HIDDEN, case.classes);
+    let (body, split) = (Strategy::replicate(devices).named("body"), Strategy::split(devices).named("head"));
+    let net = |at: &Place| Scoped {
+        body: at.scope(body.clone(), |at| LinearConfig::new(FEATURES, HIDDEN).init(at)),
+        head: at.scope(split.clone(), |at| head.init(at)),
+    };
+    epl.build(|at| WithLoss::new(net(at), loss))
 }
 
 fn run<M: Segmented<Batch = Rows>>(
@@ -168,31 +176,38 @@ fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
     optimizer: &O,
 ) -> epl::Result<Outcome> {
     let mut engine = Engine::new(built, optimizer, EngineSettings::default())?;
-    let (data, device) = (engine.context().data().clone(), engine.device().clone());
-    let share = |step: usize| -> Vec<MicroBatch<Rows>> {
-        let parts = data.size() * case.micro_batches;
-        let mine = (0..case.micro_batches).map(|number| data.rank() * case.micro_batches + number);
-        mine.map(|part| {
-            // From the last rank on: where rows are few, the first of a group is the one without.
-            let range = shard_range(case.rows, parts, parts - 1 - part);
-            match range.is_empty() {
-                true => MicroBatch::stand_in(rows(step, 0..1, case.classes, &device), [0]),
-                false => {
-                    let samples: Vec<u64> = range.clone().map(|row| row as u64).collect();
-                    MicroBatch::new(rows(step, range, case.classes, &device), samples)
-                }
-            }
-        })
-        .collect()
+    let first = batches(&engine, case, 0);
+    let gradients = engine.gradients(first)?.1;
+    let step = |number| {
+        let batches = batches(&engine, case, number);
+        engine.step(batches, 0.05)
     };
-    let gradients = engine.gradients(share(0))?.1;
-    let reports = (0..3).map(|step| engine.step(share(step), 0.05)).collect::<epl::Result<Vec<_>>>()?;
+    let reports = (0..3).map(step).collect::<epl::Result<Vec<_>>>()?;
     Ok(Outcome {
         losses: reports.iter().map(|report| report.loss).collect(),
         norms: reports.iter().map(|report| report.grad_norm).collect(),
         gradients,
         parameters: engine.parameters()?,
     })
+}
+
+/// What a rank gets of a step.
+pub fn batches<M: Segmented<Batch = Rows>>(engine: &Engine<M>, case: Case, step: usize) -> Vec<MicroBatch<Rows>> {
+    let (data, device) = (engine.context().data(), engine.device());
+    let parts = data.size() * case.micro_batches;
+    let mine = (0..case.micro_batches).map(|number| data.rank() * case.micro_batches + number);
+    mine.map(|part| {
+        // From the last rank on: where rows are few, the first of a group is the one without.
+        let range = shard_range(case.rows, parts, parts - 1 - part);
+        match range.is_empty() {
+            true => MicroBatch::stand_in(rows(step, 0..1, case.classes, device), [0]),
+            false => {
+                let samples: Vec<u64> = range.clone().map(|row| row as u64).collect();
+                MicroBatch::new(rows(step, range, case.classes, device), samples)
+            }
+        }
+    })
+    .collect()
 }
 
 /// Every difference is within the bound.

@@ -13,6 +13,7 @@ pub mod size;
 use std::path::PathBuf;
 
 /// A source file of a crate.
+#[derive(Clone)]
 pub struct Source {
     /// From the folder of the crate's root, such as `engine/norm.rs`.
     pub path: PathBuf,

@@ -145,14 +145,19 @@ options! {
         /// it would come to a good end.
         check_order: bool = false, Kind::Switch, Implemented;
     }
-    /// Input files.
+    /// Input files, and how data is loaded.
     io: IoConfig {
-        /// Divide the list of input files over the replicas.
-        slicing: bool = false, Kind::Switch, NotYet;
-        /// Some workers may take one file more.
-        unbalanced_io_slicing: bool = false, Kind::Switch, NotYet;
-        /// Drop the files that do not divide.
-        drop_last_files: bool = false, Kind::Switch, NotYet;
+        /// Divide the list of input files over the replicas, for data of `SlicedFiles`. Files that do not divide are read
+        /// by all replicas, with a warning, but for the next two options. No sample is drawn twice in either case.
+        slicing: bool = false, Kind::Switch, Implemented;
+        /// With `slicing`: some replicas may take one file more.
+        unbalanced_io_slicing: bool = false, Kind::Switch, Implemented;
+        /// With `slicing`: drop the last files, those that do not divide; with unbalanced_io_slicing too, none.
+        drop_last_files: bool = false, Kind::Switch, Implemented;
+        /// Threads of each rank that load the steps of training.
+        num_workers: usize = 1, COUNT, Implemented;
+        /// Steps that each of them may load ahead, the one included that it is at.
+        prefetch: usize = 2, COUNT, Implemented;
     }
     /// What EPL chooses by itself.
     auto: AutoConfig {

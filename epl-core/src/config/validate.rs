@@ -14,10 +14,16 @@ const DETAILS: &[Detail] = &[
     ("amp.debug_log", "amp.level = O1", in_half),
     ("offload.folder", "state in files (offload.level = v1, or a tier of file)", in_files),
     ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),
+    ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
+    ("io.drop_last_files", "io.slicing = true", sliced),
 ];
 
 fn in_half(config: &Config) -> bool {
     config.amp.level == AmpLevel::O1
+}
+
+fn sliced(config: &Config) -> bool {
+    config.io.slicing
 }
 
 fn in_files(config: &Config) -> bool {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use epl_comm::shard_range;
 
+use super::sampler::GlobalBatch;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -84,6 +85,28 @@ impl Share {
         let micro_batch = |index| part(replica.clone(), self.micro_batches, index);
         (0..self.micro_batches).map(|index| part(micro_batch(index), self.devices, self.device)).collect()
     }
+
+    /// This rank's rows of a global batch, for every micro-batch: those that the sampler says are its replica's, else
+    /// [`rows`](Self::rows).
+    ///
+    /// # Errors
+    ///
+    /// When the sampler divides batches over another number of replicas.
+    pub fn rows_of(&self, batch: &GlobalBatch) -> Result<Vec<Vec<usize>>> {
+        let Some(owned) = &batch.owned else {
+            return Ok(self.rows(batch.indices.len()).into_iter().map(Iterator::collect).collect());
+        };
+        if owned.len() != self.replicas {
+            return Err(Error::invalid(format!(
+                "the sampler draws for {} replicas, and there are {}; make it from this run's files and context",
+                owned.len(),
+                self.replicas
+            )));
+        }
+        let own = &owned[self.replica].rows;
+        let within = Self { replica: 0, replicas: 1, ..*self };
+        Ok(within.rows(own.len()).into_iter().map(|rows| own[rows].to_vec()).collect())
+    }
 }
 
 /// One of several parts of a range, as even as possible.
@@ -94,6 +117,7 @@ fn part(rows: Range<usize>, parts: usize, index: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sampler::Owned;
     use super::*;
     use proptest::prelude::*;
 
@@ -113,6 +137,19 @@ mod tests {
         assert!(Share::new(1, 2, 1).is_ok());
         assert!(Share::new(2, 2, 1).unwrap_err().to_string().contains("replica 2 of 2"));
         assert!(Share::new(0, 1, 0).unwrap_err().to_string().contains("0 micro-batches"));
+    }
+
+    #[test]
+    fn rows_that_belong_to_a_replica_are_cut_there() {
+        let own = |rows: &[usize]| Owned { rows: rows.to_vec(), stand_in: 0 };
+        let batch = GlobalBatch { owned: Some(vec![own(&[0, 2, 3]), own(&[1])]), ..GlobalBatch::new(0, vec![7; 4]) };
+        let rows = |replica, replicas| Share::new(replica, replicas, 2).unwrap().rows_of(&batch);
+        assert_eq!(rows(0, 2).unwrap(), [vec![0, 2], vec![3]]);
+        assert_eq!(rows(1, 2).unwrap(), [vec![1], vec![]]);
+        let device = |device| Share { device, devices: 2, ..Share::new(0, 2, 1).unwrap() }.rows_of(&batch).unwrap();
+        assert_eq!([device(0), device(1)], [[vec![0, 2]], [vec![3]]]);
+        let message = rows(2, 3).unwrap_err().to_string();
+        assert!(message.contains("for 2 replicas, and there are 3"), "{message}");
     }
 
     proptest! {

@@ -5,24 +5,22 @@ use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 
 use super::cut::Share;
-use super::prefetch::Prefetch;
+use super::prefetch::{Ahead, Prefetch};
 use super::sampler::GlobalBatch;
 use super::source::Source;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
-/// How many batches the loader works ahead.
-const AHEAD: usize = 2;
-
 /// What a run is evaluated on. A cheap clone.
 pub struct ValidData<I, B> {
     source: Source<I, B>,
     batch: usize,
+    ahead: Ahead,
 }
 
 impl<I, B> Clone for ValidData<I, B> {
     fn clone(&self) -> Self {
-        Self { source: self.source.clone(), batch: self.batch }
+        Self { source: self.source.clone(), batch: self.batch, ahead: self.ahead }
     }
 }
 
@@ -44,7 +42,14 @@ impl<I, B> ValidData<I, B> {
                 source.len()
             )));
         }
-        Ok(Self { source, batch })
+        Ok(Self { source, batch, ahead: Ahead::default() })
+    }
+
+    /// Loads so many batches ahead, on so many threads.
+    #[must_use]
+    pub fn with_ahead(mut self, ahead: Ahead) -> Self {
+        self.ahead = ahead;
+        self
     }
 }
 
@@ -71,13 +76,16 @@ impl<B: Send + 'static> EvaluationLoader<B> {
         let round = share.replicas * data.batch;
         let mut starts = (0..total).step_by(round);
         let rounds = starts.len();
-        let load = move || {
+        let draw = move || {
             let start = starts.next()?;
-            let batch = GlobalBatch { first: start as u64, indices: (start..total.min(start + round)).collect() };
-            let rows = share.rows(batch.indices.len()).remove(0);
-            Some(data.source.micro_batch(&batch, rows, &device))
+            Some(Ok(GlobalBatch::new(start as u64, (start..total.min(start + round)).collect())))
         };
-        Ok(Self { batches: Prefetch::start(AHEAD, load)?, rounds })
+        let ahead = data.ahead;
+        let make = move |batch: GlobalBatch| {
+            let rows = share.rows_of(&batch)?.remove(0);
+            data.source.micro_batch(&batch, &rows, share.replica, &device)
+        };
+        Ok(Self { batches: Prefetch::start(ahead, draw, make)?, rounds })
     }
 
     /// How many batches every rank runs.

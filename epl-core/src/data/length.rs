@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::seq::SliceRandom;
 
 use super::epoch::{Epochs, generator};
-use super::sampler::{GlobalBatch, Sampler};
+use super::sampler::{GlobalBatch, Sampler, end_after};
 use crate::error::{Error, Result};
 
 /// Configures a [`LengthSampler`]. At least one of the two bounds must be given.
@@ -23,12 +23,13 @@ pub struct LengthSamplerConfig {
     max_tokens: Option<usize>,
     max_samples: Option<usize>,
     spread: f64,
+    epochs: Option<u64>,
 }
 
 impl LengthSamplerConfig {
-    /// No bound yet, and a spread of 0.1.
+    /// No bound yet, a spread of 0.1, and data without end.
     pub fn new(seed: u64) -> Self {
-        Self { seed, max_tokens: None, max_samples: None, spread: 0.1 }
+        Self { seed, max_tokens: None, max_samples: None, spread: 0.1, epochs: None }
     }
 
     /// At most this many tokens in a global batch, padding counted: samples × the longest of them.
@@ -54,11 +55,19 @@ impl LengthSamplerConfig {
         self
     }
 
+    /// Ends the run after so many epochs.
+    #[must_use]
+    pub fn with_epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
     /// The sampler over samples of these lengths: for pairs, the longer of the two or their sum.
     ///
     /// # Errors
     ///
-    /// When there is no sample, no bound, a bound of zero, a negative spread, or a sample longer than the bound.
+    /// When there is no sample, no bound, a bound or a number of epochs of zero, a negative spread, or a sample longer than
+    /// the bound.
     pub fn init(self, lengths: Vec<usize>) -> Result<LengthSampler> {
         if self.max_tokens.is_none() && self.max_samples.is_none() {
             return Err(Error::invalid("batches by length need a bound: `with_max_tokens` or `with_max_samples`"));
@@ -80,7 +89,8 @@ impl LengthSamplerConfig {
             ))),
             _ => {
                 let buckets = buckets(&lengths, self.spread);
-                Ok(LengthSampler { config: self, lengths, buckets, epochs: Epochs::new() })
+                let end = self.epochs.map(|epochs| end_after(epochs, lengths.len())).transpose()?;
+                Ok(LengthSampler { config: self, lengths, buckets, end, epochs: Epochs::new() })
             }
         }
     }
@@ -100,6 +110,7 @@ pub struct LengthSampler {
     lengths: Vec<usize>,
     /// The bucket of every sample; buckets are numbered from the shortest.
     buckets: Vec<u32>,
+    end: Option<u64>,
     epochs: Epochs<Epoch>,
 }
 
@@ -182,7 +193,7 @@ impl Sampler for LengthSampler {
         match epoch.batches.binary_search_by_key(&offset, |range| range.start) {
             Ok(found) => {
                 let indices = epoch.order[epoch.batches[found].clone()].to_vec();
-                Ok(GlobalBatch { first: position, indices })
+                Ok(GlobalBatch::new(position, indices))
             }
             Err(_) => Err(Error::invalid(format!(
                 "no batch begins after {position} samples (sample {offset} of epoch {number}); the run that reached \
@@ -203,6 +214,10 @@ impl Sampler for LengthSampler {
             bound(self.config.max_tokens),
             bound(self.config.max_samples),
         )
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.end
     }
 }
 
@@ -304,6 +319,7 @@ mod tests {
         assert!(refused(config.clone().with_max_samples(0), &[1]).contains("at most 0"));
         assert!(refused(config.clone().with_max_tokens(9), &[]).contains("no sample"));
         assert!(refused(config.clone().with_max_samples(9).with_spread(-0.5), &[1]).contains("-0.5"));
+        assert!(refused(config.clone().with_max_samples(9).with_epochs(0), &[1]).contains("0 epochs"));
         let message = refused(config.with_max_tokens(9), &[3, 12]);
         assert!(message.contains("sample 1 has 12 tokens") && message.contains("at most 9"), "{message}");
     }

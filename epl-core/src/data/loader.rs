@@ -8,14 +8,11 @@ use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 
 use super::cut::Share;
-use super::prefetch::Prefetch;
-use super::sampler::Sampler;
+use super::prefetch::{Ahead, Prefetch};
+use super::sampler::{GlobalBatch, Sampler};
 use super::source::Source;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
-
-/// How many steps the loader works ahead.
-const AHEAD: usize = 2;
 
 /// What a run trains on: a dataset, a batcher, and a sampler that draws from it. A cheap clone.
 pub struct TrainData<I, B> {
@@ -68,14 +65,20 @@ pub struct Step<B> {
     pub position: u64,
     /// How long the step waited for its data.
     pub waited: Duration,
+    /// How many steps were ready when this one was asked for, itself included.
+    pub ahead: usize,
 }
 
-/// Loads one replica's micro-batches, step after step without end, ahead of the step on a thread of its own.
+/// Loads one replica's micro-batches, step after step until the data ends, ahead of the step on threads of its own.
 ///
-/// Ranks that stand at the same position along the data axis load the same.
+/// Ranks that stand at the same position along the data axis load the same. As an iterator it is over once the data has
+/// ended, or after an error.
 #[derive(Debug)]
 pub struct Loader<B> {
     steps: Prefetch<Step<B>>,
+    /// Where the next step begins.
+    position: u64,
+    end: Option<u64>,
 }
 
 impl<B: Send + 'static> Loader<B> {
@@ -83,32 +86,72 @@ impl<B: Send + 'static> Loader<B> {
     ///
     /// # Errors
     ///
-    /// When no batch begins there, or no thread can be had.
+    /// When no batch begins there, the sampler draws for other replicas, or no thread can be had.
     pub fn start<I: 'static>(data: &TrainData<I, B>, share: Share, device: &Device, position: u64) -> Result<Self> {
-        data.sampler.batch(position)?;
-        let (data, device, mut position) = (data.clone(), device.clone(), position);
-        let load = move || -> Result<Step<B>> {
-            let batch = data.sampler.batch(position)?;
-            position = batch.end();
-            let samples = batch.indices.len();
-            let micro_batch = |rows| data.source.micro_batch(&batch, rows, &device);
-            let micro_batches = share.rows(samples).into_iter().map(micro_batch).collect::<Result<_>>()?;
-            Ok(Step { micro_batches, samples, position, waited: Duration::ZERO })
+        Self::start_ahead(data, share, device, position, Ahead::default())
+    }
+
+    /// [`start`](Self::start), so many steps ahead, on so many threads.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_ahead<I: 'static>(
+        data: &TrainData<I, B>,
+        share: Share,
+        device: &Device,
+        position: u64,
+        ahead: Ahead,
+    ) -> Result<Self> {
+        let end = data.sampler.end();
+        let is_over = move |position| end.is_some_and(|end| position >= end);
+        if !is_over(position) {
+            share.rows_of(&data.sampler.batch(position)?)?;
+        }
+        let (sampler, mut next) = (data.sampler.clone(), position);
+        let draw = move || {
+            if is_over(next) {
+                return None;
+            }
+            let batch = sampler.batch(next);
+            next = batch.as_ref().map_or(next, GlobalBatch::end);
+            Some(batch)
         };
-        let mut load = load;
-        Ok(Self { steps: Prefetch::start(AHEAD, move || Some(load()))? })
+        let (source, device) = (data.source.clone(), device.clone());
+        let make = move |batch: GlobalBatch| {
+            let micro_batch = |rows: Vec<usize>| source.micro_batch(&batch, &rows, share.replica, &device);
+            let micro_batches = share.rows_of(&batch)?.into_iter().map(micro_batch).collect::<Result<_>>()?;
+            let (samples, position) = (batch.indices.len(), batch.end());
+            Ok(Step { micro_batches, samples, position, waited: Duration::ZERO, ahead: 0 })
+        };
+        Ok(Self { steps: Prefetch::start(ahead, draw, make)?, position, end })
     }
 
     /// The data of the next step.
     ///
     /// # Errors
     ///
-    /// When the dataset, the batcher or the sampler failed; again, if it is asked again.
+    /// When the data has ended, or the dataset, the batcher or the sampler failed; again, if it is asked again.
     pub fn next_step(&mut self) -> Result<Step<B>> {
-        match self.steps.next() {
-            Some(Ok(step)) => Ok(Step { waited: self.steps.waited(), ..step }),
-            Some(Err(error)) => Err(error),
-            None => Err(Error::invalid("the thread that loads data ended with an earlier error")),
+        match (self.next(), self.end) {
+            (Some(step), _) => step,
+            (None, Some(end)) if self.position >= end => Err(Error::invalid(format!(
+                "the data has ended after {end} samples; make fewer steps, or draw more epochs"
+            ))),
+            _ => Err(Error::invalid("the thread that loads data ended with an earlier error")),
         }
+    }
+}
+
+impl<B: Send + 'static> Iterator for Loader<B> {
+    type Item = Result<Step<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.steps.next()?;
+        let (waited, ahead) = (self.steps.waited(), self.steps.ahead());
+        if let Ok(step) = &step {
+            self.position = step.position;
+        }
+        Some(step.map(|step| Step { waited, ahead, ..step }))
     }
 }

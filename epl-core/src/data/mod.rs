@@ -3,19 +3,26 @@
 //! ```text
 //! Sampler        the global batch that follows `position` samples      pure; knows no layout
 //!   -> cut       which rows of it this replica runs, micro by micro    pure
-//!   -> Loader    dataset -> batcher -> Vec<MicroBatch> a step          on a thread, a bounded queue ahead
+//!   -> Loader    dataset -> batcher -> Vec<MicroBatch> a step          on threads, a bounded queue ahead
 //! ```
 //!
 //! Which samples make up a step, and the *global sample number* of each of them, follow from the seed and from how
-//! many samples were drawn before. The layout only decides who runs them.
+//! many samples were drawn before. The layout only decides who runs them. So the position, a count of samples, is all
+//! that a resumed run needs, on any number of ranks. [`LengthSampler`] alone wants to go on with its own bounds, as these
+//! decide its order.
+//!
+//! Data may end, after so many epochs: then the run ends on all ranks after the same step, however uneven their data is.
 //!
 //! - [`sampler`]: what a sampler is; a global batch.
 //! - `epoch`: the permutation of one epoch.
-//! - [`shuffled`], [`length`]: the two samplers.
+//! - [`shuffled`], [`length`]: two samplers.
+//! - [`slicing`]: which files a replica reads.
+//! - [`file_sampler`]: the sampler of files.
+//! - [`sliced_files`]: files as one dataset.
 //! - [`cut`](mod@cut): from a global batch to the rows of one micro-batch.
 //! - [`rows`]: batches that every rank has whole.
 //! - [`source`]: a Burn dataset and a batcher.
-//! - [`prefetch`]: a thread that works ahead.
+//! - [`prefetch`]: threads that work ahead.
 //! - [`loader`]: the steps of a training run.
 //! - [`evaluation`]: one pass over a dataset.
 
@@ -23,18 +30,25 @@ pub mod sampler;
 mod epoch;
 pub mod shuffled;
 pub mod length;
+pub mod slicing;
+pub mod file_sampler;
 pub mod cut;
 pub mod rows;
 pub mod source;
+pub mod sliced_files;
 pub mod prefetch;
 pub mod loader;
 pub mod evaluation;
 
 pub use cut::{Share, cut};
 pub use evaluation::{EvaluationLoader, ValidData};
+pub use file_sampler::{FileSampler, FileSamplerConfig};
 pub use length::{LengthSampler, LengthSamplerConfig};
 pub use loader::{Loader, Step, TrainData};
+pub use prefetch::Ahead;
 pub use rows::{Rows, micro_batches};
-pub use sampler::{GlobalBatch, Sampler};
+pub use sampler::{GlobalBatch, Owned, Sampler};
 pub use shuffled::ShuffledSampler;
+pub use sliced_files::SlicedFiles;
+pub use slicing::{FileSlices, SliceRule};
 pub use source::Source;

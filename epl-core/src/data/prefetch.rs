@@ -1,139 +1,241 @@
-//! A thread that works ahead, a bounded number of items.
+//! Threads that work ahead, a bounded number of items.
 //!
 //! ```text
-//! thread    | item 3 | item 4 | item 5 |  waits: the queue is full   | item 6 ...
-//! queue                 3        4        (depth 2)
-//! consumer       step 1     | step 2     | step 3
+//! thread 0  | item 1      | item 3     |  waits: 2 items are ready or being made      | item 5 ...
+//! thread 1  | item 2  |  waits            | item 4                 |
+//! consumer                step 1          | step 2        | step 3
 //! ```
 //!
-//! An error or a panic of the thread comes out where its item would have. Dropping the [`Prefetch`] closes the
-//! queue, which ends the thread after the item it is at, and waits for that.
+//! What an item is made of is drawn by one thread at a time; items are made side by side, and taken in the order in which
+//! they were drawn. An error or a panic comes out where its item would have, and is the last one. Dropping the
+//! [`Prefetch`] ends each thread after the item it is at, and waits for that.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// Produces items on a thread of its own, ahead of who takes them.
+/// How far data is loaded ahead, and by how many threads of each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    threads: usize,
+    each: usize,
+}
+
+impl Default for Ahead {
+    /// One thread, two items ahead: ranks are threads too, so that one each is as many again.
+    fn default() -> Self {
+        Self { threads: 1, each: 2 }
+    }
+}
+
+impl Ahead {
+    /// So many threads that load so many items ahead each, the one included that they are at.
+    ///
+    /// # Errors
+    ///
+    /// When a number is zero.
+    pub fn new(threads: usize, each: usize) -> Result<Self> {
+        if threads == 0 || each == 0 {
+            return Err(Error::invalid(format!(
+                "data is loaded by {threads} threads, {each} steps ahead each (io.num_workers, io.prefetch); both numbers \
+                 must be at least 1"
+            )));
+        }
+        Ok(Self { threads, each })
+    }
+
+    /// What `io.num_workers` and `io.prefetch` say.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn from_config(config: &Config) -> Result<Self> {
+        Self::new(config.io.num_workers, config.io.prefetch)
+    }
+}
+
+/// Makes items on threads of its own, ahead of who takes them.
 #[derive(Debug)]
 pub struct Prefetch<T> {
-    items: Option<Receiver<Result<T>>>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared<T>>,
+    threads: Vec<JoinHandle<()>>,
+    failed: bool,
     waited: Duration,
+    ahead: usize,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    queue: Mutex<Queue<T>>,
+    /// The next item is ready, or will not come.
+    ready: Condvar,
+    /// An item was taken, or nobody will take any.
+    room: Condvar,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    /// In the order of drawing; none: it is being made.
+    items: VecDeque<Option<Result<T>>>,
+    /// How many items were taken: the number of the first one here.
+    taken: u64,
+    /// Whether nothing more is drawn: at the end, after an error, or when nobody takes it.
+    closed: bool,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// Starts the thread. It calls `produce` until it returns `None` or an error, at most `depth` items ahead.
+    /// Starts the threads. They call `draw` until it returns `None` or an error, and `make` of all that was drawn.
     ///
     /// # Errors
     ///
     /// When the operating system gives no thread.
-    pub fn start(depth: usize, mut produce: impl FnMut() -> Option<Result<T>> + Send + 'static) -> Result<Self> {
-        let (sender, items) = sync_channel(depth);
-        let run = move || {
-            loop {
-                let item = match epl_comm::catch(&mut produce) {
-                    Ok(None) => return,
-                    Ok(Some(item)) => item,
-                    Err(panic) => Err(Error::invalid(format!("the thread that loads data failed: {panic}"))),
-                };
-                let last = item.is_err();
-                // Nobody takes it any more: the consumer is gone.
-                if sender.send(item).is_err() || last {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("epl-data".into()).spawn(run);
-        let thread = thread.map_err(|cause| Error::invalid(format!("no thread to load data on: {cause}")))?;
-        Ok(Self { items: Some(items), thread: Some(thread), waited: Duration::ZERO })
+    pub fn start<J: 'static>(
+        ahead: Ahead,
+        draw: impl FnMut() -> Option<Result<J>> + Send + 'static,
+        make: impl Fn(J) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let queue = Queue { items: VecDeque::new(), taken: 0, closed: false };
+        let shared = Arc::new(Shared { queue: Mutex::new(queue), ready: Condvar::new(), room: Condvar::new() });
+        let mut prefetch = Self { shared, threads: Vec::new(), failed: false, waited: Duration::ZERO, ahead: 0 };
+        let source = Arc::new((Mutex::new(draw), make));
+        let depth = ahead.threads.saturating_mul(ahead.each);
+        for number in 0..ahead.threads {
+            let (shared, source) = (prefetch.shared.clone(), source.clone());
+            let run = move || while shared.work(&source.0, &source.1, depth) {};
+            let thread = std::thread::Builder::new().name(format!("epl-data-{number}")).spawn(run);
+            let thread = thread.map_err(|cause| Error::invalid(format!("no thread to load data on: {cause}")))?;
+            prefetch.threads.push(thread);
+        }
+        Ok(prefetch)
     }
 
     /// How long the last [`next`](Iterator::next) waited for its item.
     pub fn waited(&self) -> Duration {
         self.waited
     }
+
+    /// How many items, one after the other, were ready when it was called.
+    pub fn ahead(&self) -> usize {
+        self.ahead
+    }
+}
+
+impl<T> Queue<T> {
+    /// How many items, one after the other, are made.
+    fn made(&self) -> usize {
+        self.items.iter().take_while(|item| item.is_some()).count()
+    }
+}
+
+impl<T> Shared<T> {
+    /// Draws and makes one item. Whether there may be another.
+    fn work<J>(
+        &self,
+        draw: &Mutex<impl FnMut() -> Option<Result<J>>>,
+        make: &impl Fn(J) -> Result<T>,
+        depth: usize,
+    ) -> bool {
+        // Held from the item's number to what it is made of, so that numbers are in the order of drawing.
+        let mut drawing = draw.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(number) = self.open(depth) else { return false };
+        let job = match caught(&mut *drawing) {
+            Ok(Some(job)) => job,
+            Ok(None) => {
+                self.end();
+                return false;
+            }
+            Err(panic) => Err(panic),
+        };
+        let drawn = job.is_ok();
+        if !drawn {
+            self.close();
+        }
+        drop(drawing);
+        let item = job.and_then(|job| caught(|| make(job)).and_then(|made| made));
+        self.fill(number, item);
+        drawn
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        // Nothing panics while it is held.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for room for an item, and numbers it; none if no other item is to be made.
+    fn open(&self, depth: usize) -> Option<u64> {
+        let is_full = |queue: &mut Queue<T>| !queue.closed && queue.items.len() >= depth;
+        let mut queue = self.room.wait_while(self.queue(), is_full).unwrap_or_else(PoisonError::into_inner);
+        if queue.closed {
+            return None;
+        }
+        queue.items.push_back(None);
+        Some(queue.taken + queue.items.len() as u64 - 1)
+    }
+
+    /// Takes the item back that was opened last: there is none.
+    fn end(&self) {
+        let mut queue = self.queue();
+        queue.items.pop_back();
+        queue.closed = true;
+        self.ready.notify_all();
+    }
+
+    fn close(&self) {
+        self.queue().closed = true;
+        self.room.notify_all();
+    }
+
+    fn fill(&self, number: u64, item: Result<T>) {
+        let mut queue = self.queue();
+        queue.closed |= item.is_err();
+        let place = (number - queue.taken) as usize;
+        queue.items[place] = Some(item);
+        self.ready.notify_all();
+    }
+}
+
+/// The result of `f`, or its panic as an error.
+fn caught<R>(f: impl FnOnce() -> R) -> Result<R> {
+    epl_comm::catch(f).map_err(|panic| Error::invalid(format!("the thread that loads data failed: {panic}")))
 }
 
 impl<T> Iterator for Prefetch<T> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Result<T>> {
+        if self.failed {
+            return None;
+        }
         let start = Instant::now();
-        let item = self.items.as_ref().and_then(|items| items.recv().ok());
+        let queue = self.shared.queue();
+        self.ahead = queue.made();
+        let is_coming = |queue: &mut Queue<T>| queue.items.front().map_or(!queue.closed, Option::is_none);
+        let waiting = self.shared.ready.wait_while(queue, is_coming);
+        let mut queue = waiting.unwrap_or_else(PoisonError::into_inner);
+        let item = queue.items.pop_front().flatten();
+        queue.taken += u64::from(item.is_some());
+        // Before another thread is woken, which may take this one's core.
         self.waited = start.elapsed();
+        drop(queue);
+        self.shared.room.notify_all();
+        self.failed = matches!(item, Some(Err(_)));
         item
     }
 }
 
 impl<T> Drop for Prefetch<T> {
     fn drop(&mut self) {
-        drop(self.items.take());
-        if let Some(thread) = self.thread.take() {
-            // It caught its own panic and sent it on.
+        self.shared.close();
+        for thread in self.threads.drain(..) {
+            // It caught its own panics and handed them on.
             let _ = thread.join();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    #[test]
-    fn items_come_in_order_and_end() {
-        let mut numbers = 0..5;
-        let items = Prefetch::start(2, move || numbers.next().map(Ok)).unwrap();
-        assert_eq!(items.map(Result::unwrap).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn an_error_ends_the_items_where_it_happened() {
-        let mut number = 0;
-        let fail = move || {
-            number += 1;
-            Some(if number < 3 { Ok(number) } else { Err(Error::invalid("no disk")) })
-        };
-        let items: Vec<_> = Prefetch::start(8, fail).unwrap().collect();
-        assert_eq!(items.len(), 3);
-        assert_eq!(items[2].as_ref().unwrap_err().to_string(), "no disk");
-    }
-
-    #[test]
-    fn a_panic_becomes_an_error() {
-        let mut items = Prefetch::<u8>::start(1, || panic!("a bad row")).unwrap();
-        let message = items.next().unwrap().unwrap_err().to_string();
-        assert!(message.contains("a bad row"), "{message}");
-        assert!(items.next().is_none());
-    }
-
-    #[test]
-    fn the_thread_stays_a_bounded_number_ahead_and_ends_when_dropped() {
-        let made = Arc::new(AtomicUsize::new(0));
-        let count = made.clone();
-        let mut items = Prefetch::start(2, move || Some(Ok(count.fetch_add(1, Ordering::SeqCst)))).unwrap();
-        assert_eq!(items.next().unwrap().unwrap(), 0);
-        std::thread::sleep(Duration::from_millis(50));
-        // One was taken, two are queued, one more is ready to be sent.
-        assert!(made.load(Ordering::SeqCst) <= 4);
-        drop(items);
-        assert_eq!(Arc::strong_count(&made), 1, "the thread is gone");
-    }
-
-    #[test]
-    fn waiting_is_measured() {
-        let slow = || {
-            std::thread::sleep(Duration::from_millis(20));
-            Some(Ok(()))
-        };
-        let mut items = Prefetch::start(1, slow).unwrap();
-        items.next();
-        assert!(items.waited() >= Duration::from_millis(5), "{:?}", items.waited());
-        std::thread::sleep(Duration::from_millis(60));
-        items.next();
-        assert!(items.waited() < Duration::from_millis(15), "{:?}", items.waited());
-    }
-}
+mod tests;

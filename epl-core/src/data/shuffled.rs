@@ -3,18 +3,19 @@
 use rand::seq::SliceRandom;
 
 use super::epoch::{Epochs, generator};
-use super::sampler::{GlobalBatch, Sampler};
+use super::sampler::{GlobalBatch, Sampler, end_after};
 use crate::error::{Error, Result};
 
 /// Draws global batches of a fixed number of samples, each epoch in an order of its own.
 ///
 /// Epochs follow each other without a gap: the batch at their border takes the rest of the one and the beginning of
-/// the next, so that every step has the same size.
+/// the next, so that every step has the same size. Where the data [ends](Self::with_epochs), the last one is smaller.
 #[derive(Debug)]
 pub struct ShuffledSampler {
     samples: usize,
     global_batch: usize,
     seed: u64,
+    end: Option<u64>,
     epochs: Epochs<Vec<usize>>,
 }
 
@@ -31,7 +32,16 @@ impl ShuffledSampler {
         if global_batch == 0 {
             return Err(Error::invalid("the global batch has 0 samples; it needs at least one"));
         }
-        Ok(Self { samples, global_batch, seed, epochs: Epochs::new() })
+        Ok(Self { samples, global_batch, seed, end: None, epochs: Epochs::new() })
+    }
+
+    /// Ends the run after so many epochs.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn with_epochs(self, epochs: u64) -> Result<Self> {
+        Ok(Self { end: Some(end_after(epochs, self.samples)?), ..self })
     }
 
     fn index(&self, number: u64) -> usize {
@@ -54,13 +64,18 @@ impl Sampler for ShuffledSampler {
     }
 
     fn batch(&self, position: u64) -> Result<GlobalBatch> {
-        let numbers = position..position + self.global_batch as u64;
-        Ok(GlobalBatch { first: position, indices: numbers.map(|number| self.index(number)).collect() })
+        let end = position + self.global_batch as u64;
+        let numbers = position..self.end.map_or(end, |last| end.min(last));
+        Ok(GlobalBatch::new(position, numbers.map(|number| self.index(number)).collect()))
     }
 
     fn order(&self) -> String {
         // The size of a batch is left out: another one goes on in the same order.
         format!("{} samples shuffled with seed {}", self.samples, self.seed)
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.end
     }
 }
 
@@ -116,6 +131,14 @@ mod tests {
     }
 
     #[test]
+    fn the_last_batch_ends_with_the_data() {
+        let sampler = ShuffledSampler::new(5, 4, 7).unwrap().with_epochs(2).unwrap();
+        let sizes: Vec<usize> = batches(&sampler, 0, 3).iter().map(|batch| batch.indices.len()).collect();
+        assert_eq!((sizes, sampler.end()), (vec![4, 4, 2], Some(10)));
+        assert_eq!(sampler.order(), ShuffledSampler::new(5, 4, 7).unwrap().order());
+    }
+
+    #[test]
     fn going_back_over_an_epoch_border_gives_the_same() {
         let sampler = ShuffledSampler::new(5, 2, 7).unwrap();
         let first = sampler.batch(4).unwrap();
@@ -127,5 +150,7 @@ mod tests {
     fn empty_sizes_are_refused() {
         assert!(ShuffledSampler::new(0, 1, 0).unwrap_err().to_string().contains("no sample"));
         assert!(ShuffledSampler::new(1, 0, 0).unwrap_err().to_string().contains("global batch"));
+        let none = ShuffledSampler::new(5, 4, 7).unwrap().with_epochs(0).unwrap_err().to_string();
+        assert!(none.contains("0 epochs of 5 samples"), "{none}");
     }
 }

@@ -1,6 +1,5 @@
 //! A Burn dataset and the batcher that makes tensors of its items.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -12,6 +11,9 @@ use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
 /// A Burn [`Dataset`] of items `I` and a [`Batcher`] that makes a `B` of several of them. A cheap clone.
+///
+/// Both are called on the threads that load data, several at a time where that is set. They must not draw from Burn's
+/// generator, which all ranks share: what is random in a sample follows from its index.
 pub struct Source<I, B> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, B>>,
@@ -39,7 +41,7 @@ impl<I, B> Source<I, B> {
         self.len() == 0
     }
 
-    /// Makes a micro-batch of some rows of a global batch; of no row, a stand-in with its first sample.
+    /// Makes a micro-batch of some rows of a replica's share of a global batch; of no row, a stand-in.
     ///
     /// # Errors
     ///
@@ -48,15 +50,25 @@ impl<I, B> Source<I, B> {
     /// # Panics
     ///
     /// When the batch is empty, or has an index beyond the dataset: a fault of the sampler.
-    pub fn micro_batch(&self, batch: &GlobalBatch, rows: Range<usize>, device: &Device) -> Result<MicroBatch<B>> {
-        assert!(!batch.indices.is_empty(), "a sampler never draws an empty batch");
-        let empty = rows.is_empty();
-        let rows = if empty { 0..1 } else { rows };
-        let indices = batch.indices[rows.clone()].to_vec();
+    pub fn micro_batch(
+        &self,
+        batch: &GlobalBatch,
+        rows: &[usize],
+        replica: usize,
+        device: &Device,
+    ) -> Result<MicroBatch<B>> {
+        let indices = match rows {
+            [] => vec![batch.stand_in(replica)],
+            rows => rows.iter().map(|row| batch.indices[*row]).collect(),
+        };
         let items = self.dataset.get_many(indices.clone()).map_err(|cause| {
             Error::invalid(format!("the dataset could not read the samples with indices {indices:?}: {cause}"))
         })?;
-        let samples: Vec<u64> = rows.map(|row| batch.first + row as u64).collect();
-        Ok(MicroBatch { batch: self.batcher.batch(items, device), samples: samples.into(), empty })
+        let made = self.batcher.batch(items, device);
+        let samples: Vec<u64> = rows.iter().map(|row| batch.first + *row as u64).collect();
+        Ok(match rows {
+            [] => MicroBatch::stand_in(made, vec![batch.first]),
+            _ => MicroBatch::new(made, samples),
+        })
     }
 }

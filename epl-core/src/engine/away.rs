@@ -10,14 +10,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::ParamId;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use super::gradients::GradientStore;
 use super::meter::Meter;
 use crate::error::{Error, Result};
 use crate::memory::Tier;
-use crate::offload::{Entry, FlatArray, HostOptimizer, HostState, OnePass};
+use crate::offload::{FlatArray, HostOptimizer, HostState, OnePass};
 use crate::plan::stores::Stores;
 use crate::plan::{Bucket, Plan};
 
@@ -106,6 +105,8 @@ impl AwayGradients {
 pub(crate) struct OnePassUpdate {
     pub optimizer: HostOptimizer,
     pub states: Vec<HostState>,
+    /// Which of them has a parameter, by the number of its record, and at which place.
+    places: HashMap<usize, (usize, usize)>,
 }
 
 impl OnePassUpdate {
@@ -127,29 +128,15 @@ impl OnePassUpdate {
         };
         let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(plan, unit));
         let states = plan.trained().map(state).collect::<Result<_>>()?;
-        Ok(Some(Self { optimizer, states }))
+        let members = plan.trained().enumerate().flat_map(|(unit, bucket)| {
+            bucket.members.iter().enumerate().map(move |(piece, member)| (*member, (unit, piece)))
+        });
+        Ok(Some(Self { optimizer, states, places: members.collect() }))
     }
 
-    /// The state by parameter: the fields' names and values, flat.
-    pub fn fields(&self, plan: &Plan) -> Result<HashMap<ParamId, Vec<(String, TensorData)>>> {
-        let mut all = HashMap::new();
-        for (unit, state) in plan.trained().zip(&self.states) {
-            for (piece, member) in unit.members.iter().enumerate() {
-                let field = |name: &'static str| Ok((name.to_string(), state.field(piece, name)?));
-                let fields: Vec<_> = state.names(piece).into_iter().map(field).collect::<Result<_>>()?;
-                all.insert(plan.records[*member].id, fields);
-            }
-        }
-        Ok(all)
-    }
-
-    /// What a checkpoint of a unit names.
-    pub fn entries(plan: &Plan, unit: &Bucket) -> Vec<Entry> {
-        let entry = |(member, range): (usize, Range<usize>)| {
-            let record = &plan.records[member];
-            Entry { id: record.id.val(), path: record.name.clone(), shape: vec![range.len()] }
-        };
-        plan.own_ranges(unit).map(entry).collect()
+    /// The state that has a parameter, and its place there.
+    pub fn state(&self, number: usize) -> Option<(&HostState, usize)> {
+        self.places.get(&number).map(|(unit, piece)| (&self.states[*unit], *piece))
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 use epl_comm::{ProcessGroup, shard_range};
 
@@ -12,8 +11,10 @@ use super::gradients::GradientStore;
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::optim::StateFields;
 use crate::plan::park::{Parked, parked_parts};
 use crate::plan::{ParamRecord, Plan};
+use crate::texts::texts;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
 pub(crate) enum Source<'a> {
@@ -21,7 +22,7 @@ pub(crate) enum Source<'a> {
     /// Parameters without a gradient are left out.
     Gradients(&'a GradientStore),
     /// By parameter: the fields of the optimizer's state.
-    Optimizer(HashMap<ParamId, Vec<(String, TensorData)>>),
+    Optimizer(HashMap<ParamId, StateFields>),
 }
 
 /// The whole tensors by path, on every rank. Collective.
@@ -49,21 +50,6 @@ fn own_parked(parked: &Parked, plan: &Plan) -> Result<HashMap<usize, Tensor<1>>>
         all.extend(parked_parts(unit, plan, chunk, &Device::flex())?);
     }
     Ok(all)
-}
-
-/// The tensors of an optimizer's state, by parameter.
-pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<ParamId, Vec<(String, TensorData)>>> {
-    let failed = |error: String| Error::invalid(format!("the optimizer's state cannot be read: {error}"));
-    let bytes = optimizer.into_bytes().map_err(|error| failed(error.to_string()))?;
-    let reader = burn_pack::Reader::from_bytes(bytes).map_err(|error| failed(error.to_string()))?;
-    let mut fields: HashMap<ParamId, Vec<(String, TensorData)>> = HashMap::new();
-    for tensor in reader.into_tensors().map_err(|error| failed(error.to_string()))? {
-        let (name, dtype, shape, id, bytes) = tensor.into_parts().map_err(|error| failed(error.to_string()))?;
-        let field = name.split_once('.').map_or(name.as_str(), |(_, field)| field).to_string();
-        let data = TensorData::from_bytes(bytes, shape, dtype);
-        fields.entry(ParamId::from(id.unwrap_or_default())).or_default().push((field, data));
-    }
-    Ok(fields)
 }
 
 struct Gatherer<'a> {
@@ -114,7 +100,7 @@ impl Gatherer<'_> {
     fn state<const D: usize>(
         &self,
         record: &ParamRecord,
-        fields: Option<&Vec<(String, TensorData)>>,
+        fields: Option<&StateFields>,
         device: &Device,
     ) -> Result<Vec<(String, Tensor<D>)>> {
         let flat = |data: &TensorData| match data.rank() {
@@ -124,6 +110,7 @@ impl Gatherer<'_> {
         let own: BTreeMap<String, Tensor<1>> = fields
             .into_iter()
             .flatten()
+            .filter_map(|(field, value)| Some((field, value.tensor()?)))
             .filter(|(_, data)| record.updates(&data.shape().to_vec()))
             .map(|(field, data)| (field.clone(), flat(data)))
             .collect();
@@ -231,17 +218,7 @@ fn names_of_first(own: Vec<String>, record: &ParamRecord, context: &Context) -> 
 
 /// The names that a member of a group has. Collective.
 fn names_of(first: usize, own: Vec<String>, group: &ProcessGroup) -> Result<Vec<String>> {
-    if group.size() == 1 {
-        return Ok(own);
-    }
-    let text: Vec<i64> = own.join("\n").bytes().map(i64::from).collect();
-    let lens = group.all_gather_counts(&[text.len() as i64])?;
-    let mut padded = text;
-    padded.resize(lens.iter().map(|len| len[0]).max().unwrap_or(0) as usize, 0);
-    let all = group.all_gather_counts(&padded)?;
-    let bytes: Vec<u8> = all[first][..lens[first][0] as usize].iter().map(|byte| *byte as u8).collect();
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(text.lines().map(str::to_string).collect())
+    Ok(texts(group, &own.join("\n"))?[first].lines().map(str::to_string).collect())
 }
 
 impl ModuleVisitor for Gatherer<'_> {

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::GradientsParams;
-use burn::tensor::{Gradients, Shape, Tensor};
+use burn::tensor::{Gradients, Tensor};
 
 use super::meter::{Lease, Meter, bytes};
 use crate::error::{Error, Result};
@@ -97,13 +96,6 @@ impl GradientStore {
             *gradient = taken * factor;
         }
     }
-
-    /// Hands the gradients over in the parameters' shapes.
-    pub fn into_params<M: Module>(mut self, model: &M) -> GradientsParams {
-        let mut params = GradientsParams::new();
-        model.visit(&mut Shaper { store: &mut self, params: &mut params });
-        params
-    }
 }
 
 /// A parameter's shard of its whole gradient; what is no whole is the shard.
@@ -142,20 +134,6 @@ impl ModuleVisitor for Collector<'_> {
             let numel = gradient.shape().num_elements();
             let flat = gradient.reshape([numel]);
             self.store.add(param.id, if record.half { flat.cast(record.dtype) } else { flat });
-        }
-    }
-}
-
-struct Shaper<'a> {
-    store: &'a mut GradientStore,
-    params: &'a mut GradientsParams,
-}
-
-impl ModuleVisitor for Shaper<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.store.remove(param.id) {
-            let shape: Shape = param.lazy_shape();
-            self.params.register::<D>(param.id, gradient.reshape(shape));
         }
     }
 }

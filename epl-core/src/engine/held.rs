@@ -6,9 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 use super::Engine;
-use super::gather::optimizer_state;
 use super::meter::Meter;
-use crate::error::Result;
 use crate::plan::park::Chunk;
 use crate::segment::Segmented;
 
@@ -39,22 +37,16 @@ pub struct Held {
 
 impl<M: Segmented> Engine<M> {
     /// The bytes that this rank holds.
-    ///
-    /// # Errors
-    ///
-    /// When the state of the optimizer cannot be read.
-    pub fn held(&self) -> Result<Held> {
+    pub fn held(&self) -> Held {
         let parked: u64 = self.parked.0.iter().map(Chunk::device_bytes).sum();
-        let fields = optimizer_state(&self.optimizer)?;
-        let state = fields.values().flatten().map(|(_, data)| data.as_bytes().len() as u64).sum();
-        Ok(Held {
+        Held {
             parameters: of_module(self.model()) + parked,
             gathered: self.meters.parameters.most(),
             gradients: self.meters.gradients.most(),
-            optimizer_state: state,
+            optimizer_state: self.optimizer.bytes(),
             host: self.stores.ledger.host().now,
             files: self.stores.ledger.files().now,
-        })
+        }
     }
 }
 

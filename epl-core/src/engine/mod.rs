@@ -17,7 +17,8 @@
 //! - `replicas`: whether replicas hold the same bits.
 //! - `evaluation`: the loss without gradients, through all stages.
 //! - `inference`: forwards without gradients over many batches.
-//! - `save`: what one rank holds, in a folder.
+//! - `snapshot`, `states`: what this rank writes of a checkpoint; `restore`, `restore_states`: what it reads of one;
+//!   `save`: all ranks together.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod away;
@@ -40,11 +41,15 @@ mod recomputation;
 mod reduce;
 mod replicas;
 mod report;
+mod restore;
+mod restore_states;
 mod routes;
 mod run;
 mod save;
 mod settings;
+mod snapshot;
 mod sparse;
+mod states;
 mod step;
 mod tape;
 mod update;
@@ -53,7 +58,6 @@ mod weights;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
 use epl_comm::Span;
 use serde_json::Value;
@@ -69,7 +73,7 @@ use crate::context::{Context, Pass};
 use crate::error::Result;
 use crate::json::json;
 use crate::launch::{Built, Epl};
-use crate::optim::{self, LossScaler, OptimizerConfig};
+use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
@@ -96,7 +100,7 @@ pub struct Engine<M: Segmented> {
     away: Option<RefCell<AwayGradients>>,
     /// Where the optimizer's state lies away from the device, and is updated there.
     one_pass: Option<OnePassUpdate>,
-    optimizer: ModuleOptimizer,
+    optimizer: PerParameter,
     /// Whether it updates each element by itself.
     element_wise: bool,
     /// Its name and what it was made with.
@@ -156,7 +160,7 @@ impl<M: Segmented> Engine<M> {
     fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
-        let optimizer = optim::build(optimizer, &plan)?;
+        let optimizer = optim::build(optimizer, &optimizer_settings.1, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context, &settings)?;
         let scaler = plan.half.map(|half| LossScaler::new(half.choice(), settings.loss_scale));
@@ -258,11 +262,7 @@ impl<M: Segmented> Engine<M> {
 
     /// The tensors of the optimizer's state that have their parameter's shape, whole, by path and field. Collective.
     pub fn optimizer_state(&self) -> Result<BTreeMap<String, TensorData>> {
-        let mut fields = gather::optimizer_state(&self.optimizer)?;
-        if let Some(one_pass) = &self.one_pass {
-            fields.extend(one_pass.fields(&self.plan)?);
-        }
-        self.gather(&Source::Optimizer(fields))
+        self.gather(&Source::Optimizer(self.states()?))
     }
 
     fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {

@@ -6,15 +6,16 @@
 //! parameters   [ a ┆ b b ┆ c ]  ──▶ Burn's optimizer ──▶ [ a ┆ b b ┆ c ] ──▶ all replicas, or parked
 //! ```
 //!
-//! An element-wise optimizer gets a module of flat shards. One that looks at whole tensors gets the model, with gradients
-//! for the parameters that this rank owns, and none for the others.
+//! An element-wise optimizer gets flat shards. One that looks at whole tensors gets the parameters that this rank owns, in
+//! their shapes, and none of the others.
 
 use std::collections::HashMap;
+use std::iter::Enumerate;
 use std::ops::Range;
+use std::slice::Iter;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Shape, Tensor};
 
 use super::Engine;
 use super::gradients::GradientStore;
@@ -22,15 +23,10 @@ use crate::cluster::Axis;
 use crate::error::Result;
 use crate::memory::Tier;
 use crate::offload::Update;
-use crate::plan::Bucket;
-use crate::plan::park::{chunk, fill, members, parked_parts};
+use crate::optim::PerParameter;
+use crate::plan::park::{chunk, fill, members, parked_parts, replaced};
+use crate::plan::{Bucket, ParamRecord};
 use crate::segment::Segmented;
-
-/// Flat shards of some parameters, as a module that an optimizer updates.
-#[derive(Module, Debug)]
-struct Shards {
-    shards: Vec<Param<Tensor<1>>>,
-}
 
 impl<M: Segmented> Engine<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
@@ -54,8 +50,7 @@ impl<M: Segmented> Engine<M> {
         for group in self.groups(&elements, 0) {
             let model = self.model.take().expect("the model is only away during an update");
             let gradients = store.take_own(whole[group].iter().map(|number| &self.plan.records[*number]));
-            let gradients = gradients.into_params(&model);
-            self.model = Some(self.optimizer.step(rate, model, gradients));
+            self.model = Some(model.map(&mut UpdateWhole { optimizer: &mut self.optimizer, gradients, rate }));
         }
     }
 
@@ -85,7 +80,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Where Burn's optimizer updates.
-    fn update_device(&self) -> Device {
+    pub(super) fn update_device(&self) -> Device {
         match self.plan.tiers.state {
             Tier::Device => self.device.clone().without_autodiff(),
             Tier::Host | Tier::Disk => Device::flex(),
@@ -143,35 +138,25 @@ impl<M: Segmented> Engine<M> {
 
     /// An element-wise update of flat shards.
     fn update_shards(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
-        let mut gradients = GradientsParams::new();
-        let mut shards = Vec::new();
         let mut own = store.take_own(values.iter().map(|(number, _)| &self.plan.records[*number]));
-        for (number, shard) in values.iter().filter(|(_, shard)| shard.dims()[0] > 0) {
+        for (number, shard) in values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0) {
             let id = self.plan.records[*number].id;
             if let Some(gradient) = own.remove(id) {
-                gradients.register(id, gradient.to_device(&shard.device()));
+                // Not a clone: it is updated in place.
+                let old = std::mem::replace(shard, Tensor::empty([0], &shard.device()));
+                *shard = self.optimizer.step(id, rate, old, gradient);
             }
-            shards.push(Param::initialized(id, Tensor::from_inner(shard.clone())));
         }
-        let updated = self.optimizer.step(rate, Shards { shards }, gradients).shards;
-        let held = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
-        held.zip(updated).for_each(|((_, shard), updated)| *shard = updated.into_value().inner());
     }
 
     /// An update of whole parameters that this rank owns; of the others it has nothing.
     fn update_owned(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
-        let mut owned: HashMap<usize, Tensor<1>> =
-            values.iter().filter(|(_, shard)| shard.dims()[0] > 0).cloned().collect();
-        let numbers: Vec<usize> = owned.keys().copied().collect();
-        let gradients = store.take_own(numbers.iter().map(|number| &self.plan.records[*number]));
-        let model = fill(self.model().clone(), &self.plan.records, true, |number, _| owned.remove(&number));
-        let gradients = gradients.into_params(&model);
-        let mut updated = read(&self.optimizer.step(rate, model, gradients), &numbers);
-        for (number, shard) in values {
-            if let Some(updated) = updated.remove(number) {
-                *shard = updated;
-            }
-        }
+        let owned = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
+        let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
+        let gradients = store.take_own(owned.keys().map(|number| &self.plan.records[*number]));
+        let model = self.model.as_ref().expect("the model is only away during an update");
+        let records = self.plan.records.iter().enumerate();
+        model.visit(&mut UpdateOwned { records, owned, optimizer: &mut self.optimizer, gradients, rate });
     }
 
     /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
@@ -197,6 +182,45 @@ impl<M: Segmented> Engine<M> {
 
     fn rank_along(&self, axis: Axis) -> usize {
         self.plan.coordinate.along(axis)
+    }
+}
+
+/// Updates the parameters of a model that have gradients.
+struct UpdateWhole<'a> {
+    optimizer: &'a mut PerParameter,
+    gradients: GradientStore,
+    rate: f64,
+}
+
+impl ModuleMapper for UpdateWhole<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, rate) = (param.id, self.rate);
+        let Some(gradient) = self.gradients.remove(id) else { return param };
+        replaced(param, |value| {
+            let gradient = gradient.reshape(value.shape());
+            self.optimizer.step(id, rate, value, gradient)
+        })
+    }
+}
+
+/// Updates whole parameters that lie flat beside the model, each with its own dims.
+struct UpdateOwned<'a> {
+    records: Enumerate<Iter<'a, ParamRecord>>,
+    owned: HashMap<usize, &'a mut Tensor<1>>,
+    optimizer: &'a mut PerParameter,
+    gradients: GradientStore,
+    rate: f64,
+}
+
+impl ModuleVisitor for UpdateOwned<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (number, record) = self.records.next().expect("a plan has a record for every parameter");
+        let (Some(flat), Some(gradient)) = (self.owned.remove(&number), self.gradients.remove(param.id)) else {
+            return;
+        };
+        let old = std::mem::replace(flat, Tensor::empty([0], &flat.device()));
+        let shaped = |values: Tensor<1>| values.reshape::<D, _>(Shape::from(record.shape()));
+        *flat = self.optimizer.step(param.id, self.rate, shaped(old), shaped(gradient)).reshape([record.numel()]);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Optimizers that update flat arrays in one pass over memory.
 
 use core::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
 
@@ -123,8 +122,7 @@ impl Step<'_> {
             Gradients::Array(array, _) => Some(array),
             Gradients::Tensors(_) => None,
         };
-        let all: Vec<&FlatArray> =
-            [&*parameters].into_iter().chain(gradient_array).chain(state.arrays.iter().map(Arc::as_ref)).collect();
+        let all: Vec<&FlatArray> = [&*parameters].into_iter().chain(gradient_array).chain(&state.arrays).collect();
         let folder = folder_of(&all)?;
         let elements = window_elements(&all, folder.as_ref());
         let _turn = folder.as_ref().map(|folder| folder.turn());

@@ -2,7 +2,6 @@
 
 use core::ops::Range;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use burn::tensor::{DType, TensorData};
 
@@ -10,7 +9,7 @@ use super::array::FlatArray;
 use super::lane::Lane;
 use super::number::Number;
 use super::rules::{Kind, RmsProp};
-use super::storage::Storage;
+use super::storage::{Storage, Tier};
 use crate::error::{Error, Result};
 
 /// Burn keeps what RMSProp divides by, though it follows from the rest.
@@ -21,8 +20,8 @@ const VARIANCE: &str = "centered.avg";
 pub struct HostState {
     pub(super) kind: Kind,
     pub(super) dtype: DType,
-    /// One a field. Shared only while a record of them is being written.
-    pub(super) arrays: Vec<Arc<FlatArray>>,
+    /// One a field.
+    pub(super) arrays: Vec<FlatArray>,
     pub(super) pieces: Vec<Range<usize>>,
     /// How many steps each parameter has made; before the first it has no state.
     pub(super) steps: Vec<usize>,
@@ -46,7 +45,7 @@ impl HostState {
             }
             end = piece.end;
         }
-        let arrays = kind.fields().iter().map(|_| Ok(Arc::new(storage.zeros(end, dtype)?))).collect::<Result<_>>()?;
+        let arrays = kind.fields().iter().map(|_| storage.zeros(end, dtype)).collect::<Result<_>>()?;
         let steps = vec![0; pieces.len()];
         Ok(Self { kind, dtype, arrays, pieces, steps })
     }
@@ -80,30 +79,40 @@ impl HostState {
     ///
     /// When there is none of this name, or its file cannot be read.
     pub fn field(&self, piece: usize, name: &str) -> Result<TensorData> {
-        self.reader(piece, name)?()
+        self.part(piece, name, 0..self.pieces[piece].len())
     }
 
-    /// Reads one of a parameter's tensors when it is called.
-    pub(super) fn reader(
-        &self,
-        piece: usize,
-        name: &str,
-    ) -> Result<impl Fn() -> Result<TensorData> + Send + Sync + 'static> {
-        let names = self.kind.fields();
-        let array = |name: &str| {
-            let place = names.iter().position(|own| *own == name);
-            place.map(|place| self.arrays[place].clone())
+    /// Some elements of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`field`](Self::field).
+    pub fn part(&self, piece: usize, name: &str, range: Range<usize>) -> Result<TensorData> {
+        let start = self.pieces[piece].start;
+        let read = |name: &str| {
+            let place = self.kind.fields().iter().position(|own| *own == name)?;
+            Some(self.arrays[place].data(start + range.start..start + range.end))
         };
-        let (read, mean) = match name {
-            VARIANCE => (array("square_avg.square_avg"), array("centered.grad_avg")),
-            name => (array(name), None),
-        };
-        let read = read.ok_or_else(|| Error::invalid(format!("this state has {names:?}, and no `{name}`")))?;
-        let range = self.pieces[piece].clone();
-        Ok(move || {
-            let data = read.data(range.clone())?;
-            mean.as_ref().map_or(Ok(data.clone()), |mean| variance(data, &mean.data(range.clone())?))
-        })
+        let unknown = || Error::invalid(format!("this state has {:?}, and no `{name}`", self.kind.fields()));
+        if name != VARIANCE {
+            return read(name).ok_or_else(unknown)?;
+        }
+        let squares = read("square_avg.square_avg").ok_or_else(unknown)??;
+        match read("centered.grad_avg") {
+            Some(mean) => variance(squares, &mean?),
+            // Not centered: it is divided by the mean square itself.
+            None => Ok(squares),
+        }
+    }
+
+    /// Where it lies.
+    pub fn tier(&self) -> Tier {
+        self.arrays.first().map_or(Tier::Host, FlatArray::tier)
+    }
+
+    /// The element type of its tensors.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Replaces a parameter's state: its tensors by name, flat or not, and how many steps it has made. Without tensors
@@ -144,7 +153,7 @@ impl HostState {
                 )));
             }
         }
-        for (array, name) in unshared(&mut self.arrays)?.into_iter().zip(names) {
+        for (array, name) in self.arrays.iter_mut().zip(names) {
             if let Some(data) = fields.remove(*name) {
                 array.set(range.start, data)?;
             }
@@ -183,16 +192,11 @@ impl HostState {
     }
 
     pub(super) fn lanes<E: Number, const N: usize>(&mut self) -> Result<[Lane<'_, &mut [E]>; N]> {
-        let lanes: Vec<_> = unshared(&mut self.arrays)?.into_iter().map(Lane::change).collect();
+        let lanes: Vec<_> = self.arrays.iter_mut().map(Lane::change).collect();
         let fields = lanes.len();
         let lanes = lanes.try_into().ok();
         Ok(lanes.unwrap_or_else(|| panic!("a rule with {N} numbers of state has an array for each, and not {fields}")))
     }
-}
-
-fn unshared(arrays: &mut [Arc<FlatArray>]) -> Result<Vec<&mut FlatArray>> {
-    let arrays: Option<_> = arrays.iter_mut().map(Arc::get_mut).collect();
-    arrays.ok_or_else(|| Error::invalid("the optimizer's state changes while a record of it is being written"))
 }
 
 fn sorted(names: &[&'static str]) -> Vec<&'static str> {

@@ -5,11 +5,13 @@
 //! slice, and is refused for parameters that are divided.
 //!
 //! - [`loss_scale`]: the factor on the loss under mixed precision.
+//! - `per_parameter`: an optimizer, and what it keeps of each parameter.
 
 pub mod loss_scale;
+mod per_parameter;
 
 use burn::optim::{
-    AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig, ModuleOptimizer,
+    AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig, Optimizer,
     RmsPropConfig, SgdConfig,
 };
 
@@ -17,6 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use loss_scale::{LossScaleState, LossScaler};
+pub(crate) use per_parameter::{PerParameter, StateField, StateFields};
 
 use crate::error::{Error, Result};
 use crate::json::json;
@@ -31,8 +34,8 @@ pub trait OptimizerConfig: Serialize {
     /// Whether each element is updated from its own gradient and state alone.
     const ELEMENT_WISE: bool;
 
-    /// Builds the optimizer.
-    fn build(&self) -> ModuleOptimizer;
+    /// Builds the optimizer, which updates one parameter after the other.
+    fn build(&self) -> impl Optimizer;
 
     /// How many elements of state it keeps, for a memory estimate.
     ///
@@ -53,8 +56,9 @@ macro_rules! optimizers {
             const NAME: &'static str = $name;
             const ELEMENT_WISE: bool = $element_wise;
 
-            fn build(&self) -> ModuleOptimizer {
-                self.init()
+            fn build(&self) -> impl Optimizer {
+                // Burn's own of this name.
+                Self::build(self)
             }
 
             fn state(&self) -> Result<OptimizerState> {
@@ -89,9 +93,9 @@ fn rms_prop(said: &Value) -> OptimizerState {
 }
 
 /// Builds the optimizer; refuses what would depend on the layout.
-pub(crate) fn build<O: OptimizerConfig>(config: &O, plan: &Plan) -> Result<ModuleOptimizer> {
-    let optimizer = config.build();
-    if optimizer.has_gradient_clipping() {
+pub(crate) fn build<O: OptimizerConfig>(config: &O, settings: &Value, plan: &Plan) -> Result<PerParameter> {
+    // Burn's optimizers have it under one of these names.
+    if ["grad_clipping", "gradient_clipping"].iter().any(|name| !settings[*name].is_null()) {
         return Err(Error::invalid(format!(
             "{}Config has `grad_clipping`, which clips each parameter by its own norm before it is reduced; leave it \
              out and set `train.clip_norm`, the limit of the global norm",
@@ -109,6 +113,6 @@ pub(crate) fn build<O: OptimizerConfig>(config: &O, plan: &Plan) -> Result<Modul
                 record.global_shape
             ),
         }),
-        _ => Ok(optimizer),
+        _ => Ok(PerParameter::new(config.build())),
     }
 }

@@ -31,13 +31,19 @@ impl<M: Segmented> Cycle<'_, '_, M> {
         self.serve()?;
         if !self.run.is_over() {
             let share = Share::of(self.run.context(), self.config.micro_batches)?;
-            let mut loader = Loader::start(data, share, self.run.engine().device(), self.run.position())?;
+            let (device, ahead) = (self.run.engine().device(), self.config.ahead()?);
+            let mut loader = Loader::start_ahead(data, share, device, self.run.position(), ahead)?;
             while !self.run.is_over() {
                 self.step(&mut loader)?;
             }
         }
-        self.tell(|hook, run| hook.after_run(run))?;
-        Ok(self.run)
+        // Of all hooks, whatever one of them says: another has a checkpoint to finish.
+        let mut ended = Ok(());
+        self.tell(|hook, run| {
+            ended = std::mem::replace(&mut ended, Ok(())).and(hook.after_run(run));
+            Ok(())
+        })?;
+        ended.map(|()| self.run)
     }
 
     fn step(&mut self, loader: &mut Loader<M::Batch>) -> Result<()>
@@ -61,16 +67,21 @@ impl<M: Segmented> Cycle<'_, '_, M> {
             tokens: self.tokens(&report),
             time: start.elapsed(),
             data_wait: data.waited,
+            data_ahead: data.ahead,
             bubble: self.run.engine().bubble(),
             skipped: self.run.engine().loss_scaler().map(|scaler| scaler.state().skipped),
             report,
         };
         if record.report.skipped {
-            // Nothing falls due: the step is still to be made.
-            return self.tell(|hook, run| hook.after_skipped_step(run, &record));
+            self.tell(|hook, run| hook.after_skipped_step(run, &record))?;
+            // Nothing falls due, as the step is still to be made; unless the data has ended with it.
+            if !self.run.is_over() {
+                return Ok(());
+            }
+        } else {
+            self.tell(|hook, run| hook.after_step(run, &record))?;
+            self.run.set_last(record);
         }
-        self.tell(|hook, run| hook.after_step(run, &record))?;
-        self.run.set_last(record);
         self.tell(|hook, run| hook.between_steps(run))?;
         self.serve()
     }
@@ -85,7 +96,11 @@ impl<M: Segmented> Cycle<'_, '_, M> {
     /// an evaluation that fails loses nothing.
     fn serve(&mut self) -> Result<()> {
         loop {
-            if self.run.take_save() {
+            if let Some(warning) = self.run.take_warning() {
+                self.tell(|hook, run| hook.after_warning(run, &warning))?;
+            } else if let Some(failed) = self.run.take_failed_save() {
+                self.tell(|hook, run| hook.after_failed_save(run, &failed))?;
+            } else if self.run.take_save() {
                 self.save()?;
             } else if self.run.take_evaluation() {
                 self.evaluate()?;
@@ -97,8 +112,8 @@ impl<M: Segmented> Cycle<'_, '_, M> {
 
     fn save(&mut self) -> Result<()> {
         self.tell(|hook, run| hook.before_save(run))?;
-        self.tell(|hook, run| hook.save(run))?;
         self.run.was_saved();
+        self.tell(|hook, run| hook.save(run))?;
         self.tell(|hook, run| hook.after_save(run))
     }
 

@@ -1,6 +1,7 @@
 //! The trainer, which opens a run.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -18,6 +19,7 @@ use super::settings::TrainerConfig;
 use super::stop::Stop;
 use crate::config::Config;
 use crate::data::{Sampler, TrainData, ValidData};
+use crate::durable::{Disk, FileSystem};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, Values};
@@ -58,9 +60,12 @@ pub struct Trainer<'a, M: Segmented> {
     evaluators: Hooks<'a, M>,
     /// Those of the user.
     hooks: Hooks<'a, M>,
+    disk: Arc<dyn Disk>,
     stop: Stop,
     invariants: BTreeMap<String, Value>,
     run_config: Value,
+    /// Whether the configuration asks for files to be divided.
+    slices_files: bool,
     quiet: bool,
 }
 
@@ -104,7 +109,8 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     /// As [`TrainerConfig::from_config`], [`LearningRate::from_config`] and [`with_run_config`](Self::with_run_config).
     pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
         let settings = TrainerConfig::from_config(config, engine.context().replicas())?;
-        Self::new(engine, settings, LearningRate::from_config(&config.schedule)?).with_run_config(config)
+        let trainer = Self::new(engine, settings, LearningRate::from_config(&config.schedule)?);
+        Self { slices_files: config.io.slicing, ..trainer }.with_run_config(config)
     }
 
     /// A trainer of an engine that has made no step yet.
@@ -121,9 +127,11 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             schedule,
             evaluators: Vec::new(),
             hooks: Vec::new(),
+            disk: Arc::new(FileSystem),
             stop: Stop::new(),
             invariants: invariants.map(|(name, value)| (name.to_string(), value)).into(),
             run_config: Value::Null,
+            slices_files: false,
             quiet: false,
         }
     }
@@ -175,7 +183,14 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         self
     }
 
-    /// A handle that ends the run.
+    /// Writes checkpoints to another disk than the file system, such as one that fails, in a test.
+    #[must_use]
+    pub fn with_disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// A handle that ends the run, such as one that heeds signals: [`Stop::on_signals`].
     #[must_use]
     pub fn with_stop(mut self, stop: Stop) -> Self {
         self.stop = stop;
@@ -210,11 +225,12 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         self
     }
 
-    /// Trains until the last step, or until the run is asked to stop. Collective.
+    /// Trains until the last step, the end of the data, or until the run is asked to stop. Collective.
     ///
     /// # Errors
     ///
-    /// Before the first step: when the settings contradict themselves, the engine has already made steps, `out`
+    /// Before the first step: when the settings contradict themselves, `io.slicing` is set and the data is not of files
+    /// that are divided, the engine has already made steps, `out`
     /// holds another run, or the checkpoint to resume from is missing, damaged or of another layout, seed, data or
     /// invariant.
     /// Later: when data, a step, an evaluation or a file fails.
@@ -229,12 +245,19 @@ impl<'a, M: Segmented> Trainer<'a, M> {
                 self.engine.steps()
             )));
         }
+        if self.slices_files && !data.sampler().divides_files() {
+            return Err(Error::invalid(
+                "io.slicing = true divides input files, and the data of this run is not read from a list of them; make it \
+                 of `SlicedFiles` and a `FileSampler`, or leave io.slicing out",
+            ));
+        }
         let saved = self.state(data.sampler());
-        let checkpoints = self.config.out.as_ref().map(|out| Checkpoints::new(out, self.config.keep_last));
+        let checkpoints = self.config.out.as_ref();
+        let checkpoints = checkpoints.map(|out| Checkpoints::on(self.disk.clone(), out, self.config.keep_last));
         let mut hooks = self.own_hooks(checkpoints.as_ref());
         hooks.append(&mut self.evaluators);
         hooks.append(&mut self.hooks);
-        let run = Run::new(self.engine, self.config.steps, saved.clone());
+        let run = Run::new(self.engine, self.config.steps, saved.clone()).with_data_end(data.sampler().end());
         let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &self.schedule };
         let run = cycle.all(data)?;
         Ok(Trained { summary: run.summary(), engine: run.into_engine(), saved, checkpoints })
@@ -272,7 +295,8 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             hooks.push(Box::new(CheckReplicas::every(every)));
         }
         if let Some(checkpoints) = checkpoints.filter(|_| config.save) {
-            hooks.push(Box::new(SaveEvery::new(config.save_every, checkpoints.clone())));
+            let save = SaveEvery::new(config.save_every, checkpoints.clone());
+            hooks.push(Box::new(save.waiting(!config.async_save)));
             if let Some(best) = &config.keep_best {
                 hooks.push(Box::new(KeepBest::new(best.clone(), checkpoints.clone())));
             }
@@ -310,7 +334,7 @@ impl<M: Segmented> Trained<M> {
         };
         let world = self.engine.context().world().clone();
         let engine = &mut self.engine;
-        checkpoints.load(which, &world, &self.saved, |folder, saved| engine.load_rank(folder, saved.step))?;
+        checkpoints.load(which, &world, &self.saved, |checkpoint| engine.restore(checkpoint))?;
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! What takes part in a run beside its steps.
 
+use super::checkpoint::FailedSave;
 use super::record::{Evaluation, StepRecord};
 use super::run::Run;
 use crate::error::Result;
@@ -69,13 +70,24 @@ pub trait Hook<M: Segmented> {
         Ok(())
     }
 
-    /// Writes a checkpoint.
+    /// Writes a checkpoint, or starts to.
     fn save(&mut self, _run: &mut Run<M>) -> Result<()> {
         Ok(())
     }
 
-    /// After a checkpoint was written.
+    /// After a checkpoint was started; it is whole at the latest when the next one starts, or the run ends.
     fn after_save(&mut self, _run: &mut Run<M>) -> Result<()> {
+        Ok(())
+    }
+
+    /// After something went wrong that a run can go on with, such as a log that cannot be written. On the ranks where it
+    /// did.
+    fn after_warning(&mut self, _run: &mut Run<M>, _warning: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// After a checkpoint could not be written, such as on a full disk. The one before stands, and training goes on.
+    fn after_failed_save(&mut self, _run: &mut Run<M>, _failed: &FailedSave) -> Result<()> {
         Ok(())
     }
 

@@ -14,8 +14,8 @@
 //! - [`settings`]: what a run is told; the best checkpoint.
 //! - [`stop`]: asks a run to end from outside.
 //! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
-//! - [`durable`], [`json_lines`]: files that outlive a crash.
-//! - [`checkpoint`]: saving and resuming under the same layout.
+//! - [`json_lines`]: files that outlive a crash.
+//! - [`checkpoint`]: the checkpoints of a run.
 //! - [`run`]: a run as its hooks see it.
 //! - [`hook`]: what takes part in a run.
 //! - [`hooks`]: the trainer's own.
@@ -25,7 +25,6 @@
 pub mod settings;
 pub mod stop;
 pub mod record;
-pub mod durable;
 pub mod json_lines;
 pub mod checkpoint;
 pub mod run;
@@ -34,7 +33,7 @@ pub mod hooks;
 mod cycle;
 pub mod fit;
 
-pub use checkpoint::{Checkpoints, Saved, Which, fingerprint};
+pub use checkpoint::{Checkpoints, FailedSave, Saved, Which, fingerprint};
 pub use fit::{Trained, Trainer};
 pub use hook::Hook;
 pub use hooks::{Curve, MetricsLog, Progress};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::StepReport;
 use crate::evaluate::Values;
 
-/// What one step did. All but the times is the same on every rank.
+/// What one step did. All but the times, and what was ready in time, is the same on every rank.
 #[derive(Clone, Debug)]
 pub struct StepRecord {
     /// How many steps are done, this one included: the first is 1.
@@ -24,6 +24,8 @@ pub struct StepRecord {
     pub time: Duration,
     /// How long it waited for data.
     pub data_wait: Duration,
+    /// How many steps were loaded when this one was asked for, itself included: with none it waited.
+    pub data_ahead: usize,
     /// The fraction in which pipeline stages waited for each other: see [`Engine::bubble`](crate::Engine::bubble).
     pub bubble: Option<f64>,
     /// How many steps of the run were skipped so far; none without mixed precision.
@@ -64,6 +66,8 @@ pub struct Summary {
     pub position: u64,
     /// Whether it was asked to stop before its last step.
     pub stopped: bool,
+    /// Whether it was to end at once: what is left to be done is left to the run that goes on.
+    pub interrupted: bool,
     /// The last step; none if there was nothing left to do.
     pub last: Option<StepRecord>,
     /// The last evaluation.
@@ -96,6 +100,7 @@ pub(crate) mod tests {
             tokens: 500.0,
             time: Duration::from_millis(250),
             data_wait: Duration::from_micros(125),
+            data_ahead: 2,
             bubble: None,
             skipped: None,
         }

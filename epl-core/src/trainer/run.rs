@@ -4,7 +4,7 @@ use epl_comm::ReduceOp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::checkpoint::Saved;
+use super::checkpoint::{FailedSave, Saved};
 use super::record::{Evaluation, StepRecord, Summary};
 use crate::context::Context;
 use crate::engine::Engine;
@@ -26,8 +26,15 @@ pub struct Run<M: Segmented> {
     last: Option<StepRecord>,
     evaluation: Option<Evaluation>,
     saved_at: Option<u64>,
+    /// The last one that could not be written, and whether that is still to be told.
+    failed_save: (Option<FailedSave>, bool),
+    /// The last warning, and whether it is still to be told.
+    warning: (Option<String>, bool),
+    /// The position at which the data ends.
+    data_end: Option<u64>,
     asked: Asked,
-    ended: bool,
+    /// What the ranks agreed on.
+    ending: Ending,
 }
 
 /// What hooks have asked for.
@@ -35,7 +42,18 @@ pub struct Run<M: Segmented> {
 struct Asked {
     save: bool,
     evaluation: bool,
-    end: bool,
+    end: Ending,
+}
+
+/// Whether a run is to end before its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    #[default]
+    No,
+    /// With what falls due at the end.
+    Whole,
+    /// Saved, and no more.
+    AtOnce,
 }
 
 impl<M: Segmented> Run<M> {
@@ -50,9 +68,19 @@ impl<M: Segmented> Run<M> {
             last: None,
             evaluation: None,
             saved_at: None,
+            failed_save: (None, false),
+            warning: (None, false),
+            data_end: None,
             asked: Asked::default(),
-            ended: false,
+            ending: Ending::No,
         }
+    }
+
+    /// Says at which position the data ends, and with it the run.
+    #[must_use]
+    pub fn with_data_end(mut self, end: Option<u64>) -> Self {
+        self.data_end = end;
+        self
     }
 
     /// The engine, and with it the model and the groups of ranks.
@@ -95,9 +123,21 @@ impl<M: Segmented> Run<M> {
         self.saved.position
     }
 
-    /// Whether no step follows: all are done, or the ranks agreed to end.
+    /// Whether no step follows: all are done, the data has ended, or the ranks agreed to end.
     pub fn is_over(&self) -> bool {
-        self.ended || self.step() >= self.steps
+        let is_drawn = self.data_end.is_some_and(|end| self.position() >= end);
+        self.ending > Ending::No || is_drawn || self.step() >= self.steps
+    }
+
+    /// Whether the ranks agreed to end before the last step.
+    pub fn is_ended(&self) -> bool {
+        self.ending > Ending::No && self.step() < self.steps
+    }
+
+    /// Whether they agreed to end at once: after a checkpoint, and without an evaluation, which the run that goes on
+    /// makes where it is due.
+    pub fn is_interrupted(&self) -> bool {
+        self.ending == Ending::AtOnce
     }
 
     /// Whether something falls due after this step: every so many steps, and at the end.
@@ -170,7 +210,12 @@ impl<M: Segmented> Run<M> {
 
     /// Asks for the end of the run. One rank is enough: see [`agree_to_end`](Self::agree_to_end).
     pub fn request_end(&mut self) {
-        self.asked.end = true;
+        self.asked.end = self.asked.end.max(Ending::Whole);
+    }
+
+    /// Asks for the end of the run at once: see [`is_interrupted`](Self::is_interrupted). One rank is enough.
+    pub fn request_interruption(&mut self) {
+        self.asked.end = Ending::AtOnce;
     }
 
     /// Ends the run after this step if any rank has asked for it. Collective.
@@ -179,7 +224,9 @@ impl<M: Segmented> Run<M> {
     ///
     /// When a peer failed.
     pub fn agree_to_end(&mut self) -> Result<()> {
-        self.ended |= self.any(self.asked.end)?;
+        let most = self.most(self.asked.end as u8)?;
+        let agreed = [Ending::Whole, Ending::AtOnce].into_iter().find(|ending| *ending as u8 == most);
+        self.ending = self.ending.max(agreed.unwrap_or_default());
         Ok(())
     }
 
@@ -189,12 +236,16 @@ impl<M: Segmented> Run<M> {
     ///
     /// When a peer failed.
     pub fn any(&self, yes: bool) -> Result<bool> {
+        Ok(self.most(u8::from(yes))? > 0)
+    }
+
+    /// The largest of what the ranks say. Collective.
+    fn most(&self, mine: u8) -> Result<u8> {
         let world = self.context().world();
         if world.size() == 1 {
-            return Ok(yes);
+            return Ok(mine);
         }
-        let votes = world.all_reduce_values(&[if yes { 1.0 } else { 0.0 }], ReduceOp::Max)?;
-        Ok(votes[0] > 0.0)
+        Ok(world.all_reduce_values(&[f64::from(mine)], ReduceOp::Max)?[0] as u8)
     }
 
     /// How it stands, in one value.
@@ -202,7 +253,8 @@ impl<M: Segmented> Run<M> {
         Summary {
             steps: self.step(),
             position: self.position(),
-            stopped: self.ended && self.step() < self.steps,
+            stopped: self.is_ended(),
+            interrupted: self.is_interrupted(),
             last: self.last.clone(),
             evaluation: self.evaluation.clone(),
         }
@@ -233,6 +285,43 @@ impl<M: Segmented> Run<M> {
 
     pub(super) fn was_saved(&mut self) {
         self.saved_at = Some(self.step());
+    }
+
+    /// The last checkpoint that could not be written; none if all were.
+    pub fn failed_save(&self) -> Option<&FailedSave> {
+        self.failed_save.0.as_ref()
+    }
+
+    /// Notes that a checkpoint could not be written.
+    pub(super) fn note_failed_save(&mut self, failed: Option<FailedSave>) {
+        if let Some(failed) = failed {
+            if self.saved_at == Some(failed.step) {
+                self.saved_at = None;
+            }
+            self.failed_save = (Some(failed), true);
+        }
+    }
+
+    /// Goes on where a file cannot be written, such as on a full disk: what is not lost by that is told as a warning. A
+    /// fault that lasts is told once.
+    pub fn forgive(&mut self, written: Result<()>) {
+        let warning = written.err().map(|error| error.to_string());
+        if warning.is_some() && warning != self.warning.0 {
+            self.warning.1 = true;
+        }
+        if warning.is_some() {
+            self.warning.0 = warning;
+        }
+    }
+
+    /// A warning that was not told yet.
+    pub(super) fn take_warning(&mut self) -> Option<String> {
+        std::mem::take(&mut self.warning.1).then(|| self.warning.0.clone()).flatten()
+    }
+
+    /// What was not told yet.
+    pub(super) fn take_failed_save(&mut self) -> Option<FailedSave> {
+        std::mem::take(&mut self.failed_save.1).then(|| self.failed_save.0.clone()).flatten()
     }
 
     pub(super) fn take_evaluation(&mut self) -> bool {

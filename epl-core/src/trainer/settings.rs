@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use burn::config::Config;
 
+use crate::data::Ahead;
 use crate::error::{Error, Result};
 
 /// Which checkpoint of a run is the best one.
@@ -40,7 +41,8 @@ impl Best {
 /// Settings of a [`Trainer`](super::Trainer), the same on every rank.
 #[derive(Config, Debug)]
 pub struct TrainerConfig {
-    /// The run ends after this many steps, those before a resume included. The schedule has a length of its own.
+    /// The run ends after this many steps, those before a resume included, or before, where its data ends. The schedule
+    /// has a length of its own.
     pub steps: u64,
     /// The micro-batches that each replica runs a step.
     #[config(default = 1)]
@@ -55,9 +57,18 @@ pub struct TrainerConfig {
     pub eval_every: Option<u64>,
     /// A checkpoint every this many steps, and at the end; none: only at the end.
     pub save_every: Option<u64>,
+    /// Threads of each rank that load the steps.
+    #[config(default = 1)]
+    pub num_workers: usize,
+    /// Steps that each of them may load ahead, the one included that it is at.
+    #[config(default = 2)]
+    pub prefetch: usize,
     /// Whether checkpoints are written into `out`.
     #[config(default = true)]
     pub save: bool,
+    /// Whether checkpoints are written while training goes on, from a copy of the state in host memory.
+    #[config(default = true)]
+    pub async_save: bool,
     /// How many of the last checkpoints are kept.
     #[config(default = 2)]
     pub keep_last: usize,
@@ -70,13 +81,15 @@ pub struct TrainerConfig {
     /// Whether to go on from the latest checkpoint in `out`.
     #[config(default = false)]
     pub resume: bool,
+    /// With `resume`: the step whose checkpoint is taken, in place of the latest. Later ones are replaced as the run comes by.
+    pub resume_step: Option<u64>,
     /// Whether a new run may remove the checkpoints of an earlier one from `out`; otherwise that is an error.
     #[config(default = false)]
     pub replace: bool,
 }
 
 impl TrainerConfig {
-    /// What the options `train.*`, `schedule.steps` and `pipeline.num_micro_batch` say, for this many replicas.
+    /// What the options `train.*`, `schedule.steps`, `pipeline.num_micro_batch` and `io.*` say, for this many replicas.
     ///
     /// # Errors
     ///
@@ -86,7 +99,14 @@ impl TrainerConfig {
         Ok(Self::new(config.steps()? as u64)
             .with_micro_batches(config.num_micro_batch(replicas)?)
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
-            .with_save_every(train.save_every.map(|steps| steps as u64)))
+            .with_save_every(train.save_every.map(|steps| steps as u64))
+            .with_num_workers(config.io.num_workers)
+            .with_prefetch(config.io.prefetch))
+    }
+
+    /// How far data is loaded ahead.
+    pub(super) fn ahead(&self) -> Result<Ahead> {
+        Ahead::new(self.num_workers, self.prefetch)
     }
 
     /// Refuses what contradicts itself. `evaluates`: whether the trainer has anything to evaluate.
@@ -99,6 +119,7 @@ impl TrainerConfig {
                 self.steps, self.micro_batches, self.keep_last
             ));
         }
+        self.ahead()?;
         for (what, every, without) in [
             ("evaluation", self.eval_every, "one at the end only"),
             ("a checkpoint", self.save_every, "one at the end only"),
@@ -116,6 +137,9 @@ impl TrainerConfig {
         }
         if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || self.resume) {
             return refuse("saving or resuming, and no folder for it; set `out`".to_string());
+        }
+        if let (Some(step), false) = (self.resume_step, self.resume) {
+            return refuse(format!("to resume from step {step}, and not to resume; set `resume`, too"));
         }
         match &self.keep_best {
             Some(best) if !evaluates || !self.save => refuse(format!(
@@ -152,11 +176,13 @@ mod tests {
         assert!(config.check(false).is_ok());
         assert!(refused(TrainerConfig::new(0), false).contains("0 steps"));
         assert!(refused(config.clone().with_keep_last(0), false).contains("last 0 checkpoints"));
+        assert!(refused(config.clone().with_num_workers(0), false).contains("by 0 threads, 2 steps"));
         assert!(refused(config.clone().with_eval_every(Some(0)), true).contains("evaluation every 0"));
         assert!(refused(config.clone().with_check_replicas_every(Some(0)), false).contains("replicas every 0"));
         assert!(refused(config.clone().with_eval_every(Some(5)), false).contains("every 5 steps"));
         assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
+        assert!(refused(config.clone().with_resume_step(Some(7)), false).contains("from step 7"));
         let kept = config.with_keep_best(Some(Best::largest("bleu"))).with_out(Some("out".into()));
         assert!(refused(kept.clone(), false).contains("`bleu`"));
         assert!(refused(kept.clone().with_save(false), true).contains("`bleu`"));
@@ -169,8 +195,10 @@ mod tests {
         config.train.steps = Some(70);
         config.train.eval_every = Some(20);
         config.pipeline.num_micro_batch = 3;
+        (config.io.num_workers, config.io.prefetch) = (2, 5);
         let trainer = TrainerConfig::from_config(&config, 2).unwrap();
         assert_eq!((trainer.steps, trainer.micro_batches), (70, 3));
         assert_eq!((trainer.eval_every, trainer.save_every), (Some(20), None));
+        assert_eq!((trainer.num_workers, trainer.prefetch), (2, 5));
     }
 }

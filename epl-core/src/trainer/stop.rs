@@ -4,13 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Asks a run to end. A cheap clone, for a signal handler, a timer or a hook.
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::error::{Error, Result};
+
+/// Asks a run to end. A cheap clone, for a signal, a timer or a hook.
 ///
 /// One rank that was asked is enough: the ranks agree at the end of every step, and all end after the same one, with
-/// a last evaluation and checkpoint if those are on.
+/// a last evaluation and checkpoint if those are on. A signal leaves the evaluation out.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     requested: Arc<AtomicBool>,
+    /// Set by a signal.
+    interrupted: Arc<AtomicBool>,
     deadline: Option<Instant>,
 }
 
@@ -26,6 +33,30 @@ impl Stop {
         Self { deadline: Instant::now().checked_add(limit), ..Self::default() }
     }
 
+    /// Asks by itself when the process gets a SIGINT (Ctrl-C) or a SIGTERM, as a cluster sends it some time before it
+    /// kills.
+    ///
+    /// The step is ended, the run saved, and no more: what else is left to be done, such as an evaluation, is left to the
+    /// run that goes on. A second such signal ends the process at once, with the status that a shell shows for it: 130 or
+    /// 143.
+    ///
+    /// Signals belong to the process, so call it once there, before [`launch`](crate::launch), and give every rank a
+    /// clone. From then on the first signal does not end the process by itself, whether a run is under way or not.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not let the process handle them.
+    pub fn on_signals() -> Result<Self> {
+        let stop = Self::default();
+        for signal in [SIGINT, SIGTERM] {
+            // The first of the two sees the flag as it was before this signal.
+            flag::register_conditional_shutdown(signal, 128 + signal, stop.interrupted.clone())
+                .and_then(|_| flag::register(signal, stop.interrupted.clone()))
+                .map_err(|cause| Error::invalid(format!("signal {signal} cannot be handled: {cause}")))?;
+        }
+        Ok(stop)
+    }
+
     /// Asks.
     pub fn request(&self) {
         self.requested.store(true, Ordering::Relaxed);
@@ -33,7 +64,14 @@ impl Stop {
 
     /// Whether it was asked.
     pub fn is_requested(&self) -> bool {
-        self.requested.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.requested.load(Ordering::Relaxed)
+            || self.is_interrupted()
+            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Whether it was asked by a signal.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 }
 
@@ -47,7 +85,7 @@ mod tests {
         let clone = stop.clone();
         assert!(!clone.is_requested());
         stop.request();
-        assert!(clone.is_requested());
+        assert!(clone.is_requested() && !clone.is_interrupted());
         assert!(Stop::after(Duration::ZERO).is_requested());
         assert!(!Stop::after(Duration::MAX).is_requested());
         assert!(!Stop::after(Duration::from_secs(3600)).is_requested());

@@ -5,7 +5,6 @@
 mod arrays;
 mod burn;
 mod errors;
-mod records;
 
 use epl_core::offload::{Ledger, Storage};
 

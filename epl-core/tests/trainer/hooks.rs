@@ -196,3 +196,38 @@ fn a_hook_may_ask_for_a_checkpoint_and_an_evaluation() {
     assert!(folder.path().join("checkpoints/step-3/evaluation.json").exists());
     assert_eq!(lines(folder.path())[2]["valid_loss"].as_f64(), Some(seen[0].1));
 }
+
+/// Asks for the end at once after a step, on the last rank.
+struct Interrupt(u64);
+
+impl<M: Segmented> Hook<M> for Interrupt {
+    fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        if record.step == self.0 && run.context().world().rank() + 1 == run.context().world().size() {
+            run.request_interruption();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn an_interrupted_run_is_saved_and_leaves_its_evaluation_to_the_run_that_goes_on() {
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    let fit = |out: &std::path::Path, at: u64, resume: bool| {
+        run((2, 1, 1), |epl| {
+            let trainer = trainer(&epl, config(out, 10).with_resume(resume))?.with_valid(valid());
+            Ok(trainer.with_hook(Interrupt(at)).fit(&data())?.summary)
+        })
+    };
+    fit(whole.path(), 0, false);
+    // After step 4 an evaluation is due, after step 7 nothing is, and after step 10 the run is over anyway.
+    for (at, resume) in [(4, false), (7, true), (10, true)] {
+        let ends = fit(parts.path(), at, resume);
+        assert!(ends.iter().all(|end| (end.steps, end.interrupted, end.stopped) == (at, true, at < 10)));
+        assert!(lines(parts.path()).last().unwrap().get("valid_loss").is_none());
+    }
+    assert!(!fit(parts.path(), 0, true)[0].interrupted);
+    for key in ["step", "loss", "grad_norm", "valid_loss"] {
+        let of = |out| lines(out).iter().map(|line| line.get(key).cloned()).collect::<Vec<_>>();
+        assert_eq!(of(parts.path()), of(whole.path()), "{key}");
+    }
+}

@@ -4,8 +4,11 @@
 mod best;
 mod evaluating;
 mod failing;
+mod files;
 mod hooks;
 mod net;
 mod replicas;
 mod resuming;
+mod saving;
+mod skipping;
 mod writing;

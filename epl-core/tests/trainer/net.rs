@@ -47,7 +47,9 @@ impl WholeModel for Net {
     }
 
     fn forward_loss(&self, batch: &Points) -> Loss {
-        let output = self.down.forward(activation::tanh(self.up.forward(batch.input.clone())));
+        // Under mixed precision the layers are of 16 bits, and the data is not.
+        let input = batch.input.clone().cast(self.up.weight.val().dtype());
+        let output = self.down.forward(activation::tanh(self.up.forward(input))).cast(batch.target.dtype());
         Loss::new().with("error", (output - batch.target.clone()).powi_scalar(2).sum(), 1.0)
     }
 }

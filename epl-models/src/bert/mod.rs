@@ -12,7 +12,7 @@
 //! - [`head`]: what a head is; [`question_answering`], [`masked_language`], [`classification`]: the three there are;
 //!   `cross_entropy`: the loss of logits that every rank holds whole;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
-//! - [`names`], [`import`]: checkpoints of Hugging Face.
+//! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod config;
 pub mod batch;
@@ -27,11 +27,13 @@ pub mod model;
 pub mod segments;
 pub mod names;
 pub mod import;
+pub mod export;
 
 pub use batch::{BertBatch, BertItem, IGNORED};
 pub use classification::SequenceClassification;
 pub use config::BertConfig;
 pub use embeddings::BertEmbeddings;
+pub use export::{ExportedHead, export};
 pub use head::{BertBatcher, BertHead};
 pub use import::{load, open, reference_items};
 pub use masked_language::MaskedLanguage;

@@ -2,7 +2,7 @@
 
 use super::config::BertConfig;
 use super::head::BertHead;
-use crate::huggingface::{Folder, Names, Source};
+use crate::huggingface::{Folder, NameTable, Names};
 
 /// The vectors of the tokens, which every BERT has.
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -13,10 +13,10 @@ const WORDS: &str = "embeddings.word_embeddings.weight";
 pub struct BertNames {
     /// `bert.`, or nothing where the encoder was saved alone.
     prefix: &'static str,
-    /// What scale and shift of the norms are called: `weight` and `bias`, or `gamma` and `beta` in the first checkpoints.
-    norm: [&'static str; 2],
     /// The parts of heads that the folder has not.
     lacking: Vec<&'static str>,
+    /// Scale and shift of the norms are called `weight` and `bias`, or `gamma` and `beta` in the first checkpoints.
+    table: NameTable,
 }
 
 /// The parts of heads by the begin of their paths, and of what they are called.
@@ -38,92 +38,64 @@ impl BertNames {
             let part = if part == "pooler." { format!("{prefix}{part}") } else { part.to_string() };
             folder.names().any(|name| name.starts_with(&part))
         };
-        Self {
-            prefix,
-            norm: if first { ["gamma", "beta"] } else { ["weight", "bias"] },
-            lacking: HEADS.iter().filter(|(_, part)| !has(part)).map(|(path, _)| *path).collect(),
-        }
+        let norm = if first { ["gamma", "beta"] } else { ["weight", "bias"] };
+        let lacking = HEADS.iter().filter(|(_, part)| !has(part)).map(|(path, _)| *path).collect();
+        Self::with(prefix, norm, lacking)
     }
 
-    /// A linear layer, by what is inside of it.
-    fn linear(at: &str, inside: &str) -> Option<Source> {
-        match inside {
-            "weight" => Some(Source::Transposed(format!("{at}.weight"))),
-            "bias" => Some(Source::Same(format!("{at}.bias"))),
-            _ => None,
-        }
+    /// The names that `transformers` writes.
+    pub fn written() -> Self {
+        Self::with("bert.", ["weight", "bias"], Vec::new())
     }
 
-    /// A norm, by what is inside of it.
-    fn norm(&self, at: &str, inside: &str) -> Option<Source> {
-        let [gamma, beta] = self.norm;
-        match inside {
-            "gamma" => Some(Source::Same(format!("{at}.LayerNorm.{gamma}"))),
-            "beta" => Some(Source::Same(format!("{at}.LayerNorm.{beta}"))),
-            _ => None,
-        }
-    }
-
-    fn embeddings(&self, rest: &str) -> Option<Source> {
-        let at = format!("{}embeddings", self.prefix);
-        match rest.split_once('.')? {
-            ("words", "weight") => Some(Source::Same(format!("{}{WORDS}", self.prefix))),
-            ("positions", "weight") => Some(Source::Same(format!("{at}.position_embeddings.weight"))),
-            ("token_types", "weight") => Some(Source::Same(format!("{at}.token_type_embeddings.weight"))),
-            ("norm", inside) => self.norm(&at, inside),
-            _ => None,
-        }
-    }
-
-    /// A parameter of layer `index`.
-    fn layer(&self, index: &str, rest: &str) -> Option<Source> {
-        let at = format!("{}encoder.layer.{index}", self.prefix);
-        let (part, rest) = rest.split_once('.')?;
-        match (part, rest.split_once('.')?) {
-            ("self_attention", ("norm", inside)) => self.norm(&format!("{at}.attention.output"), inside),
-            ("self_attention", ("heads", rest)) => match rest.split_once('.')? {
-                ("output", inside) => Self::linear(&format!("{at}.attention.output.dense"), inside),
-                (name @ ("query" | "key" | "value"), inside) => {
-                    Self::linear(&format!("{at}.attention.self.{name}"), inside)
-                }
-                _ => None,
-            },
-            ("feed_forward", ("norm", inside)) => self.norm(&format!("{at}.output"), inside),
-            ("feed_forward", ("dense", rest)) => match rest.split_once('.')? {
-                ("input", inside) => Self::linear(&format!("{at}.intermediate.dense"), inside),
-                ("output", inside) => Self::linear(&format!("{at}.output.dense"), inside),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    fn head(&self, rest: &str) -> Option<Source> {
-        if rest == "bias" {
-            return Some(Source::Same("cls.predictions.bias".into()));
-        }
-        match rest.split_once('.')? {
-            ("answers", inside) => Self::linear("qa_outputs", inside),
-            ("transform", inside) => Self::linear("cls.predictions.transform.dense", inside),
-            ("norm", inside) => self.norm("cls.predictions.transform", inside),
-            ("pooler", inside) => Self::linear(&format!("{}pooler.dense", self.prefix), inside),
-            ("classifier", inside) => Self::linear("classifier", inside),
-            _ => None,
-        }
+    fn with(prefix: &'static str, norm: [&'static str; 2], lacking: Vec<&'static str>) -> Self {
+        let table = NameTable::new();
+        let table = heads(layers(embeddings(table, prefix, norm), prefix, norm), prefix, norm);
+        Self { prefix, lacking, table }
     }
 }
 
+fn embeddings(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
+    let at = format!("{prefix}embeddings");
+    let table = table
+        .same("embeddings.words.weight", &format!("{prefix}{WORDS}"))
+        .same("embeddings.positions.weight", &format!("{at}.position_embeddings.weight"))
+        .same("embeddings.token_types.weight", &format!("{at}.token_type_embeddings.weight"));
+    normed(table, "embeddings.norm", &at, norm)
+}
+
+fn layers(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
+    let at = |part: &str| format!("{prefix}encoder.layer.*.{part}");
+    let table = table
+        .linear("layers.*.self_attention.heads.query", &at("attention.self.query"))
+        .linear("layers.*.self_attention.heads.key", &at("attention.self.key"))
+        .linear("layers.*.self_attention.heads.value", &at("attention.self.value"))
+        .linear("layers.*.self_attention.heads.output", &at("attention.output.dense"))
+        .linear("layers.*.feed_forward.dense.input", &at("intermediate.dense"))
+        .linear("layers.*.feed_forward.dense.output", &at("output.dense"));
+    let table = normed(table, "layers.*.self_attention.norm", &at("attention.output"), norm);
+    normed(table, "layers.*.feed_forward.norm", &at("output"), norm)
+}
+
+fn heads(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
+    let table = table
+        .linear("head.answers", "qa_outputs")
+        .linear("head.transform", "cls.predictions.transform.dense")
+        .same("head.bias", "cls.predictions.bias")
+        .linear("head.pooler", &format!("{prefix}pooler.dense"))
+        .linear("head.classifier", "classifier");
+    normed(table, "head.norm", "cls.predictions.transform", norm)
+}
+
+/// A norm, which is part of what it normalises.
+fn normed(table: NameTable, ours: &str, at: &str, [gamma, beta]: [&str; 2]) -> NameTable {
+    let table = table.same(&format!("{ours}.gamma"), &format!("{at}.LayerNorm.{gamma}"));
+    table.same(&format!("{ours}.beta"), &format!("{at}.LayerNorm.{beta}"))
+}
+
 impl Names for BertNames {
-    fn source(&self, path: &str) -> Option<Source> {
-        match path.split_once('.')? {
-            ("embeddings", rest) => self.embeddings(rest),
-            ("layers", rest) => {
-                let (index, rest) = rest.split_once('.')?;
-                self.layer(index, rest)
-            }
-            ("head", rest) => self.head(rest),
-            _ => None,
-        }
+    fn table(&self) -> &NameTable {
+        &self.table
     }
 
     /// Other heads, and the numbers of the positions, which are no weights.
@@ -156,12 +128,13 @@ pub fn measured_beside<H: BertHead>(config: &BertConfig, path: &str) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::Source;
 
     #[test]
     fn paths_become_stored_names() {
         let same = |name: &str| Some(Source::Same(name.into()));
         let turned = |name: &str| Some(Source::Transposed(name.into()));
-        let names = BertNames { prefix: "bert.", norm: ["weight", "bias"], lacking: vec![] };
+        let names = BertNames::written();
         assert_eq!(names.source("embeddings.words.weight"), same("bert.embeddings.word_embeddings.weight"));
         assert_eq!(names.source("embeddings.norm.beta"), same("bert.embeddings.LayerNorm.bias"));
         for (path, stored) in [
@@ -187,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_first_checkpoints_have_other_names() {
-        let names = BertNames { prefix: "", norm: ["gamma", "beta"], lacking: vec!["head.answers."] };
+        let names = BertNames::with("", ["gamma", "beta"], vec!["head.answers."]);
         assert_eq!(names.source("embeddings.norm.gamma"), Some(Source::Same("embeddings.LayerNorm.gamma".into())));
         assert!(names.keeps("head.answers.bias") && !names.keeps("head.pooler.bias"));
         assert!(names.may_be_left("pooler.dense.bias") && names.may_be_left("cls.seq_relationship.weight"));

@@ -9,12 +9,23 @@ use epl_core::plan::with_values;
 
 use super::error::{Error, Result, WrongShape};
 use super::folder::Folder;
+use super::name_table::NameTable;
 use super::source::Source;
 
 /// Where the parameters of a model stand in a folder: a pure table.
 pub trait Names {
+    /// All names, ours and theirs.
+    fn table(&self) -> &NameTable;
+
     /// Where the parameter at a path of the module, such as `encoder.final_norm.gamma`, stands.
-    fn source(&self, path: &str) -> Option<Source>;
+    fn source(&self, path: &str) -> Option<Source> {
+        self.table().source(path)
+    }
+
+    /// The path of the parameter that a stored tensor is, or is a part of.
+    fn path(&self, stored: &str) -> Option<String> {
+        self.table().path(stored)
+    }
 
     /// Whether a stored tensor may be left unread, such as a copy of a tied weight.
     fn may_be_left(&self, stored: &str) -> bool;

@@ -2,6 +2,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use epl_core::tensors::listed;
+
 /// What can be wrong with a folder of weights.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -60,9 +62,9 @@ pub enum Error {
     /// The stored tensors do not fit the model.
     #[error("{}: the weights do not fit the model{}{}{}",
         folder.display(),
-        list("missing", missing),
-        list("not in the model", unexpected),
-        list("of another shape", shapes))]
+        listed("missing", missing),
+        listed("not in the model", unexpected),
+        listed("of another shape", shapes))]
     Weights {
         /// The folder.
         folder: PathBuf,
@@ -82,6 +84,19 @@ pub enum Error {
         /// What contradicts what.
         reason: String,
     },
+
+    /// A model that `transformers` cannot express.
+    #[error("`{field}` {reason}")]
+    Export {
+        /// The field of the model's configuration.
+        field: &'static str,
+        /// What `transformers` has instead, and what to do.
+        reason: String,
+    },
+
+    /// A tensor that is to be exported could not be read, or a file not be written.
+    #[error(transparent)]
+    Core(Box<epl_core::Error>),
 
     /// Stored inputs that the model cannot be given.
     #[error("{}: {reason}", path.display())]
@@ -115,20 +130,21 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl From<Error> for epl_core::Error {
     fn from(error: Error) -> Self {
-        Self::invalid(error.to_string())
+        match error {
+            Error::Core(error) => *error,
+            error => Self::invalid(error.to_string()),
+        }
     }
 }
 
-/// `; 12 missing: a, b, c and 9 more`, or nothing.
-fn list<T: fmt::Display>(what: &str, items: &[T]) -> String {
-    const SHOWN: usize = 5;
-    if items.is_empty() {
-        return String::new();
+impl Error {
+    /// What the core said.
+    pub(crate) fn core(error: epl_core::Error) -> Self {
+        Self::Core(Box::new(error))
     }
-    let shown: Vec<String> = items.iter().take(SHOWN).map(T::to_string).collect();
-    let more = match items.len() - shown.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("; {} {what}: {}{more}", items.len(), shown.join(", "))
+
+    /// A value of a model's configuration that `transformers` has not.
+    pub(crate) fn export(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Export { field, reason: reason.into() }
+    }
 }

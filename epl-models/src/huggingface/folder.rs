@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
+use epl_core::tensors::{TensorInfo, WholeTensors, check_ranges, cut};
 use serde::Deserialize;
 
 use super::error::{Error, Result};
@@ -95,6 +96,11 @@ impl Folder {
         self.file(name)?.shape(name)
     }
 
+    /// The element type of a tensor, if it is stored and Burn has that type.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        self.file(name)?.dtype(name)
+    }
+
     /// A whole tensor.
     ///
     /// # Errors
@@ -120,6 +126,25 @@ impl Folder {
     fn file_of(&self, name: &str) -> Result<&TensorFile> {
         let missing = || Error::Format { path: self.path.clone(), reason: format!("it has no tensor `{name}`") };
         self.file(name).ok_or_else(missing)
+    }
+}
+
+/// Under the stored names, as they are stored; [`Imported`](super::Imported) gives them ours.
+impl WholeTensors for Folder {
+    fn names(&self) -> Vec<String> {
+        Folder::names(self).map(String::from).collect()
+    }
+
+    fn info(&self, name: &str) -> Option<TensorInfo> {
+        Some(TensorInfo { shape: self.shape(name)?.to_vec(), dtype: self.dtype(name)? })
+    }
+
+    fn read(&self, name: &str, ranges: &[Range<usize>]) -> epl_core::Result<TensorData> {
+        let shape = self.shape(name).unwrap_or_default();
+        check_ranges(name, shape, ranges)?;
+        let [rows, inner @ ..] = ranges else { return Ok(Folder::read(self, name)?) };
+        let read = self.rows(name, rows.clone())?;
+        Ok(cut(read, &[&[0..rows.len()], inner].concat()))
     }
 }
 

@@ -1,10 +1,11 @@
-//! Reads folders that Hugging Face's `transformers` saved.
+//! Reads folders that Hugging Face's `transformers` saved, and writes such.
 //!
 //! ```text
 //! config.json ──────────> JsonConfig ──> the model's own configuration (in the model's folder)
 //! model.safetensors ────> Folder     ──┐
 //!   or an index + parts                ├─> load: every rank reads the rows it holds of one tensor after another
-//! names (path -> Source) ──────────────┘
+//! names (path <-> stored name) ────────┤
+//! whole tensors ───────────────────────┴─> export: config.json and model.safetensors, tensor by tensor
 //! io.safetensors ───────> Reference  ──> what transformers computed: inputs, logits, loss, gradients
 //! ```
 //!
@@ -12,7 +13,9 @@
 //! - [`json_config`]: `config.json`, with errors that name the key;
 //! - [`folder`]: a model's folder: configuration and weights, in one file or in parts;
 //! - [`source`]: how a parameter is put together from stored tensors;
-//! - [`assign`]: fills a laid out model from a folder;
+//! - [`name_table`]: the names of a model's parameters, ours and theirs, for both directions;
+//! - [`assign`]: fills a laid out model from a folder; [`imported`]: a folder under our names, for a part of it;
+//! - [`mod@export`]: writes a folder;
 //! - [`mod@reference`]: inputs and outputs stored beside a model, for parity tests.
 //!
 //! The names of a model's parameters stand with the model: see [`t5`](crate::t5).
@@ -22,13 +25,20 @@ pub mod tensor_file;
 pub mod json_config;
 pub mod folder;
 pub mod source;
+pub mod name_table;
 pub mod assign;
+pub mod imported;
+pub mod export;
 pub mod reference;
 
 pub use assign::{Names, load};
 pub use error::{Error, Result, WrongShape};
+pub use export::Exported;
+pub(crate) use export::class_names;
 pub use folder::Folder;
+pub use imported::Imported;
 pub use json_config::JsonConfig;
+pub use name_table::NameTable;
 pub use reference::{Reference, read_io};
 pub use source::Source;
 pub use tensor_file::TensorFile;

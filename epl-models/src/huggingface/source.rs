@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::TensorData;
+use epl_core::tensors::cut;
 
 use super::error::Result;
 use super::folder::Folder;
@@ -97,35 +98,8 @@ impl Source {
     }
 }
 
-/// A range of every dim of host data.
-fn cut(data: TensorData, ranges: &[Range<usize>]) -> TensorData {
-    let shape = data.shape().to_vec();
-    if is_whole(&shape, ranges) {
-        return data;
-    }
-    let mut kept = Vec::new();
-    cut_bytes(data.as_bytes(), data.dtype().size(), &shape, ranges, &mut kept);
-    let shape: Vec<usize> = ranges.iter().map(Range::len).collect();
-    TensorData::from_bytes_vec(kept, shape, data.dtype())
-}
-
-fn is_whole(shape: &[usize], ranges: &[Range<usize>]) -> bool {
-    shape.iter().zip(ranges).all(|(extent, range)| *range == (0..*extent))
-}
-
-fn cut_bytes(bytes: &[u8], size: usize, shape: &[usize], ranges: &[Range<usize>], kept: &mut Vec<u8>) {
-    let [range, inner @ ..] = ranges else { return kept.extend_from_slice(bytes) };
-    let stride = shape[1..].iter().product::<usize>() * size;
-    if is_whole(&shape[1..], inner) {
-        return kept.extend_from_slice(&bytes[range.start * stride..range.end * stride]);
-    }
-    for index in range.clone() {
-        cut_bytes(&bytes[index * stride..(index + 1) * stride], size, &shape[1..], inner, kept);
-    }
-}
-
 /// `[a, b]` to `[b, a]`.
-fn transpose(data: TensorData) -> TensorData {
+pub(super) fn transpose(data: TensorData) -> TensorData {
     let (rows, columns) = (data.shape()[0], data.shape()[1]);
     let size = data.dtype().size();
     let bytes = data.as_bytes();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, TensorData};
-use safetensors::Dtype;
+use epl_core::checkpoint::burn_dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::error::{Error, Result};
@@ -58,6 +58,11 @@ impl TensorFile {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
+    /// The element type of a tensor, if it is stored and Burn has that type.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        burn_dtype(self.header.info(name)?.dtype).ok()
+    }
+
     /// A whole tensor.
     ///
     /// # Errors
@@ -94,10 +99,8 @@ impl TensorFile {
 
     /// The elements in `range` of the flat tensor, as `shape`.
     fn values(&self, info: &TensorInfo, range: Range<usize>, shape: Vec<usize>) -> Result<TensorData> {
-        let dtype = dtype(info.dtype).ok_or_else(|| Error::Format {
-            path: self.path.clone(),
-            reason: format!("elements of type {} are not read here", info.dtype),
-        })?;
+        let dtype = burn_dtype(info.dtype)
+            .map_err(|error| Error::Format { path: self.path.clone(), reason: error.to_string() })?;
         let begin = self.start + (info.data_offsets.0 + range.start * dtype.size()) as u64;
         let mut bytes = vec![0; range.len() * dtype.size()];
         // Opened anew for each read, so that threads may share this value.
@@ -127,19 +130,4 @@ fn read_header(path: &Path) -> io::Result<(Result<Vec<u8>, String>, u64)> {
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header)?;
     Ok((Ok(header), size))
-}
-
-fn dtype(stored: Dtype) -> Option<DType> {
-    Some(match stored {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::I64 => DType::I64,
-        Dtype::I32 => DType::I32,
-        Dtype::I16 => DType::I16,
-        Dtype::I8 => DType::I8,
-        Dtype::U8 => DType::U8,
-        _ => return None,
-    })
 }

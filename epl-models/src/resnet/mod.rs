@@ -11,7 +11,7 @@
 //! - [`conv_norm`], [`layer`], [`backbone`]: from a convolution to the features of an image;
 //! - [`class_layer`]: from features to logits;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
-//! - [`names`], [`import`]: checkpoints of Hugging Face.
+//! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod config;
 pub mod conv_norm;
@@ -22,10 +22,12 @@ pub mod model;
 pub mod segments;
 pub mod names;
 pub mod import;
+pub mod export;
 
 pub use backbone::Backbone;
 pub use class_layer::ClassLayer;
 pub use config::{ResNetConfig, ResNetLayer};
+pub use export::export;
 pub use import::{load, open, reference_batch};
 pub use model::ResNet;
 pub use names::ResNetNames;

@@ -1,52 +1,37 @@
 //! Where the parameters of a ResNet stand in a folder of Hugging Face.
 
-use crate::huggingface::{Names, Source};
+use std::sync::LazyLock;
+
+use crate::huggingface::{NameTable, Names};
 
 /// The names of `ResNetForImageClassification`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResNetNames;
 
-/// A convolution with its norm, by what is inside of it.
-fn conv_norm(at: &str, inside: &str) -> Option<Source> {
-    let name = match inside {
-        "convolution.weight" => "convolution.weight",
-        "norm.gamma" => "normalization.weight",
-        "norm.beta" => "normalization.bias",
-        "norm.running_mean" => "normalization.running_mean",
-        "norm.running_var" => "normalization.running_var",
-        _ => return None,
-    };
-    Some(Source::Same(format!("{at}.{name}")))
-}
+static TABLE: LazyLock<NameTable> = LazyLock::new(|| {
+    let table = NameTable::new().linear("class_layer", "classifier.1");
+    let table = conv_norm(table, "backbone.stem", "resnet.embedder.embedder");
+    let (ours, stored) = ("backbone.stages.*.layers.*", "resnet.encoder.stages.*.layers.*");
+    let table = conv_norm(table, &format!("{ours}.shortcut"), &format!("{stored}.shortcut"));
+    conv_norm(table, &format!("{ours}.parts.*"), &format!("{stored}.layer.*"))
+});
 
-/// A residual layer, by what is inside of it.
-fn layer(at: &str, inside: &str) -> Option<Source> {
-    match inside.split_once('.')? {
-        ("shortcut", rest) => conv_norm(&format!("{at}.shortcut"), rest),
-        ("parts", rest) => {
-            let (part, rest) = rest.split_once('.')?;
-            conv_norm(&format!("{at}.layer.{part}"), rest)
-        }
-        _ => None,
-    }
+/// A convolution with its norm.
+fn conv_norm(table: NameTable, ours: &str, stored: &str) -> NameTable {
+    let fields = [
+        ("convolution.weight", "convolution.weight"),
+        ("norm.gamma", "normalization.weight"),
+        ("norm.beta", "normalization.bias"),
+        ("norm.running_mean", "normalization.running_mean"),
+        ("norm.running_var", "normalization.running_var"),
+    ];
+    let with = |table: NameTable, (own, theirs)| table.same(&format!("{ours}.{own}"), &format!("{stored}.{theirs}"));
+    fields.into_iter().fold(table, with)
 }
 
 impl Names for ResNetNames {
-    fn source(&self, path: &str) -> Option<Source> {
-        match path {
-            "class_layer.weight" => return Some(Source::Transposed("classifier.1.weight".into())),
-            "class_layer.bias" => return Some(Source::Same("classifier.1.bias".into())),
-            _ => {}
-        }
-        match path.strip_prefix("backbone.")?.split_once('.')? {
-            ("stem", rest) => conv_norm("resnet.embedder.embedder", rest),
-            ("stages", rest) => {
-                let (stage, rest) = rest.split_once('.')?;
-                let (index, rest) = rest.strip_prefix("layers.")?.split_once('.')?;
-                layer(&format!("resnet.encoder.stages.{stage}.layers.{index}"), rest)
-            }
-            _ => None,
-        }
+    fn table(&self) -> &NameTable {
+        &TABLE
     }
 
     fn may_be_left(&self, stored: &str) -> bool {
@@ -58,6 +43,7 @@ impl Names for ResNetNames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::Source;
 
     #[test]
     fn paths_become_stored_names() {

@@ -134,12 +134,21 @@ impl T5Config {
 
     /// The experts of an encoder block, if it has any.
     pub fn encoder_moe(&self, block: usize) -> Option<&T5MoeConfig> {
-        self.moe.as_ref().filter(|moe| is_sparse(block, moe.encoder_sparse_step))
+        self.moe.as_ref().filter(|moe| Self::is_sparse(block, moe.encoder_sparse_step))
     }
 
     /// The experts of a decoder block, if it has any.
     pub fn decoder_moe(&self, block: usize) -> Option<&T5MoeConfig> {
-        self.moe.as_ref().filter(|moe| is_sparse(block, moe.decoder_sparse_step))
+        self.moe.as_ref().filter(|moe| Self::is_sparse(block, moe.decoder_sparse_step))
+    }
+
+    /// Whether a block has experts, with a step of so many.
+    pub(super) fn is_sparse(block: usize, step: usize) -> bool {
+        match step {
+            0 => false,
+            1 => true,
+            step => block % step == 1,
+        }
     }
 
     /// Whether any block has experts.
@@ -186,21 +195,13 @@ pub(super) fn is_token(token: i64, vocab: usize) -> bool {
     usize::try_from(token).is_ok_and(|token| token < vocab)
 }
 
-fn is_sparse(block: usize, step: usize) -> bool {
-    match step {
-        0 => false,
-        1 => true,
-        step => block % step == 1,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sparse_blocks_follow_hugging_face() {
-        let sparse = |step| (0..6).filter(|block| is_sparse(*block, step)).collect::<Vec<_>>();
+        let sparse = |step| (0..6).filter(|block| T5Config::is_sparse(*block, step)).collect::<Vec<_>>();
         assert_eq!(sparse(0), [0; 0]);
         assert_eq!(sparse(1), [0, 1, 2, 3, 4, 5]);
         assert_eq!(sparse(2), [1, 3, 5]);

@@ -86,7 +86,8 @@ fn read_experts(json: &JsonConfig, shape: &T5Config) -> Result<T5MoeConfig> {
     if json.flag_or("router_bias", false)? {
         return Err(json.error("router_bias", "is true; a router has no bias here"));
     }
-    let step = |layers: usize, key: &str| Ok(layers.checked_div(json.count(key)?).unwrap_or(0));
+    // `transformers` says "0 sparse layers" of what gives the second block experts.
+    let step = |layers: usize, key: &str| Ok(layers.checked_div(json.count(key)?).unwrap_or(layers));
     let counted = json.flag_or("output_router_logits", false)?;
     let coefficient = |key: &str| Ok(if counted { json.number_or(key, 0.001)? } else { 0.0 });
     Ok(T5MoeConfig::new(json.count("num_experts")?)

@@ -13,7 +13,7 @@
 //! - `block`: what a block is, a [`TransformerLayer`](epl_modules::TransformerLayer); [`stack`]: what blocks make;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`generate`]: greedy generation under any layout;
-//! - `tying`, [`names`], [`import`]: checkpoints of Hugging Face.
+//! - `tying`, [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod config;
 pub mod preset;
@@ -26,9 +26,11 @@ pub mod generate;
 mod tying;
 pub mod names;
 pub mod import;
+pub mod export;
 
 pub use batch::{IGNORED, T5Batch, T5Batcher};
 pub use config::{T5Config, T5FeedForward, T5MoeConfig};
+pub use export::export;
 pub use import::{load, open, reference_pairs};
 pub use model::T5;
 pub use names::T5Names;

@@ -1,7 +1,8 @@
 //! Where the parameters of a T5 stand in a folder of Hugging Face.
 
+use super::config::{T5Config, T5FeedForward};
 use super::tying::{self, EMBEDDINGS, HEAD};
-use crate::huggingface::{Folder, Names, Result, Source};
+use crate::huggingface::{Folder, NameTable, Names, Result};
 
 /// The first T5 checkpoints hold it; no model reads it.
 const UNUSED: &str = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
@@ -9,6 +10,13 @@ const UNUSED: &str = "decoder.block.0.layer.1.EncDecAttention.relative_attention
 /// The names of T5, T5 1.1 and Switch Transformers.
 #[derive(Clone, Debug)]
 pub struct T5Names {
+    /// Whether there is a head that is not a copy of the embedding.
+    own_head: bool,
+    table: NameTable,
+}
+
+/// What the names depend on.
+struct Variant {
     embedding: &'static str,
     /// What the feed-forward part is called: `DenseReluDense`, or `mlp` in Switch.
     network: &'static str,
@@ -16,8 +24,6 @@ pub struct T5Names {
     gated: bool,
     /// How many experts a layer has.
     experts: usize,
-    /// Whether there is a head that is not a copy of the embedding.
-    own_head: bool,
 }
 
 impl T5Names {
@@ -33,88 +39,85 @@ impl T5Names {
             "switch_transformers" => ("mlp", folder.config().count("num_experts")?),
             _ => ("DenseReluDense", 0),
         };
-        Ok(Self {
-            embedding,
-            network,
-            gated: folder.names().any(|name| name.ends_with(".wi_0.weight")),
-            experts,
-            own_head: tying::has_own_head(folder, embedding)?,
-        })
+        let gated = folder.names().any(|name| name.ends_with(".wi_0.weight"));
+        let own_head = tying::has_own_head(folder, embedding)?;
+        Ok(Self { own_head, table: Variant { embedding, network, gated, experts }.table() })
+    }
+
+    /// The names that `transformers` writes for a model of this shape.
+    pub fn written(config: &T5Config) -> Self {
+        let (network, experts) = match config.moe.as_ref().filter(|_| config.has_experts()) {
+            Some(moe) => ("mlp", moe.experts),
+            None => ("DenseReluDense", 0),
+        };
+        let gated = config.feed_forward == T5FeedForward::GatedGelu;
+        let variant = Variant { embedding: EMBEDDINGS[0], network, gated, experts };
+        Self { own_head: !config.tied_head, table: variant.table() }
     }
 
     /// Whether there is a head that is not a copy of the embedding.
     pub fn has_own_head(&self) -> bool {
         self.own_head
     }
+}
 
-    /// A parameter of block `index` of a stack.
-    fn block(&self, stack: &str, index: &str, part: &str, rest: &str) -> Option<Source> {
-        let feed_forward = if stack == "encoder" { 1 } else { 2 };
-        let (layer, attention) = match part {
-            "self_attention" => (0, "SelfAttention"),
-            "cross_attention" => (1, "EncDecAttention"),
-            "feed_forward" => (feed_forward, self.network),
-            _ => return None,
-        };
-        let layer = format!("{stack}.block.{index}.layer.{layer}");
-        match rest.split_once('.')? {
-            ("norm", "gamma") => Some(Source::Same(format!("{layer}.layer_norm.weight"))),
-            ("heads", weight) => {
-                let name = match weight {
-                    "query.weight" => "q",
-                    "key.weight" => "k",
-                    "value.weight" => "v",
-                    "output.weight" => "o",
-                    _ => return None,
-                };
-                Some(Source::Transposed(format!("{layer}.{attention}.{name}.weight")))
-            }
-            _ => self.network(&format!("{layer}.{}", self.network), rest),
-        }
+impl Variant {
+    fn table(&self) -> NameTable {
+        let table = NameTable::new().same("embedding.weight", self.embedding).transposed("head.weight", HEAD);
+        ["encoder", "decoder"].into_iter().fold(table, |table, stack| self.stack(table, stack))
     }
 
-    /// A parameter of a feed-forward network or of its experts.
-    fn network(&self, at: &str, rest: &str) -> Option<Source> {
-        let linear = |name: &str| Source::Transposed(format!("{at}.{name}.weight"));
-        let experts = |name: &str| {
-            let expert = |index| linear(&format!("experts.expert_{index}.{name}"));
-            Source::Stacked((0..self.experts).map(expert).collect())
+    fn stack(&self, table: NameTable, stack: &str) -> NameTable {
+        let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        let table = table
+            .same(&format!("{stack}.bias.weight"), &bias)
+            .same(&format!("{stack}.final_norm.gamma"), &format!("{stack}.final_layer_norm.weight"));
+        let (block, layer) = (format!("{stack}.blocks.*"), format!("{stack}.block.*.layer"));
+        let table = attention(table, &format!("{block}.self_attention"), &format!("{layer}.0"), "SelfAttention");
+        let (table, last) = match stack {
+            "encoder" => (table, 1),
+            _ => (attention(table, &format!("{block}.cross_attention"), &format!("{layer}.1"), "EncDecAttention"), 2),
         };
+        self.network(table, &format!("{block}.feed_forward"), &format!("{layer}.{last}"))
+    }
+
+    /// A feed-forward network, dense or of experts.
+    fn network(&self, table: NameTable, ours: &str, layer: &str) -> NameTable {
+        let at = format!("{layer}.{}", self.network);
         // What is activated has no number unless something multiplies it.
         let input = if self.gated { "wi_0" } else { "wi" };
-        Some(match rest {
-            "dense.input.weight" => linear(input),
-            "dense.gate.weight" => linear("wi_1"),
-            "dense.output.weight" => linear("wo"),
-            "moe.router.weight" => linear("router.classifier"),
-            "moe.experts.input" => experts(input),
-            "moe.experts.gate" => experts("wi_1"),
-            "moe.experts.output" => experts("wo"),
-            _ => return None,
+        let table = table
+            .same(&format!("{ours}.norm.gamma"), &format!("{layer}.layer_norm.weight"))
+            .transposed(&format!("{ours}.moe.router.weight"), &format!("{at}.router.classifier.weight"));
+        let parts = [("input", input), ("gate", "wi_1"), ("output", "wo")];
+        parts.into_iter().fold(table, |table, (own, theirs)| {
+            let expert = format!("{at}.experts.expert_#.{theirs}.weight");
+            table.transposed(&format!("{ours}.dense.{own}.weight"), &format!("{at}.{theirs}.weight")).stacked(
+                &format!("{ours}.moe.experts.{own}"),
+                &expert,
+                self.experts,
+            )
         })
     }
 }
 
+/// An attention part: its norm and its four weights.
+fn attention(table: NameTable, ours: &str, layer: &str, name: &str) -> NameTable {
+    let table = table.same(&format!("{ours}.norm.gamma"), &format!("{layer}.layer_norm.weight"));
+    let weights = [("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")];
+    weights.into_iter().fold(table, |table, (own, theirs)| {
+        table.transposed(&format!("{ours}.heads.{own}.weight"), &format!("{layer}.{name}.{theirs}.weight"))
+    })
+}
+
 impl Names for T5Names {
-    fn source(&self, path: &str) -> Option<Source> {
-        let (part, rest) = path.split_once('.')?;
-        match (part, rest) {
-            ("embedding", "weight") => Some(Source::Same(self.embedding.into())),
-            ("head", "weight") => Some(Source::Transposed(HEAD.into())),
-            ("encoder" | "decoder", "bias.weight") => {
-                let layer = format!("{part}.block.0.layer.0.SelfAttention");
-                Some(Source::Same(format!("{layer}.relative_attention_bias.weight")))
-            }
-            ("encoder" | "decoder", "final_norm.gamma") => {
-                Some(Source::Same(format!("{part}.final_layer_norm.weight")))
-            }
-            ("encoder" | "decoder", _) => {
-                let (index, rest) = rest.strip_prefix("blocks.")?.split_once('.')?;
-                let (inside, rest) = rest.split_once('.')?;
-                self.block(part, index, inside, rest)
-            }
-            _ => None,
-        }
+    fn table(&self) -> &NameTable {
+        &self.table
+    }
+
+    /// A copy of the embedding is no parameter.
+    fn path(&self, stored: &str) -> Option<String> {
+        if stored == HEAD && !self.own_head { None } else { self.table.path(stored) }
     }
 
     fn may_be_left(&self, stored: &str) -> bool {
@@ -125,9 +128,10 @@ impl Names for T5Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::Source;
 
     fn names(network: &'static str, gated: bool, experts: usize) -> T5Names {
-        T5Names { embedding: "shared.weight", network, gated, experts, own_head: false }
+        T5Names { own_head: false, table: Variant { embedding: "shared.weight", network, gated, experts }.table() }
     }
 
     #[test]
@@ -159,6 +163,20 @@ mod tests {
             gated.source("decoder.blocks.2.feed_forward.dense.input.weight"),
             turned("decoder.block.2.layer.2.DenseReluDense.wi_0.weight")
         );
+    }
+
+    #[test]
+    fn a_stored_tensor_is_one_parameter() {
+        let first = names("DenseReluDense", false, 0);
+        for (stored, path) in [
+            ("encoder.block.1.layer.1.layer_norm.weight", Some("encoder.blocks.1.feed_forward.norm.gamma")),
+            ("decoder.block.1.layer.1.layer_norm.weight", Some("decoder.blocks.1.cross_attention.norm.gamma")),
+            ("encoder.block.0.layer.1.EncDecAttention.q.weight", None),
+            // A copy of the embedding.
+            ("lm_head.weight", None),
+        ] {
+            assert_eq!(first.path(stored).as_deref(), path, "{stored}");
+        }
     }
 
     #[test]

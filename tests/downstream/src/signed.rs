@@ -1,6 +1,6 @@
 //! An optimizer: the sign of the momentum.
 
-use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState};
+use burn::optim::{LearningRate, Optimizer, RecordState};
 use burn::tensor::{Device, Tensor};
 use epl::optim::OptimizerConfig;
 use serde::Serialize;
@@ -21,8 +21,8 @@ impl OptimizerConfig for SignedConfig {
     const NAME: &'static str = "Signed";
     const ELEMENT_WISE: bool = true;
 
-    fn build(&self) -> ModuleOptimizer {
-        ModuleOptimizer::from(Signed { momentum: self.momentum })
+    fn build(&self) -> impl Optimizer {
+        Signed { momentum: self.momentum }
     }
 }
 

@@ -1,17 +1,22 @@
 //! The folder of a run's checkpoints: names, marks, and which of them stay. The work of one rank.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::durable::{AtomicFolder, Disk, found, remove_folder, rename, replace_on, sync_folder, sync_parent};
 use crate::error::{Error, Result};
-use crate::trainer::durable::{rename, replace, sync_folder, sync_parent};
 
 /// The checkpoints of a run on disk.
 #[derive(Clone, Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+}
 
 /// `best.json`: which checkpoint is the best, and by what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,33 +27,48 @@ pub(super) struct BestMark {
 }
 
 impl Folder {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self(path)
+    pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
+        Self { disk, path }
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        self.disk.as_ref()
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     pub(super) fn step(&self, step: u64) -> PathBuf {
-        self.0.join(format!("step-{step}"))
+        self.path.join(format!("step-{step}"))
     }
 
-    pub(super) fn partial(&self, step: u64) -> PathBuf {
-        self.0.join(format!(".step-{step}.partial"))
+    /// The names that a checkpoint has one after the other.
+    fn checkpoint(&self, step: u64) -> Result<AtomicFolder> {
+        AtomicFolder::new(&self.step(step))
+    }
+
+    /// Where a checkpoint is written.
+    pub(super) fn partial(&self, step: u64) -> Result<PathBuf> {
+        Ok(self.checkpoint(step)?.partial().to_path_buf())
+    }
+
+    /// Where a checkpoint is: after a crash between two renames it has the name of one that is replaced.
+    pub(super) fn found(&self, step: u64) -> PathBuf {
+        found(&self.step(step))
     }
 
     /// The steps that have a checkpoint, ascending; none if there is no folder.
     pub(super) fn steps(&self) -> Result<Vec<u64>> {
-        let number = |name: String| name.strip_prefix("step-")?.parse().ok();
-        let mut steps: Vec<u64> = self.names()?.into_iter().filter_map(number).collect();
-        steps.sort_unstable();
-        Ok(steps)
+        let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
+        let names = self.names()?;
+        let steps: BTreeSet<u64> = names.iter().filter_map(|name| number(name).or_else(|| replaced(name))).collect();
+        Ok(steps.into_iter().collect())
     }
 
     fn names(&self) -> Result<Vec<String>> {
-        let error = |error| Error::file(&self.0, error);
-        match fs::read_dir(&self.0) {
+        let error = |error| Error::file(&self.path, error);
+        match fs::read_dir(&self.path) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             Err(cause) => Err(error(cause)),
             Ok(entries) => entries
@@ -57,34 +77,42 @@ impl Folder {
         }
     }
 
-    /// Makes the folder of a checkpoint in the making, and removes what earlier attempts left.
+    /// Makes the folder of a checkpoint in the making, and puts in order what earlier attempts left.
     pub(super) fn open(&self, step: u64) -> Result<()> {
+        self.recover()?;
+        self.checkpoint(step)?.open(self.disk())?;
+        sync_folder(self.disk(), &self.path)?;
+        // Before the first checkpoint there was no folder of checkpoints either; who made it may have been killed.
+        sync_parent(self.disk(), &self.path)
+    }
+
+    /// Puts in order what a crash left: a checkpoint that was to be replaced has its name again, the rest is removed.
+    fn recover(&self) -> Result<()> {
         for name in self.names()? {
-            if name.starts_with(".step-") {
-                remove(&self.0.join(name))?;
+            match replaced(&name) {
+                Some(step) => self.checkpoint(step)?.recover(self.disk())?,
+                None if name.starts_with(".step-") => remove_folder(self.disk(), &self.path.join(name))?,
+                None => {}
             }
         }
-        let partial = self.partial(step);
-        fs::create_dir_all(&partial).map_err(|error| Error::file(&partial, error))?;
-        // Before the first checkpoint there was no folder of checkpoints either.
-        sync_parent(&self.0)
+        Ok(())
+    }
+
+    /// Removes a checkpoint in the making that failed; what cannot be removed now, the next one removes.
+    pub(super) fn abandon(&self, step: u64) {
+        let _ = self.partial(step).and_then(|partial| remove_folder(self.disk(), &partial));
     }
 
     /// Gives a finished checkpoint its name, then marks it as the latest.
     pub(super) fn commit(&self, step: u64) -> Result<()> {
-        let (partial, finished) = (self.partial(step), self.step(step));
-        sync_folder(&partial)?;
-        if finished.exists() {
-            // A run that went on from an earlier checkpoint comes by again. A folder cannot be renamed over another.
-            rename(&finished, &self.0.join(format!(".step-{step}.old")))?;
-        }
-        rename(&partial, &finished)?;
-        replace(&self.0.join("latest"), format!("step-{step}\n").as_bytes())
+        // A run that went on from an earlier checkpoint comes by again: there may be one of this step.
+        self.checkpoint(step)?.commit(self.disk())?;
+        replace_on(self.disk(), &self.path.join("latest"), format!("step-{step}\n").as_bytes())
     }
 
     /// The step that is marked as the latest; none if no checkpoint was ever finished.
     pub(super) fn latest(&self) -> Result<Option<u64>> {
-        let path = self.0.join("latest");
+        let path = self.path.join("latest");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -100,13 +128,13 @@ impl Folder {
     }
 
     pub(super) fn mark_best(&self, mark: &BestMark) -> Result<()> {
-        let path = self.0.join("best.json");
+        let path = self.path.join("best.json");
         let text = serde_json::to_vec(mark).map_err(|error| Error::file(&path, error))?;
-        replace(&path, &text)
+        replace_on(self.disk(), &path, &text)
     }
 
     pub(super) fn best(&self) -> Result<Option<BestMark>> {
-        let path = self.0.join("best.json");
+        let path = self.path.join("best.json");
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
@@ -116,44 +144,64 @@ impl Folder {
         }
     }
 
+    /// Removes the mark of the best one.
+    pub(super) fn forget_best(&self) -> Result<()> {
+        let path = self.path.join("best.json");
+        self.disk().remove_file(&path).map_err(|error| Error::file(&path, error))?;
+        sync_parent(self.disk(), &path)
+    }
+
     /// Removes all but the last `keep` checkpoints, the one just saved, and the best.
     pub(super) fn prune(&self, saved: u64, keep: usize) -> Result<()> {
         let best = self.best()?.map(|mark| mark.step);
-        let steps = self.steps()?;
+        // Later ones are of a run that was gone back behind: they are not counted, and replaced as this one comes by.
+        let steps: Vec<u64> = self.steps()?.into_iter().filter(|step| *step <= saved).collect();
         let old = &steps[..steps.len().saturating_sub(keep)];
         for step in old.iter().copied().filter(|step| *step != saved && Some(*step) != best) {
-            remove(&self.step(step))?;
+            self.discard(step)?;
         }
-        let replaced = self.0.join(format!(".step-{saved}.old"));
-        if replaced.exists() { remove(&replaced) } else { Ok(()) }
+        self.checkpoint(saved)?.forget_replaced(self.disk())
     }
 
     /// Removes every checkpoint and mark, the marks first.
     pub(super) fn clear(&self) -> Result<()> {
         for name in ["latest", "best.json"] {
-            match fs::remove_file(self.0.join(name)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::file(self.0.join(name), error)),
+            match self.disk.remove_file(&self.path.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Error::file(self.path.join(name), error));
+                }
                 _ => {}
             }
         }
-        self.steps()?.into_iter().try_for_each(|step| remove(&self.step(step)))
+        // What a crash left would have its name again.
+        self.recover()?;
+        self.steps()?.into_iter().try_for_each(|step| self.discard(step))
+    }
+
+    /// Removes a checkpoint: first its name, so that half of it is none.
+    fn discard(&self, step: u64) -> Result<()> {
+        let discarded = self.path.join(format!(".step-{step}.discarded"));
+        rename(self.disk(), &self.step(step), &discarded)?;
+        remove_folder(self.disk(), &discarded)
     }
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    fs::remove_dir_all(folder).map_err(|error| Error::file(folder, error))
+/// The step of a checkpoint that was to be replaced, by the name of its folder.
+fn replaced(name: &str) -> Option<u64> {
+    name.strip_prefix(".step-")?.strip_suffix(".old")?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::durable::FileSystem;
 
     fn folder_with(steps: &[u64]) -> (tempfile::TempDir, Folder) {
         let temporary = tempfile::tempdir().unwrap();
-        let folder = Folder::new(temporary.path().join("checkpoints"));
+        let folder = Folder::new(Arc::new(FileSystem), temporary.path().join("checkpoints"));
         for &step in steps {
             folder.open(step).unwrap();
-            fs::write(folder.partial(step).join("state.json"), step.to_string()).unwrap();
+            fs::write(folder.partial(step).unwrap().join("index.json"), step.to_string()).unwrap();
             folder.commit(step).unwrap();
         }
         (temporary, folder)
@@ -173,10 +221,10 @@ mod tests {
     fn a_step_that_is_saved_again_replaces_the_one_before() {
         let (_temporary, folder) = folder_with(&[100, 200]);
         folder.open(100).unwrap();
-        fs::write(folder.partial(100).join("state.json"), "again").unwrap();
+        fs::write(folder.partial(100).unwrap().join("index.json"), "again").unwrap();
         folder.commit(100).unwrap();
         folder.prune(100, 1).unwrap();
-        assert_eq!(fs::read_to_string(folder.step(100).join("state.json")).unwrap(), "again");
+        assert_eq!(fs::read_to_string(folder.step(100).join("index.json")).unwrap(), "again");
         assert_eq!(folder.latest().unwrap(), Some(100));
         assert_eq!(folder.names().unwrap().iter().filter(|name| name.starts_with('.')).count(), 0);
     }
@@ -187,16 +235,30 @@ mod tests {
         folder.open(200).unwrap();
         assert_eq!((folder.steps().unwrap(), folder.latest().unwrap()), (vec![100], Some(100)));
         folder.open(300).unwrap();
-        assert!(!folder.partial(200).exists());
+        assert!(!folder.partial(200).unwrap().exists());
+    }
+
+    #[test]
+    fn one_that_a_crash_left_between_two_names_is_found_and_stays() {
+        let (_temporary, folder) = folder_with(&[100]);
+        let replaced = folder.path().join(".step-100.old");
+        fs::rename(folder.step(100), &replaced).unwrap();
+        assert_eq!((folder.steps().unwrap(), folder.found(100)), (vec![100], replaced.clone()));
+        folder.open(200).unwrap();
+        assert_eq!((folder.steps().unwrap(), folder.found(100)), (vec![100], folder.step(100)));
     }
 
     #[test]
     fn a_folder_that_is_not_there_has_no_checkpoint_and_a_cleared_one_neither() {
         let (_temporary, folder) = folder_with(&[]);
         assert_eq!((folder.steps().unwrap(), folder.latest().unwrap(), folder.best().unwrap()), (vec![], None, None));
-        let (_temporary, folder) = folder_with(&[1, 2]);
+        let (_temporary, folder) = folder_with(&[1, 2, 3]);
+        fs::rename(folder.step(2), folder.path().join(".step-2.old")).unwrap();
+        folder.open(4).unwrap();
+        fs::rename(folder.step(1), folder.path().join(".step-1.old")).unwrap();
         folder.clear().unwrap();
         assert_eq!((folder.steps().unwrap(), folder.latest().unwrap()), (vec![], None));
+        assert!(folder.names().unwrap().is_empty());
     }
 
     #[test]

@@ -1,29 +1,28 @@
-//! Saving and resuming under the same layout. (Checkpoints that belong to no layout will replace this.)
+//! The checkpoints of a run: written while training goes on, resumed under any layout.
 //!
 //! ```text
 //! OUT/checkpoints/latest              "step-200"; written last
 //!                 best.json           {"step": 100, "metric": "valid_loss", "value": 1.25}
-//!                 step-200/state.json step, samples drawn, what must not change, configuration
+//!                 step-200/           a checkpoint, whose index keeps how the run stood and was set up
 //!                          evaluation.json   what was measured of it, once that is done
-//!                          rank-0/    what the engine writes, and files.json: their sizes and checksums
-//!                          rank-1/
 //!                 .step-200.partial/  a checkpoint in the making; one that a crash left is removed by the next save
+//!                 .step-200.old/      one that is being replaced; one that a crash left has its name again at the next save
 //! ```
 //!
-//! - `differences`: where two configurations disagree.
-//! - `state`: where the run stood and how it was set up, `state.json`.
-//! - `seal`: whether the files are whole, `files.json`.
+//! - `state`: where the run stood and how it was set up.
+//! - `fingerprint`: what tells some bytes from others.
 //! - `note`: what an evaluation found, `evaluation.json`.
 //! - `folder`: the names, the marks, and which checkpoints stay.
+//! - `saving`: the work of one rank, on a thread of its own.
 //! - `store`: the collective work of all ranks.
 
-mod differences;
+mod fingerprint;
 mod folder;
 mod note;
-mod seal;
+mod saving;
 mod state;
 mod store;
 
-pub use seal::fingerprint;
+pub use fingerprint::fingerprint;
 pub use state::Saved;
-pub use store::{Checkpoints, Which};
+pub use store::{Checkpoints, FailedSave, Which};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::durable::{Disk, replace_on};
 use crate::error::{Error, Result};
-use crate::trainer::durable::replace;
 use crate::trainer::record::Evaluation;
 
 const NAME: &str = "evaluation.json";
@@ -23,12 +23,12 @@ struct Note {
 }
 
 /// Writes the note into the folder of a checkpoint.
-pub(super) fn write(checkpoint: &Path, evaluation: &Evaluation) -> Result<()> {
+pub(super) fn write(disk: &dyn Disk, checkpoint: &Path, evaluation: &Evaluation) -> Result<()> {
     let path = checkpoint.join(NAME);
     let values = evaluation.values.iter().map(|(name, value)| (name.clone(), Some(*value).filter(|v| v.is_finite())));
     let note = Note { step: evaluation.step, values: values.collect(), seconds: evaluation.time.as_secs_f64() };
     let text = serde_json::to_vec_pretty(&note).map_err(|error| Error::file(&path, error))?;
-    replace(&path, &text)
+    replace_on(disk, &path, &text)
 }
 
 /// Reads the note; none if there is none.
@@ -49,6 +49,7 @@ pub(super) fn read(checkpoint: &Path) -> Result<Option<Evaluation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::durable::FileSystem;
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nothing_is_none() {
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(read(folder.path()).unwrap(), None);
         let values = vec![("valid_loss".to_string(), 1.0 / 3.0), ("bleu".to_string(), f64::NAN)];
         let written = Evaluation { step: 7, values, time: Duration::from_millis(1500) };
-        write(folder.path(), &written).unwrap();
+        write(&FileSystem, folder.path(), &written).unwrap();
         let got = read(folder.path()).unwrap().unwrap();
         assert_eq!((got.step, got.time, got.get("valid_loss")), (7, written.time, Some(1.0 / 3.0)));
         assert!(got.get("bleu").unwrap().is_nan());

@@ -1,24 +1,17 @@
-//! `state.json`: what a resumed run must know, and what it must agree with.
+//! What a resumed run must know, and what it must agree with: the state `run` of a checkpoint.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::differences::{Difference, differences};
+use crate::checkpoint::{Checkpoint, Difference, differences};
 use crate::error::{Error, Result};
-use crate::trainer::durable::replace;
-
-/// The only format that was ever written.
-pub(super) const FORMAT: u32 = 1;
+use crate::json::json;
 
 /// Where a run stood, and how it was set up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
-    /// The format of the checkpoint.
-    pub format: u32,
     /// How many steps were done.
     pub step: u64,
     /// How many samples were drawn: where the data goes on.
@@ -27,7 +20,7 @@ pub struct Saved {
     pub seed: u64,
     /// The order in which the samples came: [`Sampler::order`](crate::data::Sampler::order).
     pub order: String,
-    /// The ranks that wrote it, in words.
+    /// The ranks that wrote it, in words. They may change.
     pub layout: String,
     /// What else must not change, by name: see [`Trainer::with_invariant`](crate::Trainer::with_invariant).
     #[serde(default)]
@@ -43,21 +36,15 @@ impl Saved {
     /// The state of a run before its first step.
     pub fn new(seed: u64, order: String, layout: String) -> Self {
         let (invariants, config, kept) = (BTreeMap::new(), Value::Null, BTreeMap::new());
-        Self { format: FORMAT, step: 0, position: 0, seed, order, layout, invariants, config, kept }
+        Self { step: 0, position: 0, seed, order, layout, invariants, config, kept }
     }
 
     /// Refuses to go on as `now`, which is set up in another way.
     ///
     /// # Errors
     ///
-    /// When layout, seed, order of the samples or an invariant differ: an error with both.
+    /// When seed, order of the samples or an invariant differ: an error with both.
     pub fn check(&self, now: &Saved) -> Result<()> {
-        if self.layout != now.layout {
-            return Err(Error::invalid(format!(
-                "the checkpoint of step {} was saved by {}, and this run has {}; resume with the layout that saved it",
-                self.step, self.layout, now.layout
-            )));
-        }
         if self.seed != now.seed {
             return Err(Error::invalid(format!(
                 "the checkpoint of step {} was saved by a run with seed {}, and this run has seed {}; resume with \
@@ -109,22 +96,17 @@ impl Saved {
         differences(&self.config, &now.config).iter().map(ToString::to_string).collect()
     }
 
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).map_err(|error| Error::file(path, error))?;
-        replace(path, &text)
+    /// As a checkpoint keeps it.
+    pub(super) fn to_value(&self) -> Result<Value> {
+        json("state of the run", self)
     }
 
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let text = fs::read(path).map_err(|error| Error::file(path, error))?;
-        let damaged = |error| Error::file(path, format!("not the state of a checkpoint: {error}"));
-        // The format first: another one has other fields.
-        let value: Value = serde_json::from_slice(&text).map_err(damaged)?;
-        match value.get("format").and_then(Value::as_u64) {
-            Some(format) if format != u64::from(FORMAT) => {
-                Err(Error::file(path, format!("a checkpoint of format {format}; this version reads format {FORMAT}")))
-            }
-            _ => serde_json::from_value(value).map_err(damaged),
-        }
+    /// What a checkpoint keeps.
+    pub(super) fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        let failed = |reason: String| Error::file(checkpoint.folder(), reason);
+        let run = checkpoint.index().state.get("run").cloned();
+        let run = run.ok_or_else(|| failed("it says nothing of a run; load it into an engine".into()))?;
+        serde_json::from_value(run).map_err(|error| failed(format!("not the state of a run: {error}")))
     }
 }
 
@@ -175,15 +157,5 @@ mod tests {
         let now = saved(json!({"model": {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2, "f": 2}}));
         let message = before.check(&now).unwrap_err().to_string();
         assert!(message.contains("`d` 1, now 2, and 2 more;"), "{message}");
-    }
-
-    #[test]
-    fn a_state_of_an_earlier_version_has_no_invariants() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state.json");
-        let earlier =
-            r#"{"format": 1, "step": 2, "position": 8, "seed": 0, "order": "o", "layout": "l", "config": null}"#;
-        fs::write(&path, earlier).unwrap();
-        assert!(Saved::read(&path).unwrap().invariants.is_empty());
     }
 }

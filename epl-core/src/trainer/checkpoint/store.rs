@@ -1,15 +1,19 @@
 //! Saving and loading, by all ranks together.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use epl_comm::ProcessGroup;
 
 use super::folder::{BestMark, Folder};
 use super::note;
-use super::seal::{seal, verify};
+use super::saving::{Ended, Job, Saving, State};
 use super::state::Saved;
+use crate::checkpoint::{Checkpoint, LOOK, Snapshot};
+use crate::durable::{Disk, FileSystem};
 use crate::error::{Error, Result};
+use crate::texts::faults;
 use crate::trainer::record::Evaluation;
 use crate::trainer::settings::Best;
 
@@ -24,17 +28,34 @@ pub enum Which {
     Step(u64),
 }
 
-/// The checkpoints of a run. Every rank has one, of the same folder.
+/// A checkpoint that could not be written, on any rank. The one before still stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedSave {
+    /// The step after which it was to be saved.
+    pub step: u64,
+    /// Why, and on which ranks.
+    pub reason: String,
+}
+
+/// The checkpoints of a run. Every rank has one, of the same folder; its clones are the same.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: Folder,
     keep_last: usize,
+    /// The one that is being written.
+    saving: Arc<Mutex<Option<Saving>>>,
 }
 
 impl Checkpoints {
     /// The checkpoints in `out/checkpoints`, of which the last `keep_last` stay, and the best.
     pub fn new(out: &Path, keep_last: usize) -> Self {
-        Self { folder: Folder::new(out.join("checkpoints")), keep_last: keep_last.max(1) }
+        Self::on(Arc::new(FileSystem), out, keep_last)
+    }
+
+    /// The same on any disk.
+    pub fn on(disk: Arc<dyn Disk>, out: &Path, keep_last: usize) -> Self {
+        let folder = Folder::new(disk, out.join("checkpoints"));
+        Self { folder, keep_last: keep_last.max(1), saving: Arc::default() }
     }
 
     /// The folder that holds them.
@@ -43,62 +64,139 @@ impl Checkpoints {
     }
 
     /// The steps that have a checkpoint, ascending.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be read.
     pub fn steps(&self) -> Result<Vec<u64>> {
         self.folder.steps()
     }
 
     /// Removes all of them. For one rank.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be removed.
     pub fn clear(&self) -> Result<()> {
         self.folder.clear()
     }
 
-    /// The value of the best one so far by `best`'s metric.
-    pub fn best_value(&self, best: &Best) -> Result<Option<f64>> {
-        Ok(self.folder.best()?.filter(|mark| mark.metric == best.metric).map(|mark| mark.value))
+    /// The value of the best one of the first `steps` by `best`'s metric, as far as it is known: of a run that went back
+    /// before the best one, nothing is.
+    ///
+    /// # Errors
+    ///
+    /// When its mark cannot be read.
+    pub fn best_value(&self, best: &Best, steps: u64) -> Result<Option<f64>> {
+        let mark = self.folder.best()?.filter(|mark| mark.metric == best.metric && mark.step <= steps);
+        Ok(mark.map(|mark| mark.value))
     }
 
-    /// Saves a checkpoint: `write` writes this rank's part into the folder it is given. Collective.
+    /// Takes the mark from a best checkpoint after the first `steps`, which a run that went back makes anew. For one rank.
+    ///
+    /// # Errors
+    ///
+    /// When the mark cannot be read or removed.
+    pub fn forget_best_after(&self, steps: u64) -> Result<()> {
+        match self.folder.best()? {
+            Some(mark) if mark.step > steps => self.folder.forget_best(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts to write a checkpoint, each rank what it sets aside here, once the one before is written; what became of
+    /// that is returned. Where a rank keeps something in files, what does not fit into memory, all is written before this
+    /// returns. Collective.
     ///
     /// Whenever a rank or the machine stops in between, the checkpoint before is still there and still the latest.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
-    pub fn save(&self, world: &ProcessGroup, saved: &Saved, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        let (folder, step, first) = (&self.folder, saved.step, world.rank() == 0);
-        if first {
-            folder.open(step)?;
+    /// When a peer failed, or the system gives no thread. That a file cannot be written is told by
+    /// [`look`](Self::look) and [`settle`](Self::settle).
+    pub fn start(&self, world: &ProcessGroup, saved: &Saved, snapshot: Snapshot<'_>) -> Result<Option<FailedSave>> {
+        let before = self.settle(world)?;
+        let opened = if world.rank() == 0 { self.folder.open(saved.step) } else { Ok(()) };
+        let opened = opened.map_err(|error| error.to_string());
+        if let Some(mut failed) = agree(world, saved.step, &opened)? {
+            if let Some(before) = before {
+                failed.reason += &format!("; and that of step {}: {}", before.step, before.reason);
+            }
+            return Ok(Some(failed));
         }
-        world.barrier()?;
-        let mine = rank_folder(&folder.partial(step), world.rank());
-        fs::create_dir(&mine).map_err(|error| Error::file(&mine, error))?;
-        write(&mine)?;
-        seal(&mine)?;
-        world.barrier()?;
-        if first {
-            saved.write(&folder.partial(step).join("state.json"))?;
-            folder.commit(step)?;
-            folder.prune(step, self.keep_last)?;
-        }
-        // Nobody goes on, or ends, before the checkpoint is whole.
-        world.barrier()?;
-        Ok(())
+        let (folder, saved, keep_last) = (self.folder.clone(), saved.clone(), self.keep_last);
+        let in_files = world.all_gather_counts(&[i64::from(snapshot.lies_in_files())])?;
+        let snapshot = match in_files.iter().any(|rank| rank[0] > 0) {
+            true => folder
+                .partial(saved.step)
+                .and_then(|to| snapshot.write_together(world, folder.disk(), &to))
+                .map(|()| None),
+            false => snapshot.set_aside().map(Some),
+        };
+        let job = Job { folder, snapshot, rank: world.rank(), ranks: world.size(), saved, keep_last };
+        *self.saving() = Some(Saving::start(job)?);
+        Ok(before)
     }
 
-    /// Marks the checkpoint of an evaluation's step as the best one, by that metric. Collective.
+    /// Looks whether a checkpoint that is being written is whole by now. Collective, where one is.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
-    pub fn mark_best(&self, world: &ProcessGroup, best: &Best, evaluation: &Evaluation) -> Result<()> {
-        if world.rank() == 0
-            && let Some(value) = evaluation.get(&best.metric)
-        {
-            self.folder.mark_best(&BestMark { step: evaluation.step, metric: best.metric.clone(), value })?;
-            self.folder.prune(evaluation.step, self.keep_last)?;
+    /// When a peer failed.
+    pub fn look(&self, world: &ProcessGroup) -> Result<Option<FailedSave>> {
+        let state = match &mut *self.saving() {
+            None => return Ok(None),
+            Some(saving) => saving.state(),
+        };
+        let states = world.all_gather_counts(&[state as i64])?;
+        if has_ended(&states) { self.settle(world) } else { Ok(None) }
+    }
+
+    /// Waits until a checkpoint that is being written is whole, or has failed. Collective, where one is.
+    ///
+    /// # Errors
+    ///
+    /// When a peer failed.
+    pub fn settle(&self, world: &ProcessGroup) -> Result<Option<FailedSave>> {
+        let Some(mut saving) = self.saving().take() else { return Ok(None) };
+        let mut failed = None;
+        // Asked again and again: a collective has a time limit, and a slow disk none.
+        loop {
+            let states = world.all_gather_counts(&[saving.state() as i64])?;
+            let is_any = |state: State| states.iter().any(|other| other[0] == state as i64);
+            if failed.is_none() && is_any(State::Failed) {
+                failed = agree(world, saving.step, &saving.look().cloned().unwrap_or(Ok(())))?;
+                // The first rank waits for parts that never come.
+                saving.give_up();
+            }
+            if !is_any(State::Writing) {
+                break;
+            }
+            thread::sleep(LOOK);
         }
+        if failed.is_some() && world.rank() == 0 {
+            self.folder.abandon(saving.step);
+        }
+        Ok(failed)
+    }
+
+    /// Marks the checkpoint of an evaluation's step as the best one, by that metric; whether this rank could. Collective;
+    /// nothing may be being written.
+    ///
+    /// # Errors
+    ///
+    /// When a peer failed.
+    pub fn mark_best(&self, world: &ProcessGroup, best: &Best, evaluation: &Evaluation) -> Result<Result<()>> {
+        let mark = |value| {
+            self.folder.mark_best(&BestMark { step: evaluation.step, metric: best.metric.clone(), value })?;
+            self.folder.prune(evaluation.step, self.keep_last)
+        };
+        let marked = match evaluation.get(&best.metric).filter(|_| world.rank() == 0) {
+            Some(value) => mark(value),
+            None => Ok(()),
+        };
         world.barrier()?;
-        Ok(())
+        Ok(marked)
     }
 
     /// Notes in the checkpoint of an evaluation's step what it found. For one rank.
@@ -107,7 +205,7 @@ impl Checkpoints {
     ///
     /// When the file cannot be written.
     pub fn note_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
-        note::write(&self.folder.step(evaluation.step), evaluation)
+        note::write(self.folder.disk(), &self.folder.step(evaluation.step), evaluation)
     }
 
     /// What was noted in the checkpoint of a step; none if it was not evaluated to the end.
@@ -116,10 +214,10 @@ impl Checkpoints {
     ///
     /// When the file cannot be read.
     pub fn evaluation(&self, step: u64) -> Result<Option<Evaluation>> {
-        note::read(&self.folder.step(step))
+        note::read(&self.folder.found(step))
     }
 
-    /// Loads a checkpoint: `read` reads this rank's part from the folder it is given. Collective.
+    /// Loads a checkpoint, whichever layout saved it: `read` takes what this rank keeps from it. Collective.
     ///
     /// # Errors
     ///
@@ -130,14 +228,12 @@ impl Checkpoints {
         which: Which,
         world: &ProcessGroup,
         now: &Saved,
-        read: impl FnOnce(&Path, &Saved) -> Result<()>,
+        read: impl FnOnce(&Arc<Checkpoint>) -> Result<()>,
     ) -> Result<Saved> {
-        let folder = self.find(which)?;
-        let saved = Saved::read(&folder.join("state.json"))?;
+        let checkpoint = Arc::new(Checkpoint::open(self.find(which)?)?);
+        let saved = Saved::of(&checkpoint)?;
         saved.check(now)?;
-        let mine = rank_folder(&folder, world.rank());
-        verify(&mine)?;
-        read(&mine, &saved)?;
+        read(&checkpoint)?;
         // Ranks on machines that do not share the folder could have found different ones.
         let steps = world.all_gather_counts(&[saved.step as i64])?;
         match steps.iter().position(|step| step[0] != saved.step as i64) {
@@ -153,7 +249,12 @@ impl Checkpoints {
         }
     }
 
-    fn find(&self, which: Which) -> Result<PathBuf> {
+    /// The folder of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// When there is none: what is there.
+    pub fn find(&self, which: Which) -> Result<PathBuf> {
         let (step, what) = match which {
             Which::Latest => (self.folder.latest()?, "`latest`"),
             Which::Best => (self.folder.best()?.map(|mark| mark.step), "`best.json`"),
@@ -173,7 +274,7 @@ impl Checkpoints {
                 ),
             ));
         };
-        let folder = self.folder.step(step);
+        let folder = self.folder.found(step);
         if folder.is_dir() {
             return Ok(folder);
         }
@@ -182,8 +283,19 @@ impl Checkpoints {
             format!("{what} names this checkpoint, and it is not there; the folder has {}", there()?),
         ))
     }
+
+    fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
+        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn rank_folder(checkpoint: &Path, rank: usize) -> PathBuf {
-    checkpoint.join(format!("rank-{rank}"))
+/// Whether all of these ranks are done, or one has failed.
+fn has_ended(states: &[Vec<i64>]) -> bool {
+    let are = |state: State| move |other: &Vec<i64>| other[0] == state as i64;
+    states.iter().any(are(State::Failed)) || states.iter().all(are(State::Written))
+}
+
+/// What all ranks say of their parts: none, if all are well. Collective.
+fn agree(world: &ProcessGroup, step: u64, own: &Ended) -> Result<Option<FailedSave>> {
+    Ok(faults(world, own)?.map(|reason| FailedSave { step, reason }))
 }

@@ -26,7 +26,7 @@ impl KeepBest {
     }
 
     /// Whether an evaluation found the best model so far. In the eyes of one rank.
-    fn improves(&mut self, evaluation: &Evaluation) -> Result<bool> {
+    fn improves(&self, evaluation: &Evaluation) -> Result<bool> {
         let Some(value) = evaluation.get(&self.best.metric) else {
             let names: Vec<&str> = evaluation.values.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::invalid(format!(
@@ -34,23 +34,29 @@ impl KeepBest {
                 self.best.metric
             )));
         };
-        let better = self.best.improves(value, self.value);
-        if better {
-            self.value = Some(value);
-        }
-        Ok(better)
+        Ok(self.best.improves(value, self.value))
     }
 
-    fn mark<M: Segmented>(&self, run: &Run<M>, evaluation: &Evaluation) -> Result<()> {
-        self.checkpoints.mark_best(run.context().world(), &self.best, evaluation)
+    /// Marks the checkpoint of an evaluation, once it is whole.
+    fn mark<M: Segmented>(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        let failed = self.checkpoints.settle(run.context().world())?;
+        run.note_failed_save(failed);
+        if run.saved_at() == Some(evaluation.step) {
+            self.value = evaluation.get(&self.best.metric);
+            let marked = self.checkpoints.mark_best(run.context().world(), &self.best, evaluation)?;
+            run.forgive(marked);
+        }
+        Ok(())
     }
 }
 
 impl<M: Segmented> Hook<M> for KeepBest {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         // A new run with a folder of its own has no best yet.
-        self.value = if run.step() > 0 { self.checkpoints.best_value(&self.best)? } else { None };
-        Ok(())
+        self.value = if run.step() > 0 { self.checkpoints.best_value(&self.best, run.step())? } else { None };
+        // All have read it.
+        run.context().world().barrier()?;
+        if run.is_first_rank() { self.checkpoints.forget_best_after(run.step()) } else { Ok(()) }
     }
 
     fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {

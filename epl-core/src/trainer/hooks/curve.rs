@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use serde_json::Value;
 
+use crate::durable::replace;
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
-use crate::trainer::durable::replace;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
 use crate::trainer::record::{Evaluation, StepRecord};
@@ -193,13 +193,16 @@ impl<M: Segmented> Hook<M> for Curve {
         Ok(())
     }
 
-    fn after_evaluation(&mut self, _run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+    fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
         self.add_evaluation(evaluation);
-        self.draw()
+        run.forgive(self.draw());
+        Ok(())
     }
 
-    fn after_run(&mut self, _run: &mut Run<M>) -> Result<()> {
-        self.draw()
+    fn after_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        // It can be drawn again from the log.
+        run.forgive(self.draw());
+        Ok(())
     }
 }
 

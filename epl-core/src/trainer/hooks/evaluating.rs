@@ -34,11 +34,14 @@ impl EvaluateEvery {
     }
 
     /// Notes the evaluation of this step in the checkpoint of this step, once there are both.
-    fn note<M: Segmented>(&self, run: &Run<M>, evaluation: Option<&Evaluation>) -> Result<()> {
-        match (&self.checkpoints, evaluation) {
-            (Some(checkpoints), Some(evaluation)) if run.is_first_rank() => checkpoints.note_evaluation(evaluation),
-            _ => Ok(()),
+    fn note<M: Segmented>(&self, run: &mut Run<M>, evaluation: Option<&Evaluation>) -> Result<()> {
+        let (Some(checkpoints), Some(evaluation)) = (&self.checkpoints, evaluation) else { return Ok(()) };
+        let failed = checkpoints.settle(run.context().world())?;
+        run.note_failed_save(failed);
+        if run.is_first_rank() && run.saved_at() == Some(evaluation.step) {
+            run.forgive(checkpoints.note_evaluation(evaluation));
         }
+        Ok(())
     }
 }
 
@@ -58,18 +61,20 @@ impl<M: Segmented> Hook<M> for EvaluateEvery {
     }
 
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
-        if run.is_due(self.every) {
+        if run.is_due(self.every) && !run.is_interrupted() {
             run.request_evaluation();
         }
         Ok(())
     }
 
     fn after_save(&mut self, run: &mut Run<M>) -> Result<()> {
-        self.note(run, run.evaluation().filter(|evaluation| evaluation.step == run.step()))
+        let evaluation = run.evaluation().filter(|evaluation| evaluation.step == run.step()).cloned();
+        self.note(run, evaluation.as_ref())
     }
 
     fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
-        self.note(run, Some(evaluation).filter(|_| run.saved_at() == Some(run.step())))
+        let is_saved = run.saved_at() == Some(run.step());
+        self.note(run, Some(evaluation).filter(|_| is_saved))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Opens the folder of a run, new or to be resumed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::checkpoint::Checkpoint;
+use crate::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
 use crate::trainer::checkpoint::{Checkpoints, Which};
@@ -15,18 +18,20 @@ pub struct OpenFolder {
     out: PathBuf,
     checkpoints: Checkpoints,
     resume: bool,
+    which: Which,
     replace: bool,
 }
 
 impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
-        Self { out: out.into(), checkpoints, resume: config.resume, replace: config.replace }
+        let which = config.resume_step.map_or(Which::Latest, Which::Step);
+        Self { out: out.into(), checkpoints, resume: config.resume, which, replace: config.replace }
     }
 
     /// Makes the folder of a new run. The work of one rank.
     fn make(&self) -> Result<()> {
-        std::fs::create_dir_all(&self.out).map_err(|error| Error::file(&self.out, error))?;
+        create_folder(&FileSystem, &self.out)?;
         match self.checkpoints.steps()?.last() {
             None => Ok(()),
             Some(_) if self.replace => self.checkpoints.clear(),
@@ -47,8 +52,8 @@ impl<M: Segmented> Hook<M> for OpenFolder {
         if self.resume {
             let now = run.saved().clone();
             let engine = run.engine_mut();
-            let read = |folder: &std::path::Path, saved: &crate::trainer::Saved| engine.load_rank(folder, saved.step);
-            let saved = self.checkpoints.load(Which::Latest, &world, &now, read)?;
+            let read = |checkpoint: &Arc<Checkpoint>| engine.restore(checkpoint);
+            let saved = self.checkpoints.load(self.which, &world, &now, read)?;
             run.resume(saved);
             return Ok(());
         }

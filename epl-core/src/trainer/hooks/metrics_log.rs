@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use crate::durable::replace;
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
-use crate::trainer::durable::replace;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// What the log itself says of a step.
-const OWN: [&str; 15] = [
+const OWN: [&str; 16] = [
     "step",
     "loss",
     "grad_norm",
@@ -25,6 +25,7 @@ const OWN: [&str; 15] = [
     "samples",
     "seconds",
     "data_wait",
+    "data_ahead",
     "bubble",
     "loss_scale",
     "skipped",
@@ -41,6 +42,7 @@ const OWN: [&str; 15] = [
 /// | `loss`, `grad_norm`, `lr` | the loss, the norm before clipping, the learning rate |
 /// | `tokens_per_second`, `tokens`, `samples` | of all ranks |
 /// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
+/// | `data_ahead` | steps that were loaded when this one was asked for, itself included; with 0 it waited |
 /// | `bubble` | the fraction in which pipeline stages waited for each other; null with one stage |
 /// | `loss_scale` | what the loss was multiplied by; null without mixed precision |
 /// | `skipped` | the steps of the run that were skipped so far, as a gradient was not finite; null without mixed precision |
@@ -56,12 +58,16 @@ pub struct MetricsLog {
     pending: Map<String, Value>,
     /// Where it stands in the file, once written: an evaluation that follows replaces it.
     written_at: Option<u64>,
+    /// Where the file is to end before more is written: what stands there has more by now.
+    cut_at: Option<u64>,
+    /// Lines before it that could not be written, such as on a full disk: they are written as soon as they can be.
+    waiting: Vec<String>,
 }
 
 impl MetricsLog {
     /// A log in this file. Nothing is touched until the run begins.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), file: None, pending: Map::new(), written_at: None }
+        Self { path: path.into(), file: None, pending: Map::new(), written_at: None, cut_at: None, waiting: Vec::new() }
     }
 
     /// Opens the file; of a run that was resumed after `done` steps, it keeps their lines.
@@ -70,7 +76,7 @@ impl MetricsLog {
     ///
     /// When the file cannot be read or written, or is none of ours.
     pub fn open(&mut self, done: u64) -> Result<()> {
-        (self.pending, self.written_at) = (Map::new(), None);
+        (self.pending, self.written_at, self.cut_at) = (Map::new(), None, None);
         if done > 0 {
             self.cut(done)?;
         }
@@ -108,6 +114,7 @@ impl MetricsLog {
             "samples": record.samples,
             "seconds": record.time.as_secs_f64(),
             "data_wait": record.data_wait.as_secs_f64(),
+            "data_ahead": record.data_ahead,
             "bubble": record.bubble,
             "loss_scale": record.report.loss_scale,
             "skipped": record.skipped,
@@ -116,7 +123,10 @@ impl MetricsLog {
             "metrics": record.report.metrics,
         });
         if let Value::Object(line) = line {
-            self.pending = line;
+            let before = std::mem::replace(&mut self.pending, line);
+            if !before.is_empty() && self.written_at.is_none() {
+                self.waiting.push(Value::Object(before).to_string());
+            }
             self.written_at = None;
         }
     }
@@ -125,7 +135,7 @@ impl MetricsLog {
     ///
     /// # Errors
     ///
-    /// When a value has the name of something else in the line, or the file cannot be written.
+    /// When a value has the name of something else in the line.
     pub fn add_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
         self.pending.entry("step").or_insert(evaluation.step.into());
         for (name, value) in &evaluation.values {
@@ -137,36 +147,48 @@ impl MetricsLog {
             }
             self.pending.insert(name.clone(), (*value).into());
         }
-        if self.written_at.is_some() {
-            self.unwrite()?;
-            self.flush()?;
-        }
+        self.cut_at = self.written_at.take().or(self.cut_at);
         Ok(())
     }
 
-    /// Writes the line of the last step.
+    /// Writes the line of the last step, and those before it that could not be written.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// When the file cannot be written: nothing is lost, and it is tried again.
     pub fn flush(&mut self) -> Result<()> {
-        let unwritten = !self.pending.is_empty() && self.written_at.is_none();
-        let Some(file) = self.file.as_mut().filter(|_| unwritten) else {
+        let Some(file) = self.file.as_ref().filter(|_| !self.pending.is_empty() && self.written_at.is_none()) else {
             return Ok(());
         };
-        let line = format!("{}\n", Value::Object(self.pending.clone()));
-        let error = |error| Error::file(&self.path, error);
-        self.written_at = Some(file.metadata().map_err(error)?.len());
-        // One write a line, so that a reader never sees half of one.
-        file.write_all(line.as_bytes()).map_err(error)
-    }
-
-    /// Takes the last line out of the file, to be written anew.
-    fn unwrite(&mut self) -> Result<()> {
-        match (&self.file, self.written_at.take()) {
-            (Some(file), Some(start)) => file.set_len(start).map_err(|error| Error::file(&self.path, error)),
+        let is_replaced = self.cut_at.is_some();
+        if let Some(end) = self.cut_at {
+            file.set_len(end).map_err(|error| Error::file(&self.path, error))?;
+            self.cut_at = None;
+        }
+        while let Some(line) = self.waiting.first().cloned() {
+            self.append(&line)?;
+            self.waiting.remove(0);
+        }
+        let line = Value::Object(self.pending.clone()).to_string();
+        self.written_at = Some(self.append(&line)?);
+        match &self.file {
+            // What stood there may have been durable.
+            Some(file) if is_replaced => file.sync_data().map_err(|error| Error::file(&self.path, error)),
             _ => Ok(()),
         }
+    }
+
+    /// Writes a line; where it begins. What was written of one that does not fit is taken back.
+    fn append(&mut self, line: &str) -> Result<u64> {
+        let error = |error| Error::file(&self.path, error);
+        let Some(file) = &mut self.file else { return Ok(0) };
+        let start = file.metadata().map_err(error)?.len();
+        // One write a line, so that a reader never sees half of one.
+        if let Err(cause) = file.write_all(format!("{line}\n").as_bytes()) {
+            file.set_len(start).map_err(error)?;
+            return Err(error(cause));
+        }
+        Ok(start)
     }
 }
 
@@ -179,8 +201,9 @@ impl<M: Segmented> Hook<M> for MetricsLog {
         self.open(run.step())
     }
 
-    fn before_step(&mut self, _run: &mut Run<M>) -> Result<()> {
-        self.flush()
+    fn before_step(&mut self, run: &mut Run<M>) -> Result<()> {
+        run.forgive(self.flush());
+        Ok(())
     }
 
     fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
@@ -188,14 +211,18 @@ impl<M: Segmented> Hook<M> for MetricsLog {
         Ok(())
     }
 
-    fn after_evaluation(&mut self, _run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
-        self.add_evaluation(evaluation)
+    fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        self.add_evaluation(evaluation)?;
+        run.forgive(self.flush());
+        Ok(())
     }
 
-    fn before_save(&mut self, _run: &mut Run<M>) -> Result<()> {
-        self.flush()?;
+    fn before_save(&mut self, run: &mut Run<M>) -> Result<()> {
+        run.forgive(self.flush());
         // After a power failure the log must not end before the checkpoint.
-        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(|error| Error::file(&self.path, error))
+        let synced = self.file.as_ref().map_or(Ok(()), File::sync_data);
+        run.forgive(synced.map_err(|error| Error::file(&self.path, error)));
+        Ok(())
     }
 
     fn after_run(&mut self, _run: &mut Run<M>) -> Result<()> {
@@ -240,6 +267,7 @@ mod tests {
         assert_eq!(line["loss"].as_f64().unwrap().to_bits(), expected.report.loss.to_bits());
         assert_eq!(line["tokens_per_second"].as_f64(), Some(expected.tokens_per_second()));
         assert_eq!(line["terms"]["cross_entropy"].as_f64(), Some(expected.report.terms[0].1));
+        assert_eq!(line["data_ahead"], 2);
         assert_eq!(line["metrics"]["tokens_per_expert"][1], 5.0);
         assert_eq!(line["valid_loss"].as_f64(), evaluation(2).get("valid_loss"));
         for key in ["grad_norm", "lr", "data_wait", "weights"] {
@@ -270,6 +298,31 @@ mod tests {
         let message = MetricsLog::new(&path).open(4).unwrap_err().to_string();
         assert!(message.contains("line 1 is not a JSON object"), "{message}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "step,loss\n1,2.0\n");
+    }
+
+    /// Every write to this file finds the disk full.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_does_not_fit_is_written_once_there_is_room() {
+        let (folder, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, expected) = (folder.path().join("metrics.jsonl"), whole.path().join("metrics.jsonl"));
+        run(&expected, 0, 5);
+        let mut log = MetricsLog::new(&path);
+        log.open(0).unwrap();
+        let disk = log.file.take();
+        log.file = Some(OpenOptions::new().append(true).open("/dev/full").unwrap());
+        for step in 1..=4 {
+            assert_eq!(log.flush().is_err(), step > 1);
+            log.add_step(&record(step));
+            if step % 2 == 0 {
+                log.add_evaluation(&evaluation(step)).unwrap();
+            }
+        }
+        log.file = disk;
+        log.flush().unwrap();
+        log.add_step(&record(5));
+        drop(log);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), std::fs::read_to_string(&expected).unwrap());
     }
 
     #[test]

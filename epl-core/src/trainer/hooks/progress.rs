@@ -7,12 +7,13 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::error::Result;
 use crate::segment::Segmented;
+use crate::trainer::checkpoint::FailedSave;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// Shows loss, tokens per second, rate, gradient norm and the time left; with pipeline stages, the fraction in which they
-/// waited for each other beside the plan's.
+/// waited for each other beside the plan's; and how long a step waited for data where none was loaded.
 pub struct Progress {
     view: View,
     begun: Instant,
@@ -75,8 +76,13 @@ impl Progress {
             .bubble
             .zip(self.expected)
             .map(|(bubble, expected)| format!(" · bubble {:.0} % (plan {:.0} %)", 100.0 * bubble, 100.0 * expected));
+        // Before the first step nothing can be.
+        let starved = record.data_ahead == 0 && step > self.done + 1;
+        let waited = 100.0 * record.data_wait.as_secs_f64() / record.time.as_secs_f64().max(1e-9);
+        let starved = if starved { format!(" · no data ahead, waited {waited:.0} %") } else { String::new() };
         let left = short(self.left(step));
-        let text = format!("{}{} · {left} left", numbers(record, self.speed), bubble.unwrap_or_default());
+        let numbers = numbers(record, self.speed);
+        let text = format!("{numbers}{}{starved} · {left} left", bubble.unwrap_or_default());
         match &mut self.view {
             View::Bar { bar, .. } => {
                 bar.set_message(text);
@@ -170,6 +176,19 @@ impl<M: Segmented> Hook<M> for Progress {
         Ok(())
     }
 
+    fn after_warning(&mut self, _run: &mut Run<M>, warning: &str) -> Result<()> {
+        self.print(&format!("training goes on: {warning}"));
+        Ok(())
+    }
+
+    fn after_failed_save(&mut self, _run: &mut Run<M>, failed: &FailedSave) -> Result<()> {
+        self.print(&format!(
+            "the checkpoint of step {} could not be written, and the one before stands: {}",
+            failed.step, failed.reason
+        ));
+        Ok(())
+    }
+
     fn before_evaluation(&mut self, _run: &mut Run<M>) -> Result<()> {
         // The evaluation may print, such as translations.
         if let View::Bar { group, .. } = &self.view {
@@ -184,7 +203,7 @@ impl<M: Segmented> Hook<M> for Progress {
     }
 
     fn after_run(&mut self, run: &mut Run<M>) -> Result<()> {
-        self.close(run.step(), run.step() < run.steps());
+        self.close(run.step(), run.is_ended());
         Ok(())
     }
 }
@@ -238,6 +257,19 @@ mod tests {
         progress.show_step(&StepRecord { bubble: Some(0.314), ..record(1) });
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains(" · bubble 31 % (plan 25 %) · "), "{text}");
+    }
+
+    #[test]
+    fn a_step_that_waits_for_data_says_so_but_for_the_first() {
+        let output = Output::default();
+        let mut progress = Progress::lines(1, output.clone());
+        for (step, data_ahead) in [(1, 0), (2, 1), (3, 0)] {
+            let data_wait = Duration::from_millis(100);
+            progress.show_step(&StepRecord { data_ahead, data_wait, ..record(step) });
+        }
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let said: Vec<bool> = text.lines().map(|line| line.contains(" · no data ahead, waited 40 % · ")).collect();
+        assert_eq!(said, [false, false, true], "{text}");
     }
 
     #[test]

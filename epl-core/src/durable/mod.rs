@@ -1,0 +1,19 @@
+//! Files and folders that are either as before or as after, whenever the machine stops.
+//!
+//! Everything that must outlive a crash is written through a [`Disk`], so that a test can take one that loses what was not
+//! synced, stops in the middle, or is full.
+//!
+//! - `disk`: what changes files and folders;
+//! - `file`: a file that is whole before it has its name;
+//! - `folder`: the same for a folder.
+
+mod disk;
+mod file;
+mod folder;
+
+pub use disk::{Disk, DiskFile, FileSystem};
+pub use file::{Unpublished, replace};
+
+pub(crate) use disk::{create_folder, remove_folder, rename, sync_folder, sync_parent};
+pub(crate) use file::replace_on;
+pub(crate) use folder::{AtomicFolder, found};

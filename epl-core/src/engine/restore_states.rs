@@ -1,0 +1,239 @@
+//! The optimizer's state, from a checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, TensorData};
+
+use super::Engine;
+use crate::checkpoint::{Checkpoint, Region, Scalar};
+use crate::error::{Error, Result};
+use crate::optim::{StateField, StateFields};
+use crate::plan::ParamRecord;
+use crate::segment::Segmented;
+
+/// Where the state of the parameters lies that a rank updates.
+pub(super) struct StatesOf {
+    checkpoint: Arc<Checkpoint>,
+    /// By the numbers of their records.
+    fields: BTreeMap<usize, Stored>,
+}
+
+/// The state of a parameter: by field, the names of tensors, and numbers.
+#[derive(Clone, Default)]
+struct Stored {
+    tensors: BTreeMap<String, String>,
+    scalars: BTreeMap<String, Scalar>,
+}
+
+impl Stored {
+    /// The names of its fields.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.tensors.keys().chain(self.scalars.keys())
+    }
+
+    /// Its numbers, as fields.
+    fn numbers(&self) -> StateFields {
+        self.scalars.iter().map(|(name, value)| (name.clone(), StateField::Scalar(*value))).collect()
+    }
+}
+
+impl StatesOf {
+    /// Finds the state of this rank's parameters.
+    ///
+    /// # Errors
+    ///
+    /// When some is of a parameter that is not trained here, or a field is there for some parameters only.
+    pub fn find<M: Segmented>(engine: &Engine<M>, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
+        let mut by_name: BTreeMap<&str, Stored> = BTreeMap::new();
+        let parts = |name: &'_ str| -> Option<(usize, usize)> {
+            let path = name.strip_prefix("optimizer/")?;
+            Some((name.len() - path.len(), path.find('/')?))
+        };
+        for name in checkpoint.index().tensors.keys() {
+            if let Some((start, end)) = parts(name) {
+                let stored = by_name.entry(&name[start..start + end]).or_default();
+                stored.tensors.insert(name[start + end + 1..].to_string(), name.clone());
+            }
+        }
+        for (name, value) in &checkpoint.index().scalars {
+            if let Some((start, end)) = parts(name) {
+                by_name
+                    .entry(&name[start..start + end])
+                    .or_default()
+                    .scalars
+                    .insert(name[start + end + 1..].to_string(), *value);
+            }
+        }
+        check_fields(checkpoint, &by_name)?;
+        let mut fields = BTreeMap::new();
+        for (number, record) in engine.plan.records.iter().enumerate() {
+            let Some(stored) = by_name.remove(record.name.as_str()) else { continue };
+            if !record.trainable {
+                return Err(Error::Parameter {
+                    name: record.name.clone(),
+                    reason: format!(
+                        "is frozen, and {} has optimizer state of it; train the same parameters",
+                        checkpoint.folder().display()
+                    ),
+                });
+            }
+            if record.held && !(record.numel() > 0 && engine.plan.own_range(number).is_empty()) {
+                fields.insert(number, stored);
+            }
+        }
+        match by_name.keys().next() {
+            None => Ok(Self { checkpoint: checkpoint.clone(), fields }),
+            Some(name) => Err(Error::file(
+                checkpoint.folder(),
+                format!("it has optimizer state of `{name}`, which is no parameter of this model"),
+            )),
+        }
+    }
+
+    /// Gives it to the engine's optimizer.
+    pub fn load<M: Segmented>(self, engine: &mut Engine<M>) -> Result<()> {
+        if engine.one_pass.is_some() {
+            return self.load_one_pass(engine);
+        }
+        self.check_names(engine)?;
+        engine.optimizer.clear();
+        let device = engine.update_device();
+        for (number, stored) in &self.fields {
+            let record = &engine.plan.records[*number];
+            let range = engine.plan.own_range(*number);
+            let own = if engine.is_flat(record) { vec![range.len()] } else { record.shape() };
+            let mut fields = stored.numbers();
+            for (field, name) in &stored.tensors {
+                let shape = &self.checkpoint.entry(name)?.shape;
+                let shape = if *shape == record.global_shape { own.clone() } else { shape.clone() };
+                let (bytes, _, dtype) = read(&self.checkpoint, name, record, range.clone())?.into_parts();
+                check_type(record, dtype, &device)?;
+                fields.insert(field.clone(), StateField::Tensor(TensorData::from_bytes(bytes, shape, dtype)));
+            }
+            if !engine.optimizer.set_state(record.id, own.len(), fields, &device) {
+                return Err(self.unknown(record, &stored.names().cloned().collect(), "cannot rebuild it".into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this is what the optimizer keeps: of state that is not there Burn begins anew without a word, and what it does
+    /// not use it keeps. Tried for each set of names and dims, with the smallest parameter that has it.
+    fn check_names<M: Segmented>(&self, engine: &Engine<M>) -> Result<()> {
+        let mut tried = BTreeSet::new();
+        let mut fields: Vec<(&ParamRecord, &Stored)> =
+            self.fields.iter().map(|(number, stored)| (&engine.plan.records[*number], stored)).collect();
+        fields.sort_by_key(|(record, _)| record.numel());
+        for (record, stored) in fields {
+            let shape = if engine.is_flat(record) { vec![record.numel()] } else { record.shape() };
+            let names: BTreeSet<String> = stored.names().map(|name| unnumbered(name)).collect();
+            if !tried.insert((shape.len(), names.clone())) {
+                continue;
+            }
+            let known = engine.optimizer.names(&shape, record.dtype);
+            let known = known.map(|names| names.iter().map(|name| unnumbered(name)).collect::<BTreeSet<_>>());
+            if !known.contains(&names) {
+                return Err(self.unknown(record, &names, format!("keeps {:?} of it", known[1])));
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, record: &ParamRecord, names: &BTreeSet<String>, known: String) -> Error {
+        Error::Parameter {
+            name: record.name.clone(),
+            reason: format!(
+                "has the optimizer state {names:?} in {}, and this optimizer {known}; go on with the settings that saved it",
+                self.checkpoint.folder().display()
+            ),
+        }
+    }
+
+    /// State that is updated in one pass, away from the device.
+    fn load_one_pass<M: Segmented>(&self, engine: &mut Engine<M>) -> Result<()> {
+        let (plan, Some(one_pass)) = (&engine.plan, &mut engine.one_pass) else { return Ok(()) };
+        for (unit, state) in plan.trained().zip(&mut one_pass.states) {
+            for (piece, member) in unit.members.iter().enumerate() {
+                // What it does not have begins anew.
+                let stored = self.fields.get(member).cloned().unwrap_or_default();
+                let record = &plan.records[*member];
+                let wrong = |reason: String| Error::Parameter { name: record.name.clone(), reason };
+                let mut fields = BTreeMap::new();
+                for (field, name) in &stored.tensors {
+                    fields.insert(field.clone(), read(&self.checkpoint, name, record, plan.own_range(*member))?);
+                }
+                let steps = stored.scalars.values().find_map(|value| match value {
+                    Scalar::Uint(steps) => usize::try_from(*steps).ok(),
+                    _ => None,
+                });
+                state.set(piece, steps, fields).map_err(|error| wrong(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: Segmented> Engine<M> {
+    /// Whether the optimizer sees a parameter as a flat shard: see `update`.
+    fn is_flat(&self, record: &ParamRecord) -> bool {
+        self.element_wise && (record.shard.is_some() || self.plan.offloads())
+    }
+}
+
+/// The name of a field without the numbers of a list, which may be longer after some steps: `history.2` is of `history`.
+fn unnumbered(name: &str) -> String {
+    let parts = name.split('.').filter(|part| part.parse::<usize>().is_err());
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// Burn rebuilds state in the type that the device has for floats, whatever was stored.
+fn check_type(record: &ParamRecord, stored: DType, device: &Device) -> Result<()> {
+    let own = DType::from(device.settings().float_dtype);
+    if stored == own || !stored.is_float() {
+        return Ok(());
+    }
+    Err(Error::Parameter {
+        name: record.name.clone(),
+        reason: format!(
+            "has optimizer state of {}, and this device makes floats of {}, which would change its values; configure the device \
+             as in the run that saved it",
+            stored.name(),
+            own.name()
+        ),
+    })
+}
+
+/// Whether all parameters that have state have the same fields: what is missing would begin anew without a word.
+fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, Stored>) -> Result<()> {
+    // Some optimizers keep other state of a vector than of a matrix.
+    let mut first: BTreeMap<usize, (&str, BTreeSet<String>)> = BTreeMap::new();
+    for (name, stored) in stored {
+        let dims = checkpoint.entry(&format!("model/{name}"))?.shape.len();
+        let own: BTreeSet<String> = stored.names().cloned().collect();
+        let (other, expected) = first.entry(dims).or_insert_with(|| (name, own.clone()));
+        if own != *expected {
+            return Err(Error::file(
+                checkpoint.folder(),
+                format!(
+                    "the optimizer's state of `{name}` has the fields {own:?}, and that of `{other}` {expected:?}: it is \
+                     damaged; take another checkpoint"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a tensor of a parameter's state: of one that has an element for each of the parameter's, this rank's.
+fn read(
+    checkpoint: &Checkpoint,
+    name: &str,
+    record: &ParamRecord,
+    range: core::ops::Range<usize>,
+) -> Result<TensorData> {
+    match checkpoint.entry(name)?.shape == record.global_shape {
+        true => checkpoint.read(name, &Region::of(&record.global_shape, &record.ranges())?.part(range)),
+        false => checkpoint.read_whole(name),
+    }
+}

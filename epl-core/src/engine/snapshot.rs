@@ -1,0 +1,235 @@
+//! What this rank keeps of a run: its share of a checkpoint.
+//!
+//! ```text
+//!                       rank 0           rank 1
+//! alike on replicas   [ a a a ] [ c ]    [ b b b b ]           each writes some, so that all write as much
+//! the largest, alike  [ d d d d · · · ·][ · · · · d d d d ]    cut evenly: each writes a part
+//! in shards           [ e e e e e ]      [           e e e ]   each writes its own
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use burn::module::{ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+use epl_comm::shard_range;
+
+use super::Engine;
+use super::restore::EngineState;
+use super::states::StateOf;
+use crate::checkpoint::{Away, Piece, Region, Snapshot, Values};
+use crate::cluster::Axis;
+use crate::context::Context;
+use crate::error::Result;
+use crate::json::json;
+use crate::plan::park::Chunk;
+use crate::plan::{ParamRecord, Plan};
+use crate::segment::Segmented;
+
+impl<M: Segmented> Engine<M> {
+    /// This rank's share of a checkpoint: parameters and optimizer state that it keeps, and of what its replicas keep as well,
+    /// its part. What lies on a device of its own, and what Burn's optimizer keeps, is copied to the host; a tensor there is
+    /// copied once it is changed. No communication.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
+        let mut snapshot = Snapshot::default();
+        let shares = shares(&self.plan, &self.context);
+        let parked = self.parked_places();
+        let mut copy =
+            Copy { engine: self, shares: &shares, parked, pieces: Vec::new(), next: 0, path: Vec::new(), failed: None };
+        self.model().visit(&mut copy);
+        copy.failed.map_or(Ok(()), Err)?;
+        snapshot.pieces = copy.pieces;
+        (0..shares.len()).try_for_each(|number| self.add_state(number, &shares[number], &mut snapshot))?;
+        if self.context.world().rank() == 0 {
+            let state = EngineState {
+                steps: self.step,
+                drawn: self.drawn,
+                optimizer: self.optimizer_settings.0.to_string(),
+                half: self.half_name(),
+                loss_scale: self.scaler.as_ref().map(|scaler| scaler.state().clone()),
+            };
+            snapshot.state.insert("engine".to_string(), json("state of the engine", &state)?);
+        }
+        Ok(snapshot)
+    }
+
+    /// Where parked parameters lie, by the numbers of their records: the unit, and from which element on.
+    fn parked_places(&self) -> BTreeMap<usize, (usize, usize)> {
+        let mut places = BTreeMap::new();
+        for (number, unit) in self.plan.units().enumerate().filter(|(_, unit)| self.plan.is_parked(unit)) {
+            let mut end = 0;
+            for member in &unit.members {
+                places.insert(*member, (number, end));
+                end += self.plan.kept_range(*member).len();
+            }
+        }
+        places
+    }
+
+    /// Adds the optimizer's state of a parameter.
+    fn add_state<'a>(&'a self, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
+        let record = &self.plan.records[number];
+        let kept = self.plan.own_range(number);
+        let (range, is_first) = match &record.shard {
+            Some(shard) => (kept.clone(), shard.sizes.iter().position(|size| *size > 0) == Some(self.along(record))),
+            None => (share.range.clone(), share.is_first),
+        };
+        if !is_writer(record, &self.plan) || (range.is_empty() && !is_first) {
+            return Ok(());
+        }
+        let StateOf { tensors, scalars } = self.state_of(number);
+        let named = |field: &str| format!("optimizer/{}/{field}", record.name);
+        for (field, values) in tensors {
+            let (name, shape) = (named(&field), values.shape());
+            if record.updates(&shape) {
+                snapshot.pieces.extend(piece(name, record, range.clone(), kept.start, values)?);
+            } else if is_first {
+                snapshot.pieces.push(Piece { name, region: Region::all(&shape), from: 0, values });
+            }
+        }
+        // A number is of the whole parameter.
+        snapshot.scalars.extend(scalars.into_iter().filter(|_| is_first).map(|(field, value)| (named(&field), value)));
+        Ok(())
+    }
+
+    fn along(&self, record: &ParamRecord) -> usize {
+        self.plan.coordinate.along(record.reduced_over())
+    }
+}
+
+/// What one of the replicas that keep a parameter alike writes of it.
+#[derive(Clone, Debug)]
+struct Share {
+    /// Elements of the rank's slice.
+    range: Range<usize>,
+    /// Whether it writes what is not of single elements.
+    is_first: bool,
+}
+
+/// What this rank writes of each parameter that its replicas keep alike: the next largest goes to the one that has the least
+/// so far, and what is more than an even share of all is cut evenly. The same plan on all replicas.
+fn shares(plan: &Plan, context: &Context) -> Vec<Share> {
+    let bytes = |number: &usize| plan.records[*number].numel() * plan.records[*number].dtype.size();
+    let mut order: Vec<usize> = (0..plan.records.len()).filter(|number| plan.records[*number].held).collect();
+    order.sort_by_key(|number| std::cmp::Reverse(bytes(number)));
+    // Replicas along an axis hold the same of what is reduced over it, and may hold other slices of the rest.
+    let mut totals: HashMap<Axis, usize> = HashMap::new();
+    for number in &order {
+        *totals.entry(plan.records[*number].reduced_over()).or_default() += bytes(number);
+    }
+    let mut loads: HashMap<Axis, Vec<usize>> = HashMap::new();
+    let mut shares = vec![Share { range: 0..0, is_first: false }; plan.records.len()];
+    for number in order {
+        let (axis, numel) = (plan.records[number].reduced_over(), plan.records[number].numel());
+        let (own, ranks) = (plan.coordinate.along(axis), context.axis(axis).size());
+        let loads = loads.entry(axis).or_insert_with(|| vec![0; ranks]);
+        shares[number] = if bytes(&number) > totals[&axis].div_ceil(ranks) {
+            loads.iter_mut().for_each(|load| *load += bytes(&number) / ranks);
+            Share { range: shard_range(numel, ranks, own), is_first: own == 0 }
+        } else {
+            let least = (0..ranks).min_by_key(|rank| loads[*rank]).unwrap_or(0);
+            loads[least] += bytes(&number);
+            Share { range: if least == own { 0..numel } else { 0..0 }, is_first: least == own }
+        };
+    }
+    shares
+}
+
+/// Whether this rank, or one of its replicas, writes a parameter: they are of the first stage that holds it, and the first
+/// along every other axis over which there are copies.
+fn is_writer(record: &ParamRecord, plan: &Plan) -> bool {
+    let is_first_stage = record.stages.first() == Some(&plan.stage());
+    let others = record.replicated_over().into_iter().filter(|axis| *axis != record.reduced_over());
+    record.held && is_first_stage && others.into_iter().all(|axis| plan.coordinate.along(axis) == 0)
+}
+
+/// A range of this rank's slice of a parameter, of which `values` are those from `start` on; none where it is empty.
+fn piece<'a>(
+    name: String,
+    record: &ParamRecord,
+    range: Range<usize>,
+    start: usize,
+    values: Values<'a>,
+) -> Result<Option<Piece<'a>>> {
+    // What has no element at all must be known, too.
+    if range.is_empty() && record.numel() > 0 {
+        return Ok(None);
+    }
+    let region = Region::of(&record.global_shape, &record.ranges())?.part(range.clone());
+    Ok(Some(Piece { name, region, from: range.start - start, values }))
+}
+
+/// Copies parameters.
+struct Copy<'a, 's, M: Segmented> {
+    engine: &'a Engine<M>,
+    shares: &'s [Share],
+    parked: BTreeMap<usize, (usize, usize)>,
+    pieces: Vec<Piece<'a>>,
+    next: usize,
+    path: Vec<String>,
+    failed: Option<crate::error::Error>,
+}
+
+impl<'a, M: Segmented> Copy<'a, '_, M> {
+    fn copied<const D: usize>(&self, number: usize, param: &Param<Tensor<D>>) -> Result<Option<Piece<'a>>> {
+        let (plan, record) = (&self.engine.plan, &self.engine.plan.records[number]);
+        if !is_writer(record, plan) {
+            return Ok(None);
+        }
+        let kept = plan.kept_range(number);
+        let is_shard = record.parked && plan.shards_parameters() && record.shard.is_some();
+        let range = if is_shard { kept.clone() } else { self.shares[number].range.clone() };
+        if range.is_empty() && record.numel() > 0 {
+            return Ok(None);
+        }
+        // Of what this rank keeps, only what it writes.
+        let own = range.start - kept.start..range.end - kept.start;
+        let values = match self.parked.get(&number).map(|(unit, at)| (&self.engine.parked.0[*unit], at)) {
+            Some((Chunk::Away(array), at)) => Values::Away(Away::of(array, at + own.start, own.len())),
+            Some((Chunk::Device(values), at)) => Values::of(values.clone().slice([at + own.start..at + own.end])),
+            None => Values::of(param.base().inner().reshape([record.numel()]).slice([own])),
+        };
+        piece(format!("model/{}", record.name), record, range.clone(), range.start, values)
+    }
+
+    /// What has no gradient and no record: every rank has it whole.
+    fn whole(&mut self, data: TensorData) {
+        if self.engine.context.world().rank() == 0 {
+            let (name, region) = (format!("model/{}", self.path.join(".")), Region::all(&data.shape().to_vec()));
+            self.pieces.push(Piece { name, region, from: 0, values: Values::Data(data) });
+        }
+    }
+}
+
+impl<M: Segmented> ModuleVisitor for Copy<'_, '_, M> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.next += 1;
+        if self.failed.is_some() {
+            return;
+        }
+        match self.copied(self.next - 1, param) {
+            Ok(piece) => self.pieces.extend(piece),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.whole(param.base().into_data());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.whole(param.base().into_data().convert::<u8>());
+    }
+}

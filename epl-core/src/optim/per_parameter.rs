@@ -1,0 +1,144 @@
+//! A Burn optimizer with what it keeps of each parameter in the open. (Burn's `ModuleOptimizer` shows it as a record, which is
+//! a copy of all of it at once, and drops without a word what it cannot rebuild.)
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use burn::module::ParamId;
+use burn::optim::{DynOptimizer, DynState, Optimizer, StateSink, StateSource};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+
+use crate::checkpoint::Scalar;
+
+/// One value of a parameter's state.
+#[derive(Clone, Debug)]
+pub(crate) enum StateField {
+    Tensor(TensorData),
+    Scalar(Scalar),
+}
+
+impl StateField {
+    /// The tensor, if it is one.
+    pub fn tensor(&self) -> Option<&TensorData> {
+        match self {
+            Self::Tensor(data) => Some(data),
+            Self::Scalar(_) => None,
+        }
+    }
+}
+
+/// By name, in a parameter's state.
+pub(crate) type StateFields = BTreeMap<String, StateField>;
+
+/// An optimizer of any kind, and its state of the parameters that it has updated.
+pub(crate) struct PerParameter {
+    optimizer: Arc<dyn DynOptimizer>,
+    states: HashMap<ParamId, DynState>,
+}
+
+/// State is read and rebuilt one parameter at a time, so its names need no more before them.
+const PREFIX: &str = "";
+
+impl PerParameter {
+    /// One that has updated nothing yet.
+    pub fn new(optimizer: impl Optimizer) -> Self {
+        Self { optimizer: Arc::new(optimizer), states: HashMap::new() }
+    }
+
+    /// The parameter after a step, on its device; none of the tensors tracks gradients. Gradient and state go to that device.
+    pub fn step<const D: usize>(&mut self, id: ParamId, rate: f64, value: Tensor<D>, gradient: Tensor<D>) -> Tensor<D> {
+        let device = value.device();
+        let gradient = gradient.to_device(&device);
+        let state = self.states.remove(&id).map(|state| self.optimizer.to_device_dyn(state, &device));
+        let (value, state) = self.optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
+        self.states.extend(state.map(|state| (id, state)));
+        Tensor::from_bridge(value)
+    }
+
+    /// A copy of the state of a parameter, on the host; nothing before its first step.
+    pub fn state(&self, id: ParamId) -> StateFields {
+        let mut sink = StateSink::default();
+        if let Some(state) = self.states.get(&id) {
+            self.optimizer.state_flatten(PREFIX, state, &mut sink);
+        }
+        let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
+        let scalars = sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(from_burn(value))));
+        tensors.chain(scalars).collect()
+    }
+
+    /// How many bytes of tensors it keeps.
+    pub fn bytes(&self) -> u64 {
+        let fields = self.states.keys().flat_map(|id| self.state(*id).into_values());
+        fields.filter_map(|field| Some(field.tensor()?.as_bytes().len() as u64)).sum()
+    }
+
+    /// Forgets the state of all parameters.
+    pub fn clear(&mut self) {
+        self.states.clear();
+    }
+
+    /// Replaces the state of a parameter of so many dims; it lies on `device` until the next step. Whether the optimizer
+    /// knows it.
+    pub fn set_state(&mut self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> bool {
+        let state = self.rebuilt(dims, fields, device);
+        let is_known = state.is_some();
+        self.states.extend(state.map(|state| (id, state)));
+        is_known
+    }
+
+    /// The names of what the optimizer keeps of a parameter of this shape and type, after its first step and after the
+    /// second: tried, from zeros.
+    pub fn names(&self, shape: &[usize], dtype: DType) -> [BTreeSet<String>; 2] {
+        let mut trial = Self { optimizer: self.optimizer.clone(), states: HashMap::new() };
+        let id = ParamId::from(0);
+        [1, 2].map(|_| {
+            match shape.len() {
+                0 | 1 => trial.step_from_zeros::<1>(id, shape, dtype),
+                2 => trial.step_from_zeros::<2>(id, shape, dtype),
+                3 => trial.step_from_zeros::<3>(id, shape, dtype),
+                4 => trial.step_from_zeros::<4>(id, shape, dtype),
+                5 => trial.step_from_zeros::<5>(id, shape, dtype),
+                6 => trial.step_from_zeros::<6>(id, shape, dtype),
+                7 => trial.step_from_zeros::<7>(id, shape, dtype),
+                _ => trial.step_from_zeros::<8>(id, shape, dtype),
+            }
+            trial.state(id).into_keys().collect()
+        })
+    }
+
+    fn step_from_zeros<const D: usize>(&mut self, id: ParamId, shape: &[usize], dtype: DType) {
+        let zeros = || Tensor::<D>::zeros(Shape::from(shape.to_vec()), (&Device::flex(), dtype));
+        self.step(id, 0.0, zeros(), zeros());
+    }
+
+    fn rebuilt(&self, dims: usize, fields: StateFields, device: &Device) -> Option<DynState> {
+        let (mut tensors, mut scalars) = (Vec::new(), BTreeMap::new());
+        for (name, field) in fields {
+            match field {
+                StateField::Tensor(data) => tensors.push((name, data)),
+                StateField::Scalar(value) => drop(scalars.insert(name, to_burn(value))),
+            }
+        }
+        let mut source = StateSource::new(scalars);
+        tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
+        self.optimizer.state_unflatten(dims, PREFIX, &mut source, device)
+    }
+}
+
+fn from_burn(value: burn_pack::Scalar) -> Scalar {
+    match value {
+        burn_pack::Scalar::UInt(value) => Scalar::Uint(value),
+        burn_pack::Scalar::Int(value) => Scalar::Int(value),
+        burn_pack::Scalar::Float(value) => Scalar::Float(value),
+        burn_pack::Scalar::Bool(value) => Scalar::Bool(value),
+    }
+}
+
+fn to_burn(value: Scalar) -> burn_pack::Scalar {
+    match value {
+        Scalar::Uint(value) => burn_pack::Scalar::UInt(value),
+        Scalar::Int(value) => burn_pack::Scalar::Int(value),
+        Scalar::Float(value) => burn_pack::Scalar::Float(value),
+        Scalar::Bool(value) => burn_pack::Scalar::Bool(value),
+    }
+}

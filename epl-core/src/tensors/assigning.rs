@@ -1,0 +1,109 @@
+//! Fills a laid out model from stored tensors.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Tensor, TensorData};
+
+use super::map::AssignMap;
+use super::resolve::{Piece, resolve};
+use super::slice::repeat;
+use super::source::WholeTensors;
+use crate::error::{Error, Result};
+use crate::plan::{ParamRecord, with_values};
+
+/// Fills a model as an [`AssignMap`] says: every rank reads of each tensor the slice that its records say it holds, one
+/// parameter after another; of what another stage holds, nothing.
+///
+/// Values are cast to the type of the parameter. The parameters have values already, which those keep that the map leaves
+/// out; their identifiers stay. [`Built::assign`](crate::launch::Built::assign) calls it.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] with all that is missing, unused or of another shape, before anything is read; what reading gives.
+pub fn assign<M: Module>(model: M, records: &[ParamRecord], stored: &impl WholeTensors, map: &AssignMap) -> Result<M> {
+    let pieces = resolve(records, stored, map)?;
+    let by_name = records.iter().zip(pieces).map(|(record, pieces)| (record.name.as_str(), (record, pieces))).collect();
+    let mut filler = Filler { stored, by_name, path: Vec::new(), error: None };
+    let model = model.map(&mut filler);
+    filler.error.map_or(Ok(model), Err)
+}
+
+struct Filler<'a, S> {
+    stored: &'a S,
+    by_name: HashMap<&'a str, (&'a ParamRecord, Vec<Piece>)>,
+    path: Vec<String>,
+    error: Option<Error>,
+}
+
+impl<S: WholeTensors> Filler<'_, S> {
+    /// The values that this rank holds of a parameter, with its pieces laid over what it has.
+    fn filled<const D: usize>(&self, record: &ParamRecord, pieces: &[Piece], old: Tensor<D>) -> Result<Tensor<D>> {
+        let (device, held) = (old.device(), record.ranges());
+        let mut values = old;
+        for piece in pieces {
+            let Some(common) = common(&held, &piece.put) else { continue };
+            let data = read(self.stored, piece, &common)?.convert_dtype(record.dtype);
+            let part = Tensor::<D>::from_data(data, (&device, record.dtype));
+            values = match common == held {
+                true => part,
+                false => values.slice_assign(inside::<D>(&common, &held), part),
+            };
+        }
+        Ok(values)
+    }
+}
+
+/// What two ranges of every dim have in common, if anything.
+fn common(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Vec<Range<usize>>> {
+    let both = |(a, b): (&Range<usize>, &Range<usize>)| a.start.max(b.start)..a.end.min(b.end);
+    let common: Vec<Range<usize>> = a.iter().zip(b).map(both).collect();
+    common.iter().all(|range| range.start < range.end).then_some(common)
+}
+
+/// Ranges of the whole as ranges of what is held of it.
+fn inside<const D: usize>(ranges: &[Range<usize>], held: &[Range<usize>]) -> [Range<usize>; D] {
+    core::array::from_fn(|dim| ranges[dim].start - held[dim].start..ranges[dim].end - held[dim].start)
+}
+
+/// Some of a piece, by ranges of the whole parameter.
+fn read(stored: &impl WholeTensors, piece: &Piece, ranges: &[Range<usize>]) -> Result<TensorData> {
+    let skipped = usize::from(piece.repeated);
+    let moved = |((range, put), taken): ((&Range<usize>, &Range<usize>), &Range<usize>)| {
+        range.start - put.start + taken.start..range.end - put.start + taken.start
+    };
+    let asked: Vec<Range<usize>> =
+        ranges[skipped..].iter().zip(&piece.put[skipped..]).zip(&piece.taken).map(moved).collect();
+    let data = stored.read(&piece.stored, &asked)?;
+    Ok(if piece.repeated { repeat(&data, ranges[0].len()) } else { data })
+}
+
+impl<S: WholeTensors> ModuleMapper for Filler<'_, S> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.join(".");
+        let Some((record, pieces)) = self.by_name.get(name.as_str()) else {
+            panic!("the records are those of another model: no `{name}`")
+        };
+        if self.error.is_some() || !record.held || pieces.is_empty() {
+            return param;
+        }
+        let old = param.base();
+        let old = if old.is_autodiff() { old.inner() } else { old };
+        match self.filled(record, pieces, old) {
+            Ok(values) => with_values(param, values),
+            Err(error) => {
+                self.error = Some(error);
+                param
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Mixture of experts: no layout changes the mathematics, in f32 to 1e-5; refusals; metrics.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use epl_comm::{EventKind, Operation, Trace};
+use epl_core::testing::{self, config};
+use epl_core::{Error, Pass, launch, launch_traced};
+use epl_modules::moe::Routed;
+use epl_modules::{Capacity, Gate, MoeConfig, TokenMask};
+
+use crate::moe::case::{Case, cases};
+use crate::moe::layout::{Layout, build, host, run, run_rank};
+use crate::moe::{assert_close, reference};
+
+const LIMIT: f64 = 1e-5;
+
+#[test]
+fn one_rank_equals_the_dense_reference() {
+    for case in cases() {
+        assert_close(case.name, &run(&case, (1, 1, 1)), &reference::compute(&case), LIMIT);
+    }
+}
+
+#[test]
+fn layouts_equal_one_rank() {
+    let layouts: [Layout; 5] = [(2, 1, 1), (2, 1, 2), (4, 1, 4), (1, 2, 1), (2, 2, 2)];
+    for case in cases() {
+        let whole = run(&case, (1, 1, 1));
+        for layout in layouts {
+            assert_close(&format!("{} under {layout:?}", case.name), &run(&case, layout), &whole, LIMIT);
+        }
+    }
+}
+
+/// What `init` says to a configuration on a mesh.
+fn refusal(layout: Layout, config: MoeConfig) -> String {
+    let case = Case { config, ..cases().remove(0) };
+    let (data, tensor, expert) = layout;
+    let built = launch(&self::config(data, tensor, expert), |epl| build(&case, &epl).map(drop));
+    match built {
+        Err(Error::Rank { cause, .. }) => cause.to_string(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_numbers() {
+    let new = MoeConfig::new;
+    for (layout, config, expected) in [
+        ((3, 1, 3), new(6, 7, 4), "moe: 4 experts cannot be divided evenly over 3 expert ranks"),
+        ((1, 2, 1), new(6, 1, 4), "moe: 1 hidden features cannot be split over the 2 ranks of group `tensor`"),
+        ((1, 1, 1), new(6, 7, 1).with_gate(Gate::Top2), "moe: 1 experts, but the gate Top2 sends a token to 2"),
+        ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
+        ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),
+        ((1, 1, 1), new(6, 7, 4).with_jitter(1.5), "moe: jitter 1.5"),
+        ((1, 1, 1), new(6, 7, 4).with_dropout(1.0), "moe.experts: dropout probability 1"),
+        ((1, 1, 1), new(6, 7, 4).with_capacity(Capacity::Fixed(0)), "moe: a fixed capacity of 0"),
+    ] {
+        let message = refusal(layout, config);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+/// The collectives along an axis that each rank issued in one forward and backward of a case.
+fn collectives(case: &Case, (data, tensor, expert): Layout, axis: &str) -> Vec<Vec<Operation>> {
+    let trace = Trace::new();
+    let run = launch_traced(&config(data, tensor, expert), Some(trace.clone()), |epl| run_rank(case, &epl).map(drop));
+    run.unwrap_or_else(|error| panic!("{error}"));
+    let mut ranks = vec![Vec::new(); data * tensor];
+    for event in trace.events() {
+        match event.kind {
+            EventKind::Collective { group, operation, .. } if group == axis => ranks[event.rank.0].push(operation),
+            _ => {}
+        }
+    }
+    ranks
+}
+
+#[test]
+fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
+    for case in cases() {
+        for rank in collectives(&case, (2, 2, 2), "expert") {
+            // Counts and rows there, rows back; the gradients of both.
+            assert_eq!(rank, [Operation::AllToAll; 5], "{}", case.name);
+        }
+        for rank in collectives(&case, (2, 2, 2), "tensor") {
+            // The routing; the experts' partial sums; the gradient of their input.
+            assert_eq!(rank.len(), 3, "{}: {rank:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_replayed_decision_gives_the_same_bits_and_is_counted_once() {
+    for case in cases() {
+        let case = Case { config: case.config.clone().with_jitter(0.3).with_dropout(0.4), ..case };
+        testing::run((2, 1, 2), |epl| {
+            let moe = build(&case, &epl)?;
+            let pass = Pass { step: 1, training: true, samples: Arc::new([0, 1]), empty: false };
+            let x = case.tensor(0..2, 6, |s, t, e| case.x(s, t, e), epl.place());
+            let mask = TokenMask::from_lengths(&case.lengths[..2], 6);
+            epl.context().begin(pass.clone());
+            let routed = moe.router.forward(x.clone());
+            let routing = moe.decide(x.dims(), &routed, &mask);
+            let first = moe.forward_routed(x.clone(), &routed, &routing);
+            epl.context().begin(pass);
+            let again = moe.forward_routed(x.clone(), &moe.router.forward(x), &routing);
+            assert_eq!(host(first.hidden), host(again.hidden), "{}", case.name);
+            assert_eq!(host(first.z), host(again.z), "{}", case.name);
+            let counted: f64 = epl.context().take_metrics()["moe.tokens_per_expert"].iter().sum();
+            assert_eq!(counted, routing.assignments.len() as f64, "{}", case.name);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn evaluation_has_its_own_capacity_and_counts_nothing() {
+    let case = Case {
+        config: MoeConfig::new(6, 7, 4).with_capacity(Capacity::Factor { train: 0.1, eval: 4.0 }).with_jitter(0.5),
+        lengths: vec![9],
+        favourite: |_, _| 0,
+        ..cases().remove(0)
+    };
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        let x = case.tensor(0..1, 9, |s, t, e| case.x(s, t, e), epl.place());
+        let kept = |training| {
+            epl.context().begin(Pass { step: 0, training, samples: Arc::new([0]), empty: false });
+            let output = host(moe.forward(x.clone(), None).hidden);
+            let values: Vec<f64> = output.iter::<f64>().collect();
+            let kept = values.chunks(6).filter(|row| row.iter().any(|value| *value != 0.0)).count();
+            (kept, epl.context().take_metrics().values().flatten().sum::<f64>())
+        };
+        assert_eq!(kept(true), (4, 9.0), "four places; four kept and five dropped are counted");
+        assert_eq!(kept(false), (9, 0.0));
+        Ok(())
+    });
+}
+
+#[test]
+fn tensor_ranks_take_one_decision_whatever_the_last_bit() {
+    for gate in [Gate::Switch, Gate::Top2] {
+        let case = Case { config: MoeConfig::new(6, 7, 4).with_gate(gate), ..cases().remove(0) };
+        let decisions = testing::run((1, 2, 1), |epl| {
+            let moe = build(&case, &epl)?;
+            epl.context().begin(Pass { step: 0, training: true, samples: Arc::new([0]), empty: false });
+            // All experts alike but for one bit, which the second rank has at another one.
+            let mut row = [0.25_f32; 4];
+            row[if epl.context().tensor().rank() == 0 { 1 } else { 3 }] = 0.25_f32.next_up();
+            let device = epl.place().device();
+            let routed =
+                Routed { probabilities: Tensor::from_data([row; 5], device), log_sum: Tensor::zeros([5, 1], device) };
+            Ok(moe.decide([1, 5, 6], &routed, &TokenMask::all(1, 5)))
+        });
+        assert_eq!(decisions[0], decisions[1]);
+        assert!(decisions[0].groups[0].first_choices[1] == 5, "{decisions:?}");
+    }
+}
+
+#[test]
+fn a_decision_for_another_batch_is_refused() {
+    let case = cases().remove(0);
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        epl.context().begin(Pass { step: 0, training: true, samples: Arc::new([0, 1]), empty: false });
+        let [short, long] = [5, 6].map(|length| case.tensor(0..2, length, |s, t, e| case.x(s, t, e), epl.place()));
+        let routed = moe.router.forward(short.clone());
+        let routing = moe.decide(short.dims(), &routed, &TokenMask::all(2, 5));
+        let error = epl_comm::catch(|| moe.forward_routed(long, &routed, &routing)).expect_err("6 tokens, not 5");
+        assert!(error.to_string().contains("10 tokens in sequences of 5"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn dropout_inside_the_experts_differs_by_sample_and_token_in_training_alone() {
+    let case = Case { config: MoeConfig::new(6, 7, 4).with_dropout(0.5), ..cases().remove(0) };
+    testing::run((1, 1, 1), |epl| {
+        let moe = build(&case, &epl)?;
+        let alike = Tensor::ones([2, 4, 6], epl.place().device());
+        let rows = |training| {
+            epl.context().begin(Pass { step: 0, training, samples: Arc::new([0, 1]), empty: false });
+            let values: Vec<f64> = host(moe.forward(alike.clone(), None).hidden).iter::<f64>().collect();
+            values.chunks(6).map(<[f64]>::to_vec).collect::<Vec<_>>()
+        };
+        let trained = rows(true);
+        assert_ne!(trained[0], trained[1], "two tokens");
+        assert_ne!(trained[0], trained[4], "two samples");
+        assert!(rows(false).windows(2).all(|rows| rows[0] == rows[1]));
+        Ok(())
+    });
+}

@@ -1,0 +1,82 @@
+//! The parameters of a checkpoint, for others.
+
+use std::fs;
+use std::path::Path;
+
+use clap::ValueEnum;
+use epl::Error;
+use epl::models::bert::{self, BertConfig, MaskedLanguage, QuestionAnswering, SequenceClassification};
+use epl::models::resnet::{self, ResNetConfig};
+use epl::models::t5::{self, T5Config};
+use epl::tensors::{StoredParameters, save_burnpack, save_safetensors};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::Failure;
+
+/// The models that `transformers` has, too.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Model {
+    /// T5, and Switch where there are experts.
+    T5,
+    /// BERT with a head for answers.
+    BertQa,
+    /// BERT with a head for masked words.
+    BertMlm,
+    /// BERT with a head for classes.
+    BertClasses,
+    /// ResNet.
+    Resnet,
+}
+
+/// Writes a file with our names, or a folder of a model that `transformers` has.
+pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option<&Path>) -> Result<(), Failure> {
+    let stored = StoredParameters::open(checkpoint)?;
+    let Some(model) = model else { return Ok(file(stored, to)?) };
+    let said = match config {
+        Some(path) => read(path)?,
+        None => kept(&stored)?,
+    };
+    match model {
+        Model::T5 => t5::export(&parsed::<T5Config>(said)?, &stored, to)?,
+        Model::BertQa => bert::export::<QuestionAnswering>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::BertMlm => bert::export::<MaskedLanguage>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::BertClasses => bert::export::<SequenceClassification>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
+    }
+    Ok(())
+}
+
+fn file(stored: StoredParameters, to: &Path) -> Result<(), Error> {
+    match to.extension().and_then(|extension| extension.to_str()) {
+        Some("safetensors") => save_safetensors(&stored, to),
+        Some("bpk") => save_burnpack(stored, to),
+        _ => Err(Error::file(
+            to,
+            "name a file that ends in .safetensors or .bpk, or say with --as which model a folder is to be of",
+        )),
+    }
+}
+
+/// What the run kept of its model.
+fn kept(stored: &StoredParameters) -> Result<Value, Error> {
+    let run = stored.checkpoint().index().state.get("run");
+    let model = run.and_then(|run| run["invariants"].get("model")).cloned();
+    model.ok_or_else(|| {
+        Error::file(
+            stored.checkpoint().folder(),
+            "it does not keep the configuration of its model (`Trainer::with_invariant(\"model\", &config)`); give it with \
+             --config",
+        )
+    })
+}
+
+fn read(path: &Path) -> Result<Value, Error> {
+    let text = fs::read(path).map_err(|error| Error::file(path, error))?;
+    serde_json::from_slice(&text).map_err(|error| Error::file(path, error))
+}
+
+fn parsed<C: DeserializeOwned>(value: Value) -> Result<C, Error> {
+    serde_json::from_value(value)
+        .map_err(|error| Error::invalid(format!("the configuration is not that of this model: {error}")))
+}

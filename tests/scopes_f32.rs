@@ -1,8 +1,0 @@
-//! Scopes never change the mathematics: in f32, all errors are at most 1e-5.
-
-mod scopes;
-
-#[test]
-fn a_model_in_scopes_equals_the_plain_one() {
-    scopes::all(1e-5);
-}

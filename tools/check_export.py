@@ -1,0 +1,59 @@
+"""Have `transformers` load exported models, and compare its logits with ours.
+
+    cargo run --release --example hf_parity -- fixtures/transformers/t5 --data 2 --export out/exported
+    python tools/check_export.py out/exported/*
+
+A folder holds `config.json`, `model.safetensors` and `io.safetensors`: `input.NAME` and `logits`. Exit 0: the
+largest error of every model, max|a - b| / max|b|, is at most 1e-4, and every stored tensor was used, none drawn anew.
+Exit 1: not so. The architecture is the one that `config.json` names; nothing is downloaded.
+
+    pip install torch transformers safetensors
+"""
+import argparse, json, pathlib, sys
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+TOLERANCE = 1e-4
+LABELS = ("labels", "start_positions", "end_positions")
+
+
+def check(folder):
+    """The largest error of the logits, and what did not fit while loading."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = getattr(transformers, config["architectures"][0])
+    model, loading = architecture.from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    unfit = {what: sorted(map(str, names)) for what, names in loading.items() if names}
+    stored = load_file(folder / "io.safetensors")
+    inputs = {name.removeprefix("input."): value for name, value in stored.items() if name.startswith("input.")}
+    # An encoder and a decoder are given what the decoder reads by the labels.
+    if not model.config.is_encoder_decoder:
+        inputs = {name: value for name, value in inputs.items() if name not in LABELS}
+    with torch.no_grad():
+        outputs = model.eval()(**inputs)
+    if "start_logits" in outputs:
+        logits = torch.stack([outputs.start_logits, outputs.end_logits], -1)
+    else:
+        logits = outputs.logits
+    expected = stored["logits"]
+    # A head that classifies rows has one position here.
+    logits = logits.reshape(expected.shape)
+    return float((logits - expected).abs().max() / logits.abs().max()), unfit
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("folders", nargs="+", type=pathlib.Path, metavar="FOLDER")
+    failed = False
+    for folder in arguments.parse_args().folders:
+        error, unfit = check(folder)
+        passed = error <= TOLERANCE and not unfit
+        failed |= not passed
+        print(f"{folder}: logits {error:.1e}" + (f"; {unfit}" if unfit else "") + ("" if passed else "  FAILED"))
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
