@@ -67,6 +67,7 @@ mod operation;
 mod log;
 mod buffer;
 mod transport;
+mod hierarchy;
 mod trace;
 mod pending;
 mod process_group;

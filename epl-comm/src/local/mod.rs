@@ -55,10 +55,12 @@ mod arena;
 mod world;
 mod memory;
 mod quarrel;
+mod nursery;
 mod board;
 mod staging;
 mod work;
 mod transport;
+mod hosts;
 mod run;
 
 pub use run::{Launcher, run};
