@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::{ProcessGroup, Trace};
 
-use crate::cluster::{Axis, Cluster, Mesh};
+use crate::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -252,6 +252,7 @@ impl Epl {
         let schedule = Order::from_config(&self.config, count, micro_batches)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
+            placement: Placement::of(&self.cluster, context.mesh()),
             coordinate: context.coordinate(),
             layout,
             device: format!("{:?}", place.device()),
