@@ -62,6 +62,7 @@
 
 mod rank;
 mod error;
+mod store;
 mod per_member;
 mod operation;
 mod log;
@@ -92,4 +93,5 @@ pub use pool::Pool;
 pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
 pub use trace::{Event, EventKind, Span, Trace};
+pub use store::{MemoryStore, Store};
 pub use transport::Transport;
