@@ -150,7 +150,7 @@ impl<'a> Sleeper<'a> {
         let wait = Wait { at, call: flight.describe(), missing };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_driver {
-            world.waits.fall_asleep(group.rank(), at.channel);
+            world.waits.fall_asleep(group.rank(), at.channel, group.brief(flight.call.operation, at.sequence));
         }
         if world.failure().is_some() || wait.missing.is_empty() {
             return;
@@ -165,7 +165,7 @@ impl<'a> Sleeper<'a> {
             return;
         }
         self.next_look = waited * 2;
-        match group.answers.follow(world, group.rank(), wait.clone()) {
+        match group.answers.follow(world, &wait) {
             Some(Finding::Circle(circle)) if is_overdue || circle == self.circle => {
                 let (lowest, error) = deadlock(circle);
                 world.fail_together(lowest, error);

@@ -75,6 +75,11 @@ impl MpiTransport {
         &self.name
     }
 
+    /// A call of this group in a few words.
+    pub(super) fn brief(&self, operation: Operation, sequence: u64) -> String {
+        format!("{operation}, call {sequence} of group `{}`", self.name)
+    }
+
     /// This member's position.
     pub(super) fn me(&self) -> usize {
         self.member
@@ -215,12 +220,12 @@ impl Transport for MpiTransport {
         self.world.arena.trim();
     }
 
-    fn sleep(&self, _operation: Operation, _sequence: u64, sleep: &mut dyn FnMut()) {
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         if !self.world.seat(self.rank()).driver.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        self.world.waits.fall_asleep(self.rank(), self.channel);
+        self.world.waits.fall_asleep(self.rank(), self.channel, self.brief(operation, sequence));
         sleep();
         self.world.waits.wake_up(self.rank());
     }

@@ -94,10 +94,11 @@ impl Answers {
         None
     }
 
-    /// Follows the waits from a rank that waits in `first`. None when the world has failed meanwhile.
-    pub(super) fn follow(&self, world: &World, rank: Rank, first: Wait) -> Option<Finding> {
+    /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
+    pub(super) fn follow(&self, world: &World, first: &Wait) -> Option<Finding> {
         let mut open: Vec<(Rank, Place)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
-        let mut known = BTreeMap::from([(rank, first)]);
+        let from = open.first()?.0;
+        let mut known = BTreeMap::new();
         let mut sources = BTreeMap::new();
         while let Some((rank, at)) = open.pop() {
             if known.contains_key(&rank) || sources.contains_key(&rank) {
@@ -122,7 +123,7 @@ impl Answers {
             }
         }
         match sources.is_empty() {
-            true => Some(Finding::Circle(circle(&known, rank))),
+            true => Some(Finding::Circle(circle(&known, from))),
             false => Some(Finding::Sources(sources.into_iter().collect())),
         }
     }

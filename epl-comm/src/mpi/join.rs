@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Comm, Place, Request, give_up, start};
+use super::library::{Comm, Place, Request, close, open, start};
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
 use crate::pending::Helpers;
@@ -25,12 +25,14 @@ pub(super) fn join(threads: usize, watch: Watch, helpers: &Helpers) -> Result<Ar
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
     }
     let limit = watch.time_limit;
+    open();
     let data = duplicate(place, limit)?;
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let lanes = watch.lanes.unwrap_or(cores / (place.locals * threads)).max(1);
     let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
     if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
+        close();
         return Err(Error::invalid(format!(
             "process {} has {threads} ranks, but process {other} has {}; give all processes as many",
             place.process, all[other][0]
@@ -65,7 +67,6 @@ fn wait(place: Place, mut request: Request, limit: Option<Duration>) -> Result<(
     let begun = Instant::now();
     while !request.test()? {
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
-            give_up();
             return Err(Error::Medium {
                 message: format!(
                     "process {} has waited {:.1} s for the other {} to begin the run; see what they do, and set a longer \

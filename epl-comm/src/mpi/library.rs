@@ -5,7 +5,7 @@
 use core::ffi::{c_char, c_int};
 use core::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mpi::ffi;
 
@@ -27,8 +27,9 @@ pub struct Place {
 /// The most bytes of one message: counts are 32 bits wide.
 pub(super) const MOST: usize = 1 << 30;
 
-/// Whether a run has failed: then the library may wait for messages for ever when it is left in order.
-static FAILED: AtomicBool = AtomicBool::new(false);
+/// How many runs go on, or were not ended by all processes together: until then the library would wait, when it is
+/// left in order, for processes that wait for this one.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts the library, once a process. All processes come out of it together.
 pub(super) fn start() -> Result<Place> {
@@ -36,9 +37,14 @@ pub(super) fn start() -> Result<Place> {
     STARTED.get_or_init(initialise).clone()
 }
 
-/// Leaves the library to itself at the end of the process.
-pub(super) fn give_up() {
-    FAILED.store(true, Ordering::Release);
+/// Records that a run begins.
+pub(super) fn open() {
+    OPEN.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Records that all processes have ended a run.
+pub(super) fn close() {
+    OPEN.fetch_sub(1, Ordering::AcqRel);
 }
 
 fn initialise() -> Result<Place> {
@@ -105,8 +111,8 @@ unsafe extern "C" {
 /// Has the library left in order when the process ends in order.
 fn at_exit() {
     extern "C" fn leave() {
-        if !FAILED.load(Ordering::Acquire) {
-            // SAFETY: it was started by this process and is left once; no run goes on, as `main` has returned.
+        if OPEN.load(Ordering::Acquire) == 0 {
+            // SAFETY: it was started by this process and is left once; no run goes on.
             unsafe { ffi::MPI_Finalize() };
         }
     }

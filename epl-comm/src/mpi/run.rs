@@ -134,8 +134,8 @@ impl Launcher {
     ///
     /// When a rank of any process did not succeed, or a collective failed, even if every rank made up for it: the
     /// failure that came first, with the rank that caused it; what that rank returned, if it is one of this process,
-    /// otherwise what one of this process was told. After that MPI is not left in order at the end of the process, as
-    /// messages may be on their way for ever; `mpirun` then ends the other processes.
+    /// otherwise what one of this process was told. When the other processes do not end the run, too, within two
+    /// seconds, MPI is not left in order at the end of this one: `mpirun` then ends the others.
     ///
     /// # Panics
     ///
@@ -164,12 +164,11 @@ impl Launcher {
             let results: Vec<_> =
                 ranks.into_iter().map(|rank| rank.map_or_else(|error| Ok(Err(error.into())), join)).collect();
             helpers.join();
-            leave(&world);
+            if leave(&world) {
+                library::close();
+            }
             results
         });
-        if world.failure().is_some() {
-            library::give_up();
-        }
         let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
         judge(&world, results.into_iter().map(unwrap).collect())
     }
@@ -185,8 +184,8 @@ impl Drop for Stop<'_> {
 }
 
 /// Tells the other processes that no rank of this one runs any more, and waits for them: not for long when the run has
-/// failed.
-fn leave(world: &World) {
+/// failed. Whether they all came.
+fn leave(world: &World) -> bool {
     let mut bytes = Writer::default();
     bytes.number(DONE);
     world.tell_all(&bytes.0);
@@ -194,7 +193,7 @@ fn leave(world: &World) {
     let mut failed: Option<Instant> = None;
     while world.done.load(Ordering::Acquire) < others {
         if world.failure().is_some() && failed.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
-            return;
+            return false;
         }
         thread::sleep(PACE);
     }
@@ -202,6 +201,7 @@ fn leave(world: &World) {
     while !world.sweep() && begun.elapsed() < FAREWELL {
         thread::sleep(PACE);
     }
+    true
 }
 
 /// What the threads of one launch share.

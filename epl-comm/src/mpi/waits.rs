@@ -36,8 +36,8 @@ struct State {
     taken: HashMap<(Rank, u64), Weak<AtomicU64>>,
     /// What is waited in, in each group of a rank.
     waits: HashMap<(Rank, u64), Wait>,
-    /// In which group a rank's own thread waits.
-    asleep: HashMap<Rank, u64>,
+    /// In which group a rank's own thread waits, and for which call.
+    asleep: HashMap<Rank, (u64, String)>,
 }
 
 impl Waits {
@@ -67,22 +67,26 @@ impl Waits {
     }
 
     /// Records that the own thread of `rank` sleeps until a call of this group is over.
-    pub(super) fn fall_asleep(&self, rank: Rank, channel: u64) {
-        self.lock().asleep.insert(rank, channel);
+    pub(super) fn fall_asleep(&self, rank: Rank, channel: u64, call: String) {
+        self.lock().asleep.insert(rank, (channel, call));
     }
 
     pub(super) fn wake_up(&self, rank: Rank) {
         self.lock().asleep.remove(&rank);
     }
 
-    /// What keeps a rank from a call: what its own thread waits in, or, when that has taken the number of the call
+    /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
     /// already, the call that is run before it. None when it runs.
     pub(super) fn keeps(&self, rank: Rank, from: Place) -> Option<Wait> {
         let state = self.lock();
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
         let is_coming = taken.is_some_and(|taken| taken.load(Ordering::Acquire) >= from.sequence);
-        let channel = if is_coming { from.channel } else { *state.asleep.get(&rank)? };
-        state.waits.get(&(rank, channel)).cloned()
+        if is_coming {
+            return state.waits.get(&(rank, from.channel)).cloned();
+        }
+        let (channel, call) = state.asleep.get(&rank)?;
+        // Its thread may wait for a later call of the group than the one in which that is held up.
+        state.waits.get(&(rank, *channel)).map(|wait| Wait { call: call.clone(), ..wait.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -105,8 +109,8 @@ mod tests {
         waits.begin(Rank(0), wait(3));
         assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "a helper thread waits");
         assert_eq!(waits.keeps(Rank(0), at(3, 2)), Some(wait(3)), "behind the first call");
-        waits.fall_asleep(Rank(0), 3);
-        assert_eq!(waits.keeps(Rank(0), at(6, 1)), Some(wait(3)));
+        waits.fall_asleep(Rank(0), 3, "split".into());
+        assert_eq!(waits.keeps(Rank(0), at(6, 1)), Some(Wait { call: "split".into(), ..wait(3) }));
         waits.wake_up(Rank(0));
         waits.end(Rank(0), 3);
         assert_eq!(waits.keeps(Rank(0), at(3, 3)), None);
