@@ -78,7 +78,10 @@ mod pool;
 mod autodiff;
 pub mod differentiable;
 mod layout;
+mod host;
 pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod dry;
 mod memory;
 pub mod testing;

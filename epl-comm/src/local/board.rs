@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::arena::Arena;
 use super::bell::Bell;
 use super::memory::{Memory, Window};
-use super::number::Number;
 use super::nursery::Nursery;
-use super::quarrel::Quarrel;
 use super::roster::{CallId, Roster};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::host::arena::Arena;
+use crate::host::fit::describe;
+use crate::host::number::Number;
+use crate::host::quarrel::Quarrel;
 use crate::operation::Call;
 use crate::rank::Rank;
 use crate::transport::link_name;
@@ -328,9 +329,4 @@ impl Meeting<'_> {
         let own = unsafe { &*self.board.slots[self.member].post(self.sequence) };
         &own.as_ref().expect("this member has posted").call
     }
-}
-
-/// A call with its place in its group.
-pub(super) fn describe(group: &str, call: &Call) -> String {
-    format!("{call}, call {} of group `{group}`", call.whole().sequence)
 }

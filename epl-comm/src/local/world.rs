@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use super::arena::Arena;
 use super::bell::Bell;
 use super::order::Order;
 use super::roster::CallId;
 use super::waits::Waits;
 use crate::error::{Error, catch};
+use crate::host::arena::Arena;
 use crate::operation::Operation;
 use crate::pending::Helpers;
 use crate::process_group::Seat;

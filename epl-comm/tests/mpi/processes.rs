@@ -1,0 +1,63 @@
+//! This program under `mpirun`.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use epl_comm::mpi;
+
+/// Runs some tests of this program in several processes of so many ranks; ends them when they take too long.
+pub fn mpirun(processes: usize, ranks: usize, limit: Duration, test: &[&str], kind: &str) -> Output {
+    let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
+    Command::new("timeout")
+        .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun"])
+        .args(options)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--test-threads=1", "--nocapture"])
+        .args(test)
+        // As in a container, where there is no other user.
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env(crate::RANKS, ranks.to_string())
+        .env(crate::faults::KIND, kind)
+        .output()
+        .expect("`timeout` of coreutils and `mpirun`")
+}
+
+/// What needs the memory of a single process, or is a run of its own.
+const NOT_THERE: [&str; 4] = ["processes::", "faults::", "large::", "a_member_that_still_computes_hides_nothing"];
+
+fn suite(processes: usize, ranks: usize) {
+    if mpi::is_launched() {
+        return;
+    }
+    let skip: Vec<&str> = NOT_THERE.iter().flat_map(|name| ["--skip", *name]).collect();
+    let output = mpirun(processes, ranks, Duration::from_secs(400), &skip, "");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.matches("test result: ok.").count(), processes, "{text}");
+}
+
+#[test]
+fn one() {
+    suite(1, 1);
+}
+
+#[test]
+fn two() {
+    suite(2, 1);
+}
+
+#[test]
+fn three() {
+    suite(3, 1);
+}
+
+#[test]
+fn four() {
+    suite(4, 1);
+}
+
+#[test]
+fn two_of_two_ranks_each() {
+    suite(2, 2);
+}
