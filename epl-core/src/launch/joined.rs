@@ -11,6 +11,7 @@ use core::time::Duration;
 
 use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
 
+use super::device::{Devices, Taking};
 use crate::cluster::{Cluster, Mesh};
 use crate::config::{Config, TransportChoice};
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ const MEET_WITHIN: Duration = Duration::from_secs(5 * 60);
 pub(super) struct Joined {
     pub(super) cluster: Cluster,
     pub(super) mesh: Mesh,
+    /// Of this worker's ranks.
+    pub(super) devices: Devices,
     carrier: Carrier,
     /// This worker's place among the others, for as long as it runs.
     _meeting: Option<Meeting>,
@@ -33,12 +36,17 @@ impl Joined {
         let Some(worker) = worker(config)? else {
             let mesh = Mesh::from_config(config)?;
             let cluster = Cluster::local(mesh.world_size())?;
-            return Ok(Self { cluster, mesh, carrier: Carrier::Threads, _meeting: None });
+            let taking = Taking { ranks: cluster.world_size(), first: 0, share: true };
+            let devices = Devices::of_worker(config, taking)?;
+            return Ok(Self { cluster, mesh, devices, carrier: Carrier::Threads, _meeting: None });
         };
         let cluster = Cluster::new(vec![worker.local_ranks(); worker.workers()], worker.worker())?;
         let mesh = Mesh::on_cluster(&cluster, config)?;
+        let share = worker.carrier() != Carrier::Nccl;
+        let taking = Taking { ranks: worker.local_ranks(), first: worker.first_device(), share };
+        let devices = Devices::of_worker(config, taking)?;
         let meeting = worker.meeting_point().is_some().then(|| worker.meet(MEET_WITHIN)).transpose()?;
-        Ok(Self { cluster, mesh, carrier: worker.carrier(), _meeting: meeting })
+        Ok(Self { cluster, mesh, devices, carrier: worker.carrier(), _meeting: meeting })
     }
 
     /// Runs `f` on every rank of this process.
