@@ -77,8 +77,8 @@ impl Members {
         if claim.restart != self.restart {
             return Verdict::Restart(self.restart);
         }
-        if self.failure.is_some() {
-            return Verdict::Ended;
+        if let Some(failure) = &self.failure {
+            return Verdict::Ended(failure.worker as u32);
         }
         match self.presence[claim.worker as usize] {
             Presence::Absent => Verdict::Welcome { silence_ms: u32::try_from(silence.as_millis()).unwrap_or(u32::MAX) },

@@ -303,10 +303,7 @@ impl Shared {
         // It is a member before it hears so, and hears nothing else before.
         let answered = {
             let mut members = self.members();
-            let verdict = match self.ended.load(Ordering::SeqCst) {
-                true => Verdict::Ended,
-                false => members.judge(met.claim, self.settings.silence),
-            };
+            let verdict = members.judge(met.claim, self.settings.silence);
             let answered = met.answer(&mut stream, &self.settings.secret, verdict);
             let is_welcome = matches!(verdict, Verdict::Welcome { .. });
             if is_welcome && answered.is_ok() {
