@@ -59,6 +59,11 @@ mod board;
 mod staging;
 mod work;
 mod transport;
+#[cfg(feature = "nccl")]
+mod control;
 mod run;
+
+#[cfg(feature = "nccl")]
+pub(crate) use transport::LocalTransport;
 
 pub use run::{Launcher, run};

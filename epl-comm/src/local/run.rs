@@ -14,6 +14,10 @@ use crate::error::{Error, Result, catch};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
+use crate::transport::Transport;
+
+/// What a rank's group goes over, given its place among the threads.
+type Over<'a> = dyn Fn(Arc<LocalTransport>) -> Result<Arc<dyn Transport>> + Sync + 'a;
 
 /// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
 const STACK: usize = 8 << 20;
@@ -149,6 +153,19 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        self.run_over(&|transport| Ok(transport), f)
+    }
+
+    /// [`run`](Self::run), with groups over something else than the threads' memory.
+    pub(crate) fn run_over<T, E>(
+        self,
+        over: &Over<'_>,
+        f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, (Rank, E)>
+    where
+        T: Send,
+        E: From<Error> + Display + Send,
+    {
         let Self { ranks, watch } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
@@ -157,7 +174,7 @@ impl Launcher {
         let helpers = Helpers::default();
         let world = Arc::new(World::new(ranks, cores, watch, &helpers));
         let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
-        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1) };
+        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1), over };
         let results = thread::scope(|scope| {
             let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
             let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
@@ -177,6 +194,7 @@ struct Launch<'a> {
     world: &'a Arc<World>,
     board: &'a Arc<Board>,
     threads: usize,
+    over: &'a Over<'a>,
 }
 
 impl Launch<'_> {
@@ -210,9 +228,10 @@ impl Launch<'_> {
     ) -> Result<T, E> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
-            let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
-            let group = ProcessGroup::with_seat(Arc::new(transport), self.world.seat(rank).clone());
-            catch(|| f(group)).unwrap_or_else(|error| {
+            let transport = Arc::new(LocalTransport::new(self.world.clone(), self.board.clone(), rank.0));
+            let group = |transport| ProcessGroup::with_seat(transport, self.world.seat(rank).clone());
+            let transport = catch(|| (self.over)(transport)).unwrap_or_else(Err);
+            transport.and_then(|transport| catch(|| f(group(transport)))).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
                 self.world.fail(rank, error.to_string());
                 Err(error.into())
