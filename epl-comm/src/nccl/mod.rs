@@ -53,8 +53,18 @@ mod shape;
 mod work;
 mod council;
 mod transport;
+#[cfg(feature = "cuda")]
+mod device;
+#[cfg(feature = "cuda")]
+mod presence;
 mod run;
 
+#[cfg(feature = "cuda")]
+pub use device::{CudaBlock, CudaMemory, CudaQueue};
+#[cfg(feature = "cuda")]
+pub use presence::devices;
 pub use library::Library;
 pub use memory::{Memory, Stream};
 pub use run::Launcher;
+#[cfg(feature = "cuda")]
+pub use run::run;

@@ -23,26 +23,28 @@ const LANES: usize = 2;
 /// Starts ranks as threads with a device each, and NCCL between them.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    pub(super) ranks: usize,
-    pub(super) threads: local::Launcher,
-    pub(super) library: Option<Arc<Library>>,
-    pub(super) time_limit: Option<Duration>,
-    pub(super) lanes: usize,
+    threads: local::Launcher,
+    library: Option<Arc<Library>>,
+    time_limit: Option<Duration>,
+    lanes: usize,
     #[cfg(feature = "cuda")]
-    pub(super) devices: Option<Vec<usize>>,
+    devices: Vec<usize>,
+    #[cfg(feature = "cuda")]
+    ranks: usize,
 }
 
 impl Launcher {
     /// So many ranks, with what [`local::Launcher::new`] says of them.
     pub fn new(ranks: usize) -> Self {
         Self {
-            ranks,
             threads: local::Launcher::new(ranks),
             library: None,
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
             #[cfg(feature = "cuda")]
-            devices: None,
+            devices: (0..ranks).collect(),
+            #[cfg(feature = "cuda")]
+            ranks,
         }
     }
 
@@ -85,6 +87,36 @@ impl Launcher {
         self
     }
 
+    /// The CUDA device of each rank, by its index; rank r has device r if nothing is said.
+    #[cfg(feature = "cuda")]
+    pub fn devices(mut self, indices: &[usize]) -> Self {
+        self.devices = indices.to_vec();
+        self
+    }
+
+    /// Runs `f` once for each rank on a thread of its own, with a CUDA device of its own: `Device::cuda` of the rank's
+    /// number, or of the index that [`devices`](Self::devices) gives it. A tensor in host memory goes through the
+    /// device, and comes back.
+    ///
+    /// # Errors
+    ///
+    /// As [`local::Launcher::run`]; and [`Error::Engine`] before anything is run when NCCL or CUDA's driver cannot be
+    /// loaded, when there are too few devices, or several ranks on one where NCCL does not allow it.
+    #[cfg(feature = "cuda")]
+    pub fn run<T, E>(mut self, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
+    where
+        T: Send,
+        E: From<Error> + Display + Send,
+    {
+        let devices = core::mem::take(&mut self.devices);
+        let ready = self.loaded().and_then(|library| {
+            super::presence::check_devices(self.ranks, &devices, &library)?;
+            Ok(library)
+        });
+        self.library = Some(ready.map_err(|error| (Rank(0), error.into()))?);
+        self.run_on(|rank| super::device::CudaMemory::new(devices[rank.0]), f)
+    }
+
     /// Runs `f` once for each rank on a thread of its own, with the memory that `memory` gives it.
     ///
     /// # Errors
@@ -99,10 +131,7 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let library = match self.library {
-            Some(library) => library,
-            None => Library::open().map_err(|error| (Rank(0), error.into()))?,
-        };
+        let library = self.loaded().map_err(|error| (Rank(0), error.into()))?;
         let ids = Arc::new(Ids::default());
         let over = |seat: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {
             let memory = Arc::new(memory(Rank(seat.member()))?);
@@ -114,4 +143,22 @@ impl Launcher {
         };
         self.threads.run_over(&over, f)
     }
+
+    fn loaded(&self) -> Result<Arc<Library>> {
+        self.library.clone().map_or_else(Library::open, Ok)
+    }
+}
+
+/// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
+///
+/// # Errors
+///
+/// See [`Launcher::run`].
+#[cfg(feature = "cuda")]
+pub fn run<T, E>(ranks: usize, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
+where
+    T: Send,
+    E: From<Error> + Display + Send,
+{
+    Launcher::new(ranks).run(f)
 }

