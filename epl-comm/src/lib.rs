@@ -96,6 +96,6 @@ pub use per_member::PerMember;
 pub use pool::Pool;
 pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
-pub use trace::{Event, EventKind, Span, Trace};
 pub use store::{MemoryStore, Store};
+pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;

@@ -19,9 +19,8 @@ impl LocalTransport {
         let met = self.in_turn(call, |call| {
             // SAFETY: `busy` is held and the number is the next one, as `in_turn` sees to; after an error the world has
             // failed, which it has looked for.
-            let mut meeting = unsafe {
-                self.board.meet(&self.world, self.member, Post { call, memory: Memory::Hidden })
-            }?;
+            let mut meeting =
+                unsafe { self.board.meet(&self.world, self.member, Post { call, memory: Memory::Hidden }) }?;
             let checked = meeting.check();
             meeting.leave_early(true);
             checked

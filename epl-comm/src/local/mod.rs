@@ -64,6 +64,8 @@ mod control;
 mod run;
 
 #[cfg(feature = "nccl")]
+pub(crate) use quarrel::Quarrel;
+#[cfg(feature = "nccl")]
 pub(crate) use transport::LocalTransport;
 
 pub use run::{Launcher, run};

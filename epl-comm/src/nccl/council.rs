@@ -1,6 +1,7 @@
 //! What members say to each other beside the data: which call they make, that they failed, how they find each other.
 
 use core::fmt::Debug;
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,14 +49,31 @@ pub(super) trait Council: Debug + Send + Sync {
     /// The name of a communicator of the group, the same on all members.
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId>;
 
-    /// Whether the world goes on; if not, what it failed with, as told to a member in `call`.
-    fn go_on(&self, call: &Call) -> Result<()>;
+    /// Whether the world goes on; if not, what it failed with, as told to a member that has `waited` in `call`.
+    fn go_on(&self, call: &Call, waited: Duration) -> Result<()>;
+
+    /// The error of a call that has taken too long.
+    fn overdue(&self, call: &Call, waited: Duration) -> Error {
+        in_nccl(self.name(), call, waited)
+    }
 
     /// Ends the world.
     fn fail(&self, error: &Error);
 
     /// See [`Transport::sleep`].
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut());
+}
+
+/// All members have come to a call, which does not end.
+pub(super) fn in_nccl(group: &str, call: &Call, waited: Duration) -> Error {
+    Error::Engine {
+        message: format!(
+            "{call}, call {} of group `{group}`, has been in NCCL for {:.1} s; a rank's process or its network may be \
+             gone: set NCCL_DEBUG=INFO to see, or set a longer time limit if it only takes that long",
+            call.sequence,
+            waited.as_secs_f64()
+        ),
+    }
 }
 
 /// Members that are threads of this process: they meet on the boards of the local transport.
@@ -148,7 +166,7 @@ impl Council for Threads {
         Ok(id)
     }
 
-    fn go_on(&self, call: &Call) -> Result<()> {
+    fn go_on(&self, call: &Call, _waited: Duration) -> Result<()> {
         self.seat.go_on(call)
     }
 

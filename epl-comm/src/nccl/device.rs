@@ -76,7 +76,8 @@ impl CudaMemory {
     /// Waits until all that the calling thread has put on Burn's stream is over, and asks after a tensor's own faults.
     fn settle(&self, handle: &Handle) -> Result<()> {
         let settled = block_on(self.client.sync_buffers([handle]));
-        settled.map_err(|error| Error::Engine { message: format!("what was to be sent could not be computed: {error}") })
+        settled
+            .map_err(|error| Error::Engine { message: format!("what was to be sent could not be computed: {error}") })
     }
 
     fn block(&self, tensor: CubeTensor, is_own: bool) -> Result<CudaBlock> {

@@ -122,7 +122,9 @@ impl Library {
 
     fn of(name: &OsStr, handle: libloading::Library) -> Result<Arc<Self>> {
         let functions = Functions::find(&handle).map_err(|symbol| Error::Engine {
-            message: format!("{name:?} has no function {symbol}: it is not NCCL, or older than 2.18; install a newer one"),
+            message: format!(
+                "{name:?} has no function {symbol}: it is not NCCL, or older than 2.18; install a newer one"
+            ),
         })?;
         let handle = ManuallyDrop::new(handle);
         let mut library = Self { functions, name: name.to_owned(), version: 0, _handle: handle };

@@ -27,6 +27,10 @@
 //! memory, only that nothing is looked at but the call. So they find mismatches, circles of waits, orders, delays, ranks
 //! that returned too early, and failures, just as they do there.
 //!
+//! Ranks that are processes ([`Worker`]) tell each other a digest of the call over NCCL itself, before the data goes the
+//! same way: [`Worker::compare_every`] says how often. Failures, ends, and who is missing when a call takes too long,
+//! are told by a few values of a [`Store`](crate::Store). Circles of waits between processes end by the time limit.
+//!
 //! # What NCCL does otherwise, and what is done about it
 //!
 //! | | NCCL | here |
@@ -52,19 +56,24 @@ mod lane;
 mod shape;
 mod work;
 mod council;
+mod wire;
+mod joined;
+mod workers;
 mod transport;
 #[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
 mod presence;
 mod run;
+mod worker;
 
 #[cfg(feature = "cuda")]
 pub use device::{CudaBlock, CudaMemory, CudaQueue};
-#[cfg(feature = "cuda")]
-pub use presence::devices;
 pub use library::Library;
 pub use memory::{Memory, Stream};
+#[cfg(feature = "cuda")]
+pub use presence::devices;
 pub use run::Launcher;
 #[cfg(feature = "cuda")]
 pub use run::run;
+pub use worker::Worker;

@@ -15,10 +15,10 @@ use crate::rank::Rank;
 use crate::transport::Transport;
 
 /// How long a call may take in NCCL unless it is said otherwise.
-const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// How many started calls of a rank are in flight together unless it is said otherwise: two hide each other's latency,
 /// and more take multiprocessors away from what is computed.
-const LANES: usize = 2;
+pub(super) const LANES: usize = 2;
 
 /// Starts ranks as threads with a device each, and NCCL between them.
 #[derive(Clone, Debug)]

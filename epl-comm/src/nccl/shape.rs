@@ -32,9 +32,7 @@ macro_rules! as_tensor {
 pub(super) fn empty(dtype: DType, device: &Device) -> Buffer {
     match dtype {
         _ if dtype.is_float() => Buffer::from_tensor(Tensor::<1>::zeros([0], (device, dtype))),
-        _ if dtype.is_bool() => {
-            Buffer::from_tensor(Tensor::<1, Int>::zeros([0], device).bool())
-        }
+        _ if dtype.is_bool() => Buffer::from_tensor(Tensor::<1, Int>::zeros([0], device).bool()),
         _ => Buffer::from_tensor(Tensor::<1, Int>::zeros([0], (device, dtype))),
     }
 }
@@ -107,7 +105,8 @@ fn divide<K: Basic>(x: Tensor<1, K>, rows: usize, widths: &PerMember) -> Tensor<
         return x.reshape([rows, widths.len(), widths[0]]).swap_dims(0, 1).reshape([rows * total]);
     }
     let x = x.reshape([rows, total]);
-    let piece = |member: usize| x.clone().narrow(1, widths.before(member), widths[member]).reshape([rows * widths[member]]);
+    let piece =
+        |member: usize| x.clone().narrow(1, widths.before(member), widths[member]).reshape([rows * widths[member]]);
     Tensor::cat(used(widths).map(piece).collect(), 0)
 }
 

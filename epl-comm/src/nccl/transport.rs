@@ -75,14 +75,15 @@ impl<M: Memory> NcclTransport<M> {
         let mut state = self.enter()?;
         let begun = Instant::now();
         let go_on = || {
-            self.council.go_on(call)?;
+            let waited = begun.elapsed();
+            self.council.go_on(call, waited)?;
             match self.engine.time_limit {
-                Some(limit) if begun.elapsed() >= limit => Err(self.overdue(call, begun.elapsed())),
+                Some(limit) if waited >= limit => Err(self.council.overdue(call, waited)),
                 _ => Ok(()),
             }
         };
         let attempt = || {
-            self.council.go_on(call)?;
+            self.council.go_on(call, Duration::ZERO)?;
             self.engine.memory.bind()?;
             f(&mut state, &go_on)
         };
@@ -115,18 +116,6 @@ impl<M: Memory> NcclTransport<M> {
     fn give_up(&self, state: &mut State<M>) {
         if let Some(lane) = state.lane.take() {
             state.abandoned.extend(lane.abort());
-        }
-    }
-
-    fn overdue(&self, call: &Call, waited: Duration) -> Error {
-        Error::Engine {
-            message: format!(
-                "{call}, call {} of group `{}`, has been in NCCL for {:.1} s; a rank's process or its network may be \
-                 gone: set NCCL_DEBUG=INFO to see, or set a longer time limit if it only takes that long",
-                call.sequence,
-                self.name(),
-                waited.as_secs_f64()
-            ),
         }
     }
 
@@ -176,12 +165,13 @@ impl<M: Memory> NcclTransport<M> {
 
     /// Divides the group, and its communicator.
     fn divide(&self, state: &mut State<M>, call: &Call, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Self> {
-        let split = |exchange: &mut super::council::Exchange<'_>| {
-            self.council.split(call.sequence, &call.name, wish, exchange)
-        };
+        let split =
+            |exchange: &mut super::council::Exchange<'_>| self.council.split(call.sequence, &call.name, wish, exchange);
         let council = split(&mut |own| self.exchange(state, go_on, own))?;
         let size = council.members().len();
-        let lane = if self.size() == 1 { None } else {
+        let lane = if self.size() == 1 {
+            None
+        } else {
             // Members are known by their position here, ranks by their number in the world.
             let lowest = council.members().iter().filter_map(|rank| self.members().iter().position(|own| own == rank));
             let color = lowest.min().filter(|_| size > 1);
@@ -246,7 +236,7 @@ impl<M: Memory> Drop for NcclTransport<M> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let call = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
         if let Some(lane) = state.lane.take()
-            && (self.engine.memory.bind().is_err() || self.council.go_on(&call).is_err())
+            && (self.engine.memory.bind().is_err() || self.council.go_on(&call, Duration::ZERO).is_err())
         {
             state.abandoned.extend(lane.abort());
         }

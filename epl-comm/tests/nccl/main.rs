@@ -21,3 +21,4 @@ mod conformance;
 mod failures;
 mod loading;
 mod semantics;
+mod workers;
