@@ -57,6 +57,11 @@ mod board;
 mod work;
 mod transport;
 mod hosts;
+#[cfg(feature = "nccl")]
+mod control;
 mod run;
+
+#[cfg(feature = "nccl")]
+pub(crate) use transport::LocalTransport;
 
 pub use run::{Launcher, run};
