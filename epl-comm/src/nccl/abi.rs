@@ -155,6 +155,7 @@ pub(super) fn status_name(status: Status) -> &'static str {
         INVALID_USAGE => "ncclInvalidUsage",
         REMOTE_ERROR => "ncclRemoteError",
         IN_PROGRESS => "ncclInProgress",
+        8 => "ncclTimeout",
         _ => "an unknown status",
     }
 }
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_header() {
-        assert_eq!((size_of::<UniqueId>(), size_of::<Config>()), (128, 56));
+        assert_eq!((size_of::<UniqueId>(), size_of::<Config>()), (128, 48));
         assert_eq!(core::mem::offset_of!(Config, net_name), 32);
         let id = UniqueId { bytes: core::array::from_fn(|index| index as c_char) };
         assert_eq!(UniqueId::from_bytes(&id.to_bytes()).map(UniqueId::to_bytes), Some(id.to_bytes()));

@@ -7,6 +7,7 @@ use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::time::Duration;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
@@ -80,7 +81,8 @@ impl Communicator {
     /// What holds for all calls that are put on a stream together.
     pub(super) fn group(&self, calls: impl FnOnce() -> Result<()>, go_on: &GoOn<'_>) -> Result<()> {
         // SAFETY: no arguments.
-        self.library.check(unsafe { (self.library.functions.group_start)() }, "ncclGroupStart")?;
+        let started = unsafe { (self.library.functions.group_start)() };
+        self.library.check(started, "ncclGroupStart")?;
         let called = calls();
         // SAFETY: no arguments; also after a call failed, as what has begun must end.
         let status = unsafe { (self.library.functions.group_end)() };
@@ -140,15 +142,29 @@ impl Communicator {
         if self.raw.is_null() {
             return;
         }
-        let functions = &self.library.functions;
         if at_once || !self.finalized() {
-            // SAFETY: the communicator is alive, and nobody uses it any more.
-            unsafe { (functions.comm_abort)(self.raw) };
+            self.abort_within(PARTING);
         } else {
-            // SAFETY: as above.
-            unsafe { (functions.comm_destroy)(self.raw) };
+            // SAFETY: the communicator is alive, and nobody uses it any more.
+            unsafe { (self.library.functions.comm_destroy)(self.raw) };
         }
         self.raw = null_mut();
+    }
+
+    /// Aborts on a thread of its own: in some versions, and with some faults, NCCL hangs in this, too.
+    fn abort_within(&self, limit: Duration) {
+        let (library, raw) = (self.library.clone(), Given(self.raw));
+        let (done, is_done) = channel();
+        let abort = move || {
+            let Given(raw) = { raw };
+            // SAFETY: the communicator is alive, and nobody uses it any more.
+            unsafe { (library.functions.comm_abort)(raw) };
+            // Whoever has lost patience does not listen any more.
+            let _ = done.send(());
+        };
+        if thread::Builder::new().name("NCCL abort".into()).spawn(abort).is_ok() {
+            let _ = is_done.recv_timeout(limit);
+        }
     }
 
     /// Whether all that was begun is over, as it should be.
@@ -163,6 +179,12 @@ impl Communicator {
         self.settled(status, "ncclCommFinalize", &patience).is_ok()
     }
 }
+
+/// A communicator that is given to another thread.
+struct Given(RawComm);
+
+// SAFETY: as for `Communicator`.
+unsafe impl Send for Given {}
 
 impl Drop for Communicator {
     fn drop(&mut self) {

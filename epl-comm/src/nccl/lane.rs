@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
-use super::abi::{Element, reduction};
+use super::abi::{Element, IN_PROGRESS, reduction};
 use super::communicator::{Communicator, GoOn, Pause};
 use super::memory::{Memory, Stream};
 use crate::buffer::Buffer;
@@ -166,7 +166,11 @@ macro_rules! call {
         let status = unsafe {
             (library.functions.$function)($($argument,)* $queue.communicator.raw(), $queue.stream)
         };
-        library.check(status, concat!("NCCL's ", stringify!($function)))
+        match status {
+            // It goes on behind, like all calls of the group.
+            IN_PROGRESS => Ok(()),
+            status => library.check(status, concat!("NCCL's ", stringify!($function))),
+        }
     }};
 }
 

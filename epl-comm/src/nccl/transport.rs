@@ -140,10 +140,13 @@ impl<M: Memory> NcclTransport<M> {
         let call = Call {
             dim: Some(0),
             receive: PerMember::same(own.len(), lane.size),
-            ..Call::new(Operation::AllGather, DType::U64, Shape::new([own.len()]))
+            ..Call::new(Operation::AllGather, DType::I64, Shape::new([own.len()]))
         };
-        let own = moved(Buffer::from_values(own.to_vec()), &lane.memory.device());
-        let all = work(lane, &call, own, go_on)?.into_values::<u64>();
+        // As the type that all devices have.
+        let own = own.iter().map(|number| number.cast_signed()).collect();
+        let own = moved(Buffer::from_values::<i64>(own), &lane.memory.device());
+        let all: Vec<u64> =
+            work(lane, &call, own, go_on)?.into_values::<i64>().into_iter().map(i64::cast_unsigned).collect();
         Ok(all.chunks(call.shape.num_elements()).map(<[u64]>::to_vec).collect())
     }
 

@@ -3,7 +3,7 @@
 use core::fmt::Display;
 use core::time::Duration;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, Thread};
 
 use burn::tensor::{DType, Shape};
 
@@ -35,7 +35,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Rank `rank` of `ranks`, with a time limit of half an hour and every call compared. A store serves one run.
+    /// Rank `rank` of `ranks`, with a time limit of half an hour and every call compared. A store serves one run: what
+    /// is run again needs a new one.
     pub fn new(store: Arc<dyn Store>, rank: usize, ranks: usize) -> Self {
         Self {
             store,
@@ -127,11 +128,10 @@ impl Worker {
         let engine = Engine { library, memory: Arc::new(memory), time_limit: self.time_limit, lanes: self.lanes };
         thread::scope(|scope| {
             let watch = scope.spawn(|| joined.watch());
+            // Dropped when the rank has ended, also when the caller's own code panics.
+            let departure = Departure { joined: &joined, helpers: &helpers, watch: watch.thread() };
             let result = self.live(&joined, engine, seat, f);
-            helpers.join();
-            joined.end();
-            joined.close();
-            watch.thread().unpark();
+            drop(departure);
             let none = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
             match (result, joined.failure(&none)) {
                 (Ok(_), Some(failure)) => Err(failure.into()),
@@ -160,8 +160,29 @@ impl Worker {
             Err(error.into())
         });
         if let Err(error) = &result {
-            joined.fail(&Error::invalid(error.to_string()));
+            // The caller's code, which may do anything.
+            let text = catch(|| error.to_string());
+            joined.fail(&Error::invalid(text.unwrap_or_else(|panic| format!("its error has no text: {panic}"))));
         }
         result
+    }
+}
+
+/// Tells the others that the rank has ended, and ends its watch.
+struct Departure<'a> {
+    joined: &'a Joined,
+    helpers: &'a Helpers,
+    watch: &'a Thread,
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.joined.fail(&Error::Panic { message: "in the code that handles an error".into() });
+        }
+        self.helpers.join();
+        self.joined.end();
+        self.joined.close();
+        self.watch.unpark();
     }
 }

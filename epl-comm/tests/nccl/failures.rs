@@ -77,7 +77,7 @@ fn a_call_that_hangs_until_it_is_aborted() {
     within_seconds(60, || {
         for function in ["ncclAllReduce", "ncclAllReduce:0", "ncclAllReduce:1"] {
             let fake = Fake::with("hang", function);
-            let launcher = fake.launcher(2).time_limit(Duration::from_millis(300));
+            let launcher = fake.launcher(2).time_limit(Duration::from_secs(2));
             let (told, (_, error)) = failing(&fake, launcher, sum);
             assert_eq!(told.len(), 2);
             assert!(error.to_string().contains("has been in NCCL for"), "{error}");
@@ -91,7 +91,7 @@ fn a_call_that_hangs_until_it_is_aborted() {
 fn a_started_call_that_hangs() {
     within_seconds(60, || {
         let fake = Fake::with("hang", "ncclAllReduce:1");
-        let launcher = fake.launcher(2).time_limit(Duration::from_millis(300));
+        let launcher = fake.launcher(2).time_limit(Duration::from_secs(2));
         let (told, _) = failing(&fake, launcher, |group| {
             group.start_all_reduce(Tensor::<1>::ones([8], &Device::flex()), ReduceOp::Sum)?.wait().map(drop)
         });
@@ -103,7 +103,7 @@ fn a_started_call_that_hangs() {
 fn a_communicator_that_is_never_made() {
     within_seconds(60, || {
         let fake = Fake::with("hang", "ncclCommInitRankConfig:1");
-        let ended = fake.run_on(fake.launcher(2).time_limit(Duration::from_millis(300)), true, |_| Ok::<_, Error>(()));
+        let ended = fake.run_on(fake.launcher(2).time_limit(Duration::from_secs(2)), true, |_| Ok::<_, Error>(()));
         let (_, error) = ended.unwrap_err();
         assert!(error.to_string().contains("has been in NCCL for"), "{error}");
         assert_eq!((fake.count("made"), fake.count("aborted")), (2, 2));
@@ -182,9 +182,9 @@ fn ranks_that_wait_for_each_other_and_ranks_that_do_not_come() {
         assert!(told.iter().all(|error| matches!(error, Error::Deadlock { .. })), "{told:?}");
 
         let fake = Fake::new();
-        let (told, (rank, _)) = failing(&fake, fake.launcher(2).time_limit(Duration::from_millis(200)), |world| {
+        let (told, (rank, _)) = failing(&fake, fake.launcher(2).time_limit(Duration::from_secs(1)), |world| {
             if world.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(600));
+                std::thread::sleep(Duration::from_secs(3));
             }
             sum(world)
         });

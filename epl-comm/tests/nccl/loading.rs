@@ -1,9 +1,10 @@
 //! A library that is not there, is not NCCL, or too old.
 
 use epl_comm::Error;
-use epl_comm::nccl::Library;
+use epl_comm::nccl::{Launcher, Library};
 
 use crate::fake::{Fake, build};
+use crate::host_memory::HostMemory;
 
 fn refused(result: Result<std::sync::Arc<Library>, Error>, parts: &[&str]) {
     let Err(error @ Error::Engine { .. }) = result else { panic!("{result:?}") };
@@ -38,4 +39,18 @@ fn an_old_one_is_an_error_with_its_version() {
     let again = Library::at(fake.path());
     refused(again, &["is NCCL 2.17.5", "install 2.18 or newer"]);
     assert_eq!(fake.library.version(), "2.30.1");
+}
+
+/// Where NCCL itself is: its functions are found, and what it says of a machine without a GPU is an error of ours.
+#[test]
+fn nccl_itself_if_it_is_here() {
+    let Ok(library) = Library::open() else { return };
+    let text = format!("{library:?}");
+    assert!(text.starts_with("NCCL 2."), "{text}");
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        return;
+    }
+    let ended = Launcher::new(2).library(library).run_on(|_| Ok(HostMemory { is_own: true }), |group| group.barrier());
+    let (_, error) = ended.unwrap_err();
+    assert!(matches!(error, Error::Engine { .. }), "{error}");
 }

@@ -10,6 +10,7 @@ mod exercise;
 #[allow(dead_code, reason = "its launchers are those of the local transport")]
 #[path = "../suite/failing.rs"]
 mod failing;
+#[allow(dead_code, reason = "not all of the suite is run here")]
 #[path = "../suite/model.rs"]
 mod model;
 #[path = "../suite/program.rs"]

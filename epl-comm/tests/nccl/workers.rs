@@ -142,11 +142,11 @@ fn a_rank_that_panics_is_an_error_of_its_own() {
 fn who_does_not_come_in_time_is_named_with_its_last_call() {
     within_seconds(60, || {
         let fake = Fake::new();
-        let how = |worker: Worker| worker.time_limit(Duration::from_millis(1500));
+        let how = |worker: Worker| worker.time_limit(Duration::from_millis(2500));
         let ended = run(&fake, 3, how, |group| {
             sum(&group)?;
             if group.rank() == 1 {
-                thread::sleep(Duration::from_secs(6));
+                thread::sleep(Duration::from_secs(9));
             }
             sum(&group)
         });
@@ -167,7 +167,7 @@ fn what_nccl_refuses_and_where_it_hangs() {
         assert!(matches!(&ended[0], Err(Error::Peer { rank: Rank(1), .. })), "{ended:?}");
 
         let fake = Fake::with("hang", "ncclAllReduce");
-        let ended = run(&fake, 2, |worker| worker.time_limit(Duration::from_millis(300)), |group| sum(&group));
+        let ended = run(&fake, 2, |worker| worker.time_limit(Duration::from_secs(2)), |group| sum(&group));
         for ended in ended {
             let error = ended.unwrap_err();
             assert!(error.to_string().contains("has been in NCCL for"), "{error}");
