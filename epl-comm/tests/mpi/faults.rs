@@ -96,7 +96,7 @@ fn a_return() {
 fn one_that_hangs() {
     let Some((said, stderr, code)) = fault("sleep") else { return };
     assert!(code == Some(1) && !said.is_empty(), "{said:?}\n{stderr}");
-    let last = "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 3 of group `world`, which ended";
+    let last = "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 4 of group `world`, which ended";
     assert!(said.iter().all(|text| text.contains(last)), "{said:?}");
 }
 
