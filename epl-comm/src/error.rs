@@ -87,6 +87,20 @@ pub enum Error {
         /// Why the other failed.
         cause: String,
     },
+    /// Workers could not be brought together, or could not tell each other what they needed to.
+    #[error("{message}")]
+    Joining {
+        /// What, who, and the remedy.
+        message: String,
+    },
+    /// A worker, which is a process, failed, was lost, or does not answer any more. Every other worker gets this error.
+    #[error("worker {worker} {cause}")]
+    Worker {
+        /// The worker that failed first.
+        worker: usize,
+        /// What became of it, as the end of a sentence that begins with the worker: "failed: ...", "was lost: ...".
+        cause: String,
+    },
     /// Something panicked.
     #[error("panicked: {message}")]
     Panic {

@@ -62,11 +62,15 @@
 
 mod rank;
 mod error;
+mod store;
+pub mod rendezvous;
+mod worker;
 mod per_member;
 mod operation;
 mod log;
 mod buffer;
 mod transport;
+mod hierarchy;
 mod trace;
 mod pending;
 mod process_group;
@@ -94,5 +98,7 @@ pub use per_member::PerMember;
 pub use pool::Pool;
 pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
+pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;
+pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker};

@@ -60,5 +60,5 @@ pub(crate) fn columns(widths: &PerMember, member: usize) -> Range<usize> {
 
 /// A call with its place in its group.
 pub(crate) fn describe(group: &str, call: &Call) -> String {
-    format!("{call}, call {} of group `{group}`", call.sequence)
+    format!("{call}, call {} of group `{group}`", call.whole().sequence)
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use super::bell::Bell;
 use super::memory::{Memory, Window};
+use super::nursery::Nursery;
 use super::roster::{CallId, Roster};
 use super::world::World;
 use crate::error::{Error, Result};
@@ -33,8 +34,8 @@ pub(super) struct Board {
     pub(super) roster: Arc<Roster>,
     slots: Box<[Slot]>,
     bell: Arc<Bell>,
-    /// Boards of groups being split off, by the call and the color, with the members that have not yet taken theirs.
-    children: Mutex<HashMap<(u64, usize), (Arc<Board>, usize)>>,
+    /// Boards of groups being split off, by the call and the color.
+    children: Nursery<(u64, usize)>,
     /// Boards of links, by their members.
     links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
 }
@@ -99,7 +100,7 @@ impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
         let slots = members.iter().map(|_| Slot::new()).collect();
         let roster = Arc::new(Roster::new(name, members));
-        Self { roster, slots, bell: world.bell(), children: Mutex::default(), links: Mutex::default() }
+        Self { roster, slots, bell: world.bell(), children: Nursery::default(), links: Mutex::default() }
     }
 
     /// The number of the last call that a member has posted.
@@ -145,16 +146,7 @@ impl Board {
         members: Vec<Rank>,
         world: &World,
     ) -> Arc<Self> {
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        let takers = members.len();
-        let (board, left) =
-            children.entry((sequence, color)).or_insert_with(|| (Arc::new(Self::new(name, members, world)), takers));
-        let board = board.clone();
-        *left -= 1;
-        if *left == 0 {
-            children.remove(&(sequence, color));
-        }
-        board
+        self.children.take((sequence, color), members.len(), || Self::new(name, members, world))
     }
 
     /// The board of the link from one member to another; made by the end that asks first.
@@ -241,7 +233,7 @@ impl Meeting<'_> {
         let Roster { name, members, .. } = &*self.board.roster;
         Err(Error::Mismatch {
             group: name.clone(),
-            sequence: self.sequence,
+            sequence: self.own_call().whole().sequence,
             first: members[first],
             first_call: self.post(first).call.to_string(),
             second: members[second],

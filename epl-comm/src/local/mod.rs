@@ -52,9 +52,11 @@ mod waits;
 mod order;
 mod world;
 mod memory;
+mod nursery;
 mod board;
 mod work;
 mod transport;
+mod hosts;
 mod run;
 
 pub use run::{Launcher, run};

@@ -8,18 +8,24 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use rayon::ThreadPoolBuilder;
 
 use super::board::Board;
+use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
-use crate::error::{Error, Result, catch};
+use crate::error::{Error, Result, catch, unwind};
+use crate::hierarchy::{self, Medium};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
+use crate::transport::Transport;
 
 /// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
 const STACK: usize = 8 << 20;
 
 /// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// The name of the group of all ranks.
+const WORLD: &str = "world";
 
 /// What is small unless it is said otherwise: where one synchronisation less outweighs what is computed more than once.
 const EAGER_LIMIT: usize = 8 << 10;
@@ -60,14 +66,16 @@ where
 #[derive(Clone, Debug)]
 pub struct Launcher {
     ranks: usize,
+    per_host: Option<usize>,
     watch: Watch,
 }
 
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
-        Self { ranks, watch }
+        let watch =
+            Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, finds_circles: true, ..Watch::default() };
+        Self { ranks, per_host: None, watch }
     }
 
     /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
@@ -105,6 +113,16 @@ impl Launcher {
     /// cores ÷ ranks, at least 1, if nothing is said.
     pub fn lanes(mut self, calls: usize) -> Self {
         self.watch.lanes = Some(calls);
+        self
+    }
+
+    /// Takes so many neighbouring ranks for those of one host: collectives over several of them go through one rank of
+    /// each, as they do between machines. To see how a program does there; a single host is faster without.
+    ///
+    /// Ranks that wait for each other in a circle are then found by the time limit, as between machines.
+    pub fn hosts_of(mut self, ranks: usize) -> Self {
+        self.per_host = Some(ranks);
+        self.watch.finds_circles = false;
         self
     }
 
@@ -149,15 +167,19 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { ranks, watch } = self;
+        let Self { ranks, per_host, watch } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
+        }
+        if per_host == Some(0) {
+            return Err((Rank(0), Error::invalid("hosts of 0 ranks; give each at least 1").into()));
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
         let world = Arc::new(World::new(ranks, cores, watch, &helpers));
-        let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
-        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1) };
+        let medium = per_host.map(|ranks| Arc::new(PretendHosts::new(world.clone(), ranks)) as Arc<dyn Medium>);
+        let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
+        let launch = Launch { world: &world, board: &board, medium: medium.as_ref(), threads: (cores / ranks).max(1) };
         let results = thread::scope(|scope| {
             let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
             let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
@@ -176,6 +198,8 @@ impl Launcher {
 struct Launch<'a> {
     world: &'a Arc<World>,
     board: &'a Arc<Board>,
+    /// What groups are made over, if hosts are told apart.
+    medium: Option<&'a Arc<dyn Medium>>,
     threads: usize,
 }
 
@@ -210,9 +234,8 @@ impl Launch<'_> {
     ) -> Result<T, E> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
-            let transport = LocalTransport::new(self.world.clone(), self.board.clone(), rank.0);
-            let group = ProcessGroup::with_seat(Arc::new(transport), self.world.seat(rank).clone());
-            catch(|| f(group)).unwrap_or_else(|error| {
+            let group = || ProcessGroup::with_seat(self.transport(rank), self.world.seat(rank).clone());
+            catch(|| f(group())).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
                 self.world.fail(rank, error.to_string());
                 Err(error.into())
@@ -233,6 +256,17 @@ impl Launch<'_> {
             self.world.fail(rank, cause);
         }
         result
+    }
+
+    /// The world, as a rank sees it.
+    fn transport(&self, rank: Rank) -> Arc<dyn Transport> {
+        let members = &self.board.roster.members;
+        match self.medium {
+            None => Arc::new(LocalTransport::new(self.world.clone(), self.board.clone(), rank.0)),
+            Some(medium) => {
+                hierarchy::group(medium, WORLD, WORLD, members.clone(), rank).unwrap_or_else(|error| unwind(error))
+            }
+        }
     }
 
     fn no_pool(&self, rank: Rank, cause: &rayon::ThreadPoolBuildError) -> Error {

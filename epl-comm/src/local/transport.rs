@@ -214,6 +214,6 @@ impl Transport for LocalTransport {
     }
 
     fn abort(&self, cause: &Error) {
-        self.world.fail(self.rank(), cause.to_string());
+        self.fail(cause);
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Watch {
     /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
+    /// Whether ranks that wait for each other are looked for: where calls take their numbers when they are issued.
+    pub(super) finds_circles: bool,
     /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
     pub(super) lanes: Option<usize>,
     /// Told of the first failure: who, and why.
@@ -154,7 +156,8 @@ impl World {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        if let Some(circle) = self.waits.begin(rank, call) {
+        let circle = self.waits.begin(rank, call).filter(|_| self.watch.finds_circles);
+        if let Some(circle) = circle {
             self.fail_together(circle[0].0, Error::Deadlock { circle });
         }
         sleep();

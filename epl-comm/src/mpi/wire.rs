@@ -1,6 +1,7 @@
 //! Calls and errors as bytes.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use burn::tensor::{BoolStore, DType, Shape};
 
@@ -80,7 +81,11 @@ impl Writer {
         self.number(kind).number(op as u64).number(root as u64).number(dtype as u64);
         self.numbers(call.shape.iter().copied()).number(dim(call.dim)).number(dim(call.split_dim));
         self.number(call.rows as u64).numbers(call.send.iter()).numbers(call.receive.iter());
-        Ok(self.text(&call.name).number(call.sequence))
+        self.text(&call.name).number(call.sequence).number(u64::from(call.part_of.is_some()));
+        match &call.part_of {
+            Some(whole) => self.call(whole),
+            None => Ok(self),
+        }
     }
 
     /// One of the errors that are nobody's in particular; nothing for another one.
@@ -136,7 +141,22 @@ impl Reader<'_> {
         (0..count).map(|_| Ok((self.rank()?, self.text()?))).collect()
     }
 
+    /// A call, and the one that it is a stage of; that is no stage itself.
     pub(super) fn call(&mut self) -> Result<Call> {
+        let call = self.plain_call()?;
+        match self.number()? {
+            0 => Ok(call),
+            _ => {
+                let whole = self.plain_call()?;
+                if self.number()? != 0 {
+                    return Err(garbled());
+                }
+                Ok(Call { part_of: Some(Arc::new(whole)), ..call })
+            }
+        }
+    }
+
+    fn plain_call(&mut self) -> Result<Call> {
         let (kind, op, root, dtype) = (self.number()?, self.index()?, self.index()?, self.index()?);
         let op = *OPS.get(op).ok_or_else(garbled)?;
         let dim = |dim: usize| dim.checked_sub(1);
@@ -151,6 +171,7 @@ impl Reader<'_> {
             receive: PerMember::from(&*self.numbers()?),
             name: self.text()?,
             sequence: self.number()?,
+            part_of: None,
         })
     }
 
@@ -236,6 +257,7 @@ mod tests {
                     send: PerMember::from(&[1, 2, index][..]),
                     name: "größer".into(),
                     sequence: 1 << 40,
+                    part_of: (index == 1).then(|| Arc::new(Call::new(operation, DType::F64, Shape::new([5])))),
                     ..Call::new(operation, TYPES[3 * index], Shape::new([2, 3, index]))
                 };
                 let mut bytes = Writer::default();

@@ -2,7 +2,7 @@
 
 use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
-    ScheduleKind, StateTier, ZeroLevel,
+    ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 use super::kind::Kind;
 use super::option::options;
@@ -110,11 +110,15 @@ options! {
         run_visible_devices: String = String::new(), Kind::DeviceList, NotYet;
         /// All task graphs share the same devices.
         colocate_split_and_replicate: bool = false, Kind::Switch, Implemented;
-        /// Ranks of this process, each a thread. none: as many as dist.* needs.
+        /// Ranks of this process, each a thread. none: as many as dist.* needs; among several processes, as many as their
+        /// launcher says, or 1.
         ranks: Option<usize> = None, MAYBE_SIZE, Implemented;
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
+        /// What carries data between ranks. auto: threads of this process; where `epl-launch`, `mpirun` or `srun` has started
+        /// several processes, what that says. mpi needs the feature of that name.
+        transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
         /// cores for.
         num_communicators: usize = 2, COUNT, Implemented;
