@@ -58,5 +58,9 @@ mod work;
 mod transport;
 mod hosts;
 mod run;
+#[cfg(feature = "mpi")]
+mod inside;
 
+#[cfg(feature = "mpi")]
+pub(crate) use inside::Inside;
 pub use run::{Launcher, run};

@@ -60,6 +60,11 @@ impl Waits {
         sources
     }
 
+    /// What the thread of a rank sleeps for, and those it needs.
+    pub(super) fn of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
+        self.lock()[rank.0].as_ref().map(|call| (call.to_string(), call.missing().collect()))
+    }
+
     /// Records that it is awake again.
     pub(super) fn end(&self, rank: Rank) {
         self.lock()[rank.0] = None;

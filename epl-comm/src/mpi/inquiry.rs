@@ -139,7 +139,13 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
         Some(entry) => format!("whose last call was {entry}"),
         None => "which has made no call".to_string(),
     };
-    Answer { last, wait: world.waits.keeps(rank, at) }
+    let inside = || {
+        let (call, missing) = world.inside.wait_of(rank)?;
+        // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
+        let at = Place { channel: u64::MAX, sequence: u64::MAX };
+        Some(Wait { at, call, missing })
+    };
+    Answer { last, wait: world.waits.keeps(rank, at).or_else(inside) }
 }
 
 pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {

@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::rank::Rank;
 
+/// A group, its links from lower to higher members, those from higher to lower, and the group of its leaders: each has
+/// messages of its own.
+pub(super) const KINDS: u64 = 4;
+
 /// One call of one group, or of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
@@ -85,8 +89,11 @@ impl Waits {
             return state.waits.get(&(rank, from.channel)).cloned();
         }
         let (channel, call) = state.asleep.get(&rank)?;
-        // Its thread may wait for a later call of the group than the one in which that is held up.
-        state.waits.get(&(rank, *channel)).map(|wait| Wait { call: call.clone(), ..wait.clone() })
+        // Its thread may wait for a later call of the group than the one in which that is held up, or for one of which
+        // that is a stage.
+        let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
+        let held_up = own.find(|((_, other), _)| other / KINDS == channel / KINDS);
+        held_up.map(|(_, wait)| Wait { call: call.clone(), ..wait.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
