@@ -185,6 +185,7 @@ impl World {
     }
 
     /// What a rank's own thread waits in, and those who have not come to it.
+    #[cfg(feature = "mpi")]
     pub(super) fn wait_of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
         self.waits.of(rank)
     }

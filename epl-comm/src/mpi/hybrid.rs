@@ -65,11 +65,12 @@ impl Medium for Processes {
     }
 
     fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>> {
+        // Otherwise it is a part of one.
+        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
         if self.is_inside(members) {
-            return Ok(self.world.inside.group(key, name, members, rank));
+            return Ok(self.world.inside.group(key, name, members, rank, !is_whole));
         }
         // What is neither the group itself nor inside a process is the group of its leaders.
-        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
         let kind = if is_whole { 0 } else { KINDS - 1 };
         Ok(self.between(channel(key) + kind, name, members, rank))
     }
@@ -78,7 +79,7 @@ impl Medium for Processes {
         let members = [from, to];
         if self.is_inside(&members) {
             let key = format!("{key}, {} to {}", from.0, to.0);
-            return Ok(self.world.inside.group(&key, name, &members, rank));
+            return Ok(self.world.inside.group(&key, name, &members, rank, false));
         }
         let kind = if from < to { 1 } else { 2 };
         Ok(self.between(channel(key) + kind, name, &members, rank))

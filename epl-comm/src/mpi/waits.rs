@@ -29,6 +29,8 @@ pub(super) struct Wait {
     pub(super) call: String,
     /// Those who have not come, or not sent all of their data.
     pub(super) missing: Vec<Rank>,
+    /// Whether nothing of the rank can go on before: no started call of it may be one that another waits for.
+    pub(super) is_sure: bool,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +111,7 @@ mod tests {
     fn a_rank_is_kept_by_its_own_thread_or_by_the_queue_of_the_group() {
         let waits = Waits::default();
         let at = |channel, sequence| Place { channel, sequence };
-        let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)] };
+        let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
         let (first, _second) = (waits.counter(Rank(0), 3), waits.counter(Rank(0), 6));
         assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "it runs");
         first.store(2, Ordering::Release);
