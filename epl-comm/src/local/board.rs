@@ -98,8 +98,13 @@ impl Slot {
 
 impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
-        let slots = members.iter().map(|_| Slot::new()).collect();
-        let roster = Arc::new(Roster::new(name, members));
+        Self::of(Roster::new(name, members), world)
+    }
+
+    /// The board of some members, none of whose calls has been made.
+    pub(super) fn of(roster: Roster, world: &World) -> Self {
+        let slots = roster.members.iter().map(|_| Slot::new()).collect();
+        let roster = Arc::new(roster);
         Self { roster, slots, bell: world.bell(), children: Nursery::default(), links: Mutex::default() }
     }
 

@@ -60,8 +60,12 @@ mod hosts;
 #[cfg(feature = "nccl")]
 mod control;
 mod run;
+#[cfg(feature = "mpi")]
+mod inside;
 
 #[cfg(feature = "nccl")]
 pub(crate) use transport::LocalTransport;
 
+#[cfg(feature = "mpi")]
+pub(crate) use inside::Inside;
 pub use run::{Launcher, run};

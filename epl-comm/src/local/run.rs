@@ -14,7 +14,7 @@ use super::world::{Watch, World};
 use crate::error::{Error, Result, catch};
 use crate::hierarchy::{self, Medium};
 use crate::pending::Helpers;
-use crate::process_group::ProcessGroup;
+use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
@@ -31,7 +31,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 const WORLD: &str = "world";
 
 /// What is small unless it is said otherwise: where one synchronisation less outweighs what is computed more than once.
-const EAGER_LIMIT: usize = 8 << 10;
+pub(super) const EAGER_LIMIT: usize = 8 << 10;
 
 /// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
 ///
@@ -199,7 +199,8 @@ impl Launcher {
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
-        let world = Arc::new(World::new(ranks, cores, watch, &helpers));
+        let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
+        let world = Arc::new(World::new(seats, cores, watch));
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
         let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1), over };
         let results = thread::scope(|scope| {

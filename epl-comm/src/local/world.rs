@@ -13,7 +13,6 @@ use super::waits::Waits;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
 use crate::operation::Operation;
-use crate::pending::Helpers;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 
@@ -90,10 +89,12 @@ impl Failure {
 }
 
 impl World {
-    pub(super) fn new(ranks: usize, cores: usize, watch: Watch, helpers: &Helpers) -> Self {
+    /// A world of one rank for each seat.
+    pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
+        let ranks = seats.len();
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
-            seats: (0..ranks).map(|_| Seat::new(helpers.clone())).collect(),
+            seats,
             waits: Waits::new(ranks),
             watch,
             order: Order::default(),
@@ -181,6 +182,12 @@ impl World {
         if let Some((lowest, _)) = missing.first() {
             self.fail_together(*lowest, Error::Timeout { call, waited, missing });
         }
+    }
+
+    /// What a rank's own thread waits in, and those who have not come to it.
+    #[cfg(feature = "mpi")]
+    pub(super) fn wait_of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
+        self.waits.of(rank)
     }
 
     fn last_call(&self, rank: Rank) -> String {

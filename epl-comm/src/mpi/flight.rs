@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::group::MpiTransport;
-use super::inquiry::{Finding, deadlock};
+use super::inquiry::{Finding, deadlock, is_sure};
 use super::library::{MOST, Request, test_all};
 use super::patience::Patience;
 use super::waits::{Place, Wait};
@@ -147,7 +147,7 @@ impl<'a> Sleeper<'a> {
         let (group, world) = (self.group, &self.group.world);
         let at = Place { channel: group.channel, sequence: flight.call.sequence };
         let missing: Vec<Rank> = missing.into_iter().map(|member| group.ranks()[member]).collect();
-        let wait = Wait { at, call: flight.describe(), missing };
+        let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_driver {
             world.waits.fall_asleep(group.rank(), at.channel, group.brief(flight.call.operation, at.sequence));
@@ -166,9 +166,15 @@ impl<'a> Sleeper<'a> {
         }
         self.next_look = waited * 2;
         match group.answers.follow(world, &wait) {
-            Some(Finding::Circle(circle)) if is_overdue || circle == self.circle => {
+            Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
                 let (lowest, error) = deadlock(circle);
                 world.fail_together(lowest, error);
+            }
+            Some(Finding::Circle(circle)) if is_overdue => {
+                let missing = circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call)));
+                let missing: Vec<_> = missing.collect();
+                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
+                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
             }
             // Each was asked at another time: it is one only if all of them still wait in the same calls when they have
             // been asked again.

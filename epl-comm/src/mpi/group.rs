@@ -11,6 +11,7 @@ use burn::tensor::{DType, Shape};
 
 use super::failure::{Cause, Failure};
 use super::inquiry::Answers;
+use super::waits::KINDS;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
@@ -21,9 +22,6 @@ use crate::operation::{Call, Operation};
 use crate::per_member::PerMember;
 use crate::rank::Rank;
 use crate::transport::{Transport, link_name, of_one_color};
-
-/// A group, the links from lower to higher members, and those from higher to lower: each has messages of its own.
-const KINDS: u64 = 3;
 
 /// A member of a group whose messages travel over MPI.
 pub(super) struct MpiTransport {
@@ -44,13 +42,7 @@ pub(super) struct MpiTransport {
 }
 
 impl MpiTransport {
-    /// The group of all ranks.
-    pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -> Self {
-        let members = (0..world.ranks()).map(Rank).collect();
-        Self::new(world.clone(), answers.clone(), "world".to_string(), 0, members, rank.0)
-    }
-
-    fn new(
+    pub(super) fn new(
         world: Arc<World>,
         answers: Arc<Answers>,
         name: String,
@@ -153,6 +145,40 @@ impl MpiTransport {
     }
 }
 
+/// A group that is to be.
+pub(super) struct New {
+    /// The same on all members, and no other group's.
+    pub(super) number: u64,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) member: usize,
+}
+
+/// Agrees on the groups into which one is divided. Beside its wish, every member tells a number that is free: the first
+/// member's becomes the new group's.
+pub(super) fn agree(
+    group: &dyn Transport,
+    world: &World,
+    sequence: u64,
+    name: &str,
+    [color, key]: [usize; 2],
+) -> Result<New> {
+    let ranks = group.members();
+    let wish = [color as i64, key as i64, world.next_group(ranks[group.member()]) as i64];
+    let call = Call {
+        sequence,
+        name: name.to_string(),
+        dim: Some(0),
+        receive: PerMember::same(wish.len(), ranks.len()),
+        ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
+    };
+    let wishes = group.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+    let wishes: Vec<_> = wishes.chunks(wish.len()).collect();
+    let wanted: Vec<_> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+    let (chosen, member) = of_one_color(&wanted, group.member());
+    let number = wishes[chosen[0]][2] as u64;
+    Ok(New { number, ranks: chosen.iter().map(|member| ranks[*member]).collect(), member })
+}
+
 impl Transport for MpiTransport {
     fn name(&self) -> &str {
         &self.name
@@ -181,24 +207,10 @@ impl Transport for MpiTransport {
         }
     }
 
-    /// Beside its wish, every member tells a number that is free: the first member's becomes the new group's.
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let wish = [color as i64, key as i64, self.world.next_group(self.rank()) as i64];
-        let call = Call {
-            sequence,
-            name: name.to_string(),
-            dim: Some(0),
-            receive: PerMember::same(wish.len(), self.members.len()),
-            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-        };
-        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<_> = wishes.chunks(wish.len()).collect();
-        let wanted: Vec<_> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-        let (chosen, member) = of_one_color(&wanted, self.member);
-        let channel = wishes[chosen[0]][2] as u64 * KINDS;
-        let ranks: Vec<Rank> = chosen.iter().map(|member| self.members[*member]).collect();
-        let group = Self::new(self.world.clone(), self.answers.clone(), name.to_string(), channel, ranks, member);
-        Ok(Arc::new(group))
+        let New { number, ranks, member } = agree(self, &self.world, sequence, name, [color, key])?;
+        let (world, answers) = (self.world.clone(), self.answers.clone());
+        Ok(Arc::new(Self::new(world, answers, name.to_string(), number * KINDS, ranks, member)))
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {

@@ -50,8 +50,9 @@ pub(super) enum Finding {
 impl Answer {
     pub(super) fn write(&self, bytes: &mut Writer) {
         bytes.text(&self.last).number(u64::from(self.wait.is_some()));
-        if let Some(Wait { at, call, missing }) = &self.wait {
+        if let Some(Wait { at, call, missing, is_sure }) = &self.wait {
             bytes.number(at.channel).number(at.sequence).text(call).numbers(missing.iter().map(|rank| rank.0));
+            bytes.number(u64::from(*is_sure));
         }
     }
 
@@ -63,6 +64,7 @@ impl Answer {
                 at: place(bytes)?,
                 call: bytes.text()?,
                 missing: bytes.numbers()?.into_iter().map(Rank).collect(),
+                is_sure: bytes.number()? != 0,
             }),
         };
         Ok(Self { last, wait })
@@ -139,7 +141,16 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
         Some(entry) => format!("whose last call was {entry}"),
         None => "which has made no call".to_string(),
     };
-    Answer { last, wait: world.waits.keeps(rank, at) }
+    // Where a call is made of stages, whoever waits may have one in a queue that has not taken its numbers.
+    let is_sure = world.threads == 1 || world.helpers(rank).are_idle();
+    let inside = || {
+        let (call, missing) = world.inside.wait_of(rank)?;
+        // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
+        let at = Place { channel: u64::MAX, sequence: u64::MAX };
+        Some(Wait { at, call, missing, is_sure })
+    };
+    let wait = world.waits.keeps(rank, at).or_else(inside);
+    Answer { last, wait: wait.map(|wait| Wait { is_sure, ..wait }) }
 }
 
 pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {
@@ -164,6 +175,11 @@ fn circle(known: &BTreeMap<Rank, Wait>, from: Rank) -> Vec<(Rank, Wait)> {
     path
 }
 
+/// Whether the ranks of a circle can do nothing but wait.
+pub(super) fn is_sure(circle: &[(Rank, Wait)]) -> bool {
+    circle.iter().all(|(_, wait)| wait.is_sure)
+}
+
 /// The error of ranks that wait for each other.
 pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> (Rank, Error) {
     let lowest = circle.first().map_or(Rank(0), |(rank, _)| *rank);
@@ -176,7 +192,12 @@ mod tests {
 
     fn wait(channel: u64, missing: &[usize]) -> Wait {
         let missing = missing.iter().copied().map(Rank).collect();
-        Wait { at: Place { channel, sequence: 2 }, call: format!("barrier, call 2 of group `{channel}`"), missing }
+        Wait {
+            at: Place { channel, sequence: 2 },
+            call: format!("barrier, call 2 of group `{channel}`"),
+            missing,
+            is_sure: true,
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::library::{Comm, Place, Request, close, open, start};
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
-use crate::pending::Helpers;
 
 /// Between two looks.
 const PACE: Duration = Duration::from_micros(200);
@@ -19,7 +18,7 @@ const PACE: Duration = Duration::from_micros(200);
 ///
 /// [`Error::Medium`] when the library fails, does not allow several threads, or not all processes come within the time
 /// limit; [`Error::Invalid`] when they do not all have as many ranks.
-pub(super) fn join(threads: usize, watch: Watch, helpers: &Helpers) -> Result<Arc<World>> {
+pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     let place = start()?;
     if threads == 0 {
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
@@ -41,7 +40,7 @@ pub(super) fn join(threads: usize, watch: Watch, helpers: &Helpers) -> Result<Ar
     // The same on all ranks.
     let lanes = all.iter().map(|[_, lanes]| *lanes as usize).min().unwrap_or(lanes);
     let tag_limit = data.tag_limit()?;
-    Ok(Arc::new(World::new(place, threads, lanes, [data, control], tag_limit, watch, helpers)))
+    Ok(World::new(place, threads, lanes, [data, control], tag_limit, watch))
 }
 
 /// A space of messages for this run.

@@ -67,6 +67,7 @@ mod reduction;
 mod moves;
 mod broadcast;
 mod work;
+mod hybrid;
 mod join;
 mod run;
 

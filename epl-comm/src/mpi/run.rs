@@ -10,14 +10,13 @@ use std::time::Instant;
 use rayon::ThreadPoolBuilder;
 
 use super::control::{self, DONE};
-use super::group::MpiTransport;
+use super::hybrid::of_world;
 use super::inquiry::Answers;
 use super::join::join;
 use super::library::{self, Place};
 use super::wire::Writer;
 use super::world::{Watch, World};
-use crate::error::{Error, Result, catch};
-use crate::pending::Helpers;
+use crate::error::{Error, Result, catch, unwind};
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
 
@@ -146,8 +145,7 @@ impl Launcher {
         E: From<Error> + Display + Send,
     {
         let Self { ranks, watch } = self;
-        let helpers = Helpers::default();
-        let world = join(ranks, watch, &helpers).map_err(|error| {
+        let world = join(ranks, watch).map_err(|error| {
             let process = library::start().map_or(0, |place| place.process);
             (Rank(process * ranks), error.into())
         })?;
@@ -163,7 +161,7 @@ impl Launcher {
             let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
             let results: Vec<_> =
                 ranks.into_iter().map(|rank| rank.map_or_else(|error| Ok(Err(error.into())), join)).collect();
-            helpers.join();
+            (0..world.threads).for_each(|thread| world.helpers(world.rank(thread)).join());
             if leave(&world) {
                 library::close();
             }
@@ -240,9 +238,11 @@ impl Launch<'_> {
     ) -> Result<T, E> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
-            let transport = MpiTransport::of_world(self.world, self.answers, rank);
-            let group = ProcessGroup::with_seat(Arc::new(transport), self.world.seat(rank).clone());
-            catch(|| f(group)).unwrap_or_else(|error| {
+            let group = || {
+                let transport = of_world(self.world, self.answers, rank).unwrap_or_else(|error| unwind(error));
+                ProcessGroup::with_seat(transport, self.world.seat(rank).clone())
+            };
+            catch(|| f(group())).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
                 self.world.fail(rank, error.to_string());
                 Err(error.into())
@@ -286,6 +286,10 @@ impl Drop for Departure<'_> {
         if thread::panicking() {
             // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
             self.world.fail(self.rank, "it panicked while it handled an error".to_string());
+        }
+        // The stages of a call over several processes take their numbers when they are run.
+        while self.world.threads > 1 && !self.world.helpers(self.rank).are_idle() {
+            thread::sleep(PACE);
         }
         self.world.end(self.rank);
     }

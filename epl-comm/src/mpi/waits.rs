@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::rank::Rank;
 
+/// A group, its links from lower to higher members, those from higher to lower, and the group of its leaders: each has
+/// messages of its own.
+pub(super) const KINDS: u64 = 4;
+
 /// One call of one group, or of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
@@ -25,6 +29,8 @@ pub(super) struct Wait {
     pub(super) call: String,
     /// Those who have not come, or not sent all of their data.
     pub(super) missing: Vec<Rank>,
+    /// Whether nothing of the rank can go on before: no started call of it may be one that another waits for.
+    pub(super) is_sure: bool,
 }
 
 #[derive(Debug, Default)]
@@ -85,8 +91,11 @@ impl Waits {
             return state.waits.get(&(rank, from.channel)).cloned();
         }
         let (channel, call) = state.asleep.get(&rank)?;
-        // Its thread may wait for a later call of the group than the one in which that is held up.
-        state.waits.get(&(rank, *channel)).map(|wait| Wait { call: call.clone(), ..wait.clone() })
+        // Its thread may wait for a later call of the group than the one in which that is held up, or for one of which
+        // that is a stage.
+        let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
+        let held_up = own.find(|((_, other), _)| other / KINDS == channel / KINDS);
+        held_up.map(|(_, wait)| Wait { call: call.clone(), ..wait.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -102,7 +111,7 @@ mod tests {
     fn a_rank_is_kept_by_its_own_thread_or_by_the_queue_of_the_group() {
         let waits = Waits::default();
         let at = |channel, sequence| Place { channel, sequence };
-        let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)] };
+        let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
         let (first, _second) = (waits.counter(Rank(0), 3), waits.counter(Rank(0), 6));
         assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "it runs");
         first.store(2, Ordering::Release);

@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use super::waits::{Place, Waits};
 use super::wire::Writer;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
+use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::Seat;
 use crate::rank::Rank;
@@ -24,6 +25,10 @@ type Report = dyn Fn(Rank, &Error) + Send + Sync;
 
 /// A rank that has ended may have dropped a group whose last messages are still on their way for so long.
 const ON_THE_WAY: Duration = Duration::from_millis(500);
+
+/// Who waits inside a process waits so much longer, and a quarter, than who waits for another process, as he may wait
+/// for that one.
+const INSIDE_LATER: Duration = Duration::from_secs(5);
 
 /// How the ranks of a run are watched.
 #[derive(Clone, Default)]
@@ -59,7 +64,12 @@ pub(super) struct World {
     pub(super) waits: Waits,
     pub(super) arena: Arc<Arena>,
     pub(super) watch: Watch,
+    /// The groups that lie in this process.
+    pub(super) inside: Inside,
+    /// Of all ranks.
     seats: Box<[Seat]>,
+    /// Of the ranks of this process.
+    helpers: Box<[Helpers]>,
     /// The number of the next group that a rank of this process makes.
     groups: Box<[AtomicU64]>,
     failure: OnceLock<Failure>,
@@ -79,27 +89,44 @@ impl World {
         [data, control]: [Comm; 2],
         tag_limit: u64,
         watch: Watch,
-        helpers: &Helpers,
-    ) -> Self {
+    ) -> Arc<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self {
+        let is_crowded = place.locals * threads > cores;
+        let helpers: Box<[Helpers]> = (0..threads).map(|_| Helpers::default()).collect();
+        // Those of other processes are not used.
+        let seat = |rank: usize| {
+            let is_own = rank / threads == place.process;
+            if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
+        };
+        let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
+        let inside_limit = watch.time_limit.map(|limit| limit + limit / 4 + INSIDE_LATER);
+        Arc::new_cyclic(|world: &Weak<Self>| Self {
+            inside: {
+                let world = world.clone();
+                Inside::new(seats.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
+                    if let Some(world) = world.upgrade() {
+                        world.fail_with(rank, error);
+                    }
+                })
+            },
             place,
             threads,
             lanes,
-            is_crowded: place.locals * threads > cores,
+            is_crowded,
             data,
             control,
             tag_limit,
             waits: Waits::default(),
             arena: Arc::default(),
             watch,
-            seats: (0..threads).map(|_| Seat::new(helpers.clone())).collect(),
+            seats,
+            helpers,
             groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
             failure: OnceLock::new(),
             ended: Mutex::default(),
             done: AtomicUsize::new(0),
             outbox: Mutex::default(),
-        }
+        })
     }
 
     /// How many ranks there are in all processes.
@@ -123,7 +150,12 @@ impl World {
 
     /// What the groups of a rank of this process share.
     pub(super) fn seat(&self, rank: Rank) -> &Seat {
-        &self.seats[self.thread(rank)]
+        &self.seats[rank.0]
+    }
+
+    /// The helper threads of a rank of this process.
+    pub(super) fn helpers(&self, rank: Rank) -> &Helpers {
+        &self.helpers[self.thread(rank)]
     }
 
     /// A number for a group that a rank of this process may make: nobody else makes one with the same.
@@ -154,6 +186,14 @@ impl World {
         self.record(Failure { rank, cause: Cause::Own(cause) }, true);
     }
 
+    /// Records a failure that was found inside this process.
+    fn fail_with(&self, rank: Rank, error: &Error) {
+        match error {
+            Error::Peer { cause, .. } => self.fail(rank, cause.clone()),
+            error => self.fail_together(rank, error.clone()),
+        }
+    }
+
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) }, true);
@@ -170,9 +210,11 @@ impl World {
             failure.write(bytes.number(super::control::FAIL));
             self.tell_all(&bytes.0);
         }
+        let error = failure.of_run("the run");
+        self.inside.fail(failure.rank, &error);
         if let Some(report) = &self.watch.on_failure {
             // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &failure.of_run("the run")));
+            let _ = catch(|| report(failure.rank, &error));
         }
     }
 
@@ -191,6 +233,7 @@ impl World {
         });
         self.tell_all(&bytes.0);
         self.has_ended(rank, counts);
+        self.inside.end(rank);
     }
 
     /// Records that a rank begins no further call, with the last number it took in each of its groups.

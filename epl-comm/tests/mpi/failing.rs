@@ -10,7 +10,7 @@ use epl_comm::{Error, ProcessGroup, Rank, local, mpi};
 pub const EAGER_LIMITS: [usize; 1] = [8 << 10];
 
 /// How many ranks are in each process.
-fn ranks_each() -> usize {
+pub fn ranks_each() -> usize {
     std::env::var(crate::RANKS).map_or(1, |ranks| ranks.parse().unwrap())
 }
 

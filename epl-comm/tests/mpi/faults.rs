@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, mpi};
 
+use crate::failing::ranks_each;
 use crate::processes::mpirun;
 
 /// In the environment: what goes wrong.
@@ -13,7 +14,8 @@ pub const KIND: &str = "EPL_MPI_TEST_FAULT";
 
 const CHILD: [&str; 3] = ["--exact", "faults::child", "--ignored"];
 const CULPRIT: usize = 1;
-const PROCESSES: usize = 3;
+/// So many processes, of so many ranks.
+const WORLDS: [(usize, usize); 2] = [(3, 1), (2, 2)];
 
 fn signal(name: &str) {
     let id = std::process::id().to_string();
@@ -35,14 +37,14 @@ fn go_wrong(kind: &str) -> Result<()> {
 }
 
 fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
-    let pair = world.split("pair", usize::from(world.rank() == 0), 0)?;
+    let others = world.split("others", usize::from(world.rank() == 0), 0)?;
     for round in 0..10 {
         if round == 3 && world.rank() == CULPRIT {
             return go_wrong(kind);
         }
         let x = Tensor::<1>::ones([100_000], &Device::flex());
-        // Rank 0 waits for rank 2, which waits for rank 1.
-        pair.all_reduce(x.clone(), ReduceOp::Sum)?;
+        // Rank 0 waits for those that wait for rank 1.
+        others.all_reduce(x.clone(), ReduceOp::Sum)?;
         world.start_all_reduce(x, ReduceOp::Sum)?.wait()?;
     }
     Ok(())
@@ -53,7 +55,7 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
 fn child() {
     let kind = std::env::var(KIND).unwrap();
     let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 2 } else { 200 });
-    let ended = mpi::Launcher::new().time_limit(limit).run(|world| life(&kind, &world));
+    let ended = mpi::Launcher::new().ranks(ranks_each()).time_limit(limit).run(|world| life(&kind, &world));
     let (rank, error) = ended.expect_err("one of them goes wrong");
     assert_eq!(rank, Rank(CULPRIT));
     println!("process {} says: {error}", mpi::place().unwrap().process);
@@ -61,59 +63,78 @@ fn child() {
 }
 
 /// What the processes said, what `mpirun` said, and its exit code.
-fn fault(kind: &str) -> Option<(Vec<String>, String, Option<i32>)> {
-    if mpi::is_launched() {
-        return None;
-    }
+fn fault(kind: &str, (processes, ranks): (usize, usize)) -> (Vec<String>, String, Option<i32>) {
     let begun = Instant::now();
-    let output = mpirun(PROCESSES, 1, Duration::from_secs(100), &CHILD, kind);
+    let output = mpirun(processes, ranks, Duration::from_secs(100), &CHILD, kind);
     assert!(begun.elapsed() < Duration::from_secs(60), "{kind} took {:?}", begun.elapsed());
     let said = String::from_utf8_lossy(&output.stdout);
     let said = said.lines().filter_map(|line| line.split_once(" says: ")).map(|(_, text)| text.to_string()).collect();
-    Some((said, String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code()))
+    (said, String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+/// Runs in which everybody hears of the failure, and checks what each process says.
+fn all_say(kinds: &[&str], check: impl Fn(&str) -> bool) {
+    if mpi::is_launched() {
+        return;
+    }
+    for world in WORLDS {
+        for kind in kinds {
+            let (said, stderr, code) = fault(kind, world);
+            assert_eq!((said.len(), code), (world.0, Some(1)), "{kind} in {world:?}: {said:?}\n{stderr}");
+            assert!(said.iter().all(|text| check(text)), "{kind} in {world:?}: {said:?}");
+        }
+    }
 }
 
 #[test]
 fn an_error_and_a_panic() {
-    for kind in ["error", "panic"] {
-        let Some((said, stderr, code)) = fault(kind) else { return };
-        assert_eq!((said.len(), code), (PROCESSES, Some(1)), "{said:?}\n{stderr}");
-        assert!(said.iter().all(|text| text.contains("out of luck")), "{said:?}");
-        assert_eq!(said.iter().filter(|text| text.starts_with("rank 1 failed: ")).count(), PROCESSES - 1, "{said:?}");
-    }
+    let own = ["out of luck", "panicked: out of luck"];
+    all_say(&["error", "panic"], |text| {
+        let of_a_peer = text.starts_with("rank 1 failed: ") && text.contains("out of luck (noticed in all_reduce(sum)");
+        own.contains(&text) || of_a_peer
+    });
 }
 
 #[test]
 fn a_return() {
-    let Some((said, stderr, code)) = fault("return") else { return };
-    assert_eq!((said.len(), code), (PROCESSES, Some(1)), "{said:?}\n{stderr}");
-    let text =
-        "rank 1 failed: it returned without taking part in all_reduce(sum) of f32 [100000], call 4 of group `pair`";
-    assert!(said.iter().all(|said| said.starts_with(text)), "{said:?}");
+    let cause = "rank 1 failed: it returned without taking part in all_reduce(sum) of f32 [100000], call ";
+    all_say(&["return"], |text| text.starts_with(cause));
+}
+
+/// Runs in which one process says nothing more; checks what those say that come to it before they are ended.
+fn some_say(kind: &str, part: &str) {
+    if mpi::is_launched() {
+        return;
+    }
+    for world in WORLDS {
+        let (said, stderr, code) = fault(kind, world);
+        assert!(code == Some(1) && !said.is_empty(), "{kind} in {world:?}: {said:?}\n{stderr}");
+        assert!(said.iter().all(|text| text.contains(part)), "{kind} in {world:?}: {said:?}");
+    }
 }
 
 #[test]
 fn one_that_hangs() {
-    let Some((said, stderr, code)) = fault("sleep") else { return };
-    assert!(code == Some(1) && !said.is_empty(), "{said:?}\n{stderr}");
-    let last = "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 3 of group `world`, which ended";
-    assert!(said.iter().all(|text| text.contains(last)), "{said:?}");
+    some_say(
+        "sleep",
+        "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 4 of group `world`, which ended",
+    );
 }
 
 #[test]
 fn one_that_was_stopped() {
-    let Some((said, stderr, code)) = fault("stop") else { return };
-    assert!(code == Some(1) && !said.is_empty(), "{said:?}\n{stderr}");
-    let answer = "for rank 1, whose process does not answer: it was stopped, or it is gone";
-    assert!(said.iter().all(|text| text.contains(answer)), "{said:?}");
+    some_say("stop", "for rank 1, whose process does not answer: it was stopped, or it is gone");
 }
 
 #[test]
 fn one_that_was_killed_and_one_that_leaves() {
-    let Some((_, stderr, code)) = fault("kill") else { return };
+    if mpi::is_launched() {
+        return;
+    }
+    let (_, stderr, code) = fault("kill", WORLDS[0]);
     assert!(stderr.contains("process rank 1 ") && stderr.contains("signal 9"), "{stderr}");
     assert_ne!(code, Some(0));
-    let Some((_, stderr, code)) = fault("exit") else { return };
+    let (_, stderr, code) = fault("exit", WORLDS[0]);
     assert!(stderr.contains("Exit code:    3") && stderr.contains(",1]"), "{stderr}");
     assert_eq!(code, Some(3));
 }

@@ -10,6 +10,7 @@ mod failing;
 #[path = "../suite/model.rs"]
 mod model;
 #[path = "../suite/program.rs"]
+#[expect(dead_code, reason = "programs have an eager limit, which is that of threads")]
 mod program;
 #[path = "../suite/watchdog.rs"]
 mod watchdog;
