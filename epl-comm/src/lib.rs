@@ -105,4 +105,4 @@ pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;
-pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker};
+pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker, restarts};

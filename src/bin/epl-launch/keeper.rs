@@ -243,7 +243,7 @@ impl Keeper {
         (since.elapsed() >= self.order.patience).then(|| Ending::Stopped {
             process: process.id,
             name: process.name,
-            seconds,
+            milliseconds,
         })
     }
 }
