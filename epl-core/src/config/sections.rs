@@ -117,8 +117,9 @@ options! {
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
-        /// What carries data between ranks. auto: threads of this process; where `epl-launch`, `mpirun` or `srun` has started
-        /// several processes, what that says. mpi needs the feature of that name.
+        /// What carries data between ranks. auto: threads of this process, or NCCL where each has a GPU; where `epl-launch`,
+        /// `mpirun`, torchrun or `srun` has started several processes, what that says. mpi needs the feature of that name,
+        /// nccl the feature cuda.
         transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
         /// cores for.

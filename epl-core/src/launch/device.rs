@@ -6,7 +6,11 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// The devices of this worker's ranks, in their order.
-pub(super) struct Devices(Vec<Device>);
+pub(super) struct Devices {
+    devices: Vec<Device>,
+    /// Their numbers, where they are GPUs.
+    gpus: Option<Vec<usize>>,
+}
 
 /// How a worker's ranks take devices.
 #[derive(Clone, Copy)]
@@ -24,25 +28,33 @@ impl Devices {
     pub(super) fn of_worker(config: &Config, taking: Taking) -> Result<Self> {
         let visible = &config.cluster.run_visible_devices;
         let default = Device::default();
-        let devices = match gpus(&default) {
-            Some(gpus) => {
-                let chosen = choose(gpus.len(), visible, taking)?;
-                chosen.into_iter().map(|index| gpus[index].clone()).collect()
+        match gpus(&default) {
+            Some(all) => {
+                let chosen = choose(all.len(), visible, taking)?;
+                let devices = chosen.iter().map(|index| all[*index].clone()).collect();
+                Ok(Self { devices, gpus: Some(chosen) })
             }
-            None if visible.is_empty() => vec![default; taking.ranks],
-            None => {
-                return Err(Error::invalid(format!(
-                    "cluster.run_visible_devices = {visible:?} chooses among GPUs, and this program runs on {default:?}; leave \
+            None if visible.is_empty() => Ok(Self { devices: vec![default; taking.ranks], gpus: None }),
+            None => Err(Error::invalid(format!(
+                "cluster.run_visible_devices = {visible:?} chooses among GPUs, and this program runs on {default:?}; leave \
                      it out, or build with `--features cuda`"
-                )));
-            }
-        };
-        Ok(Self(devices))
+            ))),
+        }
+    }
+
+    /// The numbers of the GPUs; none on the host.
+    pub(super) fn gpus(&self) -> Option<&[usize]> {
+        self.gpus.as_deref()
+    }
+
+    /// Whether every rank has a GPU of its own.
+    pub(super) fn are_gpus_apart(&self) -> bool {
+        self.gpus.as_ref().is_some_and(|gpus| (1..gpus.len()).all(|at| !gpus[..at].contains(&gpus[at])))
     }
 
     /// The device of one of the worker's ranks, with gradients.
     pub(super) fn of(&self, rank: usize) -> Device {
-        self.0[rank].clone().autodiff()
+        self.devices[rank].clone().autodiff()
     }
 }
 
@@ -119,7 +131,7 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     fn the_host_is_one_device_for_all() {
         let taking = Taking { ranks: 2, first: 0, share: true };
-        assert!(Devices::of_worker(&Config::new(), taking).is_ok_and(|devices| devices.0.len() == 2));
+        assert!(Devices::of_worker(&Config::new(), taking).is_ok_and(|devices| devices.devices.len() == 2));
         let config = Config::new().with("cluster.run_visible_devices", "0,1").unwrap();
         let error = Devices::of_worker(&config, taking).err().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.contains("chooses among GPUs")));

@@ -3,11 +3,14 @@
 //! - `epl`: what a rank knows, and how it builds models.
 //! - `device`: which device each rank of a worker drives.
 //! - `joined`: which workers there are, and over what their ranks communicate.
+//! - `nccl`: ranks with a GPU each.
 //! - `record`: the file with what every rank did.
 
 mod epl;
 mod device;
 mod joined;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod record;
 
 use epl_comm::dry::{self, Traffic};
