@@ -70,6 +70,11 @@ fn joins() {
         assert_eq!(client.get(&format!("of {other}"), LIMIT).expect("it is there"), b"here");
     }
     println!("\nI am {} of {}", worker.worker(), std::process::id());
+    // Nobody fails while another still reads.
+    client.set(&format!("{} has read", worker.worker()), b"").expect("it is kept");
+    if worker.worker() == 1 {
+        client.get("0 has read", LIMIT).expect("it is there");
+    }
     match what.as_str() {
         "panics" if worker.worker() == 1 => panic!("as it was told"),
         "fails" if worker.worker() == 1 => {

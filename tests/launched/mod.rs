@@ -64,7 +64,7 @@ pub fn launch(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> L
     let folder = folder(name);
     let output = fs::File::create(folder.join("output")).expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_epl-launch"));
-    let ours = ["EPL_", "OMPI_", "PMI", "SLURM_", "CUDA_"];
+    let ours = ["RUST_BACKTRACE", "EPL_", "OMPI_", "PMI", "SLURM_", "CUDA_"];
     for (key, _) in std::env::vars().filter(|(key, _)| ours.iter().any(|prefix| key.starts_with(prefix))) {
         command.env_remove(key);
     }

@@ -49,7 +49,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub grace: Duration,
     /// The program and its arguments; a script without a first line that names its interpreter is run by bash
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
 

@@ -305,8 +305,8 @@ impl Watch<'_> {
         let Some(signal) = self.signals.take() else { return };
         self.received += 1;
         self.evidence.interrupted = Some(signal);
-        self.evidence.own.get_or_insert((128 + signal, format!("interrupted by signal {signal}")));
         if self.evidence.programs.is_empty() || self.received > 2 {
+            self.evidence.own.get_or_insert((128 + signal, format!("interrupted by signal {signal}")));
             return self.kill();
         }
         for stream in self.keepers.values_mut().flatten() {

@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 
 /// A longer line is told in pieces.
 const LONGEST: u64 = 8 << 10;
-/// How many lines are kept, and of each so many characters.
-const KEPT: usize = 20;
+/// How many lines are kept, a panic's backtrace among them, and of each so many characters.
+const KEPT: usize = 50;
 const KEPT_LENGTH: usize = 400;
 
 /// The kinds of lines on the launcher's socket.

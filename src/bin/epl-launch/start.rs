@@ -106,7 +106,10 @@ mod tests {
         assert_eq!(chosen(two, 4, true, true), Ok((Start::Processes, 2, 2, "nccl")));
         assert_eq!(chosen("epl-launch --gpu-per-worker 2 x", 2, true, true), Ok((Start::Processes, 1, 2, "threads")));
         assert_eq!(chosen("epl-launch --gpu-per-worker 2 x", 0, true, true), Ok((Start::Threads, 1, 2, "threads")));
-        assert_eq!(chosen("epl-launch --start mpi x -- --y", 0, true, false), Ok((Start::Mpi, 1, 1, "threads")));
+        assert_eq!(
+            chosen("epl-launch --start mpi x --y --num_workers 2", 0, true, false),
+            Ok((Start::Mpi, 1, 1, "threads"))
+        );
         assert!(chosen("epl-launch --start mpi x", 0, false, false).is_err_and(|error| error.contains("no `mpirun`")));
         let hosts = "epl-launch --num_workers 2 --machine_list a:1,b:1 --machine_rank 1 x";
         assert!(chosen(hosts, 0, true, true).is_err_and(|error| error.contains("2 machines, and no GPU")));

@@ -55,10 +55,15 @@ impl Evidence {
         };
         let bad =
             |asked: bool| reports.iter().find(|(_, _, report)| report.asked == asked && report.ending.code() != 0);
-        by_program
-            .or_else(by_keepers)
-            .or_else(told)
-            .or_else(|| bad(false).or_else(|| bad(true)).map(|(_, worker, _)| (*worker, None)))
+        let alone = || {
+            let (_, worker, report) = bad(false).or_else(|| bad(true))?;
+            let why = match &report.ending {
+                Ending::Released { cause, .. } => Some(format!("ended: {cause}")),
+                _ => None,
+            };
+            Some((*worker, why))
+        };
+        by_program.or_else(by_keepers).or_else(told).or_else(alone)
     }
 
     /// How the run ended.
@@ -84,7 +89,7 @@ impl Evidence {
             (code, Some(text.to_string()))
         });
         // What others were told has a meaning where the worker's own end has none: it was silent, or said why it fails.
-        let is_silent = own.is_none_or(|report| report.asked);
+        let is_silent = told.is_some() && own.is_none_or(|report| report.asked);
         let code = if is_silent { told_code } else { own.map_or(told_code, |report| report.ending.code()) };
         let ended = own.filter(|_| !is_silent || told.is_none()).and_then(|report| report.ending.cause());
         let ended = ended.map(|cause| format!("failed: {}", parse_cause(&cause).1));
@@ -164,6 +169,10 @@ mod tests {
         all.failure = Some(Failure { worker: 1, fault: Fault::Silent(std::time::Duration::from_secs(5)) });
         let verdict = all.verdict();
         assert!(verdict.code == 1 && verdict.cause.is_some_and(|cause| cause.starts_with("worker 1 does not answer")));
+        let alone = report(Ending::Released { worker: None, cause: "no rendezvous".into() }, false);
+        let verdict = evidence(vec![(1, alone)]).verdict();
+        assert_eq!((verdict.code, verdict.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
+        assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).verdict().code, 143);
         let verdict = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).verdict();
         assert_eq!((verdict.code, verdict.can_restart), (127, false));
         let nobody = Evidence { expected: 2, ..Evidence::default() };
