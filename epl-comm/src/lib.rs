@@ -56,7 +56,9 @@
 //!
 //! # Features
 //!
-//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors. The local transport stages them through host memory.
+//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors, and NCCL between them, without the host (`nccl`). The local
+//!   transport stages them through host memory.
+//! - `nccl`: the transport over NCCL, on memory that a program brings.
 //! - `ndarray`: the same on tensors of Burn's NdArray, with which the tests walk the way of a backend that is not Flex.
 #![warn(missing_docs)]
 
@@ -83,6 +85,8 @@ pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod dry;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod memory;
 pub mod testing;
 
@@ -101,4 +105,4 @@ pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;
-pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker};
+pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker, restarts};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use epl_comm::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
 use epl_comm::{CountingAllocator, Error, Result, Store};
 use hmac::{Hmac, Mac};
-use proptest::prelude::Rng;
+use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use sha2::Sha256;
 
@@ -137,12 +137,16 @@ fn who_does_not_come_to_a_barrier_or_sets_nothing_is_told() {
 #[test]
 fn a_member_that_fails_is_named_with_its_cause() {
     let server = Server::start(settings(3)).unwrap();
-    let errors = members(&server, 3, |client| match client.worker() {
-        1 => {
-            client.fail("rank 2: out of memory");
-            told(&client)
-        }
-        _ => told(&client),
+    let errors = members(&server, 3, |client| {
+        client.barrier("go", LIMIT).map_or_else(
+            |error| error,
+            |()| {
+                if client.worker() == 1 {
+                    client.fail("rank 2: out of memory");
+                }
+                told(&client)
+            },
+        )
     });
     let expected = Error::Worker { worker: 1, cause: "failed: rank 2: out of memory".into() };
     assert!(errors.iter().all(|error| *error == expected), "{errors:?}");
@@ -210,17 +214,22 @@ fn by_hand_inside(server: &Server, worker: u32, workers: u32) -> TcpStream {
 
 #[test]
 fn a_member_that_is_lost_is_named() {
-    let server = Server::start(settings(2)).unwrap();
+    let (sender, events) = mpsc::channel();
+    let server = Server::start_with(settings(3), move |event| drop(sender.send(event.clone()))).unwrap();
     // As a process that is killed: the system closes its connections.
-    let lost = by_hand_inside(&server, 1, 2);
+    let lost = by_hand_inside(&server, 1, 3);
     let address = server.address().to_string();
     thread::scope(|scope| {
-        let joins = scope.spawn(|| Client::join(&address, 0, 2, &secret(), LIMIT));
+        let joins = scope.spawn(|| Client::join(&address, 0, 3, &secret(), LIMIT));
+        until("worker 0", || events.try_iter().any(|event| matches!(event, Event::Joined(0))));
         drop(lost);
         let error = joins.join().unwrap().unwrap_err().to_string();
         assert!(error.starts_with("worker 1 was lost: its connection ended without a word"), "{error}");
     });
     assert_eq!(server.failure().unwrap().fault, Fault::Lost);
+    // Who comes late hears of it, too.
+    let error = Client::join(&address, 2, 3, &secret(), LIMIT).unwrap_err().to_string();
+    assert!(error.ends_with("does not let worker 2 in: the run there has ended, as worker 1 failed"), "{error}");
 }
 
 #[test]

@@ -57,9 +57,14 @@ mod board;
 mod work;
 mod transport;
 mod hosts;
+#[cfg(feature = "nccl")]
+mod control;
 mod run;
 #[cfg(feature = "mpi")]
 mod inside;
+
+#[cfg(feature = "nccl")]
+pub(crate) use transport::LocalTransport;
 
 #[cfg(feature = "mpi")]
 pub(crate) use inside::Inside;

@@ -2,7 +2,7 @@
 
 use core::fmt::Display;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::ThreadPoolBuilder;
@@ -11,12 +11,15 @@ use super::board::Board;
 use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
-use crate::error::{Error, Result, catch, unwind};
+use crate::error::{Error, Result, catch};
 use crate::hierarchy::{self, Medium};
 use crate::pending::Helpers;
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::transport::Transport;
+
+/// What a rank's group goes over, given its place among the threads.
+type Over<'a> = dyn Fn(Arc<LocalTransport>) -> Result<Arc<dyn Transport>> + Sync + 'a;
 
 /// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
 const STACK: usize = 8 << 20;
@@ -167,20 +170,39 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { ranks, per_host, watch } = self;
+        let Some(per_host) = self.per_host else { return self.run_over(&|transport| Ok(transport), f) };
+        if per_host == 0 {
+            return Err((Rank(0), Error::invalid("hosts of 0 ranks; give each at least 1").into()));
+        }
+        let medium = OnceLock::<Arc<dyn Medium>>::new();
+        let over = |transport: Arc<LocalTransport>| {
+            let hosts = || Arc::new(PretendHosts::new(transport.world.clone(), per_host)) as Arc<dyn Medium>;
+            let (members, rank) = (transport.members().to_vec(), transport.rank());
+            hierarchy::group(medium.get_or_init(hosts), WORLD, WORLD, members, rank)
+        };
+        self.run_over(&over, f)
+    }
+
+    /// [`run`](Self::run), with groups over something else than the threads' memory.
+    pub(crate) fn run_over<T, E>(
+        self,
+        over: &Over<'_>,
+        f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, (Rank, E)>
+    where
+        T: Send,
+        E: From<Error> + Display + Send,
+    {
+        let Self { ranks, watch, .. } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
-        }
-        if per_host == Some(0) {
-            return Err((Rank(0), Error::invalid("hosts of 0 ranks; give each at least 1").into()));
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
         let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
         let world = Arc::new(World::new(seats, cores, watch));
-        let medium = per_host.map(|ranks| Arc::new(PretendHosts::new(world.clone(), ranks)) as Arc<dyn Medium>);
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
-        let launch = Launch { world: &world, board: &board, medium: medium.as_ref(), threads: (cores / ranks).max(1) };
+        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1), over };
         let results = thread::scope(|scope| {
             let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
             let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
@@ -199,9 +221,8 @@ impl Launcher {
 struct Launch<'a> {
     world: &'a Arc<World>,
     board: &'a Arc<Board>,
-    /// What groups are made over, if hosts are told apart.
-    medium: Option<&'a Arc<dyn Medium>>,
     threads: usize,
+    over: &'a Over<'a>,
 }
 
 impl Launch<'_> {
@@ -235,8 +256,10 @@ impl Launch<'_> {
     ) -> Result<T, E> {
         let _departure = Departure { world: self.world, rank };
         let body = || {
-            let group = || ProcessGroup::with_seat(self.transport(rank), self.world.seat(rank).clone());
-            catch(|| f(group())).unwrap_or_else(|error| {
+            let transport = Arc::new(LocalTransport::new(self.world.clone(), self.board.clone(), rank.0));
+            let group = |transport| ProcessGroup::with_seat(transport, self.world.seat(rank).clone());
+            let transport = catch(|| (self.over)(transport)).unwrap_or_else(Err);
+            transport.and_then(|transport| catch(|| f(group(transport)))).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
                 self.world.fail(rank, error.to_string());
                 Err(error.into())
@@ -257,17 +280,6 @@ impl Launch<'_> {
             self.world.fail(rank, cause);
         }
         result
-    }
-
-    /// The world, as a rank sees it.
-    fn transport(&self, rank: Rank) -> Arc<dyn Transport> {
-        let members = &self.board.roster.members;
-        match self.medium {
-            None => Arc::new(LocalTransport::new(self.world.clone(), self.board.clone(), rank.0)),
-            Some(medium) => {
-                hierarchy::group(medium, WORLD, WORLD, members.clone(), rank).unwrap_or_else(|error| unwind(error))
-            }
-        }
     }
 
     fn no_pool(&self, rank: Rank, cause: &rayon::ThreadPoolBuildError) -> Error {

@@ -23,10 +23,10 @@ use crate::transport::{Transport, of_one_color};
 
 /// A member of a [`Board`].
 #[derive(Debug)]
-pub(super) struct LocalTransport {
-    world: Arc<World>,
-    board: Arc<Board>,
-    member: usize,
+pub(crate) struct LocalTransport {
+    pub(super) world: Arc<World>,
+    pub(super) board: Arc<Board>,
+    pub(super) member: usize,
     /// True during a call, as the board trusts that a member makes one at a time; and for ever after one that panicked,
     /// as its meeting was not left.
     busy: AtomicBool,
@@ -39,7 +39,7 @@ impl LocalTransport {
         Self { world, board, member, busy: AtomicBool::new(false), links: Mutex::default() }
     }
 
-    fn rank(&self) -> Rank {
+    pub(super) fn rank(&self) -> Rank {
         self.board.roster.members[self.member]
     }
 
@@ -47,9 +47,10 @@ impl LocalTransport {
         CallId { roster: self.board.roster.clone(), operation, sequence }
     }
 
-    fn attempt(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+    /// Does what a call is if it is this member's turn, with `busy` held.
+    pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
         let has_turn = !self.busy.swap(true, Ordering::Acquire);
-        let result = self.check_turn(&call, has_turn).and_then(|()| self.take_part(call, buffer));
+        let result = self.check_turn(&call, has_turn).and_then(|()| attempt(call));
         if has_turn {
             self.busy.store(false, Ordering::Release);
         }
@@ -126,12 +127,41 @@ impl LocalTransport {
     }
 
     /// Ends the world. All members blame the same rank for a mismatch, or none.
-    fn fail(&self, error: &Error) {
+    pub(super) fn fail(&self, error: &Error) {
         match error {
             Error::Mismatch { second_is_odd: true, second, .. } => self.world.fail(*second, error.to_string()),
             Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
             _ => self.world.fail(self.rank(), error.to_string()),
         }
+    }
+
+    /// The part of the group in which this member is, once it has been divided.
+    pub(crate) fn part(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<Self>> {
+        let members = &self.board.roster.members;
+        let wish = [color as i64, key as i64];
+        let call = Call {
+            sequence,
+            name: name.to_string(),
+            dim: Some(0),
+            receive: PerMember::same(wish.len(), members.len()),
+            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
+        };
+        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+        let (chosen, member) = of_one_color(&wishes, self.member);
+        let ranks = chosen.iter().map(|member| members[*member]).collect();
+        let board = self.board.child(sequence, color, name, ranks, &self.world);
+        Ok(Arc::new(Self::new(self.world.clone(), board, member)))
+    }
+
+    /// The link from one member to another, of which this one is an end.
+    pub(crate) fn way(&self, from: usize, to: usize) -> Arc<Self> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = || {
+            let board = self.board.link(from, to, &self.world);
+            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
+        };
+        links.entry((from, to)).or_insert_with(link).clone()
     }
 }
 
@@ -164,7 +194,7 @@ impl Transport for LocalTransport {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        match catch_unwind(AssertUnwindSafe(|| self.attempt(call, buffer))) {
+        match catch_unwind(AssertUnwindSafe(|| self.in_turn(call, |call| self.take_part(call, buffer)))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
             Err(payload) => {
                 // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
@@ -175,30 +205,11 @@ impl Transport for LocalTransport {
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let members = &self.board.roster.members;
-        let wish = [color as i64, key as i64];
-        let call = Call {
-            sequence,
-            name: name.to_string(),
-            dim: Some(0),
-            receive: PerMember::same(wish.len(), members.len()),
-            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-        };
-        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-        let (chosen, member) = of_one_color(&wishes, self.member);
-        let ranks = chosen.iter().map(|member| members[*member]).collect();
-        let board = self.board.child(sequence, color, name, ranks, &self.world);
-        Ok(Arc::new(Self::new(self.world.clone(), board, member)))
+        Ok(self.part(sequence, name, color, key)?)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = || {
-            let board = self.board.link(from, to, &self.world);
-            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
-        };
-        Ok(links.entry((from, to)).or_insert_with(link).clone())
+        Ok(self.way(from, to))
     }
 
     fn lanes(&self) -> usize {

@@ -118,8 +118,9 @@ impl Client {
 
     /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
     pub fn fail(&self, cause: &str) {
-        let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
+        // First, as the server then closes the connection, which is no failure of its own.
         self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
+        let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
     }
 
     /// What has failed the run, if something did: a worker, or the way to the server.
@@ -256,7 +257,7 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
             }
             Ok((_, verdict)) => match refusal(address, claim, verdict) {
                 // It may be that of the time before, which is about to end.
-                refused if matches!(verdict, Verdict::Ended | Verdict::Restart(_)) => refused,
+                refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(why) => why,
@@ -302,7 +303,7 @@ fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
         }
         Verdict::Restart(other) => format!("it belongs to restart {restart}, and the run there is at {other}"),
         Verdict::Taken => "there was a worker of this number already; each needs a number of its own".into(),
-        Verdict::Ended => "the run there has ended".into(),
+        Verdict::Ended(culprit) => format!("the run there has ended, as worker {culprit} failed"),
         Verdict::Stranger => "it has another secret; give all workers the same".into(),
     };
     format!("the rendezvous at {address} does not let worker {worker} in: {why}")

@@ -32,8 +32,8 @@ pub(super) enum Verdict {
     Restart(u32),
     /// There is such a worker already.
     Taken,
-    /// The run has ended.
-    Ended,
+    /// The run has ended, as this worker failed.
+    Ended(u32),
     /// It does not know the secret. The only verdict that proves nothing, as there is nothing to prove it with.
     Stranger,
 }
@@ -77,7 +77,7 @@ impl Verdict {
             Self::Workers(workers) => (1, workers),
             Self::Restart(restart) => (2, restart),
             Self::Taken => (3, 0),
-            Self::Ended => (4, 0),
+            Self::Ended(worker) => (4, worker),
             Self::Stranger => (5, 0),
         };
         let mut bytes = [0; VERDICT];
@@ -93,7 +93,7 @@ impl Verdict {
             1 => Self::Workers(number),
             2 => Self::Restart(number),
             3 => Self::Taken,
-            4 => Self::Ended,
+            4 => Self::Ended(number),
             5 => Self::Stranger,
             _ => return None,
         })

@@ -303,10 +303,7 @@ impl Shared {
         // It is a member before it hears so, and hears nothing else before.
         let answered = {
             let mut members = self.members();
-            let verdict = match self.ended.load(Ordering::SeqCst) {
-                true => Verdict::Ended,
-                false => members.judge(met.claim, self.settings.silence),
-            };
+            let verdict = members.judge(met.claim, self.settings.silence);
             let answered = met.answer(&mut stream, &self.settings.secret, verdict);
             let is_welcome = matches!(verdict, Verdict::Welcome { .. });
             if is_welcome && answered.is_ok() {
@@ -325,7 +322,7 @@ impl Shared {
     }
 
     /// Answers a member until its connection ends.
-    fn attend(&self, worker: usize, connection: &Connection) {
+    fn attend(&self, worker: usize, connection: &Arc<Connection>) {
         self.tell(&Event::Joined(worker));
         let fault = loop {
             match connection.receive() {
@@ -341,7 +338,7 @@ impl Shared {
             }
         };
         connection.close();
-        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker);
+        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker, connection);
         if is_over {
             self.tell(&Event::Left(worker));
         } else {

@@ -133,8 +133,8 @@ impl Variables<'_> {
     }
 
     fn of_epl_launch(self, seat: Seat, mpi: Option<Seat>, asked: Option<usize>) -> Result<Worker> {
-        let [ranks, transport, rendezvous, restart] =
-            ["EPL_LAUNCH_LOCAL_RANKS", "EPL_LAUNCH_TRANSPORT", "EPL_LAUNCH_RENDEZVOUS", "EPL_LAUNCH_RESTART"];
+        let [ranks, transport, rendezvous] =
+            ["EPL_LAUNCH_LOCAL_RANKS", "EPL_LAUNCH_TRANSPORT", "EPL_LAUNCH_RENDEZVOUS"];
         let local_ranks = self.needed(ranks, self.number(ranks)?)?;
         if let Some(asked) = asked.filter(|asked| *asked != local_ranks) {
             return Err(joining(format!(
@@ -154,7 +154,7 @@ impl Variables<'_> {
             (Some(_), None) => return Err(half(rendezvous, SECRET)),
             (None, _) => None,
         };
-        let restart = self.parsed(restart, "a whole number from 0")?.unwrap_or(0);
+        let restart = restarts(self.0)?;
         let local_worker = self.number(EPL_LAUNCH[2])?;
         let Seat { source, worker, workers, .. } = seat;
         Ok(Worker { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart, source })
@@ -188,6 +188,10 @@ impl Variables<'_> {
         let text = self.get(SECRET).unwrap_or_default();
         Secret::from_bytes(text.as_bytes()).map_err(|error| joining(format!("{SECRET}: {error}")))
     }
+}
+
+pub(super) fn restarts(variable: &dyn Fn(&str) -> Option<String>) -> Result<u32> {
+    Ok(Variables(variable).parsed("EPL_LAUNCH_RESTART", "a whole number from 0")?.unwrap_or(0))
 }
 
 /// Two who say which process this is say the same.

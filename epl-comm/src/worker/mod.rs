@@ -239,6 +239,16 @@ impl Worker {
     }
 }
 
+/// How many times `epl-launch` has restarted this run, as `EPL_LAUNCH_RESTART` says; 0 where it says nothing.
+///
+/// # Errors
+///
+/// When it is not a number.
+pub fn restarts() -> Result<u32> {
+    let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    environment::restarts(&text)
+}
+
 fn resolve(address: &str) -> Result<std::net::SocketAddr> {
     use std::net::ToSocketAddrs;
     let joining = |why: String| Error::Joining { message: format!("`{address}` is no address to listen at: {why}") };

@@ -124,6 +124,8 @@ choices! {
         Threads = "threads",
         /// MPI between processes, whose ranks are threads.
         Mpi = "mpi",
+        /// NCCL between GPUs, of one process or of several.
+        Nccl = "nccl",
     }
     /// Which mesh axis changes slowest as ranks are numbered (`dist.order`). Tensor is always the
     /// fastest, so that a tensor group's ranks are neighbours.

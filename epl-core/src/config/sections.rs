@@ -106,8 +106,9 @@ options! {
     cluster: ClusterConfig {
         /// Keep one replica inside a worker. false: devices are taken across workers first.
         device_place_prefer_intra_node: bool = true, Kind::Switch, Implemented;
-        /// Use only these devices of each worker, such as "0,4,7"; empty: all.
-        run_visible_devices: String = String::new(), Kind::DeviceList, NotYet;
+        /// Use only these GPUs of each worker, such as "0,4,7", as their numbers are in the worker; empty: all. An error on
+        /// the host.
+        run_visible_devices: String = String::new(), Kind::DeviceList, Implemented;
         /// All task graphs share the same devices.
         colocate_split_and_replicate: bool = false, Kind::Switch, Implemented;
         /// Ranks of this process, each a thread. none: as many as dist.* needs; among several processes, as many as their
@@ -116,8 +117,9 @@ options! {
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
-        /// What carries data between ranks. auto: threads of this process; where `epl-launch`, `mpirun` or `srun` has started
-        /// several processes, what that says. mpi needs the feature of that name.
+        /// What carries data between ranks. auto: threads of this process, or NCCL where each has a GPU; where `epl-launch`,
+        /// `mpirun`, torchrun or `srun` has started several processes, what that says. mpi needs the feature of that name,
+        /// nccl the feature cuda.
         transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
         /// cores for.

@@ -124,17 +124,17 @@ impl Epl {
     /// When the option `profile.trace` is given and no trace: only `launch` writes that file.
     pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
         let cluster = Cluster::local(world.size())?;
-        Self::on_cluster(config, cluster, mesh, world, trace)
+        Self::on_cluster(config, (cluster, Device::default().autodiff()), mesh, world, trace)
     }
 
-    /// [`new`](Self::new) where ranks are spread over several workers. Collective.
+    /// [`new`](Self::new) where ranks are spread over several workers, and this one drives `device`. Collective.
     ///
     /// # Errors
     ///
     /// As [`new`](Self::new).
     pub fn on_cluster(
         config: Config,
-        cluster: Cluster,
+        (cluster, device): (Cluster, Device),
         mesh: Mesh,
         world: ProcessGroup,
         trace: Option<Trace>,
@@ -153,7 +153,7 @@ impl Epl {
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
-        let place = Place::new(Device::default().autodiff(), context);
+        let place = Place::new(device, context);
         Ok(Self { config, cluster, world, trace, place })
     }
 

@@ -1,11 +1,16 @@
 //! Runs a closure once per rank, wherever the ranks are, and builds models in it.
 //!
 //! - `epl`: what a rank knows, and how it builds models.
+//! - `device`: which device each rank of a worker drives.
 //! - `joined`: which workers there are, and over what their ranks communicate.
+//! - `nccl`: ranks with a GPU each.
 //! - `record`: the file with what every rank did.
 
 mod epl;
+mod device;
 mod joined;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod record;
 
 use epl_comm::dry::{self, Traffic};
@@ -64,8 +69,9 @@ pub fn launch_traced<T: Send>(
     let joined = Joined::new(config)?;
     let record = Record::open(config, trace, joined.cluster.worker_index())?;
     let run = |world: ProcessGroup| {
+        let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
         let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
-        f(Epl::on_cluster(config.clone(), cluster, mesh, world, record.of_rank())?)
+        f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
     };
     let ran = joined.run(config, run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) });
     // Of a run that failed, too: it shows where.
