@@ -4,6 +4,9 @@
 //! ranks than there are, and what a process that looks on returns, is computed by threads: every test gives all that
 //! it asks for, and those of as many ranks as there are go over MPI.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
 use epl_comm::{Error, ProcessGroup, Rank, local, mpi};
 
 /// Of the transport of threads; this one has a limit of its own.
@@ -47,27 +50,28 @@ pub fn run_ranks_with<T: Clone + Send>(ranks: usize, _limit: usize, f: impl Fn(P
 }
 
 pub fn run_failing<T: Clone + Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> (Vec<T>, (Rank, Error)) {
-    use std::sync::Mutex;
-
-    let run_seeing = |run: &dyn Fn(&(dyn Fn(ProcessGroup) + Sync)) -> Option<(Rank, Error)>| {
-        let seen = Mutex::new(Vec::new());
-        let failure = run(&|group| {
-            let value = f(group);
-            seen.lock().unwrap().push(value);
-        });
-        (seen.into_inner().unwrap(), failure.expect("a world that failed is a failed run"))
+    const FAILED: &str = "a world that failed is a failed run";
+    let seen = Mutex::new(BTreeMap::new());
+    let life = |group: ProcessGroup| {
+        let (rank, value) = (group.rank(), f(group));
+        seen.lock().unwrap().insert(rank, value);
     };
     if goes_over_mpi(ranks) {
-        let (seen, failure) = run_seeing(&|f| run_over_mpi(ranks, f).err());
-        if let Some(value) = seen.into_iter().next() {
+        let failure = run_over_mpi(ranks, life).expect_err(FAILED);
+        // All ranks see the same in the tests that look.
+        let value = seen.lock().unwrap().values().next().cloned();
+        if let Some(value) = value {
             return (vec![value; ranks], failure);
         }
     }
-    let (seen, failure) = run_seeing(&|f| local::run(ranks, |group| Ok::<_, Error>(f(group))).err());
-    (vec![seen[0].clone(); ranks], failure)
+    let ended = local::run(ranks, |group| {
+        life(group);
+        Ok::<_, Error>(())
+    });
+    (seen.into_inner().unwrap().into_values().collect(), ended.expect_err(FAILED))
 }
 
-pub fn run_failing_with<T: Clone + Send>(
+pub fn run_failing_limited<T: Clone + Send>(
     ranks: usize,
     _limit: usize,
     f: impl Fn(ProcessGroup) -> T + Sync,

@@ -8,17 +8,26 @@ use epl_comm::{Error, ProcessGroup, Rank, local};
 
 /// Runs `f` on each of `ranks` ranks; returns what each returned, and the failure of the run.
 pub fn run_failing<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> (Vec<T>, (Rank, Error)) {
-    run_failing_with(ranks, EAGER_LIMITS[1], f)
+    run_failing_with(local::Launcher::new(ranks), ranks, f)
 }
 
 /// The same with an eager limit.
-pub fn run_failing_with<T: Send>(
+pub fn run_failing_limited<T: Send>(
     ranks: usize,
     limit: usize,
     f: impl Fn(ProcessGroup) -> T + Sync,
 ) -> (Vec<T>, (Rank, Error)) {
+    run_failing_with(local::Launcher::new(ranks).eager_limit(limit), ranks, f)
+}
+
+/// The same, launched in some way.
+pub fn run_failing_with<T: Send>(
+    launcher: local::Launcher,
+    ranks: usize,
+    f: impl Fn(ProcessGroup) -> T + Sync,
+) -> (Vec<T>, (Rank, Error)) {
     let seen = Mutex::new(BTreeMap::new());
-    let result = local::Launcher::new(ranks).eager_limit(limit).run(|group| {
+    let result = launcher.run(|group| {
         let rank = group.rank();
         let value = f(group);
         seen.lock().unwrap().insert(rank, value);
