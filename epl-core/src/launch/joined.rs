@@ -32,7 +32,7 @@ pub(super) struct Joined {
     carrier: Carrier,
     /// This worker's place among the others, for as long as it runs.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "held: the others see that this worker lives"))]
-    meeting: Option<Arc<Meeting>>,
+    pub(super) meeting: Option<Arc<Meeting>>,
 }
 
 impl Joined {
@@ -55,18 +55,14 @@ impl Joined {
         Ok(Self { cluster, mesh, devices, carrier: worker.carrier(), meeting: meeting.map(Arc::new) })
     }
 
-    /// Runs `f` on every rank of this process.
-    pub(super) fn run<T: Send>(
-        &self,
-        config: &Config,
-        f: impl Fn(ProcessGroup) -> Result<T> + Sync,
-    ) -> Result<Vec<T>, (Rank, Error)> {
+    /// Runs `f` on every rank of this process. The first failure comes with its rank.
+    pub(super) fn run<T: Send>(&self, config: &Config, f: impl Fn(ProcessGroup) -> Result<T> + Sync) -> Result<Vec<T>> {
         match self.carrier {
             #[cfg(feature = "mpi")]
-            Carrier::Mpi => over_mpi(config, self.cluster.local_ranks().len())?.run(f),
+            Carrier::Mpi => over_mpi(config, self.cluster.local_ranks().len())?.run(f).map_err(of_rank),
             #[cfg(feature = "cuda")]
             Carrier::Nccl => nccl::run(self, config, f),
-            _ => threads(config, self.mesh.world_size()).run(f),
+            _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
     }
 }
@@ -138,17 +134,22 @@ fn threads(config: &Config, ranks: usize) -> local::Launcher {
 
 /// Ranks that are threads of this process and of those that MPI started with it.
 #[cfg(feature = "mpi")]
-fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::Launcher, (Rank, Error)> {
+fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::Launcher> {
     if config.communication.check_order {
         let message = "communication.check_order compares calls of threads of one process; leave it out over MPI, and \
                        use it in a run of the same layout in one process";
-        return Err((Rank(0), Error::invalid(message)));
+        return Err(Error::invalid(message));
     }
     let launcher = epl_comm::mpi::Launcher::new().ranks(ranks).on_failure(report);
     Ok(match time_limit(config) {
         Some(limit) => launcher.time_limit(limit),
         None => launcher.no_time_limit(),
     })
+}
+
+/// A failure with its rank.
+pub(super) fn of_rank((rank, cause): (Rank, Error)) -> Error {
+    Error::Rank { rank, cause: Box::new(cause) }
 }
 
 /// A rank that hangs keeps the run from returning its error.

@@ -22,7 +22,7 @@ use record::Record;
 
 use crate::cluster::Mesh;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Runs `f` once per rank of this process, each on a thread and in a rayon pool of its own, and returns what each
 /// returned.
@@ -73,7 +73,7 @@ pub fn launch_traced<T: Send>(
         let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
         f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
     };
-    let ran = joined.run(config, run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) });
+    let ran = joined.run(config, run);
     // Of a run that failed, too: it shows where.
     let written = record.write();
     ran.and_then(|values| written.map(|()| values))

@@ -7,7 +7,7 @@ use std::thread::{self, Builder};
 
 use epl_comm::{Meeting, ProcessGroup, Rank, Store, catch, nccl};
 
-use super::joined::{Joined, report, time_limit};
+use super::joined::{Joined, of_rank, report, time_limit};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
@@ -19,10 +19,10 @@ pub(super) fn run<T: Send>(
     joined: &Joined,
     config: &Config,
     f: impl Fn(ProcessGroup) -> Result<T> + Sync,
-) -> Result<Vec<T>, (Rank, Error)> {
+) -> Result<Vec<T>> {
     let gpus = joined.devices.gpus().ok_or_else(|| {
         let message = "nccl carries data between GPUs, and this worker's ranks run on the host; see BURN_DEVICE";
-        (Rank(0), Error::invalid(message))
+        Error::invalid(message)
     })?;
     match &joined.meeting {
         Some(meeting) if joined.cluster.worker_num() > 1 => of_workers(joined, config, gpus, meeting, f),
@@ -32,7 +32,8 @@ pub(super) fn run<T: Send>(
                 Some(limit) => launcher.time_limit(limit),
                 None => launcher.no_time_limit(),
             };
-            if config.communication.check_order { launcher.check_order().run(f) } else { launcher.run(f) }
+            let launcher = if config.communication.check_order { launcher.check_order() } else { launcher };
+            launcher.run(f).map_err(of_rank)
         }
     }
 }
@@ -44,7 +45,7 @@ fn of_workers<T: Send>(
     gpus: &[usize],
     meeting: &Arc<Meeting>,
     f: impl Fn(ProcessGroup) -> Result<T> + Sync,
-) -> Result<Vec<T>, (Rank, Error)> {
+) -> Result<Vec<T>> {
     let (first, ranks) = (joined.cluster.local_ranks().start, joined.cluster.world_size());
     let store: Arc<dyn Store> = Arc::new(RunStore::new(meeting.clone()));
     let rank = |(thread, gpu): (usize, usize)| {
@@ -77,7 +78,7 @@ fn of_workers<T: Send>(
     }
     let is_own = |(_, error): &(Rank, Error)| !matches!(error, Error::Communication(epl_comm::Error::Peer { .. }));
     match failures.iter().position(is_own).or((!failures.is_empty()).then_some(0)) {
-        Some(index) => Err(failures.swap_remove(index)),
+        Some(index) => Err(of_rank(failures.swap_remove(index))),
         None => Ok(values),
     }
 }
