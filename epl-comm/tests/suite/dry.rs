@@ -198,10 +198,12 @@ fn groups_are_split_by_a_rule() -> Result<()> {
     Ok(())
 }
 
+/// Makes a world of so many ranks and so many a host, as one of them sees it.
+type World = fn(usize, usize, usize) -> Result<(ProcessGroup, Traffic)>;
+
 /// The most bytes that any host sends to another in a collective: flat, and through one rank of each host.
 fn between_hosts(ranks: usize, per_host: usize, call: fn(&ProcessGroup) -> Result<()>) -> [u64; 2] {
-    let worlds: [fn(usize, usize, usize) -> Result<(ProcessGroup, Traffic)>; 2] =
-        [|ranks, _, rank| dry::world(ranks, rank), dry::world_of_hosts];
+    let worlds: [World; 2] = [|ranks, _, rank| dry::world(ranks, rank), dry::world_of_hosts];
     worlds.map(|world| {
         let mut sent = BTreeMap::<(usize, usize), u64>::new();
         for rank in 0..ranks {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+#[allow(unused_imports, reason = "not every binary that has this file needs it")]
 pub use epl_comm::testing::run_ranks;
 use epl_comm::{Error, ProcessGroup, Rank, local};
 

@@ -70,8 +70,11 @@ fn half_precision_and_small_integers_over_hosts() {
     });
 }
 
+/// A call of one member; its result does not matter.
+type Call = fn(&ProcessGroup) -> epl_comm::Result<()>;
+
 /// What each of four ranks over two hosts is told when one of them calls something else.
-fn mismatch(odd: usize, unusual: fn(&ProcessGroup) -> epl_comm::Result<()>) -> Vec<Error> {
+fn mismatch(odd: usize, unusual: Call) -> Vec<Error> {
     let launcher = local::Launcher::new(4).hosts_of(2);
     let (errors, _) = run_failing_with(launcher, 4, |group| {
         let x = Tensor::<1>::zeros([4], &Device::flex());
@@ -88,7 +91,7 @@ fn mismatch(odd: usize, unusual: fn(&ProcessGroup) -> epl_comm::Result<()>) -> V
 fn calls_that_do_not_fit_are_told_as_they_were_made() {
     within_seconds(60, || {
         for odd in 0..4 {
-            let others: [(fn(&ProcessGroup) -> epl_comm::Result<()>, &str); 4] = [
+            let others: [(Call, &str); 4] = [
                 (|group| group.barrier(), "barrier"),
                 (
                     |group| group.all_reduce(Tensor::<1>::zeros([5], &Device::flex()), ReduceOp::Sum).map(drop),
