@@ -73,11 +73,7 @@ impl Buffer {
 
     /// The device it lies on.
     pub(crate) fn device(&self) -> Device {
-        match self.dtype() {
-            dtype if dtype.is_float() => Tensor::<1>::from_dispatch(*self.0.clone()).device(),
-            dtype if dtype.is_bool() => Tensor::<1, Bool>::from_dispatch(*self.0.clone()).device(),
-            _ => Tensor::<1, Int>::from_dispatch(*self.0.clone()).device(),
-        }
+        Device::new(self.0.device())
     }
 
     /// The element type.

@@ -101,6 +101,13 @@ pub enum Error {
         /// What became of it, as the end of a sentence that begins with the worker: "failed: ...", "was lost: ...".
         cause: String,
     },
+    /// A library that carries the data between ranks, such as NCCL, is missing, is not what is needed, or failed; or the
+    /// device that it works on.
+    #[error("{message}")]
+    Engine {
+        /// What, with what it said itself, and the remedy.
+        message: String,
+    },
     /// Something panicked.
     #[error("panicked: {message}")]
     Panic {
@@ -117,6 +124,12 @@ pub enum Error {
     #[error("could not move a buffer between device and host: {message}")]
     Staging {
         /// The device's own message.
+        message: String,
+    },
+    /// The library that carries the data between processes failed.
+    #[error("between processes: {message}")]
+    Medium {
+        /// Its own message, with the call.
         message: String,
     },
 }

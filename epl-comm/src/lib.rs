@@ -56,7 +56,9 @@
 //!
 //! # Features
 //!
-//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors. The local transport stages them through host memory.
+//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors, and NCCL between them, without the host (`nccl`). The local
+//!   transport stages them through host memory.
+//! - `nccl`: the transport over NCCL, on memory that a program brings.
 //! - `ndarray`: the same on tensors of Burn's NdArray, with which the tests walk the way of a backend that is not Flex.
 #![warn(missing_docs)]
 
@@ -70,6 +72,7 @@ mod operation;
 mod log;
 mod buffer;
 mod transport;
+mod hierarchy;
 mod trace;
 mod pending;
 mod process_group;
@@ -77,8 +80,13 @@ mod pool;
 mod autodiff;
 pub mod differentiable;
 mod layout;
+mod host;
 pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod dry;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod memory;
 pub mod testing;
 

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Shape};
 
-use super::board::{Board, Post, describe};
+use super::board::{Board, Post};
 use super::memory::{Divided, Memory};
 use super::roster::CallId;
-use super::staging::Staged;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
+use crate::host::fit::{check, describe, hides, is_small};
+use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::per_member::PerMember;
 use crate::rank::Rank;
@@ -22,10 +23,10 @@ use crate::transport::{Transport, of_one_color};
 
 /// A member of a [`Board`].
 #[derive(Debug)]
-pub(super) struct LocalTransport {
-    world: Arc<World>,
-    board: Arc<Board>,
-    member: usize,
+pub(crate) struct LocalTransport {
+    pub(super) world: Arc<World>,
+    pub(super) board: Arc<Board>,
+    pub(super) member: usize,
     /// True during a call, as the board trusts that a member makes one at a time; and for ever after one that panicked,
     /// as its meeting was not left.
     busy: AtomicBool,
@@ -38,7 +39,7 @@ impl LocalTransport {
         Self { world, board, member, busy: AtomicBool::new(false), links: Mutex::default() }
     }
 
-    fn rank(&self) -> Rank {
+    pub(super) fn rank(&self) -> Rank {
         self.board.roster.members[self.member]
     }
 
@@ -46,9 +47,10 @@ impl LocalTransport {
         CallId { roster: self.board.roster.clone(), operation, sequence }
     }
 
-    fn attempt(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+    /// Does what a call is if it is this member's turn, with `busy` held.
+    pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
         let has_turn = !self.busy.swap(true, Ordering::Acquire);
-        let result = self.check_turn(&call, has_turn).and_then(|()| self.take_part(call, buffer));
+        let result = self.check_turn(&call, has_turn).and_then(|()| attempt(call));
         if has_turn {
             self.busy.store(false, Ordering::Release);
         }
@@ -125,38 +127,42 @@ impl LocalTransport {
     }
 
     /// Ends the world. All members blame the same rank for a mismatch, or none.
-    fn fail(&self, error: &Error) {
+    pub(super) fn fail(&self, error: &Error) {
         match error {
             Error::Mismatch { second_is_odd: true, second, .. } => self.world.fail(*second, error.to_string()),
             Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
             _ => self.world.fail(self.rank(), error.to_string()),
         }
     }
-}
 
-/// Whether the buffer is what the call says.
-fn check(call: &Call, buffer: &Buffer) -> Result<()> {
-    let (dtype, elements) = (buffer.dtype(), buffer.num_elements());
-    if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
-        return Err(Error::invalid(format!(
-            "{call} was given {elements} elements of {}; give it a buffer of the call's shape and element type",
-            dtype.name()
-        )));
+    /// The part of the group in which this member is, once it has been divided.
+    pub(crate) fn part(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<Self>> {
+        let members = &self.board.roster.members;
+        let wish = [color as i64, key as i64];
+        let call = Call {
+            sequence,
+            name: name.to_string(),
+            dim: Some(0),
+            receive: PerMember::same(wish.len(), members.len()),
+            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
+        };
+        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+        let (chosen, member) = of_one_color(&wishes, self.member);
+        let ranks = chosen.iter().map(|member| members[*member]).collect();
+        let board = self.board.child(sequence, color, name, ranks, &self.world);
+        Ok(Arc::new(Self::new(self.world.clone(), board, member)))
     }
-    if dtype.is_bool() && call.operation.reduction().is_some() {
-        return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
-    }
-    Ok(())
-}
 
-/// Whether no member brings a large buffer, as far as this one can know: members that agree come to the same answer,
-/// but for those of an uneven all-to-all.
-fn is_small(call: &Call, limit: usize) -> bool {
-    let elements = match call.operation {
-        Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(0),
-        _ => call.shape.num_elements(),
-    };
-    elements * call.dtype.size() <= limit
+    /// The link from one member to another, of which this one is an end.
+    pub(crate) fn way(&self, from: usize, to: usize) -> Arc<Self> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = || {
+            let board = self.board.link(from, to, &self.world);
+            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
+        };
+        links.entry((from, to)).or_insert_with(link).clone()
+    }
 }
 
 /// Whether the members write a member's buffer, if it is large, each its own part. All come to the same answer.
@@ -164,15 +170,6 @@ fn writes(operation: Operation, member: usize) -> bool {
     match operation {
         Operation::AllReduce(_) => true,
         Operation::Reduce { root, .. } => root == member,
-        _ => false,
-    }
-}
-
-/// Whether nobody looks at a member's buffer.
-fn hides(operation: Operation, member: usize) -> bool {
-    match operation {
-        Operation::Broadcast { root } | Operation::Scatter { root } => root != member,
-        Operation::Receive | Operation::Barrier => true,
         _ => false,
     }
 }
@@ -197,7 +194,7 @@ impl Transport for LocalTransport {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        match catch_unwind(AssertUnwindSafe(|| self.attempt(call, buffer))) {
+        match catch_unwind(AssertUnwindSafe(|| self.in_turn(call, |call| self.take_part(call, buffer)))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
             Err(payload) => {
                 // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
@@ -208,30 +205,11 @@ impl Transport for LocalTransport {
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let members = &self.board.roster.members;
-        let wish = [color as i64, key as i64];
-        let call = Call {
-            sequence,
-            name: name.to_string(),
-            dim: Some(0),
-            receive: PerMember::same(wish.len(), members.len()),
-            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-        };
-        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-        let (chosen, member) = of_one_color(&wishes, self.member);
-        let ranks = chosen.iter().map(|member| members[*member]).collect();
-        let board = self.board.child(sequence, color, name, ranks, &self.world);
-        Ok(Arc::new(Self::new(self.world.clone(), board, member)))
+        Ok(self.part(sequence, name, color, key)?)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = || {
-            let board = self.board.link(from, to, &self.world);
-            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
-        };
-        Ok(links.entry((from, to)).or_insert_with(link).clone())
+        Ok(self.way(from, to))
     }
 
     fn lanes(&self) -> usize {
@@ -247,6 +225,6 @@ impl Transport for LocalTransport {
     }
 
     fn abort(&self, cause: &Error) {
-        self.world.fail(self.rank(), cause.to_string());
+        self.fail(cause);
     }
 }

@@ -81,8 +81,11 @@ impl Members {
             return Verdict::Ended(failure.worker as u32);
         }
         match self.presence[claim.worker as usize] {
-            Presence::Absent => Verdict::Welcome { silence_ms: u32::try_from(silence.as_millis()).unwrap_or(u32::MAX) },
-            Presence::Here { .. } | Presence::Left => Verdict::Taken,
+            // A program may run one world after the other.
+            Presence::Absent | Presence::Left => {
+                Verdict::Welcome { silence_ms: u32::try_from(silence.as_millis()).unwrap_or(u32::MAX) }
+            }
+            Presence::Here { .. } => Verdict::Taken,
         }
     }
 
@@ -103,9 +106,9 @@ impl Members {
         self.waiting.retain(|waiting| waiting.worker != worker);
     }
 
-    /// Whether a member has said that it goes.
-    pub(super) fn has_left(&self, worker: usize) -> bool {
-        matches!(self.presence[worker], Presence::Left)
+    /// Whether the member with this connection has said that it goes. It may be here again, with another one.
+    pub(super) fn has_left(&self, worker: usize, with: &Arc<Connection>) -> bool {
+        !matches!(&self.presence[worker], Presence::Here { connection, .. } if Arc::ptr_eq(connection, with))
     }
 
     pub(super) fn failure(&self) -> Option<&Failure> {

@@ -322,7 +322,7 @@ impl Shared {
     }
 
     /// Answers a member until its connection ends.
-    fn attend(&self, worker: usize, connection: &Connection) {
+    fn attend(&self, worker: usize, connection: &Arc<Connection>) {
         self.tell(&Event::Joined(worker));
         let fault = loop {
             match connection.receive() {
@@ -338,7 +338,7 @@ impl Shared {
             }
         };
         connection.close();
-        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker);
+        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker, connection);
         if is_over {
             self.tell(&Event::Left(worker));
         } else {

@@ -4,17 +4,17 @@ use crate::operation::{Call, Operation};
 
 /// Two members whose calls do not fit together.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Quarrel {
-    pub(super) first: usize,
-    pub(super) second: usize,
+pub(crate) struct Quarrel {
+    pub(crate) first: usize,
+    pub(crate) second: usize,
     /// Whether more than half of the members agree, among them the first, and the second is not one of them. Otherwise
     /// nobody can say which of the two is wrong.
-    pub(super) second_is_odd: bool,
+    pub(crate) second_is_odd: bool,
 }
 
 impl Quarrel {
     /// Compares the calls of `size` members. Every member that asks finds the same.
-    pub(super) fn among<'a>(size: usize, call: impl Fn(usize) -> &'a Call) -> Option<Self> {
+    pub(crate) fn among<'a>(size: usize, call: impl Fn(usize) -> &'a Call) -> Option<Self> {
         let agree = |a: usize, b: usize| a == b || call(a).agrees(a, call(b), b);
         // What all must have in common is compared with the first; what two must agree on, between all pairs.
         let firsts = if call(0).operation == Operation::AllToAll { size } else { 1 };

@@ -1,0 +1,211 @@
+//! What a rank that is a process of its own knows of the others: their failures, their ends, and what they do when
+//! somebody waits for too long; all by a few values of a [`Store`].
+//!
+//! | name | value | set by |
+//! |---|---|---|
+//! | `nccl/failure` | the rank and why | whoever fails first |
+//! | `nccl/ended/RANK` | how many calls of each group it has begun | a rank whose closure has returned |
+//! | `nccl/roll` | a group and a call | who has waited too long, to ask who has come there |
+//! | `nccl/answer/RANK` | whether it has, and its last call | all, when they see it |
+//! | `nccl/id/GROUP` | the name of a communicator | its member 0 |
+//!
+//! A thread of each rank looks for failures and for the roll a few times a second; calls do without the store.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::operation::Call;
+use crate::rank::Rank;
+use crate::store::Store;
+
+/// How often the store is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long the others have to answer the roll.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// One rank's knowledge of its world.
+pub(super) struct Joined {
+    store: Arc<dyn Store>,
+    pub(super) rank: Rank,
+    log: Log,
+    failure: OnceLock<Failure>,
+    /// The numbers of the last calls of each group, by its path.
+    begun: Mutex<Vec<(String, Arc<AtomicU64>)>>,
+    is_over: AtomicBool,
+}
+
+/// The first failure. It stays.
+struct Failure {
+    rank: Rank,
+    cause: String,
+    /// The same for all, where nobody in particular is to blame.
+    shared: Option<Error>,
+}
+
+impl Joined {
+    pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log) -> Self {
+        let (failure, begun, is_over) = Default::default();
+        Self { store, rank, log, failure, begun, is_over }
+    }
+
+    /// Takes note of a group.
+    pub(super) fn enter(&self, path: &str) -> Arc<AtomicU64> {
+        let last = Arc::new(AtomicU64::new(0));
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.push((path.to_string(), last.clone()));
+        last
+    }
+
+    /// Whether the world goes on, for a rank that is in `operation`.
+    pub(super) fn go_on(&self, operation: impl FnOnce() -> String) -> Result<()> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(Failure { shared: Some(error), .. }) => Err(error.clone()),
+            Some(Failure { rank, cause, .. }) => {
+                Err(Error::Peer { rank: *rank, operation: operation(), cause: cause.clone() })
+            }
+        }
+    }
+
+    /// Records that this rank has failed, and tells the others, unless there was a failure before.
+    pub(super) fn fail(&self, error: &Error) {
+        let (rank, shared) = match error {
+            Error::Peer { .. } if self.failure.get().is_some() => return,
+            Error::Mismatch { second_is_odd: true, second, .. } => (*second, None),
+            Error::Mismatch { first, .. } => (*first, Some(error.clone())),
+            Error::Timeout { missing, .. } => {
+                (missing.first().map_or(self.rank, |(rank, _)| *rank), Some(error.clone()))
+            }
+            Error::Peer { rank, cause, .. } => return self.record(*rank, cause.clone(), None),
+            _ => (self.rank, None),
+        };
+        self.record(rank, error.to_string(), shared);
+    }
+
+    fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
+        let told = format!("{}\n{cause}", rank.0);
+        if self.failure.set(Failure { rank, cause, shared }).is_ok() {
+            // Whoever was first has told all; and where the store itself is gone, nobody can be told.
+            let _ = self.store.set("nccl/failure", told.as_bytes());
+        }
+    }
+
+    /// Looks for failures and the roll until this rank's end.
+    pub(super) fn watch(&self) {
+        let mut has_answered = false;
+        while !self.is_over.load(Ordering::Acquire) && self.failure.get().is_none() {
+            match self.read("nccl/failure") {
+                Ok(None) => {}
+                Ok(Some(told)) => {
+                    let (rank, cause) = told.split_once('\n').unwrap_or(("", &told));
+                    let rank = Rank(rank.parse().unwrap_or(self.rank.0));
+                    let _ = self.failure.set(Failure { rank, cause: cause.to_string(), shared: None });
+                }
+                Err(error) => {
+                    let _ =
+                        self.failure.set(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) });
+                }
+            }
+            if !has_answered && let Ok(Some(roll)) = self.read("nccl/roll") {
+                has_answered = true;
+                let _ = self.store.set(&format!("nccl/answer/{}", self.rank.0), self.answer(&roll).as_bytes());
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+
+    /// A value that may be there; an error when the store itself fails.
+    fn read(&self, key: &str) -> Result<Option<String>> {
+        match self.store.get(key, Duration::ZERO) {
+            Ok(value) => Ok(Some(String::from_utf8_lossy(&value).to_string())),
+            Err(Error::Joining { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A value for which it is waited as long as the world goes on, and `go_on` says.
+    pub(super) fn wait(&self, key: &str, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<u8>> {
+        loop {
+            match self.store.get(key, Duration::from_millis(50)) {
+                Err(Error::Joining { .. }) => go_on()?,
+                other => return other,
+            }
+        }
+    }
+
+    pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.store.set(key, value)
+    }
+
+    /// `1` or `0`: whether it has begun the call; then its last one.
+    fn answer(&self, roll: &str) -> String {
+        let has_come = roll.rsplit_once(' ').is_some_and(|(path, sequence)| {
+            let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = begun.iter().filter(|(own, _)| own == path).map(|(_, last)| last.load(Ordering::Acquire)).max();
+            last >= sequence.parse().ok()
+        });
+        let last =
+            self.log.last().map_or("which has made no call".into(), |entry| format!("whose last call was {entry}"));
+        format!("{}{last}", u8::from(has_come))
+    }
+
+    /// Asks the members of a group who has come to a call: those who have not, with their last calls.
+    pub(super) fn missing(&self, path: &str, sequence: u64, members: &[Rank]) -> Vec<(Rank, String)> {
+        if self.store.set("nccl/roll", format!("{path} {sequence}").as_bytes()).is_err() {
+            // Somebody else has lost patience first, and will say with whom.
+            return Vec::new();
+        }
+        let until = Instant::now() + ANSWER;
+        let answer = |rank: &Rank| {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.store.get(&format!("nccl/answer/{}", rank.0), left) {
+                Ok(answer) => String::from_utf8_lossy(&answer).to_string(),
+                Err(_) => "0which does not answer: its process hangs, was stopped, or is gone".to_string(),
+            }
+        };
+        let others = members.iter().filter(|rank| **rank != self.rank);
+        let answers = others.map(|rank| (*rank, answer(rank)));
+        answers.filter_map(|(rank, answer)| Some((rank, answer.strip_prefix('0')?.to_string()))).collect()
+    }
+
+    /// A member that has returned without having begun a call.
+    pub(super) fn left(&self, path: &str, sequence: u64, members: &[Rank]) -> Option<Rank> {
+        let has_left = |rank: &&Rank| {
+            let Ok(Some(ended)) = self.read(&format!("nccl/ended/{}", rank.0)) else { return false };
+            let begun = ended.lines().filter_map(|line| line.rsplit_once(' '));
+            let last = begun.filter(|(own, _)| *own == path).filter_map(|(_, last)| last.parse::<u64>().ok()).max();
+            last.unwrap_or(0) < sequence
+        };
+        members.iter().filter(|rank| **rank != self.rank).find(has_left).copied()
+    }
+
+    /// This rank begins no further call.
+    pub(super) fn end(&self) {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = begun.iter().map(|(path, last)| format!("{path} {}", last.load(Ordering::Acquire)));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let _ = self.store.set(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
+    }
+
+    /// Ends the watch.
+    pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// The failure of the world, if there was one.
+    pub(super) fn failure(&self, call: &Call) -> Option<Error> {
+        self.go_on(|| format!("{call}")).err()
+    }
+}
+
+impl fmt::Debug for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Joined({})", self.rank)
+    }
+}

@@ -1,0 +1,184 @@
+//! Ranks that know no more of each other than processes do: by a store, and over NCCL.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::thread;
+
+use burn::tensor::{DType, Device, Float, Int, Tensor};
+use epl_comm::nccl::Worker;
+use epl_comm::{Error, MemoryStore, ProcessGroup, Rank, ReduceOp, Result};
+
+use crate::exercise::{Exercise, exercise};
+use crate::fake::Fake;
+use crate::host_memory::HostMemory;
+use crate::watchdog::within_seconds;
+
+fn sum(group: &ProcessGroup) -> Result<()> {
+    group.all_reduce(Tensor::<1>::ones([8], &Device::flex()), ReduceOp::Sum).map(drop)
+}
+
+fn run<T: Send>(
+    fake: &Fake,
+    ranks: usize,
+    how: impl Fn(Worker) -> Worker + Sync,
+    f: impl Fn(ProcessGroup) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let store = Arc::new(MemoryStore::new());
+    let rank = |rank: usize| {
+        let worker = Worker::new(store.clone(), rank, ranks).library(fake.library.clone());
+        how(worker).run_on(HostMemory { is_own: true }, &f)
+    };
+    let results = thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = (0..ranks).map(|number| scope.spawn(move || rank(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(fake.count("made"), fake.count("aborted") + fake.count("destroyed"));
+    assert_eq!(fake.count("misused"), 0);
+    results
+}
+
+fn patient(worker: Worker) -> Worker {
+    worker.time_limit(Duration::from_secs(60))
+}
+
+#[test]
+fn everything_works_as_between_threads() {
+    for ranks in 1..=4 {
+        let fake = Fake::new();
+        let ended = run(&fake, ranks, patient, |group| {
+            exercise(&group);
+            let part = group.split("part", group.rank() % 2, 9 - group.rank())?;
+            for dtype in [DType::F32, DType::I64] {
+                let exercise = Exercise { group: &part, dtype, started: true, device: Device::flex() };
+                if dtype.is_float() { exercise.all::<Float>() } else { exercise.all::<Int>() }
+            }
+            Ok(())
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+        assert_eq!(fake.count("aborted"), 0);
+    }
+}
+
+#[test]
+fn calls_need_not_be_compared() {
+    let fake = Fake::new();
+    let ended = run(
+        &fake,
+        3,
+        |worker| patient(worker).compare_every(0),
+        |group| {
+            exercise(&group);
+            Ok(())
+        },
+    );
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+}
+
+#[test]
+fn members_that_make_different_calls_are_told() {
+    within_seconds(60, || {
+        let fake = Fake::new();
+        let ended = run(&fake, 3, patient, |group| {
+            sum(&group)?;
+            let len = if group.rank() == 2 { 5 } else { 4 };
+            group.all_reduce(Tensor::<1>::ones([len], &Device::flex()), ReduceOp::Sum).map(drop)
+        });
+        let Err(error @ Error::Mismatch { sequence: 2, second: Rank(2), second_is_odd: true, .. }) = &ended[0] else {
+            panic!("{ended:?}")
+        };
+        assert!(ended.iter().all(|other| other.as_ref() == Err(error)), "{ended:?}");
+
+        // Rows that a peer does not expect: no two members make the same call.
+        let fake = Fake::new();
+        let ended = run(&fake, 3, patient, |group| {
+            let send = if group.rank() == 1 { [1, 1, 2] } else { [1, 1, 1] };
+            let x = Tensor::<2>::ones([send.iter().sum(), 5], &Device::flex());
+            group.all_to_all_uneven(x, &send, &[1, 1, 1]).map(drop)
+        });
+        assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { .. }))), "{ended:?}");
+
+        let fake = Fake::new();
+        let ended =
+            run(&fake, 2, patient, |group| group.split(if group.rank() == 0 { "a" } else { "b" }, 0, 0).map(drop));
+        assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { .. }))), "{ended:?}");
+    });
+}
+
+#[test]
+fn a_rank_that_fails_or_leaves_releases_the_others() {
+    within_seconds(60, || {
+        for leaves in [false, true] {
+            let fake = Fake::new();
+            let ended = run(&fake, 3, patient, |group| {
+                sum(&group)?;
+                if group.rank() == 1 {
+                    return if leaves { Ok(()) } else { Err(Error::invalid("out of luck")) };
+                }
+                let error = sum(&group).unwrap_err();
+                assert!(sum(&group).is_err(), "after a failure every call fails");
+                Err::<(), _>(error)
+            });
+            for rank in [0, 2] {
+                let Err(Error::Peer { rank: Rank(1), cause, .. }) = &ended[rank] else { panic!("{ended:?}") };
+                let expected = if leaves { "returned without taking part" } else { "out of luck" };
+                assert!(cause.contains(expected), "{cause}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_panics_is_an_error_of_its_own() {
+    within_seconds(60, || {
+        let fake = Fake::new();
+        let ended = run(&fake, 2, patient, |group| if group.rank() == 0 { panic!("no more") } else { sum(&group) });
+        assert!(matches!(&ended[0], Err(Error::Panic { message }) if message == "no more"), "{ended:?}");
+        assert!(matches!(&ended[1], Err(Error::Peer { rank: Rank(0), .. })), "{ended:?}");
+    });
+}
+
+#[test]
+fn who_does_not_come_in_time_is_named_with_its_last_call() {
+    within_seconds(60, || {
+        let fake = Fake::new();
+        let how = |worker: Worker| worker.time_limit(Duration::from_millis(2500));
+        let ended = run(&fake, 3, how, |group| {
+            sum(&group)?;
+            if group.rank() == 1 {
+                thread::sleep(Duration::from_secs(9));
+            }
+            sum(&group)
+        });
+        for (rank, ended) in ended.iter().enumerate() {
+            let error = ended.as_ref().unwrap_err();
+            assert!(error.to_string().contains("rank 1"), "rank {rank}: {error}");
+            assert!(error.to_string().contains("whose last call was all_reduce(sum)"), "rank {rank}: {error}");
+        }
+    });
+}
+
+#[test]
+fn what_nccl_refuses_and_where_it_hangs() {
+    within_seconds(60, || {
+        let fake = Fake::with("fail", "ncclAllReduce:1");
+        let ended = run(&fake, 2, patient, |group| sum(&group));
+        assert!(matches!(&ended[1], Err(Error::Engine { .. })), "{ended:?}");
+        assert!(matches!(&ended[0], Err(Error::Peer { rank: Rank(1), .. })), "{ended:?}");
+
+        let fake = Fake::with("hang", "ncclAllReduce");
+        let ended = run(&fake, 2, |worker| worker.time_limit(Duration::from_secs(2)), |group| sum(&group));
+        for ended in ended {
+            let error = ended.unwrap_err();
+            assert!(error.to_string().contains("has been in NCCL for"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_not_one_is_refused() {
+    let fake = Fake::new();
+    let worker = Worker::new(Arc::new(MemoryStore::new()), 2, 2).library(fake.library.clone());
+    let ended = worker.run_on(HostMemory { is_own: true }, |_| Ok::<_, Error>(()));
+    assert!(matches!(ended, Err(Error::Invalid { .. })), "{ended:?}");
+}
