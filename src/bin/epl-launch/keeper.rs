@@ -246,7 +246,7 @@ impl Keeper {
             _ => stopped.insert((process.id, Instant::now())).1,
         };
         let milliseconds = since.elapsed().as_millis() as u64;
-        (since.elapsed() >= self.order.patience).then(|| Ending::Stopped {
+        (since.elapsed() >= self.order.patience).then_some(Ending::Stopped {
             process: process.id,
             name: process.name,
             milliseconds,
