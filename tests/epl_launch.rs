@@ -80,7 +80,7 @@ fn joins() {
         "fails" if worker.worker() == 1 => {
             client.fail("rank 1: loss is not a number");
             // Not the first to end.
-            thread::sleep(Duration::from_secs(1));
+            thread::sleep(Duration::from_millis(300));
             std::process::exit(9);
         }
         "leaves" => return,

@@ -27,7 +27,7 @@ use crate::verdict::{Evidence, Verdict};
 
 const LOOK: Duration = Duration::from_millis(20);
 /// Keepers may take this longer than the grace of their workers, after which nobody is asked any more.
-const KEEPERS: Duration = Duration::from_secs(3);
+const KEEPERS: Duration = Duration::from_secs(5);
 /// A program that says that it fails may take so long to end by itself.
 const AFTER_WORDS: Duration = Duration::from_secs(2);
 /// So many refused connections are told, and the others counted.

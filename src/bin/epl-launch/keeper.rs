@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const SURVEY: Duration = Duration::from_millis(500);
 /// How long lines may take to arrive once all processes have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// How long programs that know of a failure may take to end by themselves.
+const AFTER_WORDS: Duration = Duration::from_secs(2);
 /// The key of the address where programs meet.
 pub const PROGRAMS: &str = "where programs meet";
 
@@ -112,7 +114,7 @@ impl Keeper {
         };
         let ending = self.watch(&client, &child);
         // The others hear it now, not when all is cleared up.
-        if let Some(cause) = ending.cause().filter(|_| !self.asked) {
+        if let Some(cause) = ending.cause() {
             client.fail(&cause);
         }
         end_all(self.order.grace, |_, _| {});
@@ -186,7 +188,7 @@ impl Keeper {
 
     /// Waits for the end of the program, or for a reason to end it.
     fn watch(&mut self, client: &Client, child: &Child) -> Ending {
-        let (mut surveyed, mut stopped) = (Instant::now(), None);
+        let (mut surveyed, mut stopped, mut told) = (Instant::now(), None, None);
         loop {
             // First: a program that has ended has ended by itself, whatever comes of it.
             while let Some((process, change)) = next_change() {
@@ -200,7 +202,11 @@ impl Keeper {
                 return ending;
             }
             if let Some(error) = client.failure() {
-                return released(&error);
+                // Programs that meet have heard it, too, and one of them may be who said it: it ends by itself.
+                let waits = self.order.program_secret.is_some();
+                if !waits || told.get_or_insert_with(Instant::now).elapsed() >= AFTER_WORDS {
+                    return released(&error);
+                }
             }
             if surveyed.elapsed() >= SURVEY {
                 surveyed = Instant::now();
@@ -240,7 +246,7 @@ impl Keeper {
             _ => stopped.insert((process.id, Instant::now())).1,
         };
         let milliseconds = since.elapsed().as_millis() as u64;
-        (since.elapsed() >= self.order.patience).then(|| Ending::Stopped {
+        (since.elapsed() >= self.order.patience).then_some(Ending::Stopped {
             process: process.id,
             name: process.name,
             milliseconds,
