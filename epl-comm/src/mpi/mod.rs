@@ -35,11 +35,18 @@
 //! Every message is a non-blocking send or receive between two members, and every wait looks whether the world has
 //! failed: no call of the library is made in which a rank could be held by one that does not come. That is also why
 //! groups are not communicators of the library, whose making is a blocking call, but numbers in the tags of messages:
-//! all members learn the number when they split. A tag also says which thread of a process sends, and which receives:
-//! so ranks that are threads of several processes are one world, and any of them may form a group.
+//! all members learn the number when they split. A tag also says which thread of a process sends, and which receives.
 //!
-//! Reductions are computed here, in the order of the members ([`reduction`]): MPI promises neither an order nor what
-//! becomes of a NaN in a maximum, and has no 16-bit floats. The results are the bits of [`local`](crate::local).
+//! Reductions are computed here, in the order of the members: MPI promises neither an order nor what becomes of a NaN in
+//! a maximum, and has no 16-bit floats. With one rank in each process, the results are the bits of
+//! [`local`](crate::local). Counts of MPI are 32 bits wide; what is longer goes in several messages.
+//!
+//! # Several ranks in a process
+//!
+//! They are threads, and one world with those of the other processes: any ranks may form a group. One that lies in a
+//! process meets in its memory, as in `local`; one with a rank in each of several processes over MPI; any other in
+//! stages, inside the processes and between one leader of each. So as much goes between processes as if each had one
+//! rank; sums are taken process by process then, which changes their last bits, though not between runs or members.
 //!
 //! # When a rank fails
 //!
@@ -47,7 +54,7 @@
 //! |---|---|
 //! | returns an error, panics, makes another call | are told by its process, and leave the call they wait in |
 //! | returns although a call of others needs it | are told that it has ended, and which calls it has begun before |
-//! | waits in a circle with others | ask each other, after two seconds, what they wait for, and find it |
+//! | waits in a circle with others | ask each other, after two seconds, what they wait for, and find it; when started calls of several processes are part of it, at the time limit |
 //! | does not come within the time limit | ask its process for what it did last; that may not answer |
 //! | is gone with its process | are ended by `mpirun`, which names it |
 

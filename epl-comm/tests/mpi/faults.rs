@@ -54,7 +54,7 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
 #[ignore = "run by the tests below"]
 fn child() {
     let kind = std::env::var(KIND).unwrap();
-    let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 2 } else { 200 });
+    let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 8 } else { 200 });
     let ended = mpi::Launcher::new().ranks(ranks_each()).time_limit(limit).run(|world| life(&kind, &world));
     let (rank, error) = ended.expect_err("one of them goes wrong");
     assert_eq!(rank, Rank(CULPRIT));
