@@ -126,6 +126,12 @@ pub enum Error {
         /// The device's own message.
         message: String,
     },
+    /// The library that carries the data between processes failed.
+    #[error("between processes: {message}")]
+    Medium {
+        /// Its own message, with the call.
+        message: String,
+    },
 }
 
 fn describe_missing(missing: &[(Rank, String)]) -> String {

@@ -65,11 +65,14 @@
 mod rank;
 mod error;
 mod store;
+pub mod rendezvous;
+mod worker;
 mod per_member;
 mod operation;
 mod log;
 mod buffer;
 mod transport;
+mod hierarchy;
 mod trace;
 mod pending;
 mod process_group;
@@ -77,7 +80,10 @@ mod pool;
 mod autodiff;
 pub mod differentiable;
 mod layout;
+mod host;
 pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod dry;
 #[cfg(feature = "nccl")]
 pub mod nccl;
@@ -99,3 +105,4 @@ pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;
+pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker, restarts};

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use burn::tensor::{DType, Shape};
 use rustc_hash::FxHasher;
@@ -159,13 +160,28 @@ pub struct Call {
     /// The number of the call in its group, from 1. The transport gives it: see
     /// [`Transport::reserve`](crate::Transport::reserve).
     pub sequence: u64,
+    /// The call over several hosts that this one is a stage of: members whose whole calls differ do not agree, and the
+    /// whole one is what an error names. None for most calls.
+    pub part_of: Option<Arc<Call>>,
 }
 
 impl Call {
     /// A call in which no dim is divided.
     pub fn new(operation: Operation, dtype: DType, shape: Shape) -> Self {
         let (send, receive, name) = (PerMember::default(), PerMember::default(), String::new());
-        Self { operation, dtype, shape, dim: None, split_dim: None, rows: 1, send, receive, name, sequence: 0 }
+        Self {
+            operation,
+            dtype,
+            shape,
+            dim: None,
+            split_dim: None,
+            rows: 1,
+            send,
+            receive,
+            name,
+            sequence: 0,
+            part_of: None,
+        }
     }
 
     /// Whether member `me` with this call and member `them` with `other` can go on together.
@@ -175,7 +191,9 @@ impl Call {
             (Operation::Receive, theirs) => theirs == Operation::Send,
             (ours, theirs) => ours == theirs,
         };
+        let gist = |call: &Call| call.part_of.as_ref().map(|whole| whole.gist());
         fits && self.dtype == other.dtype
+            && gist(self) == gist(other)
             && match self.operation {
                 Operation::AllToAll => {
                     (self.dim, self.split_dim) == (other.dim, other.split_dim)
@@ -207,7 +225,26 @@ impl Call {
         let extents = self.shape.iter().enumerate().filter(|(dim, _)| Some(*dim) != own_extent);
         extents.for_each(|(_, extent)| extent.hash(&mut hasher));
         (&self.send, &self.receive).hash(&mut hasher);
+        self.part_of.as_ref().map(|whole| whole.gist()).hash(&mut hasher);
         Some(hasher.finish())
+    }
+
+    /// A number that two calls have in common when they agree as far as one end can know: how much members of an
+    /// all-to-all have for each other is left out.
+    fn gist(&self) -> u64 {
+        if let (Some(digest), true) = (self.digest(), self.operation != Operation::AllToAll) {
+            return digest;
+        }
+        let mut hasher = FxHasher::default();
+        (self.operation, self.dtype, &self.name, self.dim, self.split_dim, self.shape.num_dims()).hash(&mut hasher);
+        let extents = self.shape.iter().enumerate().filter(|(dim, _)| Some(*dim) != self.dim);
+        extents.for_each(|(_, extent)| extent.hash(&mut hasher));
+        hasher.finish()
+    }
+
+    /// The call that a caller has made: the one of which this is a stage, or this one.
+    pub(crate) fn whole(&self) -> &Call {
+        self.part_of.as_deref().unwrap_or(self)
     }
 
     /// Whether every member sends to and receives from every other as much.
@@ -224,6 +261,9 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(whole) = &self.part_of {
+            return whole.fmt(f);
+        }
         write!(f, "{}", self.operation)?;
         match self.operation {
             Operation::Barrier => return Ok(()),

@@ -237,9 +237,9 @@ fn fields_written_directly_are_checked_too() {
 #[test]
 fn not_yet() {
     refused(
-        from_toml("[cluster]\nrun_visible_devices = \"0,4\""),
-        "cluster.run_visible_devices = \"0,4\" (file run.toml, line 2): not yet; implemented so far is \
-         cluster.run_visible_devices = \"\"",
+        from_toml("[communication]\nclip_after_allreduce = false"),
+        "communication.clip_after_allreduce = false (file run.toml, line 2): not yet; implemented so far is \
+         communication.clip_after_allreduce = true",
     );
     refused(
         from_set("communication.clip_after_allreduce=false"),

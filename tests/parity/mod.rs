@@ -14,6 +14,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use epl::cluster::Mesh;
 use epl::comm::shard_range;
 use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
@@ -294,30 +295,49 @@ pub fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> 
 }
 
 pub fn train(case: &Case, layout: Layout) -> Outcome {
-    match case.optimizer {
-        Optimizer::AdamW => train_with(case, layout, &AdamWConfig::new().with_epsilon(1e-4)),
-        Optimizer::Sgd => train_with(case, layout, &SgdConfig::new().with_momentum(Some(MomentumConfig::new()))),
-        Optimizer::Adafactor => train_with(case, layout, &AdafactorConfig::new()),
-    }
+    train_as(case, layout, &layout.config())
 }
 
-fn train_with<O: OptimizerConfig + Sync>(case: &Case, layout: Layout, optimizer: &O) -> Outcome {
-    let outcomes = epl::launch(&layout.config(), |epl| {
-        let settings = EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(epl.config()) };
-        let mut engine = Engine::new(epl.build(|place| case.init(place))?, optimizer, settings)?;
-        let (_, gradients) = engine.gradients(micro_batches(&epl, case, 0, layout.accumulation))?;
-        let mut reports = Vec::new();
-        for step in 0..3 {
-            reports.push(engine.step(micro_batches(&epl, case, step, layout.accumulation), 0.02)?);
-        }
-        Ok(Outcome { reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
-    });
+/// The ranks of this process under a layout, in a configuration of that.
+pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
+    let outcomes = epl::launch(config, |epl| steps(case, layout.accumulation, &epl));
     let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
     }
     outcomes.into_iter().next().expect("there is a first rank")
+}
+
+/// One rank, whatever other processes there are.
+pub fn train_alone(case: &Case) -> Outcome {
+    let config = layout(1, 1, 1, 1).config();
+    let mesh = Mesh::from_config(&config).expect("a mesh of one rank");
+    let run = |world| steps(case, 1, &Epl::new(config.clone(), mesh.clone(), world, None)?);
+    let outcomes = epl::comm::local::run(1, run).unwrap_or_else(|(_, error)| panic!("alone: {error}"));
+    outcomes.into_iter().next().expect("there is a rank")
+}
+
+/// The gradients of the first batch, and three steps.
+fn steps(case: &Case, accumulation: usize, epl: &Epl) -> epl::Result<Outcome> {
+    match case.optimizer {
+        Optimizer::AdamW => steps_with(case, accumulation, epl, &AdamWConfig::new().with_epsilon(1e-4)),
+        Optimizer::Sgd => {
+            steps_with(case, accumulation, epl, &SgdConfig::new().with_momentum(Some(MomentumConfig::new())))
+        }
+        Optimizer::Adafactor => steps_with(case, accumulation, epl, &AdafactorConfig::new()),
+    }
+}
+
+fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, optimizer: &O) -> epl::Result<Outcome> {
+    let settings = EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(epl.config()) };
+    let mut engine = Engine::new(epl.build(|place| case.init(place))?, optimizer, settings)?;
+    let (_, gradients) = engine.gradients(micro_batches(epl, case, 0, accumulation))?;
+    let mut reports = Vec::new();
+    for step in 0..3 {
+        reports.push(engine.step(micro_batches(epl, case, step, accumulation), 0.02)?);
+    }
+    Ok(Outcome { reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
 }
 
 /// The element type of all that this binary makes.
@@ -355,6 +375,12 @@ pub fn assert_parity(case: &Case, layout: Layout, bound: f64) -> Outcome {
 /// The run under `layout` equals another one.
 pub fn assert_equal(case: &Case, layout: Layout, expected: &Outcome, bound: f64) -> Outcome {
     let got = train(case, layout);
+    assert_same(layout, &got, expected, bound);
+    got
+}
+
+/// What a run under `layout` left equals what another one did.
+pub fn assert_same(layout: Layout, got: &Outcome, expected: &Outcome, bound: f64) {
     let mut faults = Vec::new();
     for (step, (got, expected)) in got.reports.iter().zip(&expected.reports).enumerate() {
         for (what, a, b) in [("loss", got.loss, expected.loss), ("norm", got.grad_norm, expected.grad_norm)] {
@@ -380,7 +406,6 @@ pub fn assert_equal(case: &Case, layout: Layout, expected: &Outcome, bound: f64)
         }
     }
     assert!(faults.is_empty(), "{layout:?}, bound {bound:.0e}:\n{}", faults.join("\n"));
-    got
 }
 
 /// One rounding of the type.

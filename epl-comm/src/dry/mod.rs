@@ -24,18 +24,22 @@
 //! | `transport` | a rank among mirrors |
 //! | `mirror` | the result of a collective among them |
 //! | `traffic` | the record, and how many bytes a collective sends on which link |
+//! | `hosts` | ranks of several hosts: collectives go through one rank of each |
 
 mod mirror;
 mod traffic;
 mod transport;
+mod hosts;
 
 use std::sync::Arc;
 
 pub use traffic::{Entry, Traffic};
 
 use crate::error::{Error, Result};
+use crate::hierarchy::{self, Medium};
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
+use hosts::DryHosts;
 use transport::DryTransport;
 
 /// The group of all of `ranks` ranks as `rank` sees it, and the record of what it sends.
@@ -44,11 +48,40 @@ use transport::DryTransport;
 ///
 /// [`Error::Invalid`] when there is no such rank.
 pub fn world(ranks: usize, rank: usize) -> Result<(ProcessGroup, Traffic)> {
+    check(ranks, rank)?;
+    let traffic = Traffic::default();
+    let members = (0..ranks).map(Rank).collect();
+    let transport = DryTransport::new(WORLD, members, rank, traffic.clone());
+    Ok((ProcessGroup::new(Arc::new(transport)), traffic))
+}
+
+/// [`world`] where so many neighbouring ranks make a host: collectives over several hosts go through one rank of each, as
+/// between workers that have several ranks.
+///
+/// An uneven all-to-all over several hosts is a mismatch here: what one rank has for another is not what that one, its
+/// mirror, expects.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] when there is no such rank, or hosts have none.
+pub fn world_of_hosts(ranks: usize, per_host: usize, rank: usize) -> Result<(ProcessGroup, Traffic)> {
+    check(ranks, rank)?;
+    if per_host == 0 {
+        return Err(Error::invalid("hosts of 0 ranks; give each at least 1"));
+    }
+    let traffic = Traffic::default();
+    let medium: Arc<dyn Medium> = Arc::new(DryHosts { per_host, traffic: traffic.clone() });
+    let members = (0..ranks).map(Rank).collect();
+    let transport = hierarchy::group(&medium, WORLD, WORLD, members, Rank(rank))?;
+    Ok((ProcessGroup::new(transport), traffic))
+}
+
+/// The name of the group of all ranks.
+const WORLD: &str = "world";
+
+fn check(ranks: usize, rank: usize) -> Result<()> {
     if rank >= ranks {
         return Err(Error::invalid(format!("rank {rank} in a world of {ranks} ranks; ranks are counted from 0")));
     }
-    let traffic = Traffic::default();
-    let members = (0..ranks).map(Rank).collect();
-    let transport = DryTransport::new("world", members, rank, traffic.clone());
-    Ok((ProcessGroup::new(Arc::new(transport)), traffic))
+    Ok(())
 }

@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::arena::Arena;
 use super::bell::Bell;
 use super::memory::{Memory, Window};
-use super::number::Number;
-use super::quarrel::Quarrel;
+use super::nursery::Nursery;
 use super::roster::{CallId, Roster};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::host::arena::Arena;
+use crate::host::fit::describe;
+use crate::host::number::Number;
+use crate::host::quarrel::Quarrel;
 use crate::operation::Call;
 use crate::rank::Rank;
 use crate::transport::link_name;
@@ -32,8 +34,8 @@ pub(super) struct Board {
     pub(super) roster: Arc<Roster>,
     slots: Box<[Slot]>,
     bell: Arc<Bell>,
-    /// Boards of groups being split off, by the call and the color, with the members that have not yet taken theirs.
-    children: Mutex<HashMap<(u64, usize), (Arc<Board>, usize)>>,
+    /// Boards of groups being split off, by the call and the color.
+    children: Nursery<(u64, usize)>,
     /// Boards of links, by their members.
     links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
 }
@@ -96,9 +98,14 @@ impl Slot {
 
 impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
-        let slots = members.iter().map(|_| Slot::new()).collect();
-        let roster = Arc::new(Roster::new(name, members));
-        Self { roster, slots, bell: world.bell(), children: Mutex::default(), links: Mutex::default() }
+        Self::of(Roster::new(name, members), world)
+    }
+
+    /// The board of some members, none of whose calls has been made.
+    pub(super) fn of(roster: Roster, world: &World) -> Self {
+        let slots = roster.members.iter().map(|_| Slot::new()).collect();
+        let roster = Arc::new(roster);
+        Self { roster, slots, bell: world.bell(), children: Nursery::default(), links: Mutex::default() }
     }
 
     /// The number of the last call that a member has posted.
@@ -144,16 +151,7 @@ impl Board {
         members: Vec<Rank>,
         world: &World,
     ) -> Arc<Self> {
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        let takers = members.len();
-        let (board, left) =
-            children.entry((sequence, color)).or_insert_with(|| (Arc::new(Self::new(name, members, world)), takers));
-        let board = board.clone();
-        *left -= 1;
-        if *left == 0 {
-            children.remove(&(sequence, color));
-        }
-        board
+        self.children.take((sequence, color), members.len(), || Self::new(name, members, world))
     }
 
     /// The board of the link from one member to another; made by the end that asks first.
@@ -240,7 +238,7 @@ impl Meeting<'_> {
         let Roster { name, members, .. } = &*self.board.roster;
         Err(Error::Mismatch {
             group: name.clone(),
-            sequence: self.sequence,
+            sequence: self.own_call().whole().sequence,
             first: members[first],
             first_call: self.post(first).call.to_string(),
             second: members[second],
@@ -336,9 +334,4 @@ impl Meeting<'_> {
         let own = unsafe { &*self.board.slots[self.member].post(self.sequence) };
         &own.as_ref().expect("this member has posted").call
     }
-}
-
-/// A call with its place in its group.
-pub(super) fn describe(group: &str, call: &Call) -> String {
-    format!("{call}, call {} of group `{group}`", call.sequence)
 }

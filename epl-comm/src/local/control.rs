@@ -3,10 +3,11 @@
 //! Ranks that are threads find each other's calls, failures, ends, delays and circles of waits here; what carries the
 //! data between their devices can find none of these.
 
-use super::board::{Post, describe};
+use super::board::Post;
 use super::memory::Memory;
 use super::transport::LocalTransport;
 use crate::error::Result;
+use crate::host::fit::describe;
 use crate::operation::Call;
 
 impl LocalTransport {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::Bytes;
 
-use super::number::Number;
+use crate::host::number::Number;
 
 /// A buffer on the board, as peers see it.
 #[derive(Debug)]

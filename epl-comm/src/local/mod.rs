@@ -50,22 +50,22 @@ mod bell;
 mod roster;
 mod waits;
 mod order;
-mod number;
-mod arena;
 mod world;
 mod memory;
-mod quarrel;
+mod nursery;
 mod board;
-mod staging;
 mod work;
 mod transport;
+mod hosts;
 #[cfg(feature = "nccl")]
 mod control;
 mod run;
+#[cfg(feature = "mpi")]
+mod inside;
 
-#[cfg(feature = "nccl")]
-pub(crate) use quarrel::Quarrel;
 #[cfg(feature = "nccl")]
 pub(crate) use transport::LocalTransport;
 
+#[cfg(feature = "mpi")]
+pub(crate) use inside::Inside;
 pub use run::{Launcher, run};

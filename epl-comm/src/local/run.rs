@@ -2,17 +2,19 @@
 
 use core::fmt::Display;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::ThreadPoolBuilder;
 
 use super::board::Board;
+use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::{Error, Result, catch};
+use crate::hierarchy::{self, Medium};
 use crate::pending::Helpers;
-use crate::process_group::ProcessGroup;
+use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
@@ -25,8 +27,11 @@ const STACK: usize = 8 << 20;
 /// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
+/// The name of the group of all ranks.
+const WORLD: &str = "world";
+
 /// What is small unless it is said otherwise: where one synchronisation less outweighs what is computed more than once.
-const EAGER_LIMIT: usize = 8 << 10;
+pub(super) const EAGER_LIMIT: usize = 8 << 10;
 
 /// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
 ///
@@ -64,14 +69,16 @@ where
 #[derive(Clone, Debug)]
 pub struct Launcher {
     ranks: usize,
+    per_host: Option<usize>,
     watch: Watch,
 }
 
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
-        Self { ranks, watch }
+        let watch =
+            Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, finds_circles: true, ..Watch::default() };
+        Self { ranks, per_host: None, watch }
     }
 
     /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
@@ -109,6 +116,16 @@ impl Launcher {
     /// cores ÷ ranks, at least 1, if nothing is said.
     pub fn lanes(mut self, calls: usize) -> Self {
         self.watch.lanes = Some(calls);
+        self
+    }
+
+    /// Takes so many neighbouring ranks for those of one host: collectives over several of them go through one rank of
+    /// each, as they do between machines. To see how a program does there; a single host is faster without.
+    ///
+    /// Ranks that wait for each other in a circle are then found by the time limit, as between machines.
+    pub fn hosts_of(mut self, ranks: usize) -> Self {
+        self.per_host = Some(ranks);
+        self.watch.finds_circles = false;
         self
     }
 
@@ -153,7 +170,17 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        self.run_over(&|transport| Ok(transport), f)
+        let Some(per_host) = self.per_host else { return self.run_over(&|transport| Ok(transport), f) };
+        if per_host == 0 {
+            return Err((Rank(0), Error::invalid("hosts of 0 ranks; give each at least 1").into()));
+        }
+        let medium = OnceLock::<Arc<dyn Medium>>::new();
+        let over = |transport: Arc<LocalTransport>| {
+            let hosts = || Arc::new(PretendHosts::new(transport.world.clone(), per_host)) as Arc<dyn Medium>;
+            let (members, rank) = (transport.members().to_vec(), transport.rank());
+            hierarchy::group(medium.get_or_init(hosts), WORLD, WORLD, members, rank)
+        };
+        self.run_over(&over, f)
     }
 
     /// [`run`](Self::run), with groups over something else than the threads' memory.
@@ -166,14 +193,15 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { ranks, watch } = self;
+        let Self { ranks, watch, .. } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
-        let world = Arc::new(World::new(ranks, cores, watch, &helpers));
-        let board = Arc::new(Board::new("world", (0..ranks).map(Rank).collect(), &world));
+        let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
+        let world = Arc::new(World::new(seats, cores, watch));
+        let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
         let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1), over };
         let results = thread::scope(|scope| {
             let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Shape};
 
-use super::board::{Board, Post, describe};
+use super::board::{Board, Post};
 use super::memory::{Divided, Memory};
 use super::roster::CallId;
-use super::staging::Staged;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
+use crate::host::fit::{check, describe, hides, is_small};
+use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::per_member::PerMember;
 use crate::rank::Rank;
@@ -164,45 +165,11 @@ impl LocalTransport {
     }
 }
 
-/// Whether the buffer is what the call says.
-fn check(call: &Call, buffer: &Buffer) -> Result<()> {
-    let (dtype, elements) = (buffer.dtype(), buffer.num_elements());
-    if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
-        return Err(Error::invalid(format!(
-            "{call} was given {elements} elements of {}; give it a buffer of the call's shape and element type",
-            dtype.name()
-        )));
-    }
-    if dtype.is_bool() && call.operation.reduction().is_some() {
-        return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
-    }
-    Ok(())
-}
-
-/// Whether no member brings a large buffer, as far as this one can know: members that agree come to the same answer,
-/// but for those of an uneven all-to-all.
-fn is_small(call: &Call, limit: usize) -> bool {
-    let elements = match call.operation {
-        Operation::AllGather | Operation::Gather { .. } => call.rows * call.receive.iter().max().unwrap_or(0),
-        _ => call.shape.num_elements(),
-    };
-    elements * call.dtype.size() <= limit
-}
-
 /// Whether the members write a member's buffer, if it is large, each its own part. All come to the same answer.
 fn writes(operation: Operation, member: usize) -> bool {
     match operation {
         Operation::AllReduce(_) => true,
         Operation::Reduce { root, .. } => root == member,
-        _ => false,
-    }
-}
-
-/// Whether nobody looks at a member's buffer.
-fn hides(operation: Operation, member: usize) -> bool {
-    match operation {
-        Operation::Broadcast { root } | Operation::Scatter { root } => root != member,
-        Operation::Receive | Operation::Barrier => true,
         _ => false,
     }
 }
@@ -258,6 +225,6 @@ impl Transport for LocalTransport {
     }
 
     fn abort(&self, cause: &Error) {
-        self.world.fail(self.rank(), cause.to_string());
+        self.fail(cause);
     }
 }

@@ -13,6 +13,7 @@
 //! So a rank whose thread sleeps until call n of a group is over needs exactly those members that have not taken
 //! number n, and they, if they sleep too, take none until they are woken. Whoever reaches itself along such steps
 //! will never wake up. The last of a circle to fall asleep closes it, so one look before a thread sleeps is enough.
+//! (That numbers are taken by a rank's own thread is not so where a call is a stage of another; those are left out.)
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -60,6 +61,12 @@ impl Waits {
         sources
     }
 
+    /// What the thread of a rank sleeps for, and those it needs.
+    #[cfg(feature = "mpi")]
+    pub(super) fn of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
+        self.lock()[rank.0].as_ref().map(|call| (call.to_string(), call.missing().collect()))
+    }
+
     /// Records that it is awake again.
     pub(super) fn end(&self, rank: Rank) {
         self.lock()[rank.0] = None;
@@ -72,7 +79,8 @@ impl Waits {
 
 /// The ranks on a way from `from` to `goal`, the last one first, without the goal.
 fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
-    for next in waits[from.0].as_ref()?.missing() {
+    let call = waits[from.0].as_ref().filter(|call| !call.roster.is_of_stages)?;
+    for next in call.missing() {
         if next == goal {
             return Some(vec![from]);
         }

@@ -9,18 +9,16 @@ use smallvec::SmallVec;
 
 use super::board::Meeting;
 use super::memory::Memory;
-use super::number::{Number, reduce, with_number};
 use crate::error::Result;
+use crate::host::fit::{columns, own_lines};
+use crate::host::number::{Number, reduce, with_number};
 use crate::operation::{Operation, ReduceOp};
 use crate::per_member::PerMember;
-use crate::rank::shard_range;
 
 /// Bytes that are reduced at a time: a chunk of every member's buffer fits into a core's own cache.
 const CHUNK: usize = 16 << 10;
 /// The member of a link that sends.
 const SENDER: usize = 0;
-/// Slices begin on cache lines of their own.
-const LINE: usize = 64;
 
 /// Does this member's share. Returns its result when that is not in the posted buffer; `kept` is memory of its own
 /// that it may write.
@@ -99,19 +97,6 @@ fn reduce_for_root<N: Number>(meeting: &Meeting<'_>, member: usize, root: usize,
     let sum = unsafe { memory.part::<N>(range.clone()) };
     let part = |member: usize| &meeting.numbers::<N>(member)[range.clone()];
     reduce(sum, (0..root).map(part), (root + 1..members).map(part), op);
-}
-
-/// The slice of `len` numbers that is a member's, in whole cache lines.
-fn own_lines<N>(len: usize, members: usize, member: usize) -> Range<usize> {
-    let line = LINE / size_of::<N>();
-    let lines = shard_range(len.div_ceil(line), members, member);
-    (lines.start * line).min(len)..(lines.end * line).min(len)
-}
-
-/// Which columns of a row that is divided in this way are a member's.
-fn columns(widths: &PerMember, member: usize) -> Range<usize> {
-    let before = widths.before(member);
-    before..before + widths[member]
 }
 
 /// Row by row, every member's part of the row.

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use super::arena::Arena;
 use super::bell::Bell;
 use super::order::Order;
 use super::roster::CallId;
 use super::waits::Waits;
 use crate::error::{Error, catch};
+use crate::host::arena::Arena;
 use crate::operation::Operation;
-use crate::pending::Helpers;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 
@@ -30,6 +29,8 @@ pub(super) struct Watch {
     /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
+    /// Whether ranks that wait for each other are looked for: where calls take their numbers when they are issued.
+    pub(super) finds_circles: bool,
     /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
     pub(super) lanes: Option<usize>,
     /// Told of the first failure: who, and why.
@@ -88,10 +89,12 @@ impl Failure {
 }
 
 impl World {
-    pub(super) fn new(ranks: usize, cores: usize, watch: Watch, helpers: &Helpers) -> Self {
+    /// A world of one rank for each seat.
+    pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
+        let ranks = seats.len();
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
-            seats: (0..ranks).map(|_| Seat::new(helpers.clone())).collect(),
+            seats,
             waits: Waits::new(ranks),
             watch,
             order: Order::default(),
@@ -154,7 +157,8 @@ impl World {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        if let Some(circle) = self.waits.begin(rank, call) {
+        let circle = self.waits.begin(rank, call).filter(|_| self.watch.finds_circles);
+        if let Some(circle) = circle {
             self.fail_together(circle[0].0, Error::Deadlock { circle });
         }
         sleep();
@@ -178,6 +182,12 @@ impl World {
         if let Some((lowest, _)) = missing.first() {
             self.fail_together(*lowest, Error::Timeout { call, waited, missing });
         }
+    }
+
+    /// What a rank's own thread waits in, and those who have not come to it.
+    #[cfg(feature = "mpi")]
+    pub(super) fn wait_of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
+        self.waits.of(rank)
     }
 
     fn last_call(&self, rank: Rank) -> String {

@@ -10,7 +10,7 @@ use super::council::{Council, Exchange, in_nccl, link_path, part_path};
 use super::joined::Joined;
 use super::wire::{decode, encode, gist};
 use crate::error::{Error, Result};
-use crate::local::Quarrel;
+use crate::host::quarrel::Quarrel;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{link_name, of_one_color};

@@ -44,6 +44,12 @@ struct All {
 }
 
 impl Helpers {
+    /// Whether no call is queued or running.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn are_idle(&self) -> bool {
+        self.0.outstanding.load(Ordering::Acquire) == 0
+    }
+
     /// Waits until no call is left, also of groups that outlive their ranks, whose calls fail now; then joins the
     /// helpers of all groups that have been dropped. To be called when all ranks have ended.
     pub(crate) fn join(&self) {

@@ -1,11 +1,10 @@
 //! Where everything in `exercise` is run: on the world and sub-groups, of 1 to 8 ranks, traced, on other backends.
 
 use burn::tensor::{DType, Device, Float, GradientCheckpointingStrategy, Int, Tensor};
-use epl_comm::testing::run_ranks;
 use epl_comm::{ReduceOp, Trace};
 
 use crate::exercise::{Exercise, exercise};
-use crate::failing::{EAGER_LIMITS, run_ranks_with};
+use crate::failing::{EAGER_LIMITS, run_ranks, run_ranks_with};
 use crate::model::Array;
 
 /// As small buffers, and as large ones, which go another way.

@@ -5,10 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
-use epl_comm::testing::run_ranks;
 use epl_comm::{Error, Pending, ProcessGroup, Rank, ReduceOp, Result};
 
-use crate::failing::run_failing;
+use crate::failing::{run_failing, run_ranks};
 use crate::watchdog::within_seconds;
 
 fn ones() -> Tensor<1> {

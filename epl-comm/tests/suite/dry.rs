@@ -1,8 +1,11 @@
 //! Shapes and bytes of worlds that do not exist.
 
+use std::collections::BTreeMap;
+
 use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{Bool, BoolStore, DType, Device, Float, Int, Tensor};
-use epl_comm::{Pending, ProcessGroup, Rank, ReduceOp, Result, dry, shard_range};
+use epl_comm::dry::{self, Traffic};
+use epl_comm::{Pending, ProcessGroup, Rank, ReduceOp, Result, shard_range};
 
 fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::ones(shape, (&Device::flex(), DType::F32))
@@ -193,4 +196,44 @@ fn groups_are_split_by_a_rule() -> Result<()> {
     assert!(error.contains("the 11 other members") && error.contains("split_by"), "{error}");
     assert!(dry::world(3, 3).is_err());
     Ok(())
+}
+
+/// The most bytes that any host sends to another in a collective: flat, and through one rank of each host.
+fn between_hosts(ranks: usize, per_host: usize, call: fn(&ProcessGroup) -> Result<()>) -> [u64; 2] {
+    let worlds: [fn(usize, usize, usize) -> Result<(ProcessGroup, Traffic)>; 2] =
+        [|ranks, _, rank| dry::world(ranks, rank), dry::world_of_hosts];
+    worlds.map(|world| {
+        let mut sent = BTreeMap::<(usize, usize), u64>::new();
+        for rank in 0..ranks {
+            let (group, traffic) = world(ranks, per_host, rank).unwrap();
+            call(&group).unwrap();
+            for (from, to, bytes) in traffic.links() {
+                let hosts = (from.0 / per_host, to.0 / per_host);
+                if hosts.0 != hosts.1 {
+                    *sent.entry(hosts).or_default() += bytes;
+                }
+            }
+        }
+        sent.values().copied().max().unwrap_or(0)
+    })
+}
+
+#[test]
+fn through_one_rank_of_each_host_less_goes_between_them() {
+    fn x() -> Tensor<1> {
+        Tensor::ones([4096], (&Device::flex(), DType::F32))
+    }
+    let bytes = 4096 * 4;
+    // A ring passes all parts but one over each of its links, twice: of 8 ranks, or of 2 hosts.
+    let sum = between_hosts(8, 4, |group| group.all_reduce(x(), ReduceOp::Sum).map(drop));
+    assert_eq!(sum, [2 * bytes * 7 / 8, 2 * bytes / 2]);
+    let scattered = between_hosts(8, 4, |group| group.reduce_scatter(x(), 0, ReduceOp::Sum).map(drop));
+    assert_eq!(scattered, [bytes * 7 / 8, bytes / 2]);
+    // What the ranks of one host have.
+    let gathered = between_hosts(8, 4, |group| group.all_gather(x(), 0).map(drop));
+    assert_eq!(gathered, [7 * bytes, 4 * bytes]);
+    // What every rank of a host has for every rank of the other, and how much each of them expects.
+    let exchanged = between_hosts(8, 4, |group| group.all_to_all(x(), 0, 0).map(drop));
+    let counts = 4 * 2 * 8 * 8;
+    assert_eq!(exchanged, [4 * 4 * bytes / 8, 4 * 4 * bytes / 8 + counts]);
 }

@@ -3,11 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+pub use epl_comm::testing::run_ranks;
 use epl_comm::{Error, ProcessGroup, Rank, local};
 
 /// Runs `f` on each of `ranks` ranks; returns what each returned, and the failure of the run.
 pub fn run_failing<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> (Vec<T>, (Rank, Error)) {
     run_failing_with(local::Launcher::new(ranks), ranks, f)
+}
+
+/// The same with an eager limit.
+pub fn run_failing_limited<T: Send>(
+    ranks: usize,
+    limit: usize,
+    f: impl Fn(ProcessGroup) -> T + Sync,
+) -> (Vec<T>, (Rank, Error)) {
+    run_failing_with(local::Launcher::new(ranks).eager_limit(limit), ranks, f)
 }
 
 /// The same, launched in some way.
@@ -32,7 +42,7 @@ pub fn run_failing_with<T: Send>(
 /// Everything is large; as it is unless it is said otherwise; everything is small.
 pub const EAGER_LIMITS: [usize; 3] = [0, 8 << 10, usize::MAX];
 
-/// [`run_ranks`](epl_comm::testing::run_ranks) with an eager limit.
+/// [`run_ranks`] with an eager limit.
 pub fn run_ranks_with<T: Send>(ranks: usize, limit: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
     let ended = local::Launcher::new(ranks).eager_limit(limit).run(|group| Ok::<T, Error>(f(group)));
     ended.unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"))

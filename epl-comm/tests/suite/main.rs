@@ -13,6 +13,7 @@ mod custom_vjp;
 mod deadlocks;
 mod dry;
 mod failures;
+mod hosts;
 mod faults;
 mod layouts;
 mod mismatches;

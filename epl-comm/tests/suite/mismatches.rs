@@ -1,10 +1,9 @@
 //! Calls that do not fit together, and arguments that fit nothing.
 
 use burn::tensor::{DType, Device, Int, Tensor};
-use epl_comm::testing::run_ranks;
-use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, local};
+use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result};
 
-use crate::failing::{EAGER_LIMITS, run_failing, run_failing_with};
+use crate::failing::{EAGER_LIMITS, run_failing, run_failing_limited, run_ranks};
 use crate::watchdog::within_seconds;
 
 fn zeros<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -23,8 +22,7 @@ fn mismatch(ranks: usize, odd: usize, before: usize, usual: Call, unusual: Call,
     for limit in EAGER_LIMITS {
         let texts = texts.map(str::to_string);
         within_seconds(20, move || {
-            let launcher = local::Launcher::new(ranks).eager_limit(limit);
-            let (errors, (culprit, _)) = run_failing_with(launcher, ranks, |world| {
+            let (errors, (culprit, _)) = run_failing_limited(ranks, limit, |world| {
                 let group = world.split("g", 0, 0).unwrap();
                 (0..before).for_each(|_| sum_of_4(&group).unwrap());
                 let call = if group.rank() == odd { unusual } else { usual };

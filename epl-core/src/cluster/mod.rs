@@ -10,6 +10,7 @@ mod workers;
 mod sizes;
 mod block;
 mod mesh;
+mod placement;
 mod display;
 
 pub use crate::config::RankOrder;
@@ -17,5 +18,6 @@ pub use axis::{Axis, Coordinate};
 pub use error::{ClusterError, Result};
 pub use mesh::Mesh;
 pub(crate) use mesh::Width;
+pub use placement::Placement;
 pub use sizes::{MeshRequest, MeshSizes};
 pub use workers::{Cluster, DeviceSlot};

@@ -116,6 +116,17 @@ choices! {
         /// The gradient of Σ sum, undivided.
         Sum = "sum",
     }
+    /// What carries data between ranks (`communication.transport`).
+    TransportChoice {
+        /// Threads of this process, or what the launcher of several processes says.
+        Auto = "auto",
+        /// Threads of this process.
+        Threads = "threads",
+        /// MPI between processes, whose ranks are threads.
+        Mpi = "mpi",
+        /// NCCL between GPUs, of one process or of several.
+        Nccl = "nccl",
+    }
     /// Which mesh axis changes slowest as ranks are numbered (`dist.order`). Tensor is always the
     /// fastest, so that a tensor group's ranks are neighbours.
     RankOrder {

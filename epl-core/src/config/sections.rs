@@ -2,7 +2,7 @@
 
 use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
-    ScheduleKind, StateTier, ZeroLevel,
+    ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 use super::kind::Kind;
 use super::option::options;
@@ -106,15 +106,21 @@ options! {
     cluster: ClusterConfig {
         /// Keep one replica inside a worker. false: devices are taken across workers first.
         device_place_prefer_intra_node: bool = true, Kind::Switch, Implemented;
-        /// Use only these devices of each worker, such as "0,4,7"; empty: all.
-        run_visible_devices: String = String::new(), Kind::DeviceList, NotYet;
+        /// Use only these GPUs of each worker, such as "0,4,7", as their numbers are in the worker; empty: all. An error on
+        /// the host.
+        run_visible_devices: String = String::new(), Kind::DeviceList, Implemented;
         /// All task graphs share the same devices.
         colocate_split_and_replicate: bool = false, Kind::Switch, Implemented;
-        /// Ranks of this process, each a thread. none: as many as dist.* needs.
+        /// Ranks of this process, each a thread. none: as many as dist.* needs; among several processes, as many as their
+        /// launcher says, or 1.
         ranks: Option<usize> = None, MAYBE_SIZE, Implemented;
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {
+        /// What carries data between ranks. auto: threads of this process, or NCCL where each has a GPU; where `epl-launch`,
+        /// `mpirun`, torchrun or `srun` has started several processes, what that says. mpi needs the feature of that name,
+        /// nccl the feature cuda.
+        transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
         /// cores for.
         num_communicators: usize = 2, COUNT, Implemented;

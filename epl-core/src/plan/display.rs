@@ -13,6 +13,7 @@ impl Display for Plan {
             writeln!(f, "{layout}")?;
         }
         writeln!(f, "{}", self.mesh)?;
+        writeln!(f, "{}", self.placement)?;
         writeln!(
             f,
             "{} parameters, {} on this rank ({}), {} segments, {} buckets a step",

@@ -42,7 +42,7 @@ use std::ops::Range;
 
 use burn::module::Module;
 
-use crate::cluster::{Axis, Coordinate, Mesh};
+use crate::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::config::ZeroLevel;
 use crate::context::Context;
 use crate::error::Result;
@@ -56,6 +56,8 @@ use crate::precision::HalfPrecision;
 pub struct Plan {
     /// The mesh.
     pub mesh: Mesh,
+    /// Which of its groups lie inside one worker.
+    pub placement: Placement,
     /// Where this rank stands in it.
     pub coordinate: Coordinate,
     /// The task graphs, where scopes were opened around the model's parts.

@@ -98,16 +98,28 @@ impl<M: Segmented> Bench<'_, M> {
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let untracked = model.clone().no_grad();
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
-        let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
-        drop((warm, untracked));
+        let (left, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
+        drop(untracked);
+        let counted = || self.count(&model, segment, carry.clone(), batch);
+        let counts = [counted()?, counted()?, counted()?];
+        let carry = carry.as_ref().map_or(0, bytes);
+        let needs = Needs {
+            carry,
+            stored: median(counts.map(|count| count.stored)) + carry,
+            results: results.bytes(),
+            working: median(counts.map(|count| count.working)),
+        };
+        Ok((needs, left.map(&mut Untrack)))
+    }
+
+    /// One forward and backward of a segment, counted.
+    fn count(&self, model: &M, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<Count> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
-        let carry_bytes = entrance.as_ref().map_or(0, bytes);
         self.context.enter(segment);
         let counts = || ThreadMemory::now().ok_or_else(|| Error::invalid(NOT_COUNTED));
         let before = counts()?.live;
         ThreadMemory::look_anew();
         let exit = model.forward_segment(segment, entrance.clone(), batch);
-        let left = exit.clone().map(&mut Untrack);
         let is_last = segment + 1 == self.plan.segments.len();
         let loss = is_last.then(|| model.loss(exit.clone(), batch));
         let root = match &loss {
@@ -120,14 +132,21 @@ impl<M: Segmented> Bench<'_, M> {
         let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
         let most = positive(counts()?.most - before);
         drop(gradients);
-        let needs = Needs {
-            carry: carry_bytes,
-            stored: stored + carry_bytes,
-            results: results.bytes(),
-            working: most.saturating_sub(stored + leaving),
-        };
-        Ok((needs, left))
+        Ok(Count { stored, working: most.saturating_sub(stored + leaving) })
     }
+}
+
+/// What one forward and backward was seen to need, in bytes, without what enters.
+#[derive(Clone, Copy)]
+struct Count {
+    stored: u64,
+    working: u64,
+}
+
+/// Of three counts, since the tables of the graph that all ranks of a process share grow on whichever thread comes first.
+fn median(mut counts: [u64; 3]) -> u64 {
+    counts.sort_unstable();
+    counts[1]
 }
 
 /// Why nothing is known.

@@ -81,6 +81,10 @@ pub struct TrainerConfig {
     /// Whether to go on from the latest checkpoint in `out`.
     #[config(default = false)]
     pub resume: bool,
+    /// Whether to go on from the latest checkpoint in `out` if there is one, and to begin anew if there is none: so a run
+    /// goes on that has been restarted, however far it had come.
+    #[config(default = false)]
+    pub resume_if_saved: bool,
     /// With `resume`: the step whose checkpoint is taken, in place of the latest. Later ones are replaced as the run comes by.
     pub resume_step: Option<u64>,
     /// Whether a new run may remove the checkpoints of an earlier one from `out`; otherwise that is an error.
@@ -89,11 +93,12 @@ pub struct TrainerConfig {
 }
 
 impl TrainerConfig {
-    /// What the options `train.*`, `schedule.steps`, `pipeline.num_micro_batch` and `io.*` say, for this many replicas.
+    /// What the options `train.*`, `schedule.steps`, `pipeline.num_micro_batch` and `io.*` say, for this many replicas. A
+    /// run that `epl-launch` has restarted goes on from its latest checkpoint, if it came to one.
     ///
     /// # Errors
     ///
-    /// When no option says how many steps to run, or the batch sizes disagree.
+    /// When no option says how many steps to run, the batch sizes disagree, or the launcher's word cannot be read.
     pub fn from_config(config: &crate::config::Config, replicas: usize) -> Result<Self> {
         let train = &config.train;
         Ok(Self::new(config.steps()? as u64)
@@ -101,7 +106,8 @@ impl TrainerConfig {
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
             .with_save_every(train.save_every.map(|steps| steps as u64))
             .with_num_workers(config.io.num_workers)
-            .with_prefetch(config.io.prefetch))
+            .with_prefetch(config.io.prefetch)
+            .with_resume_if_saved(epl_comm::restarts()? > 0))
     }
 
     /// How far data is loaded ahead.

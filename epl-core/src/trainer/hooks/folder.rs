@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use epl_comm::{ProcessGroup, ReduceOp};
+
 use crate::checkpoint::Checkpoint;
 use crate::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
@@ -18,6 +20,7 @@ pub struct OpenFolder {
     out: PathBuf,
     checkpoints: Checkpoints,
     resume: bool,
+    resume_if_saved: bool,
     which: Which,
     replace: bool,
 }
@@ -26,7 +29,17 @@ impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
         let which = config.resume_step.map_or(Which::Latest, Which::Step);
-        Self { out: out.into(), checkpoints, resume: config.resume, which, replace: config.replace }
+        let TrainerConfig { resume, resume_if_saved, replace, .. } = *config;
+        Self { out: out.into(), checkpoints, resume, resume_if_saved, which, replace }
+    }
+
+    /// Whether the run goes on. What the first rank finds counts for all. Collective.
+    fn resumes(&self, world: &ProcessGroup) -> Result<bool> {
+        if self.resume || !self.resume_if_saved {
+            return Ok(self.resume);
+        }
+        let is_saved = world.rank() == 0 && !self.checkpoints.steps()?.is_empty();
+        Ok(world.all_reduce_values(&[f64::from(u8::from(is_saved))], ReduceOp::Max)?[0] > 0.0)
     }
 
     /// Makes the folder of a new run. The work of one rank.
@@ -49,7 +62,7 @@ impl OpenFolder {
 impl<M: Segmented> Hook<M> for OpenFolder {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         let world = run.context().world().clone();
-        if self.resume {
+        if self.resumes(&world)? {
             let now = run.saved().clone();
             let engine = run.engine_mut();
             let read = |checkpoint: &Arc<Checkpoint>| engine.restore(checkpoint);

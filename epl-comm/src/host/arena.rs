@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Bytes;
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 
-use super::number::Number;
+use crate::host::number::Number;
 
 /// Smaller results are left to the allocator, which keeps their memory itself.
 const LEAST: usize = 64 << 10;
@@ -20,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Memory of dropped results: never more than results were alive at once a moment ago.
 #[derive(Debug, Default)]
-pub(super) struct Arena {
+pub(crate) struct Arena {
     store: Mutex<Store>,
     /// Whether anything is kept, to be asked without the lock.
     keeps: AtomicBool,
@@ -44,7 +44,7 @@ struct Idle {
 
 impl Arena {
     /// An empty list with room for so many numbers.
-    pub(super) fn vec<N: Number>(&self, capacity: usize) -> Vec<N> {
+    pub(crate) fn vec<N: Number>(&self, capacity: usize) -> Vec<N> {
         let wanted = capacity * size_of::<N>();
         let found = if wanted < LEAST { None } else { self.store().take(wanted, align_of::<N>()) };
         match found.and_then(N::from_bytes) {
@@ -57,7 +57,7 @@ impl Arena {
     }
 
     /// The bytes of a list made by [`vec`](Self::vec), which come back here.
-    pub(super) fn bytes<N: Number>(self: &Arc<Self>, numbers: Vec<N>) -> Bytes {
+    pub(crate) fn bytes<N: Number>(self: &Arc<Self>, numbers: Vec<N>) -> Bytes {
         let len = size_of_val(&*numbers);
         let bytes = N::into_bytes(numbers);
         if len < LEAST {
@@ -70,14 +70,14 @@ impl Arena {
     }
 
     /// Gives back what has not been wanted for long. To be called now and then.
-    pub(super) fn tick(&self) {
+    pub(crate) fn tick(&self) {
         if self.keeps.load(Ordering::Relaxed) {
             self.change(Store::prune);
         }
     }
 
     /// Gives back all that nobody uses.
-    pub(super) fn trim(&self) {
+    pub(crate) fn trim(&self) {
         self.change(|store| store.idle.clear());
     }
 

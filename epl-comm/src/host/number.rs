@@ -12,7 +12,7 @@ use crate::operation::ReduceOp;
 /// # Safety
 ///
 /// The type has no padding and every bit pattern is a value of it.
-pub(super) unsafe trait Number: Copy + Send + Sync + 'static {
+pub(crate) unsafe trait Number: Copy + Send + Sync + 'static {
     /// What is reduced in: f32 for the 16-bit floats, which would lose a bit with every addition.
     type Wide: Copy + Default;
     /// Whether that is the type itself.
@@ -137,14 +137,14 @@ macro_rules! with_number {
         }
     };
 }
-pub(super) use with_number;
+pub(crate) use with_number;
 
 /// Numbers that are widened at a time: a stack's worth.
 const BLOCK: usize = 256;
 
 /// Reduces numbers into `to`, which lie between those of the members `before` and `after`; in the order of the
 /// members, rounded once, at the end.
-pub(super) fn reduce<'a, N: Number>(
+pub(crate) fn reduce<'a, N: Number>(
     to: &mut [N],
     before: impl ExactSizeIterator<Item = &'a [N]> + Clone,
     after: impl ExactSizeIterator<Item = &'a [N]> + Clone,

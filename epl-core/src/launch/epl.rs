@@ -1,15 +1,10 @@
-//! Runs a closure once per rank, and builds models in it.
-
-use core::time::Duration;
-use std::fs::{self, OpenOptions};
-use std::path::Path;
+//! What a rank knows, and how it builds models.
 
 use burn::module::Module;
 use burn::tensor::Device;
-use epl_comm::dry::{self, Traffic};
-use epl_comm::{ProcessGroup, Trace, local};
+use epl_comm::{ProcessGroup, Trace};
 
-use crate::cluster::{Axis, Cluster, Mesh};
+use crate::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -21,7 +16,6 @@ use crate::plan::stores::Stores;
 use crate::plan::{self, Order, Plan};
 use crate::planned::Planned;
 use crate::precision::HalfPrecision;
-use crate::profile::write_trace;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
 use crate::tensors::{self, AssignMap, WholeTensors};
@@ -129,6 +123,22 @@ impl Epl {
     ///
     /// When the option `profile.trace` is given and no trace: only `launch` writes that file.
     pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
+        let cluster = Cluster::local(world.size())?;
+        Self::on_cluster(config, (cluster, Device::default().autodiff()), mesh, world, trace)
+    }
+
+    /// [`new`](Self::new) where ranks are spread over several workers, and this one drives `device`. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn on_cluster(
+        config: Config,
+        (cluster, device): (Cluster, Device),
+        mesh: Mesh,
+        world: ProcessGroup,
+        trace: Option<Trace>,
+    ) -> Result<Self> {
         if let (None, false) = (&trace, config.profile.trace.is_empty()) {
             return Err(Error::invalid(format!(
                 "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `profile::write_trace`, \
@@ -140,11 +150,10 @@ impl Epl {
             Some(trace) => world.traced(trace),
             None => world,
         };
-        let cluster = Cluster::local(world.size())?;
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
-        let place = Place::new(Device::default().autodiff(), context);
+        let place = Place::new(device, context);
         Ok(Self { config, cluster, world, trace, place })
     }
 
@@ -243,6 +252,7 @@ impl Epl {
         let schedule = Order::from_config(&self.config, count, micro_batches)?;
         let mut plan = Plan {
             mesh: context.mesh().clone(),
+            placement: Placement::of(&self.cluster, context.mesh()),
             coordinate: context.coordinate(),
             layout,
             device: format!("{:?}", place.device()),
@@ -335,82 +345,4 @@ fn exceptions(config: &Config) -> Vec<String> {
     let communication = &config.communication;
     let fp16 = format!("communication.fp16 = true ({}, scale {})", communication.fp16_dtype, communication.fp16_scale);
     if communication.fp16 { vec![fp16] } else { Vec::new() }
-}
-
-/// Runs `f` once per rank, each on a thread and in a rayon pool of its own, and returns what each returned.
-///
-/// # Errors
-///
-/// What is wrong with the configuration, before any rank starts; then the first failure, with the rank that caused it;
-/// the other ranks are released.
-pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
-    launch_traced(config, None, f)
-}
-
-/// Runs `f` as one rank of a world that is only thought of, and returns what that rank would send.
-///
-/// The other ranks are mirrors of it (see [`epl_comm::dry`]): shapes and bytes are right, numbers are not. It needs
-/// the memory of one rank, whatever the size of the world. Nothing is traced.
-///
-/// # Errors
-///
-/// What is wrong with the configuration, a rank that the mesh does not have, or what `f` returns.
-pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result<T>) -> Result<(T, Traffic)> {
-    config.validate()?;
-    let mesh = Mesh::from_config(config)?;
-    let (world, traffic) = dry::world(mesh.world_size(), rank)?;
-    let mut config = config.clone();
-    config.profile.trace.clear();
-    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, None)?))??;
-    Ok((value, traffic))
-}
-
-/// [`launch`], with a record of what every rank does, which is also written to the file `profile.trace`, if that is
-/// given. None: there is a record where it is.
-pub fn launch_traced<T: Send>(
-    config: &Config,
-    trace: Option<Trace>,
-    f: impl Fn(Epl) -> Result<T> + Sync,
-) -> Result<Vec<T>> {
-    config.validate()?;
-    let mesh = Mesh::from_config(config)?;
-    let file = Some(&config.profile.trace).filter(|file| !file.is_empty());
-    let trace = trace.or_else(|| file.map(|_| Trace::new()));
-    let write = || match (file, &trace) {
-        // A program that only prints its plan leaves what is there.
-        (Some(file), Some(trace)) if !trace.events().is_empty() || is_empty(file) => write_trace(trace, file),
-        _ => Ok(()),
-    };
-    // Whether it can be written shows before the first step, not after the last. What is there stays until then.
-    if let Some(file) = file {
-        let opened = OpenOptions::new().append(true).create(true).open(file);
-        opened.map_err(|error| Error::file(Path::new(file), error))?;
-    }
-    let own = || trace.as_ref().map(Trace::with_own_switch);
-    let run = |world: ProcessGroup| f(Epl::new(config.clone(), mesh.clone(), world, own())?);
-    let ran = launcher(config, &mesh).run(run).map_err(|(rank, cause)| Error::Rank { rank, cause: Box::new(cause) });
-    // Of a run that failed, too: it shows where.
-    let written = write();
-    ran.and_then(|values| written.map(|()| values))
-}
-
-fn is_empty(file: &str) -> bool {
-    fs::metadata(file).is_ok_and(|file| file.len() == 0)
-}
-
-fn launcher(config: &Config, mesh: &Mesh) -> local::Launcher {
-    let communication = &config.communication;
-    let launcher = local::Launcher::new(mesh.world_size()).on_failure(|_, error| {
-        if let epl_comm::Error::Timeout { .. } = error {
-            // A rank that hangs keeps the run from returning this error.
-            eprintln!("error: {error}\nthe run ends when that rank does");
-        }
-    });
-    // A limit too long for a clock is none.
-    let limit = communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let launcher = match limit {
-        Some(limit) => launcher.time_limit(limit),
-        None => launcher.no_time_limit(),
-    };
-    if communication.check_order { launcher.check_order() } else { launcher }
 }

@@ -11,22 +11,22 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 
 /// Contiguous host memory of a buffer, and the way back.
-pub(super) struct Staged {
-    pub(super) bytes: Arc<Bytes>,
+pub(crate) struct Staged {
+    pub(crate) bytes: Arc<Bytes>,
     /// Where in `bytes` the buffer lies.
-    pub(super) range: Range<usize>,
-    pub(super) home: Home,
+    pub(crate) range: Range<usize>,
+    pub(crate) home: Home,
 }
 
 /// What results must be turned into.
-pub(super) struct Home {
-    pub(super) dtype: DType,
+pub(crate) struct Home {
+    pub(crate) dtype: DType,
     /// None for host memory itself.
     device: Option<Device>,
 }
 
 impl Staged {
-    pub(super) fn new(buffer: Buffer) -> Result<Self> {
+    pub(crate) fn new(buffer: Buffer) -> Result<Self> {
         match buffer.into_flex() {
             Ok(tensor) => Ok(Self::from_flex(tensor, None)),
             Err(buffer) => Self::through_host(buffer),
@@ -34,7 +34,7 @@ impl Staged {
     }
 
     /// A buffer that nobody looks at: what lies elsewhere stays there.
-    pub(super) fn unseen(buffer: Buffer) -> Self {
+    pub(crate) fn unseen(buffer: Buffer) -> Self {
         match buffer.into_flex() {
             Ok(tensor) => Self::from_flex(tensor, None),
             Err(buffer) => {
@@ -68,7 +68,7 @@ impl Staged {
     }
 
     /// The same memory, covered by the buffer as a whole.
-    pub(super) fn whole(self) -> Self {
+    pub(crate) fn whole(self) -> Self {
         if self.range == (0..self.bytes.len()) {
             return self;
         }
@@ -81,7 +81,7 @@ impl Staged {
 
 impl Home {
     /// A flat buffer, on the device the staged one came from.
-    pub(super) fn bring(self, bytes: Arc<Bytes>, range: Range<usize>) -> Buffer {
+    pub(crate) fn bring(self, bytes: Arc<Bytes>, range: Range<usize>) -> Buffer {
         let (size, dtype) = (self.dtype.size(), self.dtype);
         let layout = Layout::new(Shape::new([range.len() / size]), vec![1], range.start / size);
         let tensor = FlexTensor::from_arc(bytes, layout, dtype);

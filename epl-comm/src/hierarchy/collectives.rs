@@ -1,0 +1,167 @@
+//! The collectives over several hosts, each in stages: inside the hosts, between their leaders, inside again.
+//!
+//! A stage between leaders moves nothing for the other members, who have no part in it.
+
+use std::sync::Arc;
+
+use burn::tensor::DType;
+
+use super::Hierarchy;
+use super::columns::{apart, cast, columns, divided};
+use super::stage::{LEADER, Stage};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::operation::{Call, Operation, ReduceOp};
+use crate::per_member::PerMember;
+
+impl Hierarchy {
+    /// This member's part of a call, and what it gets.
+    pub(super) fn take_part(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+        match call.operation {
+            Operation::AllReduce(op) => self.all_reduce(call, buffer, op),
+            Operation::Reduce { op, root } => self.reduce(call, buffer, op, root),
+            Operation::ReduceScatter(op) => self.reduce_scatter(call, buffer, op),
+            Operation::AllGather | Operation::Split => self.all_gather(call, buffer),
+            Operation::Gather { root } => self.gather(call, buffer, root),
+            Operation::Scatter { root } => self.scatter(call, buffer, root),
+            Operation::AllToAll => self.all_to_all(call, buffer),
+            Operation::Broadcast { root } => self.broadcast(call, buffer, root),
+            Operation::Barrier => self.barrier(call, buffer),
+            Operation::Send | Operation::Receive => unreachable!("links are groups of their own"),
+        }
+    }
+
+    /// The calls inside this member's host.
+    pub(super) fn inside<'a>(&'a self, whole: &'a Arc<Call>) -> Stage<'a> {
+        Stage { group: self.inner.as_deref(), whole }
+    }
+
+    /// The calls between the leaders.
+    pub(super) fn between<'a>(&'a self, whole: &'a Arc<Call>) -> Stage<'a> {
+        Stage { group: self.outer.as_deref(), whole }
+    }
+
+    fn all_reduce(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
+        let dtype = buffer.dtype();
+        let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
+        let sum = self.between(call).all_reduce(sum, additive(op))?;
+        self.inside(call).broadcast(self.rounded(sum, op, dtype), LEADER)
+    }
+
+    fn reduce(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp, root: usize) -> Result<Buffer> {
+        let (dtype, own) = (buffer.dtype(), buffer.clone());
+        let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
+        let sum = self.between(call).reduce(sum, additive(op), self.hosts.host_of(root))?;
+        let got = self.pass(call, self.rounded(sum, op, dtype), call.shape.num_elements(), root)?;
+        Ok(got.unwrap_or(own))
+    }
+
+    fn reduce_scatter(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
+        let dtype = buffer.dtype();
+        let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
+        let mut own = sum;
+        if self.hosts.leads() {
+            let by_host = columns(own, call.rows, &self.hosts.to_hosts(&call.send));
+            own = self.between(call).reduce_scatter(by_host, additive(op), call.rows, self.hosts.outer(&call.send))?;
+        }
+        self.hand_out(call, self.rounded(own, op, dtype))
+    }
+
+    fn all_gather(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+        let all = self.gather_at_leader(call, buffer, None)?;
+        self.inside(call).share(all, call.rows * call.receive.total())
+    }
+
+    fn gather(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+        let own = buffer.clone();
+        let all = self.gather_at_leader(call, buffer, Some(self.hosts.host_of(root)))?;
+        let got = self.pass(call, all, call.rows * call.receive.total(), root)?;
+        Ok(got.unwrap_or(own))
+    }
+
+    fn scatter(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+        let mut own = self.bring(call, buffer, root)?;
+        if self.hosts.leads() {
+            let by_host = columns(own, call.rows, &self.hosts.to_hosts(&call.send));
+            let (root, widths) = (self.hosts.host_of(root), self.hosts.outer(&call.send));
+            own = self.between(call).scatter(by_host, root, call.rows, widths)?;
+        }
+        self.hand_out(call, own)
+    }
+
+    fn broadcast(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+        let own = self.bring(call, buffer, root)?;
+        let own = self.between(call).broadcast(own, self.hosts.host_of(root))?;
+        self.inside(call).broadcast(own, LEADER)
+    }
+
+    fn barrier(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+        self.inside(call).barrier()?;
+        self.between(call).barrier()?;
+        self.inside(call).barrier()?;
+        Ok(buffer)
+    }
+
+    /// All members' parts in their order, at the leaders or at one host's; at the others, anything.
+    fn gather_at_leader(&self, call: &Arc<Call>, buffer: Buffer, host: Option<usize>) -> Result<Buffer> {
+        let (rows, receive) = (call.rows, &call.receive);
+        let near = self.inside(call).gather(buffer, LEADER, rows, self.hosts.inner(receive))?;
+        let all = match host {
+            None => self.between(call).all_gather(near, rows, self.hosts.outer(receive))?,
+            Some(host) => self.between(call).gather(near, host, rows, self.hosts.outer(receive))?,
+        };
+        let has_all = self.hosts.leads() && host.is_none_or(|host| host == self.hosts.host());
+        Ok(if has_all { columns(all, rows, &self.hosts.to_members(receive)) } else { all })
+    }
+
+    /// The buffer of a member at the leader of its host; every other member's own.
+    fn bring(&self, call: &Arc<Call>, buffer: Buffer, from: usize) -> Result<Buffer> {
+        if self.hosts.host_of(from) != self.hosts.host() {
+            return Ok(buffer);
+        }
+        self.inside(call).bring(buffer, self.hosts.position(from))
+    }
+
+    /// What the leader of a member's host has, of `len` elements, for that member; nothing for the others.
+    fn pass(&self, call: &Arc<Call>, buffer: Buffer, len: usize, to: usize) -> Result<Option<Buffer>> {
+        if self.hosts.host_of(to) != self.hosts.host() {
+            return Ok(None);
+        }
+        let position = self.hosts.position(to);
+        let got = match position {
+            LEADER => buffer,
+            _ => {
+                let widths: PerMember =
+                    (0..self.hosts.own().len()).map(|member| if member == position { len } else { 0 }).collect();
+                self.inside(call).hand_out(buffer, &widths)?
+            }
+        };
+        Ok((to == self.hosts.member()).then_some(got))
+    }
+
+    /// To each member of the host its columns of what the leader has.
+    fn hand_out(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+        let widths = self.hosts.inner(&call.send);
+        let parts = if self.hosts.leads() { apart(buffer, call.rows, widths.iter()) } else { buffer };
+        self.inside(call).hand_out(parts, &widths.times(call.rows))
+    }
+
+    /// The end of a reduction that was taken in stages.
+    fn rounded(&self, sum: Buffer, op: ReduceOp, dtype: DType) -> Buffer {
+        let is_mean = op == ReduceOp::Mean && self.hosts.leads();
+        cast(if is_mean { divided(sum, self.hosts.len()) } else { sum }, dtype)
+    }
+}
+
+/// A mean is a sum until its end.
+fn additive(op: ReduceOp) -> ReduceOp {
+    if op == ReduceOp::Mean { ReduceOp::Sum } else { op }
+}
+
+/// 16-bit floats in f32, so that they are rounded once.
+fn wide(buffer: Buffer) -> Buffer {
+    match buffer.dtype() {
+        DType::F16 | DType::BF16 => cast(buffer, DType::F32),
+        _ => buffer,
+    }
+}

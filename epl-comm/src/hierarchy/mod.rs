@@ -1,0 +1,178 @@
+//! One group over several hosts, made of groups inside them and a group of one leader each.
+//!
+//! ```text
+//!        host 0                 host 1
+//!  ┌──────────────────┐   ┌──────────────────┐
+//!  │ rank 0 ◀─ rank 1 │   │ rank 2 ◀─ rank 3 │   1. inside each host, to its leader
+//!  │   │              │   │   │              │
+//!  └───┼──────────────┘   └───┼──────────────┘
+//!      └──────────◀───────────┘                  2. between the leaders
+//!  ┌──────────────────┐   ┌──────────────────┐
+//!  │ rank 0 ─▶ rank 1 │   │ rank 2 ─▶ rank 3 │   3. inside each host, from its leader
+//!  └──────────────────┘   └──────────────────┘
+//! ```
+//!
+//! A host is whatever is near: a process whose ranks are threads, a machine. What goes between hosts is one buffer for
+//! each of them, however many ranks it has, and whatever engine moves it needs to know of one rank a host only. Both
+//! inner and outer groups are [`Transport`]s of other kinds; what can be said of a call by comparing them, they do: each of
+//! their calls carries the whole one ([`Call::part_of`](crate::Call::part_of)).
+//!
+//! The idea is that of the hierarchical collectives of NCCL and of Open MPI's `han`.
+
+mod columns;
+mod hosts;
+mod stage;
+mod collectives;
+mod exchange;
+
+use core::fmt::Debug;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{DType, Shape};
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::operation::{Call, Operation};
+use crate::per_member::PerMember;
+use crate::rank::Rank;
+use crate::transport::{Transport, link_name, of_one_color};
+use hosts::Hosts;
+
+/// What makes groups that lie in one host, or have one member in each of several.
+pub(crate) trait Medium: Debug + Send + Sync {
+    /// The host of a rank.
+    fn host(&self, rank: Rank) -> usize;
+
+    /// A group of `members`, of which `rank` is one, that all lie in one host, or each in a host of its own. Every
+    /// member asks for it once, with the same key, and not necessarily at the same time.
+    fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>>;
+
+    /// The way from one rank to another, `rank` being one of them; `key` is that of a group of both. Each end asks
+    /// once.
+    fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
+        self.group(&format!("{key}, {} to {}", from.0, to.0), name, &[from, to], rank)
+    }
+}
+
+/// The group of `members`, of which `rank` is one, over a medium: of whichever kind it needs to be.
+pub(crate) fn group(
+    medium: &Arc<dyn Medium>,
+    key: &str,
+    name: &str,
+    members: Vec<Rank>,
+    rank: Rank,
+) -> Result<Arc<dyn Transport>> {
+    let hosts = Hosts::new(&members, rank, |rank| medium.host(rank));
+    if hosts.is_one() || hosts.are_all_of_one() {
+        return medium.group(key, name, &members, rank);
+    }
+    let of = |chosen: &[usize]| chosen.iter().map(|member| members[*member]).collect::<Vec<_>>();
+    let inner = match hosts.own() {
+        [_] => None,
+        own => Some(medium.group(&format!("{key}, host {}", hosts.host()), name, &of(own), rank)?),
+    };
+    let outer = match hosts.leads() {
+        true => Some(medium.group(&format!("{key}, leaders"), name, &of(&hosts.leaders()), rank)?),
+        false => None,
+    };
+    let (medium, key, name) = (medium.clone(), key.to_string(), name.to_string());
+    let (calls, links) = Default::default();
+    Ok(Arc::new(Hierarchy { medium, key, name, members, hosts, inner, outer, calls, links }))
+}
+
+/// A member of a group over several hosts, at least one of which has several members.
+#[derive(Debug)]
+pub(crate) struct Hierarchy {
+    medium: Arc<dyn Medium>,
+    /// What all members, and no other group, call it.
+    key: String,
+    name: String,
+    members: Vec<Rank>,
+    hosts: Hosts,
+    /// The members of this host; none if this is the only one.
+    inner: Option<Arc<dyn Transport>>,
+    /// The leaders, if this is one.
+    outer: Option<Arc<dyn Transport>>,
+    calls: AtomicU64,
+    links: Mutex<HashMap<(usize, usize), Arc<dyn Transport>>>,
+}
+
+impl Hierarchy {
+    fn rank(&self) -> Rank {
+        self.members[self.member()]
+    }
+
+    /// The groups that this one is made of.
+    fn parts(&self) -> impl Iterator<Item = &Arc<dyn Transport>> {
+        self.inner.iter().chain(&self.outer)
+    }
+}
+
+impl Transport for Hierarchy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn member(&self) -> usize {
+        self.hosts.member()
+    }
+
+    fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    fn reserve(&self, _operation: Operation) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        self.take_part(&Arc::new(*call), buffer)
+    }
+
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let wish = [color as i64, key as i64];
+        let call = Call {
+            sequence,
+            name: name.to_string(),
+            dim: Some(0),
+            receive: PerMember::same(wish.len(), self.members.len()),
+            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
+        };
+        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+        self.split_by(sequence, name, &wishes)
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let color = wishes[self.member()].0;
+        let (chosen, _) = of_one_color(wishes, self.member());
+        let members = chosen.iter().map(|member| self.members[*member]).collect();
+        let key = format!("{} / {name} {sequence} {color}", self.key);
+        group(&self.medium, &key, name, members, self.rank())
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&(from, to)) {
+            return Ok(link.clone());
+        }
+        let name = link_name(&self.name, from, to);
+        let link = self.medium.link(&self.key, &name, self.members[from], self.members[to], self.rank())?;
+        links.insert((from, to), link.clone());
+        Ok(link)
+    }
+
+    fn lanes(&self) -> usize {
+        self.parts().map(|part| part.lanes()).min().unwrap_or(1)
+    }
+
+    fn trim(&self) {
+        self.parts().for_each(|part| part.trim());
+    }
+
+    fn abort(&self, cause: &Error) {
+        self.parts().for_each(|part| part.abort(cause));
+    }
+}

@@ -1,0 +1,39 @@
+//! Threads taken for ranks of several hosts: the way of a cluster, on one machine.
+
+use std::sync::Arc;
+
+use super::board::Board;
+use super::nursery::Nursery;
+use super::transport::LocalTransport;
+use super::world::World;
+use crate::error::Result;
+use crate::hierarchy::Medium;
+use crate::rank::Rank;
+use crate::transport::Transport;
+
+/// A world of threads, so many of which are taken for one host.
+#[derive(Debug)]
+pub(super) struct PretendHosts {
+    world: Arc<World>,
+    per_host: usize,
+    boards: Nursery<String>,
+}
+
+impl PretendHosts {
+    pub(super) fn new(world: Arc<World>, per_host: usize) -> Self {
+        Self { world, per_host, boards: Nursery::default() }
+    }
+}
+
+impl Medium for PretendHosts {
+    fn host(&self, rank: Rank) -> usize {
+        rank.0 / self.per_host
+    }
+
+    fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>> {
+        let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
+        let board = || Board::new(name, members.to_vec(), &self.world);
+        let board = self.boards.take(key.to_string(), members.len(), board);
+        Ok(Arc::new(LocalTransport::new(self.world.clone(), board, member)))
+    }
+}

@@ -1,0 +1,83 @@
+//! The ranks of one process of several, which are threads: where those groups meet that lie inside.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::board::Board;
+use super::nursery::Nursery;
+use super::roster::Roster;
+use super::run::EAGER_LIMIT;
+use super::transport::LocalTransport;
+use super::world::{Watch, World};
+use crate::error::Error;
+use crate::process_group::Seat;
+use crate::rank::Rank;
+use crate::transport::Transport;
+
+/// The part of a world of several processes that is inside this one. What fails inside is told to the rest, and the
+/// other way round.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    world: Arc<World>,
+    boards: Nursery<String>,
+}
+
+impl Inside {
+    /// `seats` are those of all ranks, of whatever process; `tell` hears of the first failure.
+    ///
+    /// A rank may wait inside for one that waits for another process: who finds that out is to be faster than
+    /// `time_limit`.
+    pub(crate) fn new(
+        seats: Box<[Seat]>,
+        is_crowded: bool,
+        lanes: usize,
+        time_limit: Option<Duration>,
+        tell: impl Fn(Rank, &Error) + Send + Sync + 'static,
+    ) -> Self {
+        let cores = if is_crowded { 0 } else { seats.len() };
+        let watch = Watch {
+            time_limit,
+            eager_limit: EAGER_LIMIT,
+            finds_circles: true,
+            lanes: Some(lanes),
+            on_failure: Some(Arc::new(tell)),
+            ..Watch::default()
+        };
+        Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
+    }
+
+    /// A group of ranks that are all in this process; `is_of_stages`: of a group that is not. Each asks for it once, with
+    /// the same key.
+    pub(crate) fn group(
+        &self,
+        key: &str,
+        name: &str,
+        members: &[Rank],
+        rank: Rank,
+        is_of_stages: bool,
+    ) -> Arc<dyn Transport> {
+        let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
+        let roster = if is_of_stages { Roster::of_stages } else { Roster::new };
+        let board = || Board::of(roster(name, members.to_vec()), &self.world);
+        let board = self.boards.take(key.to_string(), members.len(), board);
+        Arc::new(LocalTransport::new(self.world.clone(), board, member))
+    }
+
+    /// What a rank's own thread waits in, and those who have not come to it.
+    pub(crate) fn wait_of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
+        self.world.wait_of(rank)
+    }
+
+    /// Releases everybody here, as another part of the world has failed.
+    pub(crate) fn fail(&self, rank: Rank, error: &Error) {
+        match error {
+            Error::Peer { cause, .. } => self.world.fail(rank, cause.clone()),
+            error => self.world.fail_together(rank, error.clone()),
+        }
+    }
+
+    /// Records that a rank begins no further call.
+    pub(crate) fn end(&self, rank: Rank) {
+        self.world.end(rank);
+    }
+}

@@ -1,0 +1,88 @@
+//! The first failure of a run, as every process knows it.
+
+use super::wire::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+/// The first failure. It stays.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    /// Who caused it; of several who share it, the lowest.
+    pub(super) rank: Rank,
+    pub(super) cause: Cause,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cause {
+    /// The rank's own; others learn that a peer failed.
+    Own(String),
+    /// The rank's own: it alone made another call than its peers. Those in that call all get the same error.
+    Odd(Error),
+    /// Nobody's in particular; all get the same error.
+    Shared(Error),
+}
+
+impl Failure {
+    /// What a rank gets that was released from `operation`, which is, or would be, the call of this number.
+    pub(super) fn to_error(&self, operation: String, group: &str, sequence: u64) -> Error {
+        let of_this_call = |error: &Error| {
+            matches!(error, Error::Mismatch { group: other, sequence: number, .. }
+                if (other.as_str(), *number) == (group, sequence))
+        };
+        match &self.cause {
+            Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
+            Cause::Odd(error) if !of_this_call(error) => {
+                Error::Peer { rank: self.rank, operation, cause: error.to_string() }
+            }
+            Cause::Odd(error) | Cause::Shared(error) => error.clone(),
+        }
+    }
+
+    /// What the whole run failed with.
+    pub(super) fn of_run(&self, operation: &str) -> Error {
+        self.to_error(operation.to_string(), "", 0)
+    }
+
+    pub(super) fn write(&self, bytes: &mut Writer) {
+        bytes.number(self.rank.0 as u64);
+        match &self.cause {
+            Cause::Own(cause) => bytes.number(0).text(cause),
+            Cause::Odd(error) => bytes.number(1).error(error),
+            Cause::Shared(error) => bytes.number(2).error(error),
+        };
+    }
+
+    pub(super) fn read(bytes: &mut Reader<'_>) -> Result<Self> {
+        let (rank, kind) = (bytes.rank()?, bytes.number()?);
+        if kind == 0 {
+            return Ok(Self { rank, cause: Cause::Own(bytes.text()?) });
+        }
+        let cause = match bytes.error()? {
+            Some(error) if kind == 1 => Cause::Odd(error),
+            Some(error) => Cause::Shared(error),
+            None => Cause::Own("it failed in a way that cannot be told between processes".to_string()),
+        };
+        Ok(Self { rank, cause })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_same_in_another_process() -> Result<()> {
+        let causes = [
+            Cause::Own("out of luck".into()),
+            Cause::Shared(Error::Deadlock { circle: vec![(Rank(0), "barrier".into())] }),
+            Cause::Odd(Error::invalid("no")),
+        ];
+        for cause in causes {
+            let failure = Failure { rank: Rank(7), cause };
+            let mut bytes = Writer::default();
+            failure.write(&mut bytes);
+            assert_eq!(Failure::read(&mut Reader(&bytes.0))?, failure);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! Messages between the members of a group that are on their way.
+
+use std::time::{Duration, Instant};
+
+use super::group::MpiTransport;
+use super::inquiry::{Finding, deadlock, is_sure};
+use super::library::{MOST, Request, test_all};
+use super::patience::Patience;
+use super::waits::{Place, Wait};
+use crate::error::{Error, Result};
+use crate::host::fit::describe;
+use crate::operation::Call;
+use crate::rank::Rank;
+
+/// Whoever is told of a failure looks for what was sent before it for so long: news of it may have been faster.
+const STRAGGLERS: Duration = Duration::from_millis(20);
+/// When a waiter first looks whether it waits in a circle; then after twice as long, and so on.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// Some messages of one call.
+///
+/// Whoever begins one promises that its memory stays until [`wait`](Self::wait) has returned well; for ever, if it
+/// does not: the library knows of no other way to be stopped.
+pub(super) struct Flight<'a> {
+    group: &'a MpiTransport,
+    call: &'a Call,
+    /// Whether all members have come to the call.
+    moves: bool,
+    requests: Vec<Request>,
+    /// With whom, for each of them.
+    peers: Vec<usize>,
+}
+
+impl<'a> Flight<'a> {
+    /// Messages to find out whether all have come.
+    pub(super) fn of_heads(group: &'a MpiTransport, call: &'a Call) -> Self {
+        Self { group, call, moves: false, requests: Vec::new(), peers: Vec::new() }
+    }
+
+    /// Messages of data between members that have all come.
+    pub(super) fn of_data(group: &'a MpiTransport, call: &'a Call) -> Self {
+        Self { moves: true, ..Self::of_heads(group, call) }
+    }
+
+    /// Begins to send numbers to a member.
+    ///
+    /// # Safety
+    ///
+    /// There are so many; they stay, and nobody writes them, until [`wait`](Self::wait) has returned well.
+    pub(super) unsafe fn send<N>(&mut self, peer: usize, from: *const N, count: usize) -> Result<()> {
+        let (tag, process) = self.group.way_to(peer)?;
+        for (start, len) in messages(count * size_of::<N>()) {
+            // SAFETY: a part of what the caller promises.
+            let request = unsafe { self.group.world.data.send(from.cast::<u8>().add(start), len, process, tag) }?;
+            self.requests.push(request);
+            self.peers.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Begins to receive numbers from a member.
+    ///
+    /// # Safety
+    ///
+    /// There is room for so many; it stays, and nobody else reads or writes it, until [`wait`](Self::wait) has returned
+    /// well.
+    pub(super) unsafe fn receive<N>(&mut self, peer: usize, to: *mut N, count: usize) -> Result<()> {
+        let (tag, process) = self.group.way_from(peer)?;
+        for (start, len) in messages(count * size_of::<N>()) {
+            // SAFETY: a part of what the caller promises.
+            let request = unsafe { self.group.world.data.receive(to.cast::<u8>().add(start), len, process, tag) }?;
+            self.requests.push(request);
+            self.peers.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Waits until all messages have come to their end.
+    ///
+    /// # Errors
+    ///
+    /// What the world has failed with, or what keeps this call from going on.
+    pub(super) fn wait(&mut self) -> Result<()> {
+        let world = &self.group.world;
+        let mut patience = Patience::new(world.is_crowded, self.moves);
+        let mut sleeper = None;
+        let mut failed: Option<Instant> = None;
+        loop {
+            if test_all(&mut self.requests)? {
+                self.requests.clear();
+                self.peers.clear();
+                return Ok(());
+            }
+            if let Some(failure) = world.failure() {
+                let since = *failed.get_or_insert_with(Instant::now);
+                if since.elapsed() > STRAGGLERS {
+                    let sequence = self.call.sequence;
+                    return Err(failure.to_error(self.describe(), self.group.group_name(), sequence));
+                }
+            }
+            if let Some(waited) = patience.pause() {
+                let missing = self.missing()?;
+                sleeper.get_or_insert_with(|| Sleeper::new(self.group)).look(self, waited, missing);
+            }
+        }
+    }
+
+    /// The members with whom some message is not over.
+    fn missing(&mut self) -> Result<Vec<usize>> {
+        let mut missing = Vec::new();
+        for (request, peer) in self.requests.iter_mut().zip(&self.peers) {
+            if !request.test()? && !missing.contains(peer) {
+                missing.push(*peer);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn describe(&self) -> String {
+        describe(self.group.group_name(), self.call)
+    }
+}
+
+/// Beginning and length of the messages of so many bytes.
+fn messages(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..bytes).step_by(MOST).map(move |start| (start, MOST.min(bytes - start)))
+}
+
+/// A wait that takes long enough for others to know of it.
+struct Sleeper<'a> {
+    group: &'a MpiTransport,
+    /// Whether it is the rank's own thread.
+    is_driver: bool,
+    next_look: Duration,
+    /// The circle that was seen last.
+    circle: Vec<(Rank, Wait)>,
+}
+
+impl<'a> Sleeper<'a> {
+    fn new(group: &'a MpiTransport) -> Self {
+        let is_driver = group.world.seat(group.rank()).driver.is_here();
+        Self { group, is_driver, next_look: FIRST_LOOK, circle: Vec::new() }
+    }
+
+    /// Looks whether those who are missing can still come; ends the world when they cannot.
+    fn look(&mut self, flight: &Flight<'_>, waited: Duration, missing: Vec<usize>) {
+        let (group, world) = (self.group, &self.group.world);
+        let at = Place { channel: group.channel, sequence: flight.call.sequence };
+        let missing: Vec<Rank> = missing.into_iter().map(|member| group.ranks()[member]).collect();
+        let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
+        world.waits.begin(group.rank(), wait.clone());
+        if self.is_driver {
+            world.waits.fall_asleep(group.rank(), at.channel, group.brief(flight.call.operation, at.sequence));
+        }
+        if world.failure().is_some() || wait.missing.is_empty() {
+            return;
+        }
+        if !flight.moves
+            && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
+        {
+            return world.fail(*gone, format!("it returned without taking part in {}", wait.call));
+        }
+        let is_overdue = world.watch.time_limit.is_some_and(|limit| waited >= limit);
+        if !is_overdue && waited < self.next_look {
+            return;
+        }
+        self.next_look = waited * 2;
+        match group.answers.follow(world, &wait) {
+            Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
+                let (lowest, error) = deadlock(circle);
+                world.fail_together(lowest, error);
+            }
+            Some(Finding::Circle(circle)) if is_overdue => {
+                let missing = circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call)));
+                let missing: Vec<_> = missing.collect();
+                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
+                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+            }
+            // Each was asked at another time: it is one only if all of them still wait in the same calls when they have
+            // been asked again.
+            Some(Finding::Circle(circle)) => (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2),
+            Some(Finding::Sources(missing)) if is_overdue => {
+                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
+                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        let (waits, rank) = (&self.group.world.waits, self.group.rank());
+        waits.end(rank, self.group.channel);
+        if self.is_driver {
+            waits.wake_up(rank);
+        }
+    }
+}

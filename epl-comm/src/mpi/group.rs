@@ -1,0 +1,259 @@
+//! One rank's place in one group of processes.
+
+use core::ffi::c_int;
+use core::fmt;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{DType, Shape};
+
+use super::failure::{Cause, Failure};
+use super::inquiry::Answers;
+use super::waits::KINDS;
+use super::work::work;
+use super::world::World;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result, message_of};
+use crate::host::fit::{check, describe, hides};
+use crate::host::staging::Staged;
+use crate::operation::{Call, Operation};
+use crate::per_member::PerMember;
+use crate::rank::Rank;
+use crate::transport::{Transport, link_name, of_one_color};
+
+/// A member of a group whose messages travel over MPI.
+pub(super) struct MpiTransport {
+    pub(super) world: Arc<World>,
+    pub(super) answers: Arc<Answers>,
+    /// The same number on all members, and no other group's.
+    pub(super) channel: u64,
+    name: String,
+    members: Vec<Rank>,
+    member: usize,
+    /// The last call that has taken a number.
+    taken: Arc<AtomicU64>,
+    /// The last call that was begun.
+    begun: AtomicU64,
+    /// True during a call; and for ever after one that panicked.
+    busy: AtomicBool,
+    links: Mutex<HashMap<(usize, usize), Arc<MpiTransport>>>,
+}
+
+impl MpiTransport {
+    pub(super) fn new(
+        world: Arc<World>,
+        answers: Arc<Answers>,
+        name: String,
+        channel: u64,
+        members: Vec<Rank>,
+        member: usize,
+    ) -> Self {
+        let taken = world.waits.counter(members[member], channel);
+        let (begun, busy, links) = Default::default();
+        Self { world, answers, channel, name, members, member, taken, begun, busy, links }
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.members[self.member]
+    }
+
+    pub(super) fn ranks(&self) -> &[Rank] {
+        &self.members
+    }
+
+    pub(super) fn group_name(&self) -> &str {
+        &self.name
+    }
+
+    /// A call of this group in a few words.
+    pub(super) fn brief(&self, operation: Operation, sequence: u64) -> String {
+        format!("{operation}, call {sequence} of group `{}`", self.name)
+    }
+
+    /// This member's position.
+    pub(super) fn me(&self) -> usize {
+        self.member
+    }
+
+    /// All other members, each beginning with the one after it: so not all send to the same one at first.
+    pub(super) fn peers(&self) -> impl Iterator<Item = usize> + Clone {
+        let (members, me) = (self.members.len(), self.member);
+        (1..members).map(move |distance| (me + distance) % members)
+    }
+
+    /// The tag of messages to a member, and its process.
+    pub(super) fn way_to(&self, peer: usize) -> Result<(c_int, usize)> {
+        let peer = self.members[peer];
+        Ok((self.world.tag(self.channel, self.rank(), peer)?, self.world.process(peer)))
+    }
+
+    /// The tag of messages from a member, and its process.
+    pub(super) fn way_from(&self, peer: usize) -> Result<(c_int, usize)> {
+        let peer = self.members[peer];
+        Ok((self.world.tag(self.channel, peer, self.rank())?, self.world.process(peer)))
+    }
+
+    fn attempt(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
+        let has_turn = !self.busy.swap(true, Ordering::Acquire);
+        let result = self.check_turn(call, has_turn).and_then(|()| self.take_part(call, buffer));
+        if has_turn {
+            self.busy.store(false, Ordering::Release);
+        }
+        result
+    }
+
+    /// Whether the world goes on, and this call is the next one of this member.
+    fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
+        let group = &self.name;
+        if let Some(failure) = self.world.failure() {
+            return Err(failure.to_error(describe(group, call), group, call.sequence));
+        }
+        if !has_turn {
+            let message = "was used by two threads at once; use all groups of a rank from one thread";
+            return Err(Error::invalid(format!("group `{group}` {message}")));
+        }
+        let (sequence, due) = (call.sequence, self.begun.load(Ordering::Relaxed) + 1);
+        if sequence != due {
+            return Err(Error::invalid(format!(
+                "call {sequence} of group `{group}` came where call {due} was due; wait for what was started on the \
+                 traced group before the other one is used, and the other way round"
+            )));
+        }
+        self.begun.store(sequence, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The call itself. It is this member's next one, and `busy` is held.
+    fn take_part(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
+        self.world.arena.tick();
+        check(call, &buffer)?;
+        let staged = if hides(call.operation, self.member) { Staged::unseen(buffer) } else { Staged::new(buffer)? };
+        work(self, call, staged)
+    }
+
+    /// Ends the world. All members blame the same rank for a mismatch, or none.
+    fn fail(&self, error: &Error) {
+        match error {
+            Error::Mismatch { second_is_odd: true, second, .. } => {
+                self.world.record(Failure { rank: *second, cause: Cause::Odd(error.clone()) }, true);
+            }
+            Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
+            _ => self.world.fail(self.rank(), error.to_string()),
+        }
+    }
+}
+
+/// A group that is to be.
+pub(super) struct New {
+    /// The same on all members, and no other group's.
+    pub(super) number: u64,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) member: usize,
+}
+
+/// Agrees on the groups into which one is divided. Beside its wish, every member tells a number that is free: the first
+/// member's becomes the new group's.
+pub(super) fn agree(
+    group: &dyn Transport,
+    world: &World,
+    sequence: u64,
+    name: &str,
+    [color, key]: [usize; 2],
+) -> Result<New> {
+    let ranks = group.members();
+    let wish = [color as i64, key as i64, world.next_group(ranks[group.member()]) as i64];
+    let call = Call {
+        sequence,
+        name: name.to_string(),
+        dim: Some(0),
+        receive: PerMember::same(wish.len(), ranks.len()),
+        ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
+    };
+    let wishes = group.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
+    let wishes: Vec<_> = wishes.chunks(wish.len()).collect();
+    let wanted: Vec<_> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
+    let (chosen, member) = of_one_color(&wanted, group.member());
+    let number = wishes[chosen[0]][2] as u64;
+    Ok(New { number, ranks: chosen.iter().map(|member| ranks[*member]).collect(), member })
+}
+
+impl Transport for MpiTransport {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn member(&self) -> usize {
+        self.member
+    }
+
+    fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    fn reserve(&self, _operation: Operation) -> u64 {
+        self.taken.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        match catch_unwind(AssertUnwindSafe(|| self.attempt(&call, buffer))) {
+            Ok(result) => result.inspect_err(|error| self.fail(error)),
+            Err(payload) => {
+                // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
+                self.world.fail(self.rank(), format!("it panicked in a collective: {}", message_of(&*payload)));
+                resume_unwind(payload)
+            }
+        }
+    }
+
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let New { number, ranks, member } = agree(self, &self.world, sequence, name, [color, key])?;
+        let (world, answers) = (self.world.clone(), self.answers.clone());
+        Ok(Arc::new(Self::new(world, answers, name.to_string(), number * KINDS, ranks, member)))
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = || {
+            let (name, ranks) = (link_name(&self.name, from, to), vec![self.members[from], self.members[to]]);
+            let channel = self.channel + if from < to { 1 } else { 2 };
+            let member = usize::from(self.member == to);
+            Arc::new(Self::new(self.world.clone(), self.answers.clone(), name, channel, ranks, member))
+        };
+        Ok(links.entry((from, to)).or_insert_with(link).clone())
+    }
+
+    fn lanes(&self) -> usize {
+        self.world.lanes
+    }
+
+    fn trim(&self) {
+        self.world.arena.trim();
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        if !self.world.seat(self.rank()).driver.is_here() {
+            // A helper thread: its rank goes on.
+            return sleep();
+        }
+        self.world.waits.fall_asleep(self.rank(), self.channel, self.brief(operation, sequence));
+        sleep();
+        self.world.waits.wake_up(self.rank());
+    }
+
+    fn abort(&self, cause: &Error) {
+        self.world.fail(self.rank(), cause.to_string());
+    }
+}
+
+impl fmt::Debug for MpiTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MpiTransport")
+            .field("name", &self.name)
+            .field("members", &self.members)
+            .field("member", &self.member)
+            .field("world", &self.world)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! Groups of ranks of which several are threads of one process.
+//!
+//! | the members | what carries their data |
+//! |---|---|
+//! | all in this process | a board in its memory, as of [`local`](crate::local) |
+//! | each in a process of its own | MPI |
+//! | otherwise | both: a [`hierarchy`], with one leader in each process |
+
+use std::sync::Arc;
+
+use super::group::{MpiTransport, New, agree};
+use super::inquiry::Answers;
+use super::waits::KINDS;
+use super::world::World;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::hierarchy::{self, Medium};
+use crate::operation::{Call, Operation};
+use crate::rank::Rank;
+use crate::transport::Transport;
+
+/// The name of the group of all ranks.
+const WORLD: &str = "world";
+
+/// The group of all ranks, as one of this process sees it.
+pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -> Result<Arc<dyn Transport>> {
+    let members: Vec<Rank> = (0..world.ranks()).map(Rank).collect();
+    let (world, answers) = (world.clone(), answers.clone());
+    if world.threads == 1 {
+        return Ok(Arc::new(MpiTransport::new(world, answers, WORLD.to_string(), 0, members, rank.0)));
+    }
+    let medium: Arc<Processes> = Arc::new(Processes { world, answers });
+    Mixed::group(&medium, 0, WORLD, members, rank)
+}
+
+/// What groups are made over: the memory of this process, and MPI between processes.
+#[derive(Debug)]
+struct Processes {
+    world: Arc<World>,
+    answers: Arc<Answers>,
+}
+
+impl Processes {
+    /// A group over MPI.
+    fn between(&self, channel: u64, name: &str, members: &[Rank], rank: Rank) -> Arc<dyn Transport> {
+        let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
+        let (world, answers) = (self.world.clone(), self.answers.clone());
+        Arc::new(MpiTransport::new(world, answers, name.to_string(), channel, members.to_vec(), member))
+    }
+
+    fn is_inside(&self, members: &[Rank]) -> bool {
+        members.iter().all(|member| self.host(*member) == self.world.place.process)
+    }
+}
+
+/// The first channel of a group whose key begins with its number.
+fn channel(key: &str) -> u64 {
+    let digits = key.split(|letter: char| !letter.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse::<u64>().expect("keys begin with a number: `Mixed` makes them") * KINDS
+}
+
+impl Medium for Processes {
+    fn host(&self, rank: Rank) -> usize {
+        self.world.process(rank)
+    }
+
+    fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>> {
+        // Otherwise it is a part of one.
+        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
+        if self.is_inside(members) {
+            return Ok(self.world.inside.group(key, name, members, rank, !is_whole));
+        }
+        // What is neither the group itself nor inside a process is the group of its leaders.
+        let kind = if is_whole { 0 } else { KINDS - 1 };
+        Ok(self.between(channel(key) + kind, name, members, rank))
+    }
+
+    fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
+        let members = [from, to];
+        if self.is_inside(&members) {
+            let key = format!("{key}, {} to {}", from.0, to.0);
+            return Ok(self.world.inside.group(&key, name, &members, rank, false));
+        }
+        let kind = if from < to { 1 } else { 2 };
+        Ok(self.between(channel(key) + kind, name, &members, rank))
+    }
+}
+
+/// A group of whatever kind it needs to be. Its number, from which those of its messages follow, its members have agreed
+/// upon.
+#[derive(Debug)]
+struct Mixed {
+    medium: Arc<Processes>,
+    number: u64,
+    group: Arc<dyn Transport>,
+}
+
+impl Mixed {
+    fn group(
+        medium: &Arc<Processes>,
+        number: u64,
+        name: &str,
+        members: Vec<Rank>,
+        rank: Rank,
+    ) -> Result<Arc<dyn Transport>> {
+        let over: Arc<dyn Medium> = medium.clone();
+        let group = hierarchy::group(&over, &number.to_string(), name, members, rank)?;
+        Ok(Arc::new(Self { medium: medium.clone(), number, group }))
+    }
+
+    fn rank(&self) -> Rank {
+        self.group.members()[self.group.member()]
+    }
+}
+
+impl Transport for Mixed {
+    fn name(&self) -> &str {
+        self.group.name()
+    }
+
+    fn member(&self) -> usize {
+        self.group.member()
+    }
+
+    fn members(&self) -> &[Rank] {
+        self.group.members()
+    }
+
+    fn reserve(&self, operation: Operation) -> u64 {
+        self.group.reserve(operation)
+    }
+
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        self.group.run(call, buffer)
+    }
+
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        let New { number, ranks, .. } = agree(&*self.group, &self.medium.world, sequence, name, [color, key])?;
+        Self::group(&self.medium, number, name, ranks, self.rank())
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        self.group.link(from, to)
+    }
+
+    fn lanes(&self) -> usize {
+        self.medium.world.lanes
+    }
+
+    fn trim(&self) {
+        self.group.trim();
+        self.medium.world.arena.trim();
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        let (world, rank) = (&self.medium.world, self.rank());
+        if !world.seat(rank).driver.is_here() {
+            // A helper thread: its rank goes on.
+            return sleep();
+        }
+        let call = format!("{operation}, call {sequence} of group `{}`", self.name());
+        world.waits.fall_asleep(rank, self.number * KINDS, call);
+        self.group.sleep(operation, sequence, sleep);
+        world.waits.wake_up(rank);
+    }
+
+    fn abort(&self, cause: &Error) {
+        self.group.abort(cause);
+    }
+}

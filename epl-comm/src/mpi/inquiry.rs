@@ -1,0 +1,224 @@
+//! Who keeps a call that has waited for long from going on.
+//!
+//! ```text
+//! rank 0 waits for rank 1  ──ask──▶  process of rank 1: "it waits for rank 2, in call 3 of group `b`"
+//!                          ──ask──▶  process of rank 2: "it runs; its last call was ..."     the one to blame
+//!                                    or: "it waits for rank 0, in call 5 of group `a`"       a circle
+//!                                    or nothing: the process has been stopped, or is gone    the one to blame
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::control::ASK;
+use super::waits::{Place, Wait};
+use super::wire::{Reader, Writer};
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+/// A process that does not answer for so long does not run, though the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a process says of one of its ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// What it did last.
+    last: String,
+    /// What keeps it.
+    wait: Option<Wait>,
+}
+
+/// Answers that have come and were not looked at.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    arrived: Mutex<HashMap<u64, Answer>>,
+    asked: AtomicU64,
+}
+
+/// What has been found.
+pub(super) enum Finding {
+    /// Ranks that do not wait for anybody, with what each did last.
+    Sources(Vec<(Rank, String)>),
+    /// Ranks that wait for each other, from the lowest on, each with the call in which it waits for the next one.
+    Circle(Vec<(Rank, Wait)>),
+}
+
+impl Answer {
+    pub(super) fn write(&self, bytes: &mut Writer) {
+        bytes.text(&self.last).number(u64::from(self.wait.is_some()));
+        if let Some(Wait { at, call, missing, is_sure }) = &self.wait {
+            bytes.number(at.channel).number(at.sequence).text(call).numbers(missing.iter().map(|rank| rank.0));
+            bytes.number(u64::from(*is_sure));
+        }
+    }
+
+    pub(super) fn read(bytes: &mut Reader<'_>) -> Result<Self> {
+        let (last, waits) = (bytes.text()?, bytes.number()? != 0);
+        let wait = match waits {
+            false => None,
+            true => Some(Wait {
+                at: place(bytes)?,
+                call: bytes.text()?,
+                missing: bytes.numbers()?.into_iter().map(Rank).collect(),
+                is_sure: bytes.number()? != 0,
+            }),
+        };
+        Ok(Self { last, wait })
+    }
+}
+
+impl Answers {
+    pub(super) fn put(&self, question: u64, answer: Answer) {
+        self.arrived().insert(question, answer);
+    }
+
+    /// Asks the process of a rank. None when there is no answer.
+    fn ask(&self, world: &World, rank: Rank, at: Place) -> Option<Answer> {
+        let process = world.process(rank);
+        if process == world.place.process {
+            return Some(answer(world, rank, at));
+        }
+        let question = self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = Writer::default();
+        bytes.number(ASK).number(question).number(rank.0 as u64).number(at.channel).number(at.sequence);
+        world.tell(process, bytes.0);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && world.failure().is_none() {
+            if let Some(answer) = self.arrived().remove(&question) {
+                return Some(answer);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
+    pub(super) fn follow(&self, world: &World, first: &Wait) -> Option<Finding> {
+        let mut open: Vec<(Rank, Place)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
+        let from = open.first()?.0;
+        let mut known = BTreeMap::new();
+        let mut sources = BTreeMap::new();
+        while let Some((rank, at)) = open.pop() {
+            if known.contains_key(&rank) || sources.contains_key(&rank) {
+                continue;
+            }
+            let answer = self.ask(world, rank, at);
+            if world.failure().is_some() {
+                return None;
+            }
+            match answer {
+                None => {
+                    let text = "whose process does not answer: it was stopped, or it is gone";
+                    sources.insert(rank, text.to_string());
+                }
+                Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
+                    open.extend(wait.missing.iter().map(|missing| (*missing, wait.at)));
+                    known.insert(rank, wait);
+                }
+                Some(Answer { last, .. }) => {
+                    sources.insert(rank, last);
+                }
+            }
+        }
+        match sources.is_empty() {
+            true => Some(Finding::Circle(circle(&known, from))),
+            false => Some(Finding::Sources(sources.into_iter().collect())),
+        }
+    }
+
+    fn arrived(&self) -> MutexGuard<'_, HashMap<u64, Answer>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What this process says of one of its ranks, which somebody waits for in a call.
+pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
+    let last = match world.seat(rank).log.last() {
+        Some(entry) => format!("whose last call was {entry}"),
+        None => "which has made no call".to_string(),
+    };
+    // Where a call is made of stages, whoever waits may have one in a queue that has not taken its numbers.
+    let is_sure = world.threads == 1 || world.helpers(rank).are_idle();
+    let inside = || {
+        let (call, missing) = world.inside.wait_of(rank)?;
+        // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
+        let at = Place { channel: u64::MAX, sequence: u64::MAX };
+        Some(Wait { at, call, missing, is_sure })
+    };
+    let wait = world.waits.keeps(rank, at).or_else(inside);
+    Answer { last, wait: wait.map(|wait| Wait { is_sure, ..wait }) }
+}
+
+pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {
+    Ok(Place { channel: bytes.number()?, sequence: bytes.number()? })
+}
+
+/// The circle in which the waits from a rank end, where every rank waits for one that waits.
+fn circle(known: &BTreeMap<Rank, Wait>, from: Rank) -> Vec<(Rank, Wait)> {
+    let mut path: Vec<(Rank, Wait)> = Vec::new();
+    let mut next = Some(from);
+    while let Some(rank) = next {
+        if let Some(begin) = path.iter().position(|(other, _)| *other == rank) {
+            path.drain(..begin);
+            break;
+        }
+        let Some(wait) = known.get(&rank) else { break };
+        next = wait.missing.first().copied();
+        path.push((rank, wait.clone()));
+    }
+    let lowest = path.iter().enumerate().min_by_key(|(_, (rank, _))| *rank).map_or(0, |(index, _)| index);
+    path.rotate_left(lowest);
+    path
+}
+
+/// Whether the ranks of a circle can do nothing but wait.
+pub(super) fn is_sure(circle: &[(Rank, Wait)]) -> bool {
+    circle.iter().all(|(_, wait)| wait.is_sure)
+}
+
+/// The error of ranks that wait for each other.
+pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> (Rank, Error) {
+    let lowest = circle.first().map_or(Rank(0), |(rank, _)| *rank);
+    (lowest, Error::Deadlock { circle: circle.into_iter().map(|(rank, wait)| (rank, wait.call)).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(channel: u64, missing: &[usize]) -> Wait {
+        let missing = missing.iter().copied().map(Rank).collect();
+        Wait {
+            at: Place { channel, sequence: 2 },
+            call: format!("barrier, call 2 of group `{channel}`"),
+            missing,
+            is_sure: true,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_the_same_in_another_process() -> Result<()> {
+        for wait in [None, Some(wait(5, &[3, 4]))] {
+            let answer = Answer { last: "which has made no call".into(), wait };
+            let mut bytes = Writer::default();
+            answer.write(&mut bytes);
+            assert_eq!(Answer::read(&mut Reader(&bytes.0))?, answer);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_circle_leaves_out_who_only_leads_into_it_and_begins_with_the_lowest() {
+        let known = [(Rank(0), wait(1, &[2])), (Rank(2), wait(2, &[1])), (Rank(1), wait(3, &[2]))];
+        let circle = circle(&BTreeMap::from(known), Rank(0));
+        assert_eq!(circle.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [1, 2]);
+        let (lowest, error) = deadlock(circle);
+        assert_eq!(lowest, Rank(1));
+        let text = "rank 1 waits for rank 2 in barrier, call 2 of group `3`; rank 2 waits for rank 1";
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}

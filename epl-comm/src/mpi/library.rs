@@ -1,0 +1,287 @@
+//! The MPI library: the few calls of it that are used, its error codes turned into errors.
+//!
+//! Nothing here waits for another process but [`start`]: everything else is begun, and asked for later.
+
+use core::ffi::{c_char, c_int};
+use core::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mpi::ffi;
+
+use crate::error::{Error, Result};
+
+/// Where this process stands among those that were started with it, from the MPI library itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of this process, from 0.
+    pub process: usize,
+    /// How many processes there are.
+    pub processes: usize,
+    /// The number of this process among those on its host, from 0.
+    pub local: usize,
+    /// How many processes are on its host.
+    pub locals: usize,
+}
+
+/// The most bytes of one message: counts are 32 bits wide.
+pub(super) const MOST: usize = 1 << 30;
+
+/// How many runs go on, or were not ended by all processes together: until then the library would wait, when it is
+/// left in order, for processes that wait for this one.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts the library, once a process. All processes come out of it together.
+pub(super) fn start() -> Result<Place> {
+    static STARTED: OnceLock<Result<Place>> = OnceLock::new();
+    STARTED.get_or_init(initialise).clone()
+}
+
+/// Records that a run begins.
+pub(super) fn open() {
+    OPEN.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Records that all processes have ended a run.
+pub(super) fn close() {
+    OPEN.fetch_sub(1, Ordering::AcqRel);
+}
+
+fn initialise() -> Result<Place> {
+    let (mut is_on, mut is_over, mut provided) = (0, 0, 0);
+    // SAFETY: pointers to variables that live as long as the calls; both may be called at any time.
+    unsafe {
+        check("MPI_Initialized", ffi::MPI_Initialized(&mut is_on))?;
+        check("MPI_Finalized", ffi::MPI_Finalized(&mut is_over))?;
+    }
+    if is_over != 0 {
+        let message = "this process has left MPI already (MPI_Finalize), and it cannot be started again".to_string();
+        return Err(Error::Medium { message });
+    }
+    // SAFETY: as above; without arguments, as the standard allows. It has not been started, or is on.
+    unsafe {
+        if is_on == 0 {
+            let wanted = ffi::RSMPI_THREAD_MULTIPLE;
+            check("MPI_Init_thread", ffi::MPI_Init_thread(ptr::null_mut(), ptr::null_mut(), wanted, &mut provided))?;
+            at_exit();
+        } else {
+            check("MPI_Query_thread", ffi::MPI_Query_thread(&mut provided))?;
+        }
+        if provided < ffi::RSMPI_THREAD_MULTIPLE {
+            return Err(Error::Medium {
+                message: format!(
+                    "MPI gives thread level {provided}, but ranks call it from several threads, which is level {} \
+                     (MPI_THREAD_MULTIPLE); use a library that was built with it, and let the first MPI_Init_thread \
+                     of the process ask for it",
+                    ffi::RSMPI_THREAD_MULTIPLE
+                ),
+            });
+        }
+        check("MPI_Comm_set_errhandler", {
+            ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN)
+        })?;
+    }
+    place()
+}
+
+fn place() -> Result<Place> {
+    let mut numbers = [0; 4];
+    let [process, processes, local, locals] = &mut numbers;
+    // SAFETY: the library is on; pointers to variables that live as long as the calls; the communicator is made before
+    // it is used, and freed once.
+    unsafe {
+        let (world, mut host) = (ffi::RSMPI_COMM_WORLD, ffi::RSMPI_COMM_NULL);
+        check("MPI_Comm_rank", ffi::MPI_Comm_rank(world, process))?;
+        check("MPI_Comm_size", ffi::MPI_Comm_size(world, processes))?;
+        check("MPI_Comm_split_type", {
+            ffi::MPI_Comm_split_type(world, ffi::RSMPI_COMM_TYPE_SHARED, *process, ffi::RSMPI_INFO_NULL, &mut host)
+        })?;
+        check("MPI_Comm_rank", ffi::MPI_Comm_rank(host, local))?;
+        check("MPI_Comm_size", ffi::MPI_Comm_size(host, locals))?;
+        check("MPI_Comm_free", ffi::MPI_Comm_free(&mut host))?;
+    }
+    let [process, processes, local, locals] = numbers.map(|number| number as usize);
+    Ok(Place { process, processes, local, locals })
+}
+
+unsafe extern "C" {
+    fn atexit(last: extern "C" fn()) -> c_int;
+}
+
+/// Has the library left in order when the process ends in order.
+fn at_exit() {
+    extern "C" fn leave() {
+        if OPEN.load(Ordering::Acquire) == 0 {
+            // SAFETY: it was started by this process and is left once; no run goes on.
+            unsafe { ffi::MPI_Finalize() };
+        }
+    }
+    // SAFETY: the function lives as long as the process. When it is not taken, mpirun says so at the end.
+    let _ = unsafe { atexit(leave) };
+}
+
+/// An error code as an error.
+fn check(call: &str, code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    let (mut text, mut len) = ([0_u8; 8192], 0);
+    // SAFETY: more room than the longest text of any library.
+    let known = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut len) } == 0;
+    let text = if known { String::from_utf8_lossy(&text[..len.max(0) as usize]).into_owned() } else { String::new() };
+    Err(Error::Medium { message: format!("{call} returned {code}: {text}") })
+}
+
+/// All processes, in a space of messages of its own. It is never freed: peers may still send.
+#[derive(Clone, Copy)]
+pub(super) struct Comm(ffi::MPI_Comm);
+
+// SAFETY: a handle; the library may be called from any thread, as `start` has made sure.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+
+/// Something that was begun.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Request(ffi::MPI_Request);
+
+// SAFETY: as for a communicator.
+unsafe impl Send for Request {}
+
+/// A message that has come.
+pub(super) struct Arrived {
+    pub(super) process: usize,
+    pub(super) len: usize,
+    tag: c_int,
+}
+
+impl Comm {
+    /// Begins a copy of the world. It may be used when the request is over.
+    pub(super) fn begin(into: &mut Self) -> Result<Request> {
+        // SAFETY: nothing is asked.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the caller keeps `into` where it is until the request is over, see `World::join`.
+        let code = unsafe { ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut into.0, &mut request) };
+        check("MPI_Comm_idup", code).map(|()| Request(request))
+    }
+
+    /// No communicator.
+    pub(super) fn none() -> Self {
+        // SAFETY: a constant.
+        Self(unsafe { ffi::RSMPI_COMM_NULL })
+    }
+
+    /// The largest tag of a message.
+    pub(super) fn tag_limit(self) -> Result<u64> {
+        let (mut value, mut is_set) = (ptr::null_mut::<c_int>(), 0);
+        // SAFETY: the attribute is a pointer to a number that lives as long as the library is on.
+        unsafe {
+            let place = ptr::from_mut(&mut value).cast();
+            // The tag limit is an attribute of the world; a copy has it by its own right in some libraries only.
+            let key = ffi::MPI_TAG_UB as c_int;
+            check("MPI_Comm_get_attr", ffi::MPI_Comm_get_attr(ffi::RSMPI_COMM_WORLD, key, place, &mut is_set))?;
+            Ok(if is_set != 0 && !value.is_null() { *value as u64 } else { 32767 })
+        }
+    }
+
+    /// Begins to send up to [`MOST`] bytes.
+    ///
+    /// # Safety
+    ///
+    /// The memory is alive, and nobody writes it, until the request is over.
+    pub(super) unsafe fn send(self, from: *const u8, len: usize, process: usize, tag: c_int) -> Result<Request> {
+        // SAFETY: a constant.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        assert!(len <= MOST, "a message of {len} bytes");
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            let bytes = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Isend(from.cast(), len as c_int, bytes, process as c_int, tag, self.0, &mut request)
+        };
+        check("MPI_Isend", code).map(|()| Request(request))
+    }
+
+    /// Begins to receive up to [`MOST`] bytes: as many, or fewer.
+    ///
+    /// # Safety
+    ///
+    /// The memory is alive, and nobody else reads or writes it, until the request is over.
+    pub(super) unsafe fn receive(self, to: *mut u8, len: usize, process: usize, tag: c_int) -> Result<Request> {
+        // SAFETY: a constant.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        assert!(len <= MOST, "a message of {len} bytes");
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            let bytes = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Irecv(to.cast(), len as c_int, bytes, process as c_int, tag, self.0, &mut request)
+        };
+        check("MPI_Irecv", code).map(|()| Request(request))
+    }
+
+    /// Begins to gather some numbers of every process.
+    ///
+    /// # Safety
+    ///
+    /// Both are alive, and nobody uses them, until the request is over; `all` has room for those of all processes.
+    pub(super) unsafe fn gather(self, own: &[u64], all: *mut u64) -> Result<Request> {
+        // SAFETY: constants.
+        let (mut request, kind) = unsafe { (ffi::RSMPI_REQUEST_NULL, ffi::RSMPI_UINT64_T) };
+        let (from, count) = (own.as_ptr().cast(), own.len() as c_int);
+        // SAFETY: the caller's promise.
+        let code = unsafe { ffi::MPI_Iallgather(from, count, kind, all.cast(), count, kind, self.0, &mut request) };
+        check("MPI_Iallgather", code).map(|()| Request(request))
+    }
+
+    /// A message that has come, if there is one, from whomever. One thread asks, and takes it before it asks again.
+    pub(super) fn look(self) -> Result<Option<Arrived>> {
+        let mut is_here = 0;
+        let mut count = 0;
+        // SAFETY: a status is plain data; all pointers are to variables that live as long as the calls.
+        unsafe {
+            let mut status: ffi::MPI_Status = core::mem::zeroed();
+            let (any, any_tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
+            check("MPI_Iprobe", ffi::MPI_Iprobe(any, any_tag, self.0, &mut is_here, &mut status))?;
+            if is_here == 0 {
+                return Ok(None);
+            }
+            check("MPI_Get_count", ffi::MPI_Get_count(&status, ffi::RSMPI_UINT8_T, &mut count))?;
+            let process = status.MPI_SOURCE as usize;
+            Ok(Some(Arrived { process, len: count.max(0) as usize, tag: status.MPI_TAG }))
+        }
+    }
+
+    /// Takes it.
+    pub(super) fn take(self, message: &Arrived) -> Result<Vec<u8>> {
+        let mut bytes = vec![0_u8; message.len];
+        // SAFETY: room for all of it, which is only used again when the call is over.
+        unsafe {
+            let mut status: ffi::MPI_Status = core::mem::zeroed();
+            let (to, count, kind) = (bytes.as_mut_ptr().cast(), message.len as c_int, ffi::RSMPI_UINT8_T);
+            let process = message.process as c_int;
+            check("MPI_Recv", ffi::MPI_Recv(to, count, kind, process, message.tag, self.0, &mut status))?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Request {
+    /// Whether it is over.
+    pub(super) fn test(&mut self) -> Result<bool> {
+        let mut is_over = 0;
+        // SAFETY: a request that was begun, or is over, which is another value that may be asked for.
+        let code = unsafe { ffi::MPI_Test(&mut self.0, &mut is_over, ffi::RSMPI_STATUS_IGNORE) };
+        check("MPI_Test", code).map(|()| is_over != 0)
+    }
+}
+
+/// Whether all are over.
+pub(super) fn test_all(requests: &mut [Request]) -> Result<bool> {
+    let mut are_over = 0;
+    // SAFETY: a list of requests: the wrapper is transparent in memory, as its only field is one.
+    let code = unsafe {
+        let (first, count) = (requests.as_mut_ptr().cast::<ffi::MPI_Request>(), requests.len() as c_int);
+        ffi::MPI_Testall(count, first, &mut are_over, ffi::RSMPI_STATUSES_IGNORE)
+    };
+    check("MPI_Testall", code).map(|()| are_over != 0)
+}

@@ -1,0 +1,196 @@
+//! The beginning of a call: all members tell each other what they call, with what is small enough to go along.
+//!
+//! ```text
+//! to every other member:   digest | number | bytes of call | bytes of data | call, if it has no digest | data
+//! ```
+//!
+//! Where all digests are the same, that is all. Where a call has none, it goes along; where it is too long for that, or
+//! digests differ, whole calls are sent after it, so that all members find the same mismatch.
+
+use core::mem::ManuallyDrop;
+
+use super::flight::Flight;
+use super::group::MpiTransport;
+use super::wire::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::host::number::Number;
+use crate::host::quarrel::Quarrel;
+use crate::operation::Call;
+
+/// Numbers at the head of the message.
+const HEAD: usize = 4;
+/// Data of so many bytes goes along.
+pub(super) const EAGER: usize = 3072;
+/// A call of so many bytes goes along.
+const ROOM: usize = 928;
+/// The longest message, in numbers: one that libraries send without asking the receiver.
+const LONGEST: usize = HEAD + (ROOM + EAGER) / 8;
+/// Stands for a number of bytes where the data does not go along.
+const LATER: u64 = u64::MAX;
+
+/// All members have come, and their calls fit together.
+pub(super) struct Meeting {
+    /// What each member sent; nothing from this one.
+    heads: Vec<Vec<u64>>,
+}
+
+impl Meeting {
+    /// Tells every member the call, and `data` for it where that is small; waits for all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`] when the calls do not fit; as [`Flight::wait`].
+    pub(super) fn hold<'d, N: Number>(
+        group: &MpiTransport,
+        call: &Call,
+        data: impl Fn(usize) -> Option<Vec<&'d [N]>>,
+    ) -> Result<Self> {
+        let digest = call.digest().map(|digest| digest.max(1));
+        let mut encoded = Writer::default();
+        if digest.is_none() {
+            encoded.call(call)?;
+            encoded.0.resize(encoded.0.len().next_multiple_of(8), 0);
+        }
+        let goes_along = encoded.0.len() <= ROOM;
+        let members = group.ranks().len();
+        // Left where they are when something goes wrong: messages may be on their way.
+        let mut heads = ManuallyDrop::new(vec![Vec::<u64>::new(); members]);
+        let mut posts = ManuallyDrop::new(Vec::with_capacity(members));
+        let mut flight = Flight::of_heads(group, call);
+        for peer in group.peers() {
+            heads[peer] = vec![0; LONGEST];
+            // SAFETY: as long as is said; given back only when the flight is over.
+            unsafe { flight.receive(peer, heads[peer].as_mut_ptr(), LONGEST) }?;
+        }
+        for peer in group.peers() {
+            let mut post = Writer(Vec::with_capacity(8 * HEAD + encoded.0.len()));
+            post.number(digest.unwrap_or(0)).number(call.sequence);
+            post.number(if goes_along { encoded.0.len() as u64 } else { 0 });
+            let pieces = data(peer);
+            let len = |pieces: &Vec<&[N]>| pieces.iter().map(|piece| size_of_val(*piece)).sum::<usize>() as u64;
+            post.number(pieces.as_ref().map_or(LATER, len));
+            if goes_along {
+                post.0.extend_from_slice(&encoded.0);
+            }
+            pieces.iter().flatten().for_each(|piece| post.0.extend_from_slice(N::as_bytes(piece)));
+            // SAFETY: as above.
+            unsafe { flight.send(peer, post.0.as_ptr(), post.0.len()) }?;
+            posts.push(post);
+        }
+        flight.wait()?;
+        drop(ManuallyDrop::into_inner(posts));
+        let meeting = Self { heads: ManuallyDrop::into_inner(heads) };
+        meeting.compare(group, call, digest.unwrap_or(0))?;
+        Ok(meeting)
+    }
+
+    /// Compares all calls. Every member finds the same.
+    fn compare(&self, group: &MpiTransport, call: &Call, digest: u64) -> Result<()> {
+        let mut heads = group.peers().map(|peer| &self.heads[peer]);
+        if let Some(head) = heads.clone().find(|head| head[1] != call.sequence) {
+            return Err(Error::Medium {
+                message: format!(
+                    "call {} of group `{}` met call {} of a peer; run the same program in all processes",
+                    call.sequence,
+                    group.group_name(),
+                    head[1]
+                ),
+            });
+        }
+        if digest != 0 && heads.clone().all(|head| head[0] == digest) {
+            return Ok(());
+        }
+        let has_call = |head: &Vec<u64>| head[0] == 0 && head[2] > 0;
+        let own_went_along = digest == 0 && encoded_len(call)? <= ROOM;
+        let calls = match own_went_along && heads.all(has_call) {
+            true => self.calls_along(group, call)?,
+            false => calls_apart(group, call)?,
+        };
+        let members = group.ranks();
+        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(members.len(), |member| &calls[member])
+        else {
+            return Ok(());
+        };
+        Err(Error::Mismatch {
+            group: group.group_name().to_string(),
+            sequence: call.sequence,
+            first: members[first],
+            first_call: calls[first].to_string(),
+            second: members[second],
+            second_call: calls[second].to_string(),
+            second_is_odd,
+        })
+    }
+
+    fn calls_along(&self, group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
+        let read = |member: usize| match member == group.me() {
+            true => Ok(call.clone()),
+            false => Reader(&u64::as_bytes(&self.heads[member])[8 * HEAD..8 * HEAD + ROOM]).call(),
+        };
+        (0..group.ranks().len()).map(read).collect()
+    }
+
+    /// What came along from another member: `count` numbers. None when they come later.
+    ///
+    /// # Errors
+    ///
+    /// When there is another number of them, which two calls that fit cannot bring about.
+    pub(super) fn along<N: Number>(&self, peer: usize, count: usize) -> Result<Option<&[N]>> {
+        let head = &self.heads[peer];
+        if head[3] == LATER {
+            return Ok(None);
+        }
+        let (start, len) = (8 * HEAD + head[2].min(ROOM as u64) as usize, count * size_of::<N>());
+        if head[3] != len as u64 || len > EAGER {
+            let message = format!("{} bytes came where {len} were due; run the same program in all processes", head[3]);
+            return Err(Error::Medium { message });
+        }
+        let bytes = &u64::as_bytes(head)[start..start + len];
+        // SAFETY: in bounds and initialised, as it is a slice of bytes; it begins at a multiple of 8; any bits are a
+        // number.
+        Ok(Some(unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), count) }))
+    }
+}
+
+fn encoded_len(call: &Call) -> Result<usize> {
+    let mut encoded = Writer::default();
+    encoded.call(call)?;
+    Ok(encoded.0.len().next_multiple_of(8))
+}
+
+/// The calls of all members, sent in messages of their own.
+fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
+    let members = group.ranks().len();
+    let mut own = Writer::default();
+    own.call(call)?;
+    let own = ManuallyDrop::new(own.0);
+    let own_len = ManuallyDrop::new(Box::new(own.len() as u64));
+    let mut lens = ManuallyDrop::new(vec![0_u64; members]);
+    let place = lens.as_mut_ptr();
+    let mut flight = Flight::of_data(group, call);
+    for peer in group.peers() {
+        // SAFETY: each a number of its own; given back only when the flight is over.
+        unsafe {
+            flight.receive(peer, place.add(peer), 1)?;
+            flight.send(peer, &raw const **own_len, 1)?;
+        }
+    }
+    flight.wait()?;
+    let mut all = ManuallyDrop::new(Vec::with_capacity(members));
+    for member in 0..members {
+        all.push(vec![0_u8; if member == group.me() { 0 } else { lens[member] as usize }]);
+    }
+    for peer in group.peers() {
+        let len = all[peer].len();
+        // SAFETY: as above.
+        unsafe {
+            flight.receive(peer, all[peer].as_mut_ptr(), len)?;
+            flight.send(peer, own.as_ptr(), own.len())?;
+        }
+    }
+    flight.wait()?;
+    let all = ManuallyDrop::into_inner(all);
+    drop((ManuallyDrop::into_inner(own), ManuallyDrop::into_inner(own_len), ManuallyDrop::into_inner(lens)));
+    let read = |member: usize| if member == group.me() { Ok(call.clone()) } else { Reader(&all[member]).call() };
+    (0..members).map(read).collect()
+}

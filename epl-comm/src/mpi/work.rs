@@ -1,0 +1,94 @@
+//! What one member does in a call.
+
+use core::mem::ManuallyDrop;
+use core::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Bytes;
+
+use super::broadcast::broadcast;
+use super::cut::{Cut, outgoing};
+use super::group::MpiTransport;
+use super::meeting::{EAGER, Meeting};
+use super::moves::moves;
+use super::reduction::{Slices, combine, reduce_along};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::host::fit::{is_small, own_lines};
+use crate::host::number::{Number, with_number};
+use crate::host::staging::Staged;
+use crate::operation::{Call, Operation};
+
+/// Meets the other members, and makes this one's result.
+pub(super) fn work(group: &MpiTransport, call: &Call, staged: Staged) -> Result<Buffer> {
+    with_number!(call.dtype, N => work_on::<N>(group, call, staged))?
+}
+
+/// Whether what one member has for another goes along with the call. Those who reduce must all know it of each other.
+pub(super) fn goes_along<N>(call: &Call, cut: Cut) -> bool {
+    match call.operation.reduction() {
+        Some(_) => is_small(call, EAGER),
+        None => cut.len() * size_of::<N>() <= EAGER,
+    }
+}
+
+fn work_on<N: Number>(group: &MpiTransport, call: &Call, staged: Staged) -> Result<Buffer> {
+    let me = group.me();
+    let Staged { bytes, range, home } = match call.operation {
+        // What is written is the buffer and nothing else.
+        Operation::AllReduce(_) if !is_small(call, EAGER) => staged.whole(),
+        _ => staged,
+    };
+    let meeting = {
+        let own = numbers::<N>(&bytes, &range);
+        let along = |peer| outgoing(call, me, peer).filter(|cut| goes_along::<N>(call, *cut));
+        Meeting::hold(group, call, |peer| along(peer).map(|cut| cut.pieces(own).collect()))?
+    };
+    // From here on peers may be reading it: when something goes wrong, it is left to them.
+    let mut bytes = ManuallyDrop::new(bytes);
+    let made = match call.operation {
+        Operation::AllReduce(op) if !is_small(call, EAGER) => {
+            let (numbers, len) = written::<N>(&mut bytes);
+            let slices = Slices::new(group, numbers, |member| own_lines::<N>(len, group.ranks().len(), member));
+            // SAFETY: all of the memory is this call's alone, and the slices lie in it, apart from each other; it is
+            // given back only when this has returned well.
+            unsafe { combine(group, call, op, slices, true) }?;
+            None
+        }
+        Operation::AllReduce(op) | Operation::Reduce { op, .. } | Operation::ReduceScatter(op) => {
+            let own = numbers::<N>(&bytes, &range);
+            match is_small(call, EAGER) {
+                true => reduce_along(group, call, &meeting, own, op)?,
+                false => super::reduction::reduce_apart(group, call, own, op)?,
+            }
+        }
+        Operation::Broadcast { root } => broadcast(group, call, &meeting, numbers::<N>(&bytes, &range), root)?,
+        _ => moves(group, call, &meeting, numbers::<N>(&bytes, &range))?,
+    };
+    let bytes = ManuallyDrop::into_inner(bytes);
+    Ok(match made {
+        None => home.bring(bytes, range),
+        Some(made) => {
+            let made = Arc::new(group.world.arena.bytes(made));
+            let range = 0..made.len();
+            home.bring(made, range)
+        }
+    })
+}
+
+/// The numbers of a buffer.
+fn numbers<'a, N: Number>(bytes: &'a Bytes, range: &Range<usize>) -> &'a [N] {
+    let bytes = &bytes[range.clone()];
+    let start = bytes.as_ptr().cast::<N>();
+    assert!(start.is_aligned(), "memory of a tensor is aligned for its numbers");
+    // SAFETY: in bounds and initialised, as it is a slice of bytes; aligned as asserted; any bits are a number.
+    unsafe { core::slice::from_raw_parts(start, bytes.len() / size_of::<N>()) }
+}
+
+/// The numbers of a memory, to be written; a copy when it is shared.
+fn written<N: Number>(bytes: &mut Arc<Bytes>) -> (*mut N, usize) {
+    let bytes: &mut Bytes = Arc::make_mut(bytes);
+    let (start, len) = (bytes.as_mut_ptr().cast::<N>(), bytes.len() / size_of::<N>());
+    assert!(start.is_aligned(), "memory of a tensor is aligned for its numbers");
+    (start, len)
+}

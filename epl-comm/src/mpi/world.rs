@@ -1,0 +1,301 @@
+//! What all ranks of one process share in one run: the space of messages, who has ended, the first failure.
+
+use core::ffi::c_int;
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Instant;
+
+use super::failure::{Cause, Failure};
+use super::library::{Comm, Place as ProcessPlace, Request};
+use super::waits::{Place, Waits};
+use super::wire::Writer;
+use crate::error::{Error, catch};
+use crate::host::arena::Arena;
+use crate::local::Inside;
+use crate::pending::Helpers;
+use crate::process_group::Seat;
+use crate::rank::Rank;
+
+/// What the caller does with a failure.
+type Report = dyn Fn(Rank, &Error) + Send + Sync;
+
+/// A rank that has ended may have dropped a group whose last messages are still on their way for so long.
+const ON_THE_WAY: Duration = Duration::from_millis(500);
+
+/// Who waits inside a process waits so much longer, and a quarter, than who waits for another process, as he may wait
+/// for that one.
+const INSIDE_LATER: Duration = Duration::from_secs(5);
+
+/// How the ranks of a run are watched.
+#[derive(Clone, Default)]
+pub(super) struct Watch {
+    /// How long a rank waits in a call.
+    pub(super) time_limit: Option<Duration>,
+    /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
+    pub(super) lanes: Option<usize>,
+    /// Told of the first failure: who, and why.
+    pub(super) on_failure: Option<Arc<Report>>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time_limit, lanes, .. } = self;
+        f.debug_struct("Watch").field("time_limit", time_limit).field("lanes", lanes).finish_non_exhaustive()
+    }
+}
+
+/// The ranks of one run, seen by one process.
+pub(super) struct World {
+    pub(super) place: ProcessPlace,
+    /// Ranks in each process.
+    pub(super) threads: usize,
+    pub(super) lanes: usize,
+    /// Whether more threads wait than there are cores.
+    pub(super) is_crowded: bool,
+    /// Where the messages of calls travel.
+    pub(super) data: Comm,
+    /// Where the processes tell each other what goes on.
+    pub(super) control: Comm,
+    pub(super) tag_limit: u64,
+    pub(super) waits: Waits,
+    pub(super) arena: Arc<Arena>,
+    pub(super) watch: Watch,
+    /// The groups that lie in this process.
+    pub(super) inside: Inside,
+    /// Of all ranks.
+    seats: Box<[Seat]>,
+    /// Of the ranks of this process.
+    helpers: Box<[Helpers]>,
+    /// The number of the next group that a rank of this process makes.
+    groups: Box<[AtomicU64]>,
+    failure: OnceLock<Failure>,
+    /// Ranks that begin no further call, with the last numbers they took.
+    ended: Mutex<HashMap<Rank, (Instant, HashMap<u64, u64>)>>,
+    /// Processes of which no rank runs any more.
+    pub(super) done: AtomicUsize,
+    /// Control messages on their way.
+    outbox: Mutex<Vec<(Vec<u8>, Request)>>,
+}
+
+impl World {
+    pub(super) fn new(
+        place: ProcessPlace,
+        threads: usize,
+        lanes: usize,
+        [data, control]: [Comm; 2],
+        tag_limit: u64,
+        watch: Watch,
+    ) -> Arc<Self> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let is_crowded = place.locals * threads > cores;
+        let helpers: Box<[Helpers]> = (0..threads).map(|_| Helpers::default()).collect();
+        // Those of other processes are not used.
+        let seat = |rank: usize| {
+            let is_own = rank / threads == place.process;
+            if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
+        };
+        let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
+        let inside_limit = watch.time_limit.map(|limit| limit + limit / 4 + INSIDE_LATER);
+        Arc::new_cyclic(|world: &Weak<Self>| Self {
+            inside: {
+                let world = world.clone();
+                Inside::new(seats.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
+                    if let Some(world) = world.upgrade() {
+                        world.fail_with(rank, error);
+                    }
+                })
+            },
+            place,
+            threads,
+            lanes,
+            is_crowded,
+            data,
+            control,
+            tag_limit,
+            waits: Waits::default(),
+            arena: Arc::default(),
+            watch,
+            seats,
+            helpers,
+            groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
+            failure: OnceLock::new(),
+            ended: Mutex::default(),
+            done: AtomicUsize::new(0),
+            outbox: Mutex::default(),
+        })
+    }
+
+    /// How many ranks there are in all processes.
+    pub(super) fn ranks(&self) -> usize {
+        self.place.processes * self.threads
+    }
+
+    /// The rank of a thread of this process.
+    pub(super) fn rank(&self, thread: usize) -> Rank {
+        Rank(self.place.process * self.threads + thread)
+    }
+
+    /// The process that a rank is a thread of.
+    pub(super) fn process(&self, rank: Rank) -> usize {
+        rank.0 / self.threads
+    }
+
+    fn thread(&self, rank: Rank) -> usize {
+        rank.0 % self.threads
+    }
+
+    /// What the groups of a rank of this process share.
+    pub(super) fn seat(&self, rank: Rank) -> &Seat {
+        &self.seats[rank.0]
+    }
+
+    /// The helper threads of a rank of this process.
+    pub(super) fn helpers(&self, rank: Rank) -> &Helpers {
+        &self.helpers[self.thread(rank)]
+    }
+
+    /// A number for a group that a rank of this process may make: nobody else makes one with the same.
+    pub(super) fn next_group(&self, rank: Rank) -> u64 {
+        self.groups[self.thread(rank)].fetch_add(1, Ordering::Relaxed) * self.ranks() as u64 + rank.0 as u64
+    }
+
+    /// The tag of messages from one rank to another in a group or link.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] when the tags have been used up.
+    pub(super) fn tag(&self, channel: u64, from: Rank, to: Rank) -> Result<c_int, Error> {
+        let threads = self.threads as u64;
+        let tag = (channel * threads + self.thread(from) as u64) * threads + self.thread(to) as u64;
+        if tag > self.tag_limit {
+            return Err(Error::invalid(format!(
+                "tag {tag} where MPI has tags up to {}: too many groups have been made; make groups once, not in every \
+                 step",
+                self.tag_limit
+            )));
+        }
+        Ok(tag as c_int)
+    }
+
+    /// Records that `rank`, of this process, failed, unless another did before, and releases everybody.
+    pub(super) fn fail(&self, rank: Rank, cause: String) {
+        self.record(Failure { rank, cause: Cause::Own(cause) }, true);
+    }
+
+    /// Records a failure that was found inside this process.
+    fn fail_with(&self, rank: Rank, error: &Error) {
+        match error {
+            Error::Peer { cause, .. } => self.fail(rank, cause.clone()),
+            error => self.fail_together(rank, error.clone()),
+        }
+    }
+
+    /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
+    pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
+        self.record(Failure { rank: lowest, cause: Cause::Shared(error) }, true);
+    }
+
+    /// Records a failure, and `tells` the other processes.
+    pub(super) fn record(&self, failure: Failure, tells: bool) {
+        if self.failure.set(failure).is_err() {
+            return;
+        }
+        let Some(failure) = self.failure() else { return };
+        if tells {
+            let mut bytes = Writer::default();
+            failure.write(bytes.number(super::control::FAIL));
+            self.tell_all(&bytes.0);
+        }
+        let error = failure.of_run("the run");
+        self.inside.fail(failure.rank, &error);
+        if let Some(report) = &self.watch.on_failure {
+            // The caller's code: what it does with a failure must not become another one.
+            let _ = catch(|| report(failure.rank, &error));
+        }
+    }
+
+    /// The first failure, if there was one.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    /// Records that a rank of this process begins no further call, and tells the other processes.
+    pub(super) fn end(&self, rank: Rank) {
+        let counts = self.waits.counts(rank);
+        let mut bytes = Writer::default();
+        bytes.number(super::control::END).number(rank.0 as u64).number(counts.len() as u64);
+        counts.iter().for_each(|(channel, taken)| {
+            bytes.number(*channel).number(*taken);
+        });
+        self.tell_all(&bytes.0);
+        self.has_ended(rank, counts);
+        self.inside.end(rank);
+    }
+
+    /// Records that a rank begins no further call, with the last number it took in each of its groups.
+    pub(super) fn has_ended(&self, rank: Rank, counts: Vec<(u64, u64)>) {
+        self.ended().insert(rank, (Instant::now(), counts.into_iter().collect()));
+    }
+
+    /// Whether a rank has ended, and takes no part in a call.
+    pub(super) fn cannot_come(&self, rank: Rank, to: Place) -> bool {
+        self.ended().get(&rank).is_some_and(|(since, counts)| match counts.get(&to.channel) {
+            Some(taken) => *taken < to.sequence,
+            None => since.elapsed() > ON_THE_WAY,
+        })
+    }
+
+    fn ended(&self) -> MutexGuard<'_, HashMap<Rank, (Instant, HashMap<u64, u64>)>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a control message to all other processes.
+    pub(super) fn tell_all(&self, bytes: &[u8]) {
+        let others = (0..self.place.processes).filter(|process| *process != self.place.process);
+        others.for_each(|process| self.tell(process, bytes.to_vec()));
+    }
+
+    /// Sends a control message. It is never waited for.
+    pub(super) fn tell(&self, process: usize, bytes: Vec<u8>) {
+        // SAFETY: the bytes lie where they are, on the heap, in the outbox, until the request is over.
+        let request = unsafe { self.control.send(bytes.as_ptr(), bytes.len(), process, 0) };
+        // What cannot be told is found by others when their time is up.
+        if let Ok(request) = request {
+            self.outbox().push((bytes, request));
+        }
+    }
+
+    /// Forgets what has been sent; whether that is all.
+    pub(super) fn sweep(&self) -> bool {
+        let mut outbox = self.outbox();
+        outbox.retain_mut(|(_, request)| !request.test().unwrap_or(false));
+        outbox.is_empty()
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Vec<(Vec<u8>, Request)>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The library may still read what has not been sent.
+        core::mem::forget(core::mem::take(&mut *self.outbox()));
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, threads, watch, failure, .. } = self;
+        f.debug_struct("World")
+            .field("place", place)
+            .field("threads", threads)
+            .field("watch", watch)
+            .field("failure", failure)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,310 @@
+//! A member: joins, beats, asks, and hears who failed.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::{self, Builder, JoinHandle, Thread};
+use std::time::Instant;
+
+use super::connection::Connection;
+use super::handshake::{Claim, Unwelcome, Verdict, introduce};
+use super::mailbox::Mailbox;
+use super::message::{MAX_KEY, MAX_VALUE, Reply, Request};
+use super::secret::Secret;
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// How long a try to connect and to be let in may take.
+const TRY: Duration = Duration::from_secs(5);
+/// Between two tries, at first and at most.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
+/// An answer may be later than the server was asked to wait by this.
+const SLACK: Duration = Duration::from_secs(10);
+/// Beats that fit into the time after which a member that is silent is given up.
+const BEATS: u32 = 5;
+/// The server may be silent for so many times as long as a member: without it all is over.
+const PATIENCE: u32 = 3;
+
+/// A worker's place at the rendezvous. It leaves when it is dropped, and fails if that is in a panic.
+pub struct Client {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+    beating: Thread,
+}
+
+struct Inner {
+    worker: usize,
+    workers: usize,
+    address: String,
+    connection: Connection,
+    mailbox: Mailbox,
+    leaving: AtomicBool,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { worker, workers, address, .. } = &*self.inner;
+        write!(formatter, "Client(worker {worker} of {workers} at {address})")
+    }
+}
+
+impl Client {
+    /// Joins the server at `address` (`host:port`) as `worker` of `workers`, and waits until all have joined. The server
+    /// need not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no server, or not all workers, within `limit`; when the server does not let this worker in; or when
+    /// a worker failed meanwhile. All name who.
+    pub fn join(address: &str, worker: usize, workers: usize, secret: &Secret, limit: Duration) -> Result<Self> {
+        Self::join_again(address, worker, workers, 0, secret, limit)
+    }
+
+    /// [`join`](Self::join), in a run that has been restarted so many times.
+    ///
+    /// # Errors
+    ///
+    /// As of [`join`](Self::join).
+    pub fn join_again(
+        address: &str,
+        worker: usize,
+        workers: usize,
+        restart: u32,
+        secret: &Secret,
+        limit: Duration,
+    ) -> Result<Self> {
+        let begin = Instant::now();
+        let small = |number: usize| {
+            u32::try_from(number).map_err(|_| Error::Joining { message: format!("there is no worker {number}") })
+        };
+        let claim = Claim { worker: small(worker)?, workers: small(workers)?, restart };
+        let (stream, silence) = connect(address, claim, secret, limit)?;
+        let connection = Connection::new(stream).map_err(|error| Error::Joining {
+            message: format!("the connection to the rendezvous at {address} cannot be set up: {error}"),
+        })?;
+        let (address, mailbox, leaving) = (address.to_string(), Mailbox::default(), AtomicBool::new(false));
+        let inner = Arc::new(Inner { worker, workers, address, connection, mailbox, leaving });
+        let (reading, beating) = (inner.clone(), inner.clone());
+        let reader = inner.thread("rendezvous reader", move || reading.read())?;
+        let beater = inner.thread("rendezvous beat", move || beating.beat(silence))?;
+        let beating = beater.thread().clone();
+        let client = Self { inner, threads: vec![reader, beater], beating };
+        client.barrier("all workers have joined", limit.saturating_sub(begin.elapsed()))?;
+        Ok(client)
+    }
+
+    /// The number of this worker.
+    pub fn worker(&self) -> usize {
+        self.inner.worker
+    }
+
+    /// How many workers the run has.
+    pub fn workers(&self) -> usize {
+        self.inner.workers
+    }
+
+    /// Waits until all workers are at the barrier of this name. It can be used again.
+    ///
+    /// # Errors
+    ///
+    /// When they are not within `wait`, with those that are missing; or when a worker failed meanwhile.
+    pub fn barrier(&self, name: &str, wait: Duration) -> Result<()> {
+        check_lengths(name, 0)?;
+        let wait_ms = milliseconds(wait);
+        self.inner.ask(wait, |id| Request::Barrier { id, name: name.to_string(), wait_ms }).map(|_| ())
+    }
+
+    /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
+    pub fn fail(&self, cause: &str) {
+        // First, as the server then closes the connection, which is no failure of its own.
+        self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
+        let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
+    }
+
+    /// What has failed the run, if something did: a worker, or the way to the server.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.mailbox.failure()
+    }
+
+    /// Calls `told` once when the run fails, from another thread; at once if it has failed.
+    pub fn on_failure(&self, told: impl FnOnce(&Error) + Send + 'static) {
+        self.inner.mailbox.on_failure(Box::new(told));
+    }
+
+    /// The next notice of the server that was not read yet.
+    pub fn next_notice(&self) -> Option<Vec<u8>> {
+        self.inner.mailbox.notice()
+    }
+
+    /// Waits until something has come from the server, or for as long; or for no reason.
+    pub fn pause(&self, time: Duration) {
+        self.inner.mailbox.pause(time);
+    }
+}
+
+impl Store for Client {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        check_lengths(key, value.len())?;
+        let request = |id| Request::Set { id, key: key.to_string(), value: value.to_vec() };
+        self.inner.ask(Duration::ZERO, request).map(|_| ())
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+        check_lengths(key, 0)?;
+        let wait_ms = milliseconds(wait);
+        self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if thread::panicking() && self.failure().is_none() {
+            self.fail("it panicked");
+        }
+        self.inner.leaving.store(true, Ordering::SeqCst);
+        let _ = self.inner.connection.send(&Request::Leave.encode());
+        self.inner.connection.close();
+        self.beating.unpark();
+        for thread in self.threads.drain(..) {
+            // A callback may drop the client on one of its own threads.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+        Builder::new().name(name.into()).spawn(body).map_err(|error| {
+            self.connection.close();
+            Error::Joining { message: format!("a thread of worker {} cannot be started: {error}", self.worker) }
+        })
+    }
+
+    /// Makes a request and waits for its answer, a little longer than the server was asked to.
+    fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Vec<u8>> {
+        let id = self.mailbox.expect()?;
+        // A failure to send is noticed by the reader, which then fails the mailbox.
+        let _ = self.connection.send(&request(id).encode());
+        self.mailbox.wait(id, wait.saturating_add(SLACK)).unwrap_or_else(|| {
+            let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
+            Err(Error::Joining { message })
+        })
+    }
+
+    fn read(&self) {
+        let why = loop {
+            match self.connection.receive() {
+                Ok(Some(frame)) => match Reply::decode(&frame) {
+                    Some(reply) => self.mailbox.receive(reply),
+                    None => break "it sent a message that has no meaning".to_string(),
+                },
+                Ok(None) => break "it closed the connection; what started the workers has ended".to_string(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.connection.close();
+        if !self.leaving.load(Ordering::SeqCst) {
+            self.lose(&why);
+        }
+    }
+
+    /// The server is lost.
+    fn lose(&self, why: &str) {
+        let message = format!("worker {} has lost the rendezvous at {}: {why}", self.worker, self.address);
+        self.mailbox.fail(Error::Joining { message });
+    }
+
+    /// Beats until it leaves or the connection ends.
+    fn beat(&self, silence: Duration) {
+        let (every, limit) = (silence / BEATS, silence * PATIENCE);
+        while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat.encode()).is_ok() {
+            thread::park_timeout(every);
+            let silence = self.mailbox.silence();
+            if silence > limit {
+                self.lose(&format!("nothing was heard from it for {:.1} s", silence.as_secs_f64()));
+                return self.connection.close();
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn check_lengths(key: &str, value: usize) -> Result<()> {
+    if key.len() <= MAX_KEY && value <= MAX_VALUE {
+        return Ok(());
+    }
+    let length = key.len();
+    Err(Error::Joining {
+        message: format!("a key of {length} bytes with a value of {value}; allowed are {MAX_KEY} and {MAX_VALUE}"),
+    })
+}
+
+/// Connects and is let in, with as many tries as the time allows.
+fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Duration)> {
+    let (begin, mut pause) = (Instant::now(), PAUSES[0]);
+    loop {
+        let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
+        let why = match attempt(address, claim, secret, left) {
+            Ok((stream, Verdict::Welcome { silence_ms })) => {
+                return Ok((stream, Duration::from_millis(u64::from(silence_ms))));
+            }
+            Ok((_, verdict)) => match refusal(address, claim, verdict) {
+                // It may be that of the time before, which is about to end.
+                refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
+                refused => return Err(Error::Joining { message: refused }),
+            },
+            Err(why) => why,
+        };
+        if begin.elapsed() + pause >= limit {
+            return Err(Error::Joining {
+                message: format!(
+                    "worker {} could not join the rendezvous at {address} within {:.1} s: {why}; start what listens \
+                     there, or wait longer",
+                    claim.worker,
+                    limit.as_secs_f64()
+                ),
+            });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(PAUSES[1]);
+    }
+}
+
+/// One try.
+fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Verdict), String> {
+    let mut why = "the name has no address".to_string();
+    for place in address.to_socket_addrs().map_err(|error| error.to_string())? {
+        match TcpStream::connect_timeout(&place, limit) {
+            Ok(mut stream) => match introduce(&mut stream, secret, claim, limit) {
+                Ok(verdict) => return Ok((stream, verdict)),
+                Err(Unwelcome::Io(error)) => why = format!("it was not let in: {error}"),
+                Err(Unwelcome::Garbage) => why = "what listens there is no rendezvous".into(),
+                Err(Unwelcome::Stranger) => why = "what listens there does not know the secret".into(),
+            },
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
+
+fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
+    let Claim { worker, workers, restart } = claim;
+    let why = match verdict {
+        Verdict::Welcome { .. } => "it was let in".into(),
+        Verdict::Workers(other) => {
+            format!("it is worker {worker} of {workers}, and the run there has {other}, numbered from 0")
+        }
+        Verdict::Restart(other) => format!("it belongs to restart {restart}, and the run there is at {other}"),
+        Verdict::Taken => "there was a worker of this number already; each needs a number of its own".into(),
+        Verdict::Ended(culprit) => format!("the run there has ended, as worker {culprit} failed"),
+        Verdict::Stranger => "it has another secret; give all workers the same".into(),
+    };
+    format!("the rendezvous at {address} does not let worker {worker} in: {why}")
+}

@@ -1,0 +1,396 @@
+//! The server: lets members in, answers them, and watches over them.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Builder, JoinHandle};
+use std::time::Instant;
+
+use super::connection::Connection;
+use super::failure::{Failure, Fault};
+use super::gate::Gate;
+use super::handshake::{Unwelcome, Verdict, receive};
+use super::members::{Members, Post};
+use super::message::{MAX_VALUE, Reply, Request};
+use super::secret::Secret;
+use crate::error::{Error, Result};
+use crate::store::{Store, unset};
+
+/// How often the server looks at its clock.
+const TICK: Duration = Duration::from_millis(20);
+/// Looks that were missed by more than this were missed because the server did not run.
+const GAP: Duration = Duration::from_secs(1);
+/// The threads of the server do little.
+const STACK: usize = 128 << 10;
+
+/// What the server does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it listens; port 0 is one that is free. On loopback unless set.
+    pub address: SocketAddr,
+    /// How many workers the run has.
+    pub workers: usize,
+    /// How many times it has been restarted: members of another time are refused.
+    pub restart: u32,
+    /// What all members know.
+    pub secret: Secret,
+    /// How long all members may take to come, all together. None is for ever.
+    pub join_within: Option<Duration>,
+    /// Who is silent for longer is given up.
+    pub silence: Duration,
+    /// How long one that has connected may take to show who it is.
+    pub handshake: Duration,
+    /// How many may be about to do so at once.
+    pub pending: usize,
+}
+
+impl Settings {
+    /// For so many workers: on loopback, any port, 5 s of silence, 5 s and 64 places for strangers, and no limit for the
+    /// members to come.
+    pub fn new(workers: usize, secret: Secret) -> Self {
+        let seconds = Duration::from_secs;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (silence, handshake) = (seconds(5), seconds(5));
+        Self { address, workers, restart: 0, secret, join_within: None, silence, handshake, pending: 64 }
+    }
+}
+
+/// What happens at a server, for a log.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection was refused, and why.
+    Refused(SocketAddr, String),
+    /// A worker has joined.
+    Joined(usize),
+    /// A worker has left, as it said it would.
+    Left(usize),
+    /// The run has failed. Said once.
+    Failed(Failure),
+}
+
+type Listener = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// A server, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    settings: Settings,
+    members: Mutex<Members>,
+    gate: Gate,
+    ended: AtomicBool,
+    refused: AtomicU64,
+    listener: Listener,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Shared").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts one that tells nobody what happens.
+    ///
+    /// # Errors
+    ///
+    /// As of [`start_with`](Self::start_with).
+    pub fn start(settings: Settings) -> Result<Self> {
+        Self::start_with(settings, |_| {})
+    }
+
+    /// Starts one that tells what happens, from threads of its own.
+    ///
+    /// # Errors
+    ///
+    /// No workers, or an address where it cannot listen, such as one whose port is in use.
+    pub fn start_with(settings: Settings, listener: impl Fn(&Event) + Send + Sync + 'static) -> Result<Self> {
+        let joining = |message: String| Error::Joining { message };
+        if settings.workers == 0 || u32::try_from(settings.workers).is_err() {
+            return Err(joining(format!("a run of {} workers; it needs at least one", settings.workers)));
+        }
+        let port = TcpListener::bind(settings.address).map_err(|error| {
+            joining(format!(
+                "the rendezvous cannot listen at {}: {error}; choose an address of this host and a free port",
+                settings.address
+            ))
+        })?;
+        let address = port.local_addr().map_err(|error| joining(error.to_string()))?;
+        let shared = Arc::new(Shared {
+            members: Mutex::new(Members::new(settings.workers, settings.restart)),
+            gate: Gate::new(settings.pending),
+            ended: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            listener: Box::new(listener),
+            settings,
+        });
+        let mut server = Self { shared, address, threads: Vec::new() };
+        let (accepting, watching) = (server.shared.clone(), server.shared.clone());
+        server.thread("rendezvous", move || accepting.accept(&port))?;
+        server.thread("rendezvous watch", move || watching.watch())?;
+        Ok(server)
+    }
+
+    fn thread(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = Builder::new().name(name.into()).stack_size(STACK).spawn(body);
+        let thread = thread.map_err(|error| Error::Joining {
+            message: format!("a thread of the rendezvous cannot be started: {error}"),
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The failure that ended the run, if one did.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.members().failure().cloned()
+    }
+
+    /// How many connections were refused.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Says that a worker failed, on behalf of who watches it. Nothing where one failed before.
+    pub fn fail(&self, worker: usize, cause: &str) {
+        self.shared.fail(worker, Fault::Failed(cause.to_string()));
+    }
+
+    /// Tells all members something ([`Client::next_notice`](super::Client::next_notice)).
+    ///
+    /// # Errors
+    ///
+    /// When it is longer than [`MAX_VALUE`].
+    pub fn announce(&self, notice: &[u8]) -> Result<()> {
+        if notice.len() > MAX_VALUE {
+            return Err(Error::Joining {
+                message: format!("a notice of {} bytes; allowed are {MAX_VALUE}", notice.len()),
+            });
+        }
+        let post = self.shared.members().to_all(&Reply::Notice { bytes: notice.to_vec() });
+        deliver(post);
+        Ok(())
+    }
+}
+
+/// The server's own process has the store, too. It does not wait for members otherwise than by asking again.
+impl Store for Server {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let put = self.shared.members().put(key, value);
+        put.map(deliver).map_err(|message| Error::Joining { message })
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+        let begin = Instant::now();
+        loop {
+            let members = self.shared.members();
+            if let Some(value) = members.value(key) {
+                return Ok(value);
+            }
+            if let Some(failure) = members.failure() {
+                return Err(failure.into());
+            }
+            drop(members);
+            if begin.elapsed() >= wait {
+                return Err(unset(key, wait));
+            }
+            thread::sleep(TICK.min(wait));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.gate.close();
+        self.shared.members().close();
+        // Wakes the thread that waits for connections.
+        let here = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let woken = TcpStream::connect_timeout(&SocketAddr::new(here, self.address.port()), Duration::from_secs(1));
+        for thread in self.threads.drain(..) {
+            // One that could not be woken is not waited for.
+            if woken.is_ok() || thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Sends what is to be sent. Who cannot be reached is noticed by who reads from it.
+fn deliver(post: Post) {
+    for (connection, reply) in post {
+        let _ = connection.send(&reply.encode());
+    }
+}
+
+impl Shared {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: &Event) {
+        (self.listener)(event);
+    }
+
+    fn refuse(&self, peer: SocketAddr, why: impl fmt::Display) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.tell(&Event::Refused(peer, why.to_string()));
+    }
+
+    fn fail(&self, worker: usize, fault: Fault) {
+        let failed = self.members().fail(worker, fault);
+        if let Some((failure, post)) = failed {
+            deliver(post);
+            self.tell(&Event::Failed(failure));
+        }
+    }
+
+    /// Takes connections, each to a thread of its own.
+    fn accept(self: Arc<Self>, port: &TcpListener) {
+        loop {
+            let accepted = port.accept();
+            if self.ended.load(Ordering::SeqCst) {
+                return;
+            }
+            let Ok((stream, peer)) = accepted else {
+                // Such as too many open files: those that wait are closed in time.
+                thread::sleep(TICK);
+                continue;
+            };
+            let shared = self.clone();
+            let body = move || shared.serve(stream, peer);
+            if let Err(error) = Builder::new().name("rendezvous member".into()).stack_size(STACK).spawn(body) {
+                self.refuse(peer, format!("no thread for it: {error}"));
+            }
+        }
+    }
+
+    /// The life of a connection.
+    fn serve(&self, mut stream: TcpStream, peer: SocketAddr) {
+        let Some((place, crowded)) = self.gate.enter(&stream) else {
+            self.refuse(peer, "too many have connected and not shown who they are");
+            return;
+        };
+        if crowded {
+            self.tell(&Event::Refused(peer, "it took the place of one that had connected and said nothing".into()));
+        }
+        let met = match receive(&mut stream, &self.settings.secret, self.settings.handshake) {
+            Ok(met) => met,
+            Err(Unwelcome::Io(error)) => return self.refuse(peer, format!("it did not show who it is: {error}")),
+            Err(Unwelcome::Garbage) => return self.refuse(peer, "what it says is not what a worker says"),
+            Err(Unwelcome::Stranger) => return self.refuse(peer, "it does not know the secret"),
+        };
+        let worker = met.claim.worker as usize;
+        let Ok(copy) = stream.try_clone() else { return self.refuse(peer, "no second handle for its connection") };
+        let Ok(connection) = Connection::new(copy).map(Arc::new) else {
+            return self.refuse(peer, "its connection cannot be set up");
+        };
+        // It is a member before it hears so, and hears nothing else before.
+        let answered = {
+            let mut members = self.members();
+            let verdict = members.judge(met.claim, self.settings.silence);
+            let answered = met.answer(&mut stream, &self.settings.secret, verdict);
+            let is_welcome = matches!(verdict, Verdict::Welcome { .. });
+            if is_welcome && answered.is_ok() {
+                members.enter(worker, connection.clone());
+            }
+            answered.map_err(|error| error.to_string()).and_then(|()| match is_welcome {
+                true => Ok(()),
+                false => Err(format!("worker {worker} was not let in: {verdict:?}")),
+            })
+        };
+        drop((place, stream));
+        match answered {
+            Ok(()) => self.attend(worker, &connection),
+            Err(why) => self.refuse(peer, why),
+        }
+    }
+
+    /// Answers a member until its connection ends.
+    fn attend(&self, worker: usize, connection: &Arc<Connection>) {
+        self.tell(&Event::Joined(worker));
+        let fault = loop {
+            match connection.receive() {
+                Ok(Some(frame)) => match Request::decode(&frame) {
+                    Some(request) => {
+                        if let Some(fault) = self.answer(worker, request) {
+                            break fault;
+                        }
+                    }
+                    None => break Fault::Failed("it sent a message that has no meaning".into()),
+                },
+                Ok(None) | Err(_) => break Fault::Lost,
+            }
+        };
+        connection.close();
+        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker, connection);
+        if is_over {
+            self.tell(&Event::Left(worker));
+        } else {
+            self.fail(worker, fault);
+        }
+    }
+
+    /// Answers a request; what the member said of its end comes back.
+    fn answer(&self, worker: usize, request: Request) -> Option<Fault> {
+        let mut members = self.members();
+        members.hear(worker);
+        let wait = Duration::from_millis;
+        let post = match request {
+            Request::Beat => members.beat(worker),
+            Request::Set { id, key, value } => members.set(worker, id, &key, &value),
+            Request::Get { id, key, wait_ms } => members.get(worker, id, key, wait(wait_ms)),
+            Request::Barrier { id, name, wait_ms } => members.barrier(worker, id, name, wait(wait_ms)),
+            Request::Fail { cause } => return Some(Fault::Failed(cause)),
+            Request::Leave => {
+                members.leave(worker);
+                return None;
+            }
+        };
+        drop(members);
+        deliver(post);
+        None
+    }
+
+    /// Looks at the clock until the server ends.
+    fn watch(&self) {
+        let begin = Instant::now();
+        let mut last = begin;
+        while !self.ended.load(Ordering::SeqCst) {
+            thread::sleep(TICK);
+            let now = Instant::now();
+            let mut members = self.members();
+            if now.saturating_duration_since(last) > GAP {
+                members.excuse();
+            }
+            last = now;
+            let post = members.expired(now);
+            let silent = members.silent(now, self.settings.silence);
+            let late = self.settings.join_within.filter(|limit| begin.elapsed() > *limit);
+            let absent = late.and_then(|limit| members.absent().map(|absent| (limit, absent)));
+            drop(members);
+            deliver(post);
+            if let Some((worker, time)) = silent {
+                self.fail(worker, Fault::Silent(time));
+            }
+            if let Some((limit, (worker, others))) = absent {
+                self.fail(worker, Fault::Absent(limit, others));
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Who this process is among the workers of a run.
+//!
+//! | who started it | variables |
+//! |---|---|
+//! | `epl-launch` | `EPL_LAUNCH_WORKERS`, `EPL_LAUNCH_WORKER`, `EPL_LAUNCH_LOCAL_RANKS`, `EPL_LAUNCH_TRANSPORT` (`threads`, `mpi`, `nccl`), and as may be `EPL_LAUNCH_LOCAL_WORKER`, `EPL_LAUNCH_RENDEZVOUS` with `EPL_LAUNCH_SECRET`, `EPL_LAUNCH_RESTART` |
+//! | torchrun, or who does as it does | `RANK`, `WORLD_SIZE`, and as may be `LOCAL_RANK`, `MASTER_ADDR` with `MASTER_PORT`, `EPL_LAUNCH_SECRET` |
+//! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE`, `OMPI_COMM_WORLD_LOCAL_RANK` |
+//! | another `mpirun`, by PMI | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID` |
+//! | Slurm's `srun` | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` |
+//!
+//! The first that is there counts. Those of torchrun and of MPI must agree where both are there, as must those of
+//! `epl-launch` and of MPI where MPI carries the data. Slurm's count only where nothing else does, and only in a step:
+//! the script of a batch job has them, too, and is not the first of many.
+
+mod environment;
+
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+pub use environment::Source;
+
+use crate::error::{Error, Result};
+use crate::rendezvous::{Client, Secret, Server, Settings};
+
+/// What carries tensors from one worker to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// Nothing: there is one worker, and its ranks are threads.
+    Threads,
+    /// MPI, through host memory.
+    Mpi,
+    /// NCCL, between GPUs.
+    Nccl,
+}
+
+/// Where workers find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeetingPoint {
+    /// `host:port`.
+    pub address: String,
+    /// What all workers know.
+    pub secret: Secret,
+    /// Whether the first worker listens there. Otherwise what started the workers does.
+    pub is_hosted_by_first: bool,
+}
+
+/// One worker: a process that drives one rank or more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    workers: usize,
+    worker: usize,
+    local_ranks: usize,
+    local_worker: Option<usize>,
+    carrier: Carrier,
+    meeting_point: Option<MeetingPoint>,
+    restart: u32,
+    source: Source,
+}
+
+/// A worker's place among the others, until it is dropped. The first worker may hold the server, too.
+#[derive(Debug)]
+pub struct Meeting {
+    /// Before the server, as it must have left when that ends.
+    client: Client,
+    _server: Option<Server>,
+}
+
+impl Worker {
+    /// The only worker, with so many ranks.
+    ///
+    /// # Errors
+    ///
+    /// No ranks.
+    pub fn alone(local_ranks: usize) -> Result<Self> {
+        Self::new(1, 0, local_ranks, Carrier::Threads)
+    }
+
+    /// Worker `worker` of `workers`, each with so many ranks.
+    ///
+    /// # Errors
+    ///
+    /// Numbers that do not fit, or several workers between which nothing carries data.
+    pub fn new(workers: usize, worker: usize, local_ranks: usize, carrier: Carrier) -> Result<Self> {
+        let (local_worker, meeting_point, restart, source) = (None, None, 0, Source::Explicit);
+        let new = Self { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart, source };
+        new.checked()
+    }
+
+    /// What the environment says, as this module's table has it; none where it says nothing. `local_ranks` is how many
+    /// ranks the program wants a worker to have: `epl-launch` tells it, too, and the others do not; then it is one where
+    /// the program does not say either.
+    ///
+    /// # Errors
+    ///
+    /// Variables that are set by half, are no numbers, or contradict each other or `local_ranks`, by name.
+    pub fn from_environment(local_ranks: Option<usize>) -> Result<Option<Self>> {
+        let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Self::from_variables(&text, local_ranks)
+    }
+
+    /// [`from_environment`](Self::from_environment), of an environment that is given as a function.
+    ///
+    /// # Errors
+    ///
+    /// As of [`from_environment`](Self::from_environment).
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<String>,
+        local_ranks: Option<usize>,
+    ) -> Result<Option<Self>> {
+        environment::read(variable, local_ranks)?.map(Self::checked).transpose()
+    }
+
+    fn checked(self) -> Result<Self> {
+        let Self { workers, worker, local_ranks, carrier, .. } = &self;
+        let joining = |message: String| Err(Error::Joining { message });
+        if *worker >= *workers {
+            return joining(format!(
+                "there is no worker {worker} of {workers}: they are numbered from 0 ({})",
+                self.source
+            ));
+        }
+        if *local_ranks == 0 || workers.checked_mul(*local_ranks).is_none() {
+            return joining(format!("{workers} workers with {local_ranks} ranks each; both numbers are at least 1"));
+        }
+        if *workers > 1 && *carrier == Carrier::Threads {
+            return joining(format!(
+                "{workers} workers, and nothing that carries data between them: threads are of one process ({}); use \
+                 `mpi` or `nccl`",
+                self.source
+            ));
+        }
+        Ok(self)
+    }
+
+    /// This worker, between which and the others something else carries the data.
+    ///
+    /// # Errors
+    ///
+    /// Threads, with several workers.
+    pub fn with_carrier(self, carrier: Carrier) -> Result<Self> {
+        Self { carrier, ..self }.checked()
+    }
+
+    /// This worker, which meets the others elsewhere.
+    pub fn with_meeting_point(self, meeting_point: MeetingPoint) -> Self {
+        Self { meeting_point: Some(meeting_point), ..self }
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The number of this one.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// How many ranks each worker drives.
+    pub fn local_ranks(&self) -> usize {
+        self.local_ranks
+    }
+
+    /// The first of this worker's ranks, among those of all workers.
+    pub fn first_rank(&self) -> usize {
+        self.worker * self.local_ranks
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.workers * self.local_ranks
+    }
+
+    /// The number of this worker among those of its host, where that is known.
+    pub fn local_worker(&self) -> Option<usize> {
+        self.local_worker
+    }
+
+    /// The device of this worker's first rank, among those that its process sees; the others follow. `epl-launch` shows
+    /// each worker its own devices only.
+    pub fn first_device(&self) -> usize {
+        match self.source {
+            Source::EplLaunch => 0,
+            _ => self.local_worker.unwrap_or(0) * self.local_ranks,
+        }
+    }
+
+    /// What carries data between workers.
+    pub fn carrier(&self) -> Carrier {
+        self.carrier
+    }
+
+    /// Where the workers meet, where that is known.
+    pub fn meeting_point(&self) -> Option<&MeetingPoint> {
+        self.meeting_point.as_ref()
+    }
+
+    /// How many times the run has been restarted.
+    pub fn restart(&self) -> u32 {
+        self.restart
+    }
+
+    /// Who says all this.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Meets the others, and comes back when all have come. The first worker starts the server where no one else does.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known where, and what [`Client::join`] and [`Server::start`] say.
+    pub fn meet(&self, limit: Duration) -> Result<Meeting> {
+        let Some(point) = &self.meeting_point else {
+            return Err(Error::Joining {
+                message: format!(
+                    "worker {} of {} does not know where to meet the others ({}); set MASTER_ADDR, MASTER_PORT and \
+                     {}, or start the workers by `epl-launch`",
+                    self.worker,
+                    self.workers,
+                    self.source,
+                    environment::SECRET
+                ),
+            });
+        };
+        let server = (point.is_hosted_by_first && self.worker == 0).then(|| {
+            let mut settings = Settings::new(self.workers, point.secret.clone());
+            settings.restart = self.restart;
+            settings.join_within = Some(limit);
+            settings.address = resolve(&point.address)?;
+            Server::start(settings)
+        });
+        let server = server.transpose()?;
+        let Self { workers, worker, restart, .. } = *self;
+        let client = Client::join_again(&point.address, worker, workers, restart, &point.secret, limit)?;
+        Ok(Meeting { client, _server: server })
+    }
+}
+
+/// How many times `epl-launch` has restarted this run, as `EPL_LAUNCH_RESTART` says; 0 where it says nothing.
+///
+/// # Errors
+///
+/// When it is not a number.
+pub fn restarts() -> Result<u32> {
+    let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    environment::restarts(&text)
+}
+
+fn resolve(address: &str) -> Result<std::net::SocketAddr> {
+    use std::net::ToSocketAddrs;
+    let joining = |why: String| Error::Joining { message: format!("`{address}` is no address to listen at: {why}") };
+    let mut found = address.to_socket_addrs().map_err(|error| joining(error.to_string()))?;
+    found.next().ok_or_else(|| joining("the name has none".into()))
+}
+
+impl Meeting {
+    /// This worker's client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Threads => "threads",
+            Self::Mpi => "mpi",
+            Self::Nccl => "nccl",
+        })
+    }
+}
+
+impl FromStr for Carrier {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "threads" => Ok(Self::Threads),
+            "mpi" => Ok(Self::Mpi),
+            "nccl" => Ok(Self::Nccl),
+            _ => Err(Error::Joining { message: format!("`{text}`; allowed: threads, mpi, nccl") }),
+        }
+    }
+}

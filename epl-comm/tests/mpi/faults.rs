@@ -1,0 +1,140 @@
+//! Processes that come to an end of their own: the others end soon, and somebody says who it was.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Tensor};
+use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, mpi};
+
+use crate::failing::ranks_each;
+use crate::processes::mpirun;
+
+/// In the environment: what goes wrong.
+pub const KIND: &str = "EPL_MPI_TEST_FAULT";
+
+const CHILD: [&str; 3] = ["--exact", "faults::child", "--ignored"];
+const CULPRIT: usize = 1;
+/// So many processes, of so many ranks.
+const WORLDS: [(usize, usize); 2] = [(3, 1), (2, 2)];
+
+fn signal(name: &str) {
+    let id = std::process::id().to_string();
+    Command::new("kill").args([name, &id]).status().unwrap();
+    std::thread::sleep(Duration::from_secs(300));
+}
+
+fn go_wrong(kind: &str) -> Result<()> {
+    match kind {
+        "error" => return Err(Error::invalid("out of luck")),
+        "panic" => panic!("out of luck"),
+        "exit" => std::process::exit(3),
+        "kill" => signal("-KILL"),
+        "stop" => signal("-STOP"),
+        "sleep" => std::thread::sleep(Duration::from_secs(300)),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
+    let others = world.split("others", usize::from(world.rank() == 0), 0)?;
+    for round in 0..10 {
+        if round == 3 && world.rank() == CULPRIT {
+            return go_wrong(kind);
+        }
+        let x = Tensor::<1>::ones([100_000], &Device::flex());
+        // Rank 0 waits for those that wait for rank 1.
+        others.all_reduce(x.clone(), ReduceOp::Sum)?;
+        world.start_all_reduce(x, ReduceOp::Sum)?.wait()?;
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "run by the tests below"]
+fn child() {
+    let kind = std::env::var(KIND).unwrap();
+    let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 2 } else { 200 });
+    let ended = mpi::Launcher::new().ranks(ranks_each()).time_limit(limit).run(|world| life(&kind, &world));
+    let (rank, error) = ended.expect_err("one of them goes wrong");
+    assert_eq!(rank, Rank(CULPRIT));
+    println!("process {} says: {error}", mpi::place().unwrap().process);
+    std::process::exit(1);
+}
+
+/// What the processes said, what `mpirun` said, and its exit code.
+fn fault(kind: &str, (processes, ranks): (usize, usize)) -> (Vec<String>, String, Option<i32>) {
+    let begun = Instant::now();
+    let output = mpirun(processes, ranks, Duration::from_secs(100), &CHILD, kind);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{kind} took {:?}", begun.elapsed());
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().filter_map(|line| line.split_once(" says: ")).map(|(_, text)| text.to_string()).collect();
+    (said, String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+/// Runs in which everybody hears of the failure, and checks what each process says.
+fn all_say(kinds: &[&str], check: impl Fn(&str) -> bool) {
+    if mpi::is_launched() {
+        return;
+    }
+    for world in WORLDS {
+        for kind in kinds {
+            let (said, stderr, code) = fault(kind, world);
+            assert_eq!((said.len(), code), (world.0, Some(1)), "{kind} in {world:?}: {said:?}\n{stderr}");
+            assert!(said.iter().all(|text| check(text)), "{kind} in {world:?}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn an_error_and_a_panic() {
+    let own = ["out of luck", "panicked: out of luck"];
+    all_say(&["error", "panic"], |text| {
+        let of_a_peer = text.starts_with("rank 1 failed: ") && text.contains("out of luck (noticed in all_reduce(sum)");
+        own.contains(&text) || of_a_peer
+    });
+}
+
+#[test]
+fn a_return() {
+    let cause = "rank 1 failed: it returned without taking part in all_reduce(sum) of f32 [100000], call ";
+    all_say(&["return"], |text| text.starts_with(cause));
+}
+
+/// Runs in which one process says nothing more; checks what those say that come to it before they are ended.
+fn some_say(kind: &str, part: &str) {
+    if mpi::is_launched() {
+        return;
+    }
+    for world in WORLDS {
+        let (said, stderr, code) = fault(kind, world);
+        assert!(code == Some(1) && !said.is_empty(), "{kind} in {world:?}: {said:?}\n{stderr}");
+        assert!(said.iter().all(|text| text.contains(part)), "{kind} in {world:?}: {said:?}");
+    }
+}
+
+#[test]
+fn one_that_hangs() {
+    some_say(
+        "sleep",
+        "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 4 of group `world`, which ended",
+    );
+}
+
+#[test]
+fn one_that_was_stopped() {
+    some_say("stop", "for rank 1, whose process does not answer: it was stopped, or it is gone");
+}
+
+#[test]
+fn one_that_was_killed_and_one_that_leaves() {
+    if mpi::is_launched() {
+        return;
+    }
+    let (_, stderr, code) = fault("kill", WORLDS[0]);
+    assert!(stderr.contains("process rank 1 ") && stderr.contains("signal 9"), "{stderr}");
+    assert_ne!(code, Some(0));
+    let (_, stderr, code) = fault("exit", WORLDS[0]);
+    assert!(stderr.contains("Exit code:    3") && stderr.contains(",1]"), "{stderr}");
+    assert_eq!(code, Some(3));
+}

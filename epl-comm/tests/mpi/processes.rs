@@ -1,0 +1,76 @@
+//! This program under `mpirun`.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use epl_comm::mpi;
+
+/// Runs some tests of this program in several processes of so many ranks; ends them when they take too long.
+pub fn mpirun(processes: usize, ranks: usize, limit: Duration, test: &[&str], kind: &str) -> Output {
+    let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
+    Command::new("timeout")
+        .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun"])
+        .args(options)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--test-threads=1", "--nocapture"])
+        .args(test)
+        // As in a container, where there is no other user.
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env(crate::RANKS, ranks.to_string())
+        .env(crate::faults::KIND, kind)
+        .output()
+        .expect("`timeout` of coreutils and `mpirun`")
+}
+
+/// What is a run of its own, shares memory between ranks, or compares what different ranks give.
+const NOT_THERE: [&str; 6] = [
+    "processes::",
+    "faults::",
+    "large::",
+    "a_member_that_still_computes_hides_nothing",
+    "a_rank_that_has_returned_is_named_by_a_chain_that_ends_in_it",
+    "a_split_pair_of_layers_equals_the_whole_one",
+];
+
+/// What is otherwise where a call is made of stages: a sum is taken process by process, and only leaders know how much
+/// members have for each other.
+const NOT_IN_STAGES: [&str; 2] =
+    ["sums_are_taken_in_the_order_of_the_members_bit_by_bit", "rows_that_a_peer_does_not_expect"];
+
+fn suite(processes: usize, ranks: usize) {
+    if mpi::is_launched() {
+        return;
+    }
+    let in_stages = NOT_IN_STAGES.iter().filter(|_| processes > 1 && ranks > 1);
+    let skip: Vec<&str> = NOT_THERE.iter().chain(in_stages).flat_map(|name| ["--skip", *name]).collect();
+    let output = mpirun(processes, ranks, Duration::from_secs(400), &skip, "");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.matches("test result: ok.").count(), processes, "{text}");
+}
+
+#[test]
+fn one() {
+    suite(1, 1);
+}
+
+#[test]
+fn two() {
+    suite(2, 1);
+}
+
+#[test]
+fn three() {
+    suite(3, 1);
+}
+
+#[test]
+fn four() {
+    suite(4, 1);
+}
+
+#[test]
+fn two_of_two_ranks_each() {
+    suite(2, 2);
+}

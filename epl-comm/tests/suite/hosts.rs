@@ -1,0 +1,151 @@
+//! Ranks of several hosts: everything in `exercise`, in groups that lie in hosts in every way, and what goes wrong.
+
+use burn::tensor::{DType, Device, Float, Int, Tensor};
+use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, local};
+
+use crate::exercise::{Exercise, exercise};
+use crate::failing::{EAGER_LIMITS, run_failing_with};
+use crate::watchdog::within_seconds;
+
+/// Runs `f` on ranks of hosts of so many.
+fn run_hosts<T: Send>(ranks: usize, per_host: usize, limit: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+    let launcher = local::Launcher::new(ranks).hosts_of(per_host).eager_limit(limit);
+    launcher.run(|group| Ok::<T, Error>(f(group))).unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"))
+}
+
+#[test]
+fn every_number_of_ranks_over_hosts_of_every_size() {
+    for (ranks, per_host) in [(2, 1), (2, 2), (3, 2), (4, 2), (4, 3), (5, 2), (6, 3), (8, 4)] {
+        for limit in EAGER_LIMITS {
+            run_hosts(ranks, per_host, limit, |group| exercise(&group));
+        }
+    }
+}
+
+#[test]
+fn groups_that_lie_across_hosts_in_every_way() {
+    run_hosts(6, 2, 0, |world| {
+        let me = world.rank();
+        // Inside a host; one of each; two of two hosts and one of a third; in reversed order; every second.
+        for (name, color, key) in [
+            ("host", me / 2, me),
+            ("row", me % 2, me),
+            ("uneven", usize::from(me == 5), me),
+            ("reversed", 0, 9 - me),
+            ("mixed", usize::from(me == 0 || me == 3), 9 - me),
+        ] {
+            let group = world.split(name, color, key).unwrap();
+            exercise(&group);
+            let again = group.split_by("again", |member| (member % 2, member)).unwrap();
+            exercise(&again);
+        }
+        exercise(&world);
+    });
+}
+
+#[test]
+fn sixteen_bits_are_summed_in_more_and_rounded_once() {
+    // In bf16, 256 + 1 is 256 again: only a sum that is rounded once sees the ones.
+    let sums = run_hosts(4, 2, 0, |group| {
+        let value = [256.0, 1.0, 1.0, 1.0][group.rank()];
+        let x = Tensor::<1>::full([3], value, (&Device::flex(), DType::BF16));
+        let mean = group.all_reduce(x.clone(), ReduceOp::Mean).unwrap();
+        let sum = group.all_reduce(x, ReduceOp::Sum).unwrap();
+        assert_eq!((sum.dtype(), mean.dtype()), (DType::BF16, DType::BF16));
+        (sum.into_data().iter::<f32>().next(), mean.into_data().iter::<f32>().next())
+    });
+    // 259 lies between 258 and 260, nearer to neither: to even. 64.75 between 64.5 and 65 likewise.
+    assert_eq!(sums, [(Some(260.0), Some(65.0)); 4]);
+}
+
+#[test]
+fn half_precision_and_small_integers_over_hosts() {
+    run_hosts(3, 2, 0, |group| {
+        for dtype in [DType::F16, DType::BF16, DType::F64] {
+            Exercise { group: &group, dtype, started: true, device: Device::flex() }.all::<Float>();
+        }
+        for dtype in [DType::I16, DType::I8] {
+            Exercise { group: &group, dtype, started: false, device: Device::flex() }.all::<Int>();
+        }
+    });
+}
+
+/// What each of four ranks over two hosts is told when one of them calls something else.
+fn mismatch(odd: usize, unusual: fn(&ProcessGroup) -> epl_comm::Result<()>) -> Vec<Error> {
+    let launcher = local::Launcher::new(4).hosts_of(2);
+    let (errors, _) = run_failing_with(launcher, 4, |group| {
+        let x = Tensor::<1>::zeros([4], &Device::flex());
+        // Another host may still be in the first call when this one has found that its members differ in the second.
+        let first = group.all_reduce(x.clone(), ReduceOp::Sum);
+        let second =
+            |_| if group.rank() == odd { unusual(&group) } else { group.all_reduce(x, ReduceOp::Sum).map(drop) };
+        first.and_then(second).unwrap_err()
+    });
+    errors
+}
+
+#[test]
+fn calls_that_do_not_fit_are_told_as_they_were_made() {
+    within_seconds(60, || {
+        for odd in 0..4 {
+            let others: [(fn(&ProcessGroup) -> epl_comm::Result<()>, &str); 4] = [
+                (|group| group.barrier(), "barrier"),
+                (
+                    |group| group.all_reduce(Tensor::<1>::zeros([5], &Device::flex()), ReduceOp::Sum).map(drop),
+                    "all_reduce(sum) of f32 [5]",
+                ),
+                (
+                    |group| group.all_gather(Tensor::<1>::zeros([4], &Device::flex()), 0).map(drop),
+                    "all_gather of f32 [4]",
+                ),
+                (
+                    |group| group.reduce(Tensor::<1>::zeros([4], &Device::flex()), ReduceOp::Sum, 0).map(drop),
+                    "reduce(sum, root 0)",
+                ),
+            ];
+            for (unusual, text) in others {
+                let errors = mismatch(odd, unusual);
+                let told =
+                    |error: &&Error| matches!(error, Error::Mismatch { group, sequence: 2, .. } if group == "world");
+                let error = errors.iter().find(told).unwrap_or_else(|| panic!("{errors:?}")).to_string();
+                assert!(error.contains(text) && error.contains("all_reduce(sum) of f32 [4]"), "{error}");
+                assert!(
+                    errors.iter().all(|error| matches!(error, Error::Mismatch { .. } | Error::Peer { .. })),
+                    "{errors:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn what_ends_of_an_exchange_do_not_agree_on_is_told() {
+    within_seconds(20, || {
+        let launcher = local::Launcher::new(4).hosts_of(2);
+        let (errors, _) = run_failing_with(launcher, 4, |group| {
+            let receive = if group.rank() == 3 { [1, 2, 1, 1] } else { [1; 4] };
+            group.all_to_all_uneven(Tensor::<1>::zeros([4], &Device::flex()), &[1; 4], &receive).unwrap_err()
+        });
+        for error in errors {
+            let Error::Mismatch { first: Rank(1), second: Rank(3), .. } = error else { panic!("{error:?}") };
+            assert!(error.to_string().contains("sending 1 elements to rank 3"), "{error}");
+            assert!(error.to_string().contains("expecting 2 from it"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_fails_releases_those_of_all_hosts() {
+    within_seconds(20, || {
+        for culprit in 0..4 {
+            let launcher = local::Launcher::new(4).hosts_of(2);
+            let ended = launcher.run(|group| {
+                assert!(group.rank() != culprit, "no more");
+                group.barrier()
+            });
+            let (rank, error) = ended.unwrap_err();
+            assert_eq!(rank, Rank(culprit));
+            assert!(error.to_string().contains("no more"), "{error}");
+        }
+    });
+}

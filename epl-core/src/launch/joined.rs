@@ -1,0 +1,165 @@
+//! Which workers there are, and over what their ranks communicate.
+//!
+//! ```text
+//! environment          communication.transport       ranks
+//! nothing      ─────▶  threads                       threads of this process; nccl, where each has a GPU
+//! epl-launch,  ─────▶  mpi (feature `mpi`),          threads of this process and of others, as one world
+//! mpirun,              nccl (feature `cuda`)
+//! torchrun, srun
+//! ```
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
+
+use super::device::{Devices, Taking};
+#[cfg(feature = "cuda")]
+use super::nccl;
+use crate::cluster::{Cluster, Mesh};
+use crate::config::{Config, TransportChoice};
+use crate::error::{Error, Result};
+
+/// How long a worker waits for the others to come, whatever a collective's limit is: they start together.
+const MEET_WITHIN: Duration = Duration::from_secs(5 * 60);
+
+/// The world that this process is in.
+pub(super) struct Joined {
+    pub(super) cluster: Cluster,
+    pub(super) mesh: Mesh,
+    /// Of this worker's ranks.
+    pub(super) devices: Devices,
+    carrier: Carrier,
+    /// This worker's place among the others, for as long as it runs.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "held: the others see that this worker lives"))]
+    pub(super) meeting: Option<Arc<Meeting>>,
+}
+
+impl Joined {
+    /// Reads from the configuration and the environment which ranks there are, and meets the other workers.
+    pub(super) fn new(config: &Config) -> Result<Self> {
+        let Some(worker) = worker(config)? else {
+            let mesh = Mesh::from_config(config)?;
+            let cluster = Cluster::local(mesh.world_size())?;
+            let taking = Taking { ranks: cluster.world_size(), first: 0, share: true };
+            let devices = Devices::of_worker(config, taking)?;
+            let carrier = between_threads(config, &devices)?;
+            return Ok(Self { cluster, mesh, devices, carrier, meeting: None });
+        };
+        let cluster = Cluster::new(vec![worker.local_ranks(); worker.workers()], worker.worker())?;
+        let mesh = Mesh::on_cluster(&cluster, config)?;
+        let share = worker.carrier() != Carrier::Nccl;
+        let taking = Taking { ranks: worker.local_ranks(), first: worker.first_device(), share };
+        let devices = Devices::of_worker(config, taking)?;
+        let meeting = worker.meeting_point().is_some().then(|| worker.meet(MEET_WITHIN)).transpose()?;
+        Ok(Self { cluster, mesh, devices, carrier: worker.carrier(), meeting: meeting.map(Arc::new) })
+    }
+
+    /// Runs `f` on every rank of this process. The first failure comes with its rank.
+    pub(super) fn run<T: Send>(&self, config: &Config, f: impl Fn(ProcessGroup) -> Result<T> + Sync) -> Result<Vec<T>> {
+        match self.carrier {
+            #[cfg(feature = "mpi")]
+            Carrier::Mpi => over_mpi(config, self.cluster.local_ranks().len())?.run(f).map_err(of_rank),
+            #[cfg(feature = "cuda")]
+            Carrier::Nccl => nccl::run(self, config, f),
+            _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
+        }
+    }
+}
+
+/// Who this process is among others; none if it is alone.
+fn worker(config: &Config) -> Result<Option<Worker>> {
+    let transport = config.communication.transport;
+    let asked = match transport {
+        TransportChoice::Auto => None,
+        TransportChoice::Threads => Some(Carrier::Threads),
+        TransportChoice::Mpi => Some(Carrier::Mpi),
+        TransportChoice::Nccl => Some(Carrier::Nccl),
+    };
+    let worker = match Worker::from_environment(config.cluster.ranks)? {
+        // A job of one process is no different from a program started by hand, unless it is told how many ranks it has.
+        Some(worker) if worker.workers() > 1 || worker.source() == Source::EplLaunch => worker,
+        _ if asked == Some(Carrier::Mpi) => Worker::alone(config.cluster.ranks.unwrap_or(1))?,
+        _ => return Ok(None),
+    };
+    let worker = match asked {
+        Some(carrier) => worker.with_carrier(carrier)?,
+        None => worker,
+    };
+    can_carry(worker.carrier(), || {
+        format!("this process is worker {} of {} ({})", worker.worker(), worker.workers(), worker.source())
+    })?;
+    Ok(Some(worker))
+}
+
+/// What carries data between the threads of a lone process: NCCL, where each drives a GPU of its own.
+fn between_threads(config: &Config, devices: &Devices) -> Result<Carrier> {
+    let is_asked = config.communication.transport == TransportChoice::Nccl;
+    if is_asked {
+        can_carry(Carrier::Nccl, || "communication.transport = nccl".to_string())?;
+    }
+    match devices.gpus() {
+        None if is_asked => Err(Error::invalid(
+            "communication.transport = nccl, and this program's ranks run on the host; leave it out, or choose a GPU by \
+             BURN_DEVICE=cuda",
+        )),
+        Some(gpus) if is_asked || (gpus.len() > 1 && devices.are_gpus_apart()) => Ok(Carrier::Nccl),
+        _ => Ok(Carrier::Threads),
+    }
+}
+
+/// Whether this program has what carries data that way, which is asked for as `told` says.
+fn can_carry(carrier: Carrier, told: impl FnOnce() -> String) -> Result<()> {
+    let feature = match carrier {
+        Carrier::Mpi if !cfg!(feature = "mpi") => "mpi",
+        Carrier::Nccl if !cfg!(feature = "cuda") => "cuda",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "{}, and its data goes over {carrier}, but the program was built without that; build it with `--features {feature}`, \
+         or run all ranks as threads of one process",
+        told()
+    )))
+}
+
+/// Ranks that are threads of this process.
+fn threads(config: &Config, ranks: usize) -> local::Launcher {
+    let launcher = local::Launcher::new(ranks).on_failure(report);
+    let launcher = match time_limit(config) {
+        Some(limit) => launcher.time_limit(limit),
+        None => launcher.no_time_limit(),
+    };
+    if config.communication.check_order { launcher.check_order() } else { launcher }
+}
+
+/// Ranks that are threads of this process and of those that MPI started with it.
+#[cfg(feature = "mpi")]
+fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::Launcher> {
+    if config.communication.check_order {
+        let message = "communication.check_order compares calls of threads of one process; leave it out over MPI, and \
+                       use it in a run of the same layout in one process";
+        return Err(Error::invalid(message));
+    }
+    let launcher = epl_comm::mpi::Launcher::new().ranks(ranks).on_failure(report);
+    Ok(match time_limit(config) {
+        Some(limit) => launcher.time_limit(limit),
+        None => launcher.no_time_limit(),
+    })
+}
+
+/// A failure with its rank.
+pub(super) fn of_rank((rank, cause): (Rank, Error)) -> Error {
+    Error::Rank { rank, cause: Box::new(cause) }
+}
+
+/// A rank that hangs keeps the run from returning its error.
+pub(super) fn report(_rank: Rank, error: &epl_comm::Error) {
+    if let epl_comm::Error::Timeout { .. } = error {
+        eprintln!("error: {error}\nthe run ends when that rank does");
+    }
+}
+
+/// How long a rank waits; a limit too long for a clock is none.
+pub(super) fn time_limit(config: &Config) -> Option<Duration> {
+    config.communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}

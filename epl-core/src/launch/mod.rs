@@ -1,0 +1,80 @@
+//! Runs a closure once per rank, wherever the ranks are, and builds models in it.
+//!
+//! - `epl`: what a rank knows, and how it builds models.
+//! - `device`: which device each rank of a worker drives.
+//! - `joined`: which workers there are, and over what their ranks communicate.
+//! - `nccl`: ranks with a GPU each.
+//! - `record`: the file with what every rank did.
+
+mod epl;
+mod device;
+mod joined;
+#[cfg(feature = "cuda")]
+mod nccl;
+mod record;
+
+use epl_comm::dry::{self, Traffic};
+use epl_comm::{ProcessGroup, Trace};
+
+pub use epl::{Built, Epl};
+use joined::Joined;
+use record::Record;
+
+use crate::cluster::Mesh;
+use crate::config::Config;
+use crate::error::Result;
+
+/// Runs `f` once per rank of this process, each on a thread and in a rayon pool of its own, and returns what each
+/// returned.
+///
+/// The ranks are those of this process alone, as many as the configuration asks for; or, where the process was started by
+/// `epl-launch`, `mpirun` or the like, this process's share of the ranks of all workers: the option
+/// `communication.transport`.
+///
+/// # Errors
+///
+/// What is wrong with the configuration, before any rank starts; then the first failure, with the rank that caused it;
+/// the other ranks are released.
+pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
+    launch_traced(config, None, f)
+}
+
+/// Runs `f` as one rank of a world that is only thought of, and returns what that rank would send.
+///
+/// The other ranks are mirrors of it (see [`epl_comm::dry`]): shapes and bytes are right, numbers are not. It needs
+/// the memory of one rank, whatever the size of the world. Nothing is traced.
+///
+/// # Errors
+///
+/// What is wrong with the configuration, a rank that the mesh does not have, or what `f` returns.
+pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result<T>) -> Result<(T, Traffic)> {
+    config.validate()?;
+    let mesh = Mesh::from_config(config)?;
+    let (world, traffic) = dry::world(mesh.world_size(), rank)?;
+    let mut config = config.clone();
+    config.profile.trace.clear();
+    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, None)?))??;
+    Ok((value, traffic))
+}
+
+/// [`launch`], with a record of what every rank does, which is also written to the file `profile.trace`, if that is
+/// given; by the second worker and those behind it to a file of their own beside it. None: there is a record where the
+/// file is.
+pub fn launch_traced<T: Send>(
+    config: &Config,
+    trace: Option<Trace>,
+    f: impl Fn(Epl) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    config.validate()?;
+    let joined = Joined::new(config)?;
+    let record = Record::open(config, trace, joined.cluster.worker_index())?;
+    let run = |world: ProcessGroup| {
+        let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
+        let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
+        f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
+    };
+    let ran = joined.run(config, run);
+    // Of a run that failed, too: it shows where.
+    let written = record.write();
+    ran.and_then(|values| written.map(|()| values))
+}

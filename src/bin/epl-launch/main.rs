@@ -1,0 +1,128 @@
+//! Starts the workers of a run, watches over them, and ends them together.
+//!
+//! ```text
+//! epl-launch --num_workers 2 --gpu_per_worker 4 -- target/release/train --config run.toml
+//! epl-launch --num_workers 4 --gpu_per_worker 8 --machine_list a:7000,b:7000 --machine_rank 0 -- train    on a
+//! epl-launch --num_workers 4 --gpu_per_worker 8 --machine_list a:7000,b:7000 --machine_rank 1 -- train    on b
+//! epl-launch --num_workers 2 --max_restarts 3 --log_dir logs -- train.sh
+//!
+//!   launcher ── keeper ── program     one keeper a worker: it starts the program in a process group of its own, hands
+//!      │   └─── keeper ── program     its lines on, watches it, and ends all processes below it
+//!      └ rendezvous                   keepers meet here, of all machines: the first failure ends all
+//! ```
+//!
+//! The exit code is that of the first worker that failed, or 128 and the signal that killed it; 1 where a worker is
+//! stopped, silent or does not come, and 2 for a command line that cannot be.
+//!
+//! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
+//! - `system`, `tree`, `signals`: processes.
+//! - `order`, `output`, `keeper`: one worker.
+//! - `socket`, `verdict`, `attempt`: the launcher.
+
+mod arguments;
+mod program;
+mod system;
+mod tree;
+mod signals;
+mod devices;
+mod start;
+mod order;
+mod output;
+mod keeper;
+mod socket;
+mod verdict;
+mod attempt;
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use epl::comm::rendezvous::Secret;
+
+use arguments::{Arguments, Share};
+use attempt::Run;
+use signals::Signals;
+use socket::Merged;
+use verdict::Verdict;
+
+/// A command line that cannot be.
+const USAGE: u8 = 2;
+/// The variable with what all machines know.
+const SECRET: &str = "EPL_LAUNCH_SECRET";
+
+fn main() -> ExitCode {
+    if let Ok(order) = std::env::var(order::ORDER) {
+        return match keeper::keep(&order) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("epl-launch: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let arguments = Arguments::parse();
+    match prepare(arguments) {
+        Ok(run) => ExitCode::from(u8::try_from(launch(&run)).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("epl-launch: {error}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Finds out all that can be known before anything is started.
+fn prepare(arguments: Arguments) -> Result<Run, String> {
+    let share = arguments.share()?;
+    let program = program::find(arguments.command.first().map_or(OsStr::new(""), |name| name).as_ref())?;
+    let devices = devices::choose(&arguments, share.workers * arguments.gpu_per_worker)?;
+    let choice = start::choose(&arguments, share, devices.len(), &program)?;
+    let secret = secret(share)?;
+    if let Some(folder) = &arguments.log_dir {
+        std::fs::create_dir_all(folder).map_err(|error| format!("--log_dir {}: {error}", folder.display()))?;
+    }
+    let merged = Merged::new(arguments.log_dir.as_deref()).map_err(|error| format!("--log_dir: {error}"))?;
+    Ok(Run { arguments, share, choice, devices, program, secret, merged })
+}
+
+/// What all workers know: of one machine something new, of several what the user gave all of them.
+fn secret(share: Share) -> Result<String, String> {
+    match std::env::var(SECRET) {
+        Ok(secret) => {
+            Secret::from_bytes(secret.as_bytes()).map_err(|error| format!("{SECRET}: {error}"))?;
+            Ok(secret)
+        }
+        Err(_) if share.machines > 1 => Err(format!(
+            "{} machines, and {SECRET} is not set; set it to the same text, of at least 16 bytes, on all of them",
+            share.machines
+        )),
+        Err(_) => Secret::random_text().map_err(|error| error.to_string()),
+    }
+}
+
+/// Runs, and runs again as often as is allowed. The exit code comes back.
+fn launch(run: &Run) -> i32 {
+    let merged = &run.merged;
+    let signals = system::adopt_orphans().and_then(|()| Signals::new());
+    let signals = match signals {
+        Ok(signals) => signals,
+        Err(error) => {
+            merged.say(&format!("processes cannot be watched: {error}"));
+            return 1;
+        }
+    };
+    merged.say(&run.choice.told);
+    if !run.devices.is_empty() {
+        merged.say(&format!("GPUs {}", run.devices.join(",")));
+    }
+    let most = run.arguments.max_restarts;
+    let mut restart = 0;
+    loop {
+        let verdict = run.attempt(restart, &signals).unwrap_or_else(Verdict::of_launcher);
+        verdict.tell(merged);
+        if verdict.code == 0 || !verdict.can_restart || restart == most {
+            return verdict.code;
+        }
+        restart += 1;
+        merged.say(&format!("restart {restart} of {most}"));
+    }
+}

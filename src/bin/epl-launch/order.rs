@@ -1,0 +1,120 @@
+//! What the launcher tells the keeper of a worker, and what the keeper tells of its end.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::system::signal_name;
+
+/// The environment variable with an order. It makes this program a keeper.
+pub const ORDER: &str = "EPL_LAUNCH_KEEPER";
+
+/// What to start, and where to report. The environment keeps it, as other users see a command line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    pub workers: usize,
+    pub local_ranks: usize,
+    /// This keeper's worker; none where MPI says it.
+    pub worker: Option<usize>,
+    /// The first worker of this machine.
+    pub first: usize,
+    pub transport: String,
+    pub restart: u32,
+    /// Where keepers meet, and what they know.
+    pub rendezvous: String,
+    pub secret: String,
+    /// What programs know, where they meet, too.
+    pub program_secret: Option<String>,
+    /// The launcher's socket.
+    pub socket: PathBuf,
+    pub log_dir: Option<PathBuf>,
+    pub join_timeout: Duration,
+    pub patience: Duration,
+    pub grace: Duration,
+    /// The GPUs of all workers of this machine.
+    pub devices: Vec<String>,
+    pub program: OsString,
+    pub arguments: Vec<OsString>,
+}
+
+/// How a worker ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// Its program exited.
+    Exited(i32),
+    /// Its program was killed.
+    Killed(i32),
+    /// It could not be started, with the code that a shell would give.
+    NotStarted(String, i32),
+    /// A process of it was stopped.
+    Stopped { process: u32, name: String, milliseconds: u64 },
+    /// It was ended because of another one.
+    Released { worker: Option<usize>, cause: String },
+}
+
+/// What a keeper tells last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub ending: Ending,
+    /// Whether it had been asked to end before it did.
+    pub asked: bool,
+    /// Its last lines.
+    pub tail: Vec<String>,
+}
+
+impl Ending {
+    /// The exit code that stands for it: what a shell shows.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Exited(code) | Self::NotStarted(_, code) => *code,
+            Self::Killed(signal) => 128 + signal,
+            Self::Stopped { .. } => 1,
+            Self::Released { cause, .. } => parse_cause(cause).0,
+        }
+    }
+
+    /// What others are told of it; none where it is well.
+    pub fn cause(&self) -> Option<String> {
+        let text = match self {
+            Self::Exited(0) => return None,
+            Self::Exited(code) => format!("it exited with code {code}"),
+            Self::Killed(signal) => format!("it was killed by signal {signal} ({})", signal_name(*signal)),
+            Self::NotStarted(why, _) => format!("it could not be started: {why}"),
+            Self::Stopped { process, name, milliseconds } => format!(
+                "its process {process} ({name}) has been stopped for {:.1} s (by SIGSTOP, or by a terminal), and does not \
+                 go on",
+                *milliseconds as f64 / 1e3
+            ),
+            Self::Released { .. } => return None,
+        };
+        Some(format!("{text} [code {}]", self.code()))
+    }
+}
+
+/// The exit code inside what one worker was told of another; 1 where it has none.
+pub fn parse_cause(cause: &str) -> (i32, &str) {
+    let parts = cause.strip_suffix(']').and_then(|text| text.rsplit_once(" [code "));
+    parts.and_then(|(text, code)| Some((code.parse().ok()?, text))).unwrap_or((1, cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_keeps_the_code() {
+        let told = |ending: Ending| {
+            ending.cause().map(|cause| {
+                let (code, text) = parse_cause(&cause);
+                (code, text.to_string())
+            })
+        };
+        assert_eq!(told(Ending::Exited(3)), Some((3, "it exited with code 3".into())));
+        assert_eq!(told(Ending::Killed(9)), Some((137, "it was killed by signal 9 (SIGKILL)".into())));
+        assert_eq!(told(Ending::Exited(0)), None);
+        assert_eq!(parse_cause("was lost"), (1, "was lost"));
+        assert_eq!(Ending::Released { worker: None, cause: "failed: x [code 7]".into() }.code(), 7);
+    }
+}

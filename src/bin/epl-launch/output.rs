@@ -1,0 +1,95 @@
+//! What a worker writes: to the launcher, to its log, and the last lines kept.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// A longer line is told in pieces.
+const LONGEST: u64 = 8 << 10;
+/// How many lines are kept, a panic's backtrace among them, and of each so many characters.
+const KEPT: usize = 50;
+const KEPT_LENGTH: usize = 400;
+
+/// The kinds of lines on the launcher's socket.
+pub mod kind {
+    pub const WORKER: u8 = b'w';
+    pub const PROGRAM: u8 = b'p';
+    pub const OUT: u8 = b'o';
+    pub const ERR: u8 = b'e';
+    pub const REPORT: u8 = b'x';
+}
+
+/// Where a worker's lines go.
+#[derive(Clone)]
+pub struct Output(Arc<Mutex<Inner>>);
+
+struct Inner {
+    socket: UnixStream,
+    log: Option<File>,
+    tail: VecDeque<String>,
+}
+
+impl Output {
+    /// To the launcher's socket, and to a log in a folder, which is begun anew by the first start and continued by
+    /// others.
+    pub fn new(socket: UnixStream, log_dir: Option<&Path>, worker: usize, restart: u32) -> io::Result<Self> {
+        let open = |folder: &Path| {
+            let path = folder.join(format!("worker-{worker}.log"));
+            let mut options = OpenOptions::new();
+            let options = options.create(true).write(true);
+            let mut file = if restart == 0 { options.truncate(true) } else { options.append(true) }.open(path)?;
+            if restart > 0 {
+                writeln!(file, "--- restart {restart} ---")?;
+            }
+            Ok::<_, io::Error>(file)
+        };
+        let log = log_dir.map(open).transpose()?;
+        Ok(Self(Arc::new(Mutex::new(Inner { socket, log, tail: VecDeque::new() }))))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the launcher something. One that is gone is not told.
+    pub fn tell(&self, kind: u8, line: &[u8]) {
+        let line = [&[kind], line, b"\n"].concat();
+        let _ = self.inner().socket.write_all(&line);
+    }
+
+    /// A line of the program.
+    fn line(&self, kind: u8, line: &[u8]) {
+        let mut inner = self.inner();
+        // A full disk does not end a run.
+        let _ = inner.log.as_mut().map(|log| log.write_all(&[line, b"\n"].concat()));
+        inner.tail.push_back(String::from_utf8_lossy(line).chars().take(KEPT_LENGTH).collect());
+        if inner.tail.len() > KEPT {
+            inner.tail.pop_front();
+        }
+        drop(inner);
+        self.tell(kind, line);
+    }
+
+    /// Reads a stream of the program to its end.
+    pub fn pump(&self, kind: u8, stream: impl Read + Send + 'static) -> JoinHandle<()> {
+        let output = self.clone();
+        thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while let Ok(1..) = stream.by_ref().take(LONGEST).read_until(b'\n', &mut line) {
+                let end = line.strip_suffix(b"\n").unwrap_or(&line);
+                output.line(kind, end.strip_suffix(b"\r").unwrap_or(end));
+                line.clear();
+            }
+        })
+    }
+
+    /// The last lines.
+    pub fn tail(&self) -> Vec<String> {
+        self.inner().tail.iter().cloned().collect()
+    }
+}

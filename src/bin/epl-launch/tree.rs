@@ -1,0 +1,100 @@
+//! The processes below this one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::system::{Change, next_change, send};
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A process, as the system shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub id: u32,
+    pub parent: u32,
+    pub state: char,
+    pub name: String,
+}
+
+impl Process {
+    /// From the text of its `stat`; the name may have any characters.
+    fn parse(stat: &str) -> Option<Self> {
+        let (id, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?.chars().next()?;
+        Some(Self { id: id.parse().ok()?, parent: fields.next()?.parse().ok()?, state, name: name.into() })
+    }
+
+    /// Whether it is stopped, by a signal and not by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        self.state == 'T'
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// All processes below this one that have not ended.
+pub fn descendants() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbered =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(|c: char| c.is_ascii_digit()));
+    let all: Vec<Process> =
+        numbered.filter_map(|entry| Process::parse(&fs::read_to_string(entry.path().join("stat")).ok()?)).collect();
+    let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
+    all.into_iter().for_each(|process| children.entry(process.parent).or_default().push(process));
+    let (mut found, mut open) = (Vec::new(), vec![std::process::id()]);
+    while let Some(parent) = open.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            open.push(child.id);
+            found.push(child);
+        }
+    }
+    found.retain(|process| !process.has_ended());
+    found
+}
+
+/// Ends all processes below this one: they are asked, and killed when they are still there after `grace`. What became of
+/// children that ended meanwhile is given to `seen`.
+pub fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
+    let mut reap = || {
+        while let Some((child, change)) = next_change() {
+            seen(child, change);
+        }
+    };
+    reap();
+    for process in descendants() {
+        send(process.id, libc::SIGTERM);
+        // One that is stopped hears it only when it goes on.
+        send(process.id, libc::SIGCONT);
+    }
+    let begin = Instant::now();
+    loop {
+        reap();
+        let left = descendants();
+        if left.is_empty() {
+            return;
+        }
+        if begin.elapsed() >= grace {
+            left.iter().for_each(|process| send(process.id, libc::SIGKILL));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_name() {
+        let read = Process::parse("12 (a) R (b) T 7 12 12 0 -1").map(|process| (process.is_stopped(), process));
+        let process = Process { id: 12, parent: 7, state: 'T', name: "a) R (b".into() };
+        assert_eq!(read, Some((true, process)));
+        assert_eq!(Process::parse("12 (a"), None);
+    }
+}

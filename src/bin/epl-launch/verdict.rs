@@ -1,0 +1,183 @@
+//! How a run ended, who was the cause, and what the user is told.
+
+use std::collections::BTreeMap;
+
+use epl::comm::rendezvous::Failure;
+
+use crate::order::{Ending, Report, parse_cause};
+use crate::socket::Merged;
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The exit code: that of the first worker that failed.
+    pub code: i32,
+    /// Who and why; none where all is well.
+    pub cause: Option<String>,
+    /// The last lines of the culprit.
+    pub tail: Vec<String>,
+    /// Whether another try can come to another end.
+    pub can_restart: bool,
+}
+
+/// What is known when all processes have ended.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// Reports, and the order in which they came.
+    pub reports: BTreeMap<usize, (usize, Report)>,
+    /// What keepers told each other, if this machine holds their rendezvous.
+    pub failure: Option<Failure>,
+    /// What the programs did.
+    pub said: Option<Failure>,
+    /// Processes of the programs.
+    pub programs: BTreeMap<usize, u32>,
+    /// The user's signal.
+    pub interrupted: Option<i32>,
+    /// What the launcher itself had to end the run for.
+    pub own: Option<(i32, String)>,
+    /// The workers of this machine.
+    pub expected: usize,
+}
+
+impl Evidence {
+    /// The worker that failed first, with what others were told of it.
+    fn culprit(&self) -> Option<(usize, Option<String>)> {
+        let by_program = self.said.as_ref().map(|failure| (failure.worker, Some(failure.fault.to_string())));
+        let by_keepers = || self.failure.as_ref().map(|failure| (failure.worker, Some(failure.fault.to_string())));
+        let mut reports: Vec<_> =
+            self.reports.iter().map(|(worker, (number, report))| (number, *worker, report)).collect();
+        reports.sort_by_key(|(number, ..)| *number);
+        let told = || {
+            reports.iter().find_map(|(_, _, report)| match &report.ending {
+                Ending::Released { worker: Some(other), cause } => Some((*other, Some(cause.clone()))),
+                _ => None,
+            })
+        };
+        let bad =
+            |asked: bool| reports.iter().find(|(_, _, report)| report.asked == asked && report.ending.code() != 0);
+        let alone = || {
+            let (_, worker, report) = bad(false).or_else(|| bad(true))?;
+            let why = match &report.ending {
+                Ending::Released { cause, .. } => Some(format!("ended: {cause}")),
+                _ => None,
+            };
+            Some((*worker, why))
+        };
+        by_program.or_else(by_keepers).or_else(told).or_else(alone)
+    }
+
+    /// How the run ended.
+    pub fn verdict(&self) -> Verdict {
+        if let (Some((code, cause)), None) = (&self.own, self.culprit()) {
+            return Verdict {
+                code: *code,
+                cause: Some(cause.clone()),
+                tail: Vec::new(),
+                can_restart: self.interrupted.is_none(),
+            };
+        }
+        let Some((worker, told)) = self.culprit() else {
+            let missing = self.expected - self.reports.len();
+            let cause = (missing > 0).then(|| format!("{missing} of {} workers ended without a word", self.expected));
+            let code = i32::from(cause.is_some());
+            return Verdict { code, cause, tail: Vec::new(), can_restart: self.interrupted.is_none() };
+        };
+        let report = self.reports.get(&worker).map(|(_, report)| report);
+        let own = report.filter(|report| report.ending.cause().is_some());
+        let (told_code, told) = told.as_deref().map_or((1, None), |told| {
+            let (code, text) = parse_cause(told);
+            (code, Some(text.to_string()))
+        });
+        // What others were told has a meaning where the worker's own end has none: it was silent, or said why it fails.
+        let is_silent = told.is_some() && own.is_none_or(|report| report.asked);
+        let code = if is_silent { told_code } else { own.map_or(told_code, |report| report.ending.code()) };
+        let ended = own.filter(|_| !is_silent || told.is_none()).and_then(|report| report.ending.cause());
+        let ended = ended.map(|cause| format!("failed: {}", parse_cause(&cause).1));
+        let mut causes: Vec<String> = told.into_iter().chain(ended).collect();
+        causes.dedup();
+        if causes.is_empty() {
+            causes.push("ended before its time".into());
+        }
+        let process = self.programs.get(&worker).map(|process| format!(" (process {process})")).unwrap_or_default();
+        Verdict {
+            code: if code == 0 { 1 } else { code },
+            cause: Some(format!("worker {worker}{process} {}", causes.join("; it "))),
+            tail: report.map(|report| report.tail.clone()).unwrap_or_default(),
+            can_restart: self.interrupted.is_none()
+                && !report.is_some_and(|report| matches!(report.ending, Ending::NotStarted(..))),
+        }
+    }
+}
+
+impl Verdict {
+    /// Something that ended a run before it began.
+    pub fn of_launcher(cause: String) -> Self {
+        Self { code: 1, cause: Some(cause), tail: Vec::new(), can_restart: false }
+    }
+
+    /// Tells the user who failed, and its last lines.
+    pub fn tell(&self, merged: &Merged) {
+        let Some(cause) = &self.cause else { return };
+        merged.say(cause);
+        if !self.tail.is_empty() {
+            merged.say("its last lines:");
+            self.tail.iter().for_each(|line| merged.say(&format!("  {line}")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epl::comm::rendezvous::Fault;
+
+    use super::*;
+
+    fn report(ending: Ending, asked: bool) -> Report {
+        Report { ending, asked, tail: vec!["last".into()] }
+    }
+
+    fn evidence(reports: Vec<(usize, Report)>) -> Evidence {
+        let expected = reports.len();
+        let reports =
+            reports.into_iter().enumerate().map(|(number, (worker, report))| (worker, (number, report))).collect();
+        Evidence { reports, expected, ..Evidence::default() }
+    }
+
+    #[test]
+    fn the_first_failure_counts() {
+        assert_eq!(evidence(vec![(0, report(Ending::Exited(0), false))]).verdict().code, 0);
+        let cause = "failed: it was killed by signal 9 (SIGKILL) [code 137]";
+        let released = || Ending::Released { worker: Some(1), cause: cause.into() };
+        let all = vec![(0, report(released(), false)), (1, report(Ending::Killed(9), false))];
+        let verdict = evidence(all).verdict();
+        assert_eq!((verdict.code, verdict.can_restart, verdict.tail.len()), (137, true, 1));
+        assert_eq!(verdict.cause.as_deref(), Some("worker 1 failed: it was killed by signal 9 (SIGKILL)"));
+        // On another machine, only what was told is known.
+        let verdict = evidence(vec![(0, report(released(), false))]).verdict();
+        assert_eq!((verdict.code, verdict.cause.is_some()), (137, true));
+        // Those that MPI took along come after who failed, whenever their reports do.
+        let mut all = evidence(vec![(0, report(Ending::Killed(15), true)), (1, report(Ending::Exited(3), false))]);
+        assert_eq!(all.verdict().code, 3);
+        // What a program said of itself names it even where another process ended first.
+        all.said = Some(Failure { worker: 0, fault: Fault::Failed("rank 1: no memory".into()) });
+        assert!(all.verdict().cause.is_some_and(|cause| cause.contains("worker 0 failed: rank 1: no memory")));
+    }
+
+    #[test]
+    fn silence_and_a_program_that_is_not_there_are_told() {
+        let mut all = evidence(vec![(0, report(Ending::Released { worker: None, cause: "asked".into() }, true))]);
+        all.failure = Some(Failure { worker: 1, fault: Fault::Silent(std::time::Duration::from_secs(5)) });
+        let verdict = all.verdict();
+        assert!(verdict.code == 1 && verdict.cause.is_some_and(|cause| cause.starts_with("worker 1 does not answer")));
+        let alone = report(Ending::Released { worker: None, cause: "no rendezvous".into() }, false);
+        let verdict = evidence(vec![(1, alone)]).verdict();
+        assert_eq!((verdict.code, verdict.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
+        assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).verdict().code, 143);
+        let verdict = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).verdict();
+        assert_eq!((verdict.code, verdict.can_restart), (127, false));
+        let nobody = Evidence { expected: 2, ..Evidence::default() };
+        assert_eq!(nobody.verdict().cause.as_deref(), Some("2 of 2 workers ended without a word"));
+        let own = Evidence { own: Some((143, "interrupted".into())), interrupted: Some(15), ..Evidence::default() };
+        assert_eq!((own.verdict().code, own.verdict().can_restart), (143, false));
+    }
+}
