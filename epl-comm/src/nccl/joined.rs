@@ -24,6 +24,8 @@ use crate::operation::Call;
 use crate::rank::Rank;
 use crate::store::Store;
 
+/// The longest value: less than what a store takes.
+const LONGEST: usize = 32 << 10;
 /// How often the store is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the others have to answer the roll.
@@ -89,7 +91,7 @@ impl Joined {
     }
 
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
-        let told = format!("{}\n{cause}", rank.0);
+        let told = shortened(format!("{}\n{cause}", rank.0));
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
             // Whoever was first has told all; and where the store itself is gone, nobody can be told.
             let _ = self.store.set("nccl/failure", told.as_bytes());
@@ -152,7 +154,7 @@ impl Joined {
         });
         let last =
             self.log.last().map_or("which has made no call".into(), |entry| format!("whose last call was {entry}"));
-        format!("{}{last}", u8::from(has_come))
+        shortened(format!("{}{last}", u8::from(has_come)))
     }
 
     /// Asks the members of a group who has come to a call: those who have not, with their last calls.
@@ -188,8 +190,9 @@ impl Joined {
     /// This rank begins no further call.
     pub(super) fn end(&self) {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = begun.iter().map(|(path, last)| format!("{path} {}", last.load(Ordering::Acquire)));
-        let text = lines.collect::<Vec<_>>().join("\n");
+        // A group that is cut off below seems not to have been begun; the newest are the likeliest to be asked for.
+        let lines = begun.iter().rev().map(|(path, last)| format!("{path} {}", last.load(Ordering::Acquire)));
+        let text = shortened(lines.collect::<Vec<_>>().join("\n"));
         let _ = self.store.set(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
     }
 
@@ -202,6 +205,12 @@ impl Joined {
     pub(super) fn failure(&self, call: &Call) -> Option<Error> {
         self.go_on(|| format!("{call}")).err()
     }
+}
+
+/// A text that a store takes.
+fn shortened(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(LONGEST));
+    text
 }
 
 impl fmt::Debug for Joined {

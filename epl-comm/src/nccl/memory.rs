@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device};
 use crate::buffer::Buffer;
 use crate::error::Result;
 
-/// The memory of one rank's device, and how buffers lie in it. [`Launcher::run`](super::Launcher::run) has that of CUDA
-/// devices; another one is for a library that has NCCL's functions, but works on other memory.
+/// The memory of one rank's device, and how buffers lie in it. With feature `cuda`, `CudaMemory` is that of CUDA devices;
+/// another one is for a library that has NCCL's functions, but works on other memory.
 ///
 /// # Safety
 ///

@@ -7,7 +7,7 @@ mod host_memory;
 
 #[path = "../suite/exercise.rs"]
 mod exercise;
-#[allow(dead_code, reason = "its launchers are those of the local transport")]
+#[allow(dead_code, unused_imports, reason = "its launchers are those of the local transport")]
 #[path = "../suite/failing.rs"]
 mod failing;
 #[allow(dead_code, reason = "not all of the suite is run here")]
