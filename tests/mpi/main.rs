@@ -3,6 +3,7 @@
 //! This program starts itself under `mpirun`. In each process `layouts` then runs one layout after the other, as a run
 //! over MPI, and compares it with a run on one rank of that process.
 
+mod job;
 #[path = "../parity/mod.rs"]
 mod parity;
 

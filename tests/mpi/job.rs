@@ -1,0 +1,80 @@
+//! The main job as `epl-launch` starts it: over workers and ranks in every way, its losses are those of one rank.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
+
+use epl::comm::mpi;
+use serde_json::Value;
+
+const STEPS: &str = "6";
+
+fn example() -> PathBuf {
+    let here = env::current_exe().expect("a test has a path");
+    here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples/moe_t5")
+}
+
+/// An empty folder.
+fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("main job");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}
+
+/// Runs the job by what starts it, on so many ranks.
+fn run(starter: &[&str], ranks: usize, out: &Path, more: &[&str]) -> Output {
+    let (example, ranks) = (example(), ranks.to_string());
+    let expert = if ranks == "1" { "1" } else { "2" };
+    let program = ["--data", &ranks, "--expert", expert, "--steps", STEPS, "--out"];
+    let launcher = env!("CARGO_BIN_EXE_epl-launch");
+    let mut command = match starter {
+        [] => Command::new(&example),
+        options => {
+            let mut command = Command::new(launcher);
+            command.args(options).arg("--").arg(&example);
+            command
+        }
+    };
+    let output = command.args(program).arg(out).args(more).env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    let output = output.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").output().expect("it can be started");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{starter:?}: {}\n{text}", String::from_utf8_lossy(&output.stdout));
+    output
+}
+
+/// The loss of each step.
+fn losses(out: &Path) -> Vec<f64> {
+    let text = fs::read_to_string(out.join("metrics.jsonl")).expect("a run writes its metrics");
+    let line = |line: &str| serde_json::from_str::<Value>(line).expect("a line is an object");
+    text.lines().filter_map(|text| line(text)["loss"].as_f64()).collect()
+}
+
+#[test]
+fn the_main_job_computes_the_same_over_any_workers() {
+    if mpi::is_launched() {
+        return;
+    }
+    let folder = folder();
+    let alone = folder.join("alone");
+    run(&[], 1, &alone, &[]);
+    let expected = losses(&alone);
+    assert_eq!(expected.len().to_string(), STEPS);
+    for (workers, ranks) in [(2, 1), (1, 2), (2, 2)] {
+        let out = folder.join(format!("{workers} of {ranks}"));
+        let (num_workers, per_worker) = (workers.to_string(), ranks.to_string());
+        let starter = ["--num_workers", &num_workers, "--gpu_per_worker", &per_worker, "--start", "mpi"];
+        let total = workers * ranks;
+        let plan = run(&starter, total, &out, &["--plan"]);
+        let text = String::from_utf8_lossy(&plan.stdout);
+        let said = format!("worker_num {workers}, total_gpu_num {total}");
+        assert_eq!(text.matches(&said).count(), 1, "`{said}`, by the first rank only:\n{text}");
+        run(&starter, total, &out, &[]);
+        let got = losses(&out);
+        assert_eq!(got.len(), expected.len(), "{workers} × {ranks}");
+        for (step, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let error = (got - expected).abs() / expected;
+            assert!(error <= 1e-5, "{workers} × {ranks}, step {step}: loss {got} instead of {expected}");
+        }
+    }
+}
