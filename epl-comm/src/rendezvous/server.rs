@@ -14,7 +14,7 @@ use super::gate::Gate;
 use super::handshake::{Unwelcome, Verdict, receive};
 use super::members::{Members, Post};
 use super::message::{MAX_VALUE, Reply, Request};
-use super::secret::Secret;
+use super::settings::{Event, Settings};
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
@@ -24,52 +24,6 @@ const TICK: Duration = Duration::from_millis(20);
 const GAP: Duration = Duration::from_secs(1);
 /// The threads of the server do little.
 const STACK: usize = 128 << 10;
-
-/// What the server does.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where it listens; port 0 is one that is free. On loopback unless set.
-    pub address: SocketAddr,
-    /// How many workers the run has.
-    pub workers: usize,
-    /// How many times it has been restarted: members of another time are refused.
-    pub restart: u32,
-    /// What all members know.
-    pub secret: Secret,
-    /// How long all members may take to come, all together. None is for ever.
-    pub join_within: Option<Duration>,
-    /// Who is silent for longer is given up.
-    pub silence: Duration,
-    /// How long one that has connected may take to show who it is.
-    pub handshake: Duration,
-    /// How many may be about to do so at once.
-    pub pending: usize,
-}
-
-impl Settings {
-    /// For so many workers: on loopback, any port, 5 s of silence, 5 s and 64 places for strangers, and no limit for the
-    /// members to come.
-    pub fn new(workers: usize, secret: Secret) -> Self {
-        let seconds = Duration::from_secs;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (silence, handshake) = (seconds(5), seconds(5));
-        Self { address, workers, restart: 0, secret, join_within: None, silence, handshake, pending: 64 }
-    }
-}
-
-/// What happens at a server, for a log.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// A connection was refused, and why.
-    Refused(SocketAddr, String),
-    /// A worker has joined.
-    Joined(usize),
-    /// A worker has left, as it said it would.
-    Left(usize),
-    /// The run has failed. Said once.
-    Failed(Failure),
-}
 
 type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 

@@ -60,7 +60,7 @@ pub fn keep(order: &str) -> Result<(), String> {
     let said = listen(socket.try_clone().map_err(text)?);
     let output = Output::new(socket, order.log_dir.as_deref(), worker, order.restart);
     let output = output.map_err(|error| format!("the log of worker {worker} cannot be written: {error}"))?;
-    output.tell(kind::WORKER, worker.to_string().as_bytes());
+    output.tell(kind::WORKER, format!("{worker} {}", std::process::id()).as_bytes());
     let mut keeper = Keeper { order, worker, signals, said, output, asked: false };
     let ending = keeper.ending();
     let Keeper { output, asked, .. } = keeper;

@@ -17,7 +17,7 @@
 //! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
 //! - `system`, `tree`, `signals`: processes.
 //! - `order`, `output`, `keeper`: one worker.
-//! - `socket`, `verdict`, `attempt`: the launcher.
+//! - `socket`, `verdict`, `run`, `attempt`: the launcher.
 
 mod arguments;
 mod program;
@@ -31,6 +31,7 @@ mod output;
 mod keeper;
 mod socket;
 mod verdict;
+mod run;
 mod attempt;
 
 use std::ffi::OsStr;
@@ -40,7 +41,7 @@ use clap::Parser;
 use epl::comm::rendezvous::Secret;
 
 use arguments::{Arguments, Share};
-use attempt::Run;
+use run::Run;
 use signals::Signals;
 use socket::Merged;
 use verdict::Verdict;

@@ -13,8 +13,8 @@ use crate::output::kind;
 
 /// What keepers tell.
 pub enum Told {
-    /// A worker's keeper is there.
-    Here(usize, UnixStream),
+    /// A worker's keeper is there, as this process.
+    Here(usize, u32, UnixStream),
     /// Its program runs, as this process.
     Program(usize, u32),
     /// It has ended.
@@ -91,6 +91,12 @@ impl Socket {
     }
 }
 
+/// A worker and the process of its keeper.
+fn here(text: &str) -> Option<(usize, u32)> {
+    let (worker, process) = text.split_once(' ')?;
+    Some((worker.parse().ok()?, process.parse().ok()?))
+}
+
 /// Reads what one keeper tells, to its end.
 fn read(stream: UnixStream, sender: &Sender<Told>, merged: &Merged) {
     let Ok(copy) = stream.try_clone() else { return };
@@ -102,10 +108,10 @@ fn read(stream: UnixStream, sender: &Sender<Told>, merged: &Merged) {
         let text = String::from_utf8_lossy(line.get(1..).unwrap_or_default());
         let text = text.trim_end();
         let told = match (line[0], worker) {
-            (kind::WORKER, None) => text.parse().ok().zip(copy.take()).map(|(number, copy)| {
+            (kind::WORKER, None) => here(text).zip(copy.take()).map(|((number, process), copy)| {
                 worker = Some(number);
                 prefix = format!("[worker {number}] ");
-                Told::Here(number, copy)
+                Told::Here(number, process, copy)
             }),
             (kind::PROGRAM, Some(worker)) => text.parse().ok().map(|process| Told::Program(worker, process)),
             (kind::REPORT, Some(worker)) => serde_json::from_str(text).ok().map(|report| Told::Ended(worker, report)),

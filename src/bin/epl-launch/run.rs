@@ -1,0 +1,171 @@
+//! A run: what is the same for all of its starts, its servers, and how its processes are started.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use epl::comm::Store;
+use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
+
+use crate::arguments::{Arguments, Share, Start};
+use crate::keeper::PROGRAMS;
+use crate::order::{ORDER, Order};
+use crate::socket::Merged;
+use crate::start::{Choice, mpirun};
+use crate::system::bound;
+
+/// So many refused connections are told, and the others counted.
+const REFUSALS: usize = 5;
+
+/// What is the same for all starts of a run.
+pub struct Run {
+    pub arguments: Arguments,
+    pub share: Share,
+    pub choice: Choice,
+    pub devices: Vec<String>,
+    pub program: PathBuf,
+    /// What all workers of the run know.
+    pub secret: String,
+    pub merged: Merged,
+}
+
+/// The servers of a run, on the machine that holds them.
+pub struct Servers {
+    pub keepers: Server,
+    pub programs: Option<Server>,
+    pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
+    pub refused: Arc<AtomicUsize>,
+}
+
+impl Run {
+    /// How many workers this machine has, as they are started.
+    pub fn here(&self) -> usize {
+        if self.choice.start == Start::Threads { 1 } else { self.share.workers }
+    }
+
+    fn secrets(&self) -> Result<[Secret; 2], String> {
+        let one = |text: &str| Secret::from_bytes(text.as_bytes()).map_err(|error| error.to_string());
+        Ok([one(&self.secret_of_keepers())?, one(&self.secret)?])
+    }
+
+    /// Another one than that of the programs, which come to another server.
+    fn secret_of_keepers(&self) -> String {
+        format!("keepers {}", self.secret)
+    }
+
+    /// Whether programs meet each other by way of the launcher.
+    fn programs_meet(&self) -> bool {
+        self.choice.transport == "nccl"
+    }
+
+    pub fn serve(&self, restart: u32) -> Result<Servers, String> {
+        let [secret, of_programs] = self.secrets()?;
+        let (merged, refused) = (self.merged.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = refused.clone();
+        let mut settings = Settings::new(self.choice.workers, secret);
+        settings.restart = restart;
+        settings.join_within = Some(self.arguments.join_timeout);
+        settings.silence = self.arguments.patience;
+        if let Some(first) = self.arguments.machine_list.first() {
+            settings.address = resolve(first)?;
+        }
+        let told = move |event: &Event| {
+            if let Event::Refused(peer, why) = event
+                && counted.fetch_add(1, Ordering::SeqCst) < REFUSALS
+            {
+                merged.say(&format!("refused {peer}: {why}"));
+            }
+        };
+        let keepers = Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?;
+        let said = Arc::new(Mutex::new(None));
+        let programs = self.programs_meet().then(|| {
+            let port = match (self.share.machines, settings.address.port().checked_add(1)) {
+                (1, _) => 0,
+                (_, Some(next)) => next,
+                (_, None) => return Err(format!("--machine_list: there is no port after {}", settings.address)),
+            };
+            settings.address.set_port(port);
+            settings.secret = of_programs;
+            settings.join_within = None;
+            let heard = said.clone();
+            let told = move |event: &Event| {
+                if let Event::Failed(failure) = event {
+                    *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((failure.clone(), Instant::now()));
+                }
+            };
+            let server = Server::start_with(settings, told).map_err(|error| error.to_string())?;
+            let address = server.address().to_string();
+            keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
+            Ok(server)
+        });
+        Ok(Servers { keepers, programs: programs.transpose()?, said, refused })
+    }
+
+    pub fn order(&self, restart: u32, rendezvous: String, socket: PathBuf) -> Order {
+        let arguments = &self.arguments;
+        Order {
+            workers: self.choice.workers,
+            local_ranks: self.choice.ranks,
+            worker: None,
+            first: if self.choice.start == Start::Threads { 0 } else { self.share.first },
+            transport: self.choice.transport.into(),
+            restart,
+            rendezvous,
+            secret: self.secret_of_keepers(),
+            program_secret: self.programs_meet().then(|| self.secret.clone()),
+            socket,
+            log_dir: arguments.log_dir.clone(),
+            join_timeout: arguments.join_timeout,
+            patience: arguments.patience,
+            grace: arguments.grace,
+            devices: self.devices.clone(),
+            program: self.program.clone().into(),
+            arguments: arguments.command[1..].to_vec(),
+        }
+    }
+
+    /// Starts the keepers, or mpirun, which starts them.
+    pub fn start(&self, order: &Order) -> Result<Vec<(u32, String)>, String> {
+        let own = std::env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
+        if self.choice.start == Start::Mpi {
+            let mut command = mpirun(self.choice.workers, &own);
+            let mut child = spawn(&mut command, order, "mpirun")?;
+            let streams: [Option<Box<dyn Read + Send>>; 2] =
+                [child.stdout.take().map(|s| Box::new(s) as _), child.stderr.take().map(|s| Box::new(s) as _)];
+            for stream in streams.into_iter().flatten() {
+                let merged = self.merged.clone();
+                thread::spawn(move || {
+                    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                    lines.for_each(|line| merged.line(true, "[mpirun] ", line.as_bytes()));
+                });
+            }
+            return Ok(vec![(child.id(), "mpirun".into())]);
+        }
+        let one = |worker: usize| {
+            let order = Order { worker: Some(worker), ..order.clone() };
+            let name = format!("the keeper of worker {worker}");
+            let child = spawn(&mut Command::new(&own), &order, &name)?;
+            Ok((child.id(), name))
+        };
+        (order.first..order.first + self.here()).map(one).collect()
+    }
+}
+
+fn spawn(command: &mut Command, order: &Order, name: &str) -> Result<Child, String> {
+    let text = serde_json::to_string(order).map_err(|error| error.to_string())?;
+    command.env(ORDER, text).stdin(Stdio::null());
+    if name == "mpirun" {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    bound(command, libc::SIGTERM).spawn().map_err(|error| format!("{name} cannot be started: {error}"))
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut found = address.to_socket_addrs().map_err(|error| format!("--machine_list: `{address}`: {error}"))?;
+    found.next().ok_or_else(|| format!("--machine_list: `{address}` has no address"))
+}
