@@ -217,7 +217,7 @@ impl Epl {
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of
-    /// any size ([`launch_dry`]). Collective.
+    /// any size ([`launch_dry`](crate::launch_dry)). Collective.
     ///
     /// What a layer freezes when its parameters are drawn is not known yet.
     ///
