@@ -260,8 +260,6 @@ mod tests {
                     part_of: (index == 1).then(|| Arc::new(Call::new(operation, DType::F64, Shape::new([5])))),
                     ..Call::new(operation, TYPES[3 * index], Shape::new([2, 3, index]))
                 };
-                let part_of = (index == 1).then(|| Arc::new(call.clone()));
-                let call = Call { part_of, ..call };
                 let mut bytes = Writer::default();
                 bytes.call(&call)?.number(5);
                 let mut reader = Reader(&bytes.0);
