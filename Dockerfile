@@ -8,12 +8,12 @@ FROM nvidia/cuda:12.8.1-devel-ubuntu24.04
 
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        build-essential ca-certificates curl libclang-dev libnccl-dev libnccl2 libopenmpi-dev openmpi-bin openssh-client \
-        pkg-config \
+        build-essential ca-certificates libclang-dev libnccl-dev libnccl2 libopenmpi-dev openmpi-bin openssh-client \
+        pkg-config rustup \
     && rm -rf /var/lib/apt/lists/*
 
 ENV RUSTUP_HOME=/opt/rustup CARGO_HOME=/opt/cargo PATH=/opt/cargo/bin:$PATH
-RUN curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain 1.92.0
+RUN rustup toolchain install --profile minimal 1.92.0 && rustup default 1.92.0
 
 WORKDIR /epl
 COPY . .
