@@ -243,7 +243,7 @@ impl Transport for MpiTransport {
     }
 
     fn abort(&self, cause: &Error) {
-        self.world.fail(self.rank(), cause.to_string());
+        self.fail(cause);
     }
 }
 

@@ -249,6 +249,8 @@ impl Shared {
             Err(Unwelcome::Garbage) => return self.refuse(peer, "what it says is not what a worker says"),
             Err(Unwelcome::Stranger) => return self.refuse(peer, "it does not know the secret"),
         };
+        // Who knows the secret is nobody whose place another may take.
+        drop(place);
         let worker = met.claim.worker as usize;
         let Ok(copy) = stream.try_clone() else { return self.refuse(peer, "no second handle for its connection") };
         let Ok(connection) = Connection::new(copy).map(Arc::new) else {
@@ -268,7 +270,7 @@ impl Shared {
                 false => Err(format!("worker {worker} was not let in: {verdict:?}")),
             })
         };
-        drop((place, stream));
+        drop(stream);
         match answered {
             Ok(()) => self.attend(worker, &connection),
             Err(why) => self.refuse(peer, why),

@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::mesh::Mesh;
 use super::workers::Cluster;
 
-/// Workers, and the axes whose groups stay inside one of them: what those exchange does not leave the machine.
+/// Workers, and the axes whose groups stay inside one of them: what those exchange does not leave the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     workers: usize,

@@ -49,10 +49,12 @@ impl Joined {
         let cluster = Cluster::new(vec![worker.local_ranks(); worker.workers()], worker.worker())?;
         let mesh = Mesh::on_cluster(&cluster, config)?;
         let share = worker.carrier() != Carrier::Nccl;
+        let is_lone = worker.carrier() == Carrier::Threads;
         let taking = Taking { ranks: worker.local_ranks(), first: worker.first_device(), share };
         let devices = Devices::of_worker(config, taking)?;
         let meeting = worker.meeting_point().is_some().then(|| worker.meet(MEET_WITHIN)).transpose()?;
-        Ok(Self { cluster, mesh, devices, carrier: worker.carrier(), meeting: meeting.map(Arc::new) })
+        let carrier = if is_lone { between_threads(config, &devices)? } else { worker.carrier() };
+        Ok(Self { cluster, mesh, devices, carrier, meeting: meeting.map(Arc::new) })
     }
 
     /// Runs `f` on every rank of this process. The first failure comes with its rank.
@@ -97,6 +99,9 @@ fn between_threads(config: &Config, devices: &Devices) -> Result<Carrier> {
     let is_asked = config.communication.transport == TransportChoice::Nccl;
     if is_asked {
         can_carry(Carrier::Nccl, || "communication.transport = nccl".to_string())?;
+    }
+    if config.communication.transport == TransportChoice::Threads {
+        return Ok(Carrier::Threads);
     }
     match devices.gpus() {
         None if is_asked => Err(Error::invalid(

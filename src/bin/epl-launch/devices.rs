@@ -14,14 +14,14 @@ pub fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String
     let (allowed, source) = if arguments.run_visible_devices.is_empty() {
         match std::env::var("CUDA_VISIBLE_DEVICES") {
             // Set and empty: no GPU is to be used.
-            Ok(list) => (
-                list.split(',').map(str::trim).filter(|d| !d.is_empty()).map(String::from).collect(),
-                "CUDA_VISIBLE_DEVICES",
-            ),
+            Ok(list) => (visible(&list), "CUDA_VISIBLE_DEVICES"),
             Err(_) => (free(), "those on which nothing runs"),
         }
     } else {
-        (arguments.run_visible_devices.clone(), "--run_visible_devices")
+        (
+            arguments.run_visible_devices.iter().map(|device| device.trim().to_string()).collect(),
+            "--run_visible_devices",
+        )
     };
     let all = present();
     if all.is_empty() && !arguments.run_visible_devices.is_empty() {
@@ -44,6 +44,15 @@ pub fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String
         ));
     }
     Ok(allowed.into_iter().take(ranks).collect())
+}
+
+/// The devices of a list, up to the first that is none, as CUDA reads it: `-1` hides all.
+fn visible(list: &str) -> Vec<String> {
+    let is_device = |name: &&str| {
+        let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+        is_number || name.starts_with("GPU-") || name.starts_with("MIG-")
+    };
+    list.split(',').map(str::trim).take_while(is_device).map(String::from).collect()
 }
 
 /// What the driver's program says, a line a thing; nothing where there is no driver.
@@ -79,6 +88,13 @@ fn unused(present: &[Vec<String>], used: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_ends_where_it_names_no_device() {
+        assert_eq!(visible("0, 2,GPU-a"), ["0", "2", "GPU-a"]);
+        assert_eq!(visible("0,-1,1"), ["0"]);
+        assert!(visible("-1").is_empty() && visible("").is_empty() && visible("NoDevFiles").is_empty());
+    }
 
     #[test]
     fn gpus_on_which_something_runs_are_left_alone() {

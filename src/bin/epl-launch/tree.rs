@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use crate::system::{Change, next_change, send};
 
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long killed processes may take to go. One of another user, or one that waits for a device, may never.
+const KILLED: Duration = Duration::from_secs(5);
 
 /// A process, as the system shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,12 @@ pub fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
         reap();
         let left = descendants();
         if left.is_empty() {
+            return;
+        }
+        if begin.elapsed() >= grace.saturating_add(KILLED) {
+            let named = |process: &Process| format!("{} ({})", process.id, process.name);
+            let named: Vec<String> = left.iter().map(named).collect();
+            eprintln!("epl-launch: cannot be killed, and are left: {}", named.join(", "));
             return;
         }
         if begin.elapsed() >= grace {
