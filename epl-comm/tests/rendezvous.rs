@@ -337,16 +337,25 @@ fn who_does_not_belong_is_refused_and_told_why() {
 fn a_false_server_is_not_believed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
+    let deceive = |stream: &mut TcpStream| {
+        stream.write_all(&[&b"EPL-RDV1"[..], &[1; 32]].concat())?;
+        let mut hello = [0; 84];
+        stream.read_exact(&mut hello)?;
+        // "Welcome", and a proof that is none: its own sent back.
+        stream.write_all(&[&[0, 100, 0, 0, 0, 0, 0, 0, 0], &hello[52..]].concat())
+    };
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(&[&b"EPL-RDV1"[..], &[1; 32]].concat()).unwrap();
-            let mut hello = [0; 84];
-            stream.read_exact(&mut hello).unwrap();
-            // "Welcome", and a proof that is none: its own sent back.
-            stream.write_all(&[&[0, 100, 0, 0, 0, 0, 0, 0, 0], &hello[52..]].concat()).unwrap();
+            // Whoever comes, as often as it comes; one that has gone meanwhile does not matter.
+            while !is_over.load(Ordering::SeqCst) {
+                let _ = listener.accept().and_then(|(mut stream, _)| deceive(&mut stream));
+            }
         });
-        let error = Client::join(&address, 0, 1, &secret(), Duration::from_millis(1)).unwrap_err().to_string();
+        let joined = Client::join(&address, 0, 1, &secret(), Duration::from_secs(3));
+        is_over.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(&address));
+        let error = joined.map(drop).unwrap_err().to_string();
         assert!(error.contains("what listens there does not know the secret"), "{error}");
     });
 }

@@ -249,6 +249,8 @@ fn check_lengths(key: &str, value: usize) -> Result<()> {
 /// Connects and is let in, with as many tries as the time allows.
 fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Duration)> {
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
+    // What listens there said more than that a later try came too late.
+    let mut known = None::<String>;
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
@@ -260,7 +262,8 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 refused => return Err(Error::Joining { message: refused }),
             },
-            Err(why) => why,
+            Err(Unlet::Known(why)) => known.insert(why).clone(),
+            Err(Unlet::Io(why)) => known.clone().unwrap_or(why),
         };
         if begin.elapsed() + pause >= limit {
             return Err(Error::Joining {
@@ -277,18 +280,26 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     }
 }
 
+/// Why a try came to nothing.
+enum Unlet {
+    /// Nothing was heard.
+    Io(String),
+    /// What was heard is not what a rendezvous says.
+    Known(String),
+}
+
 /// One try.
-fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Verdict), String> {
-    let mut why = "the name has no address".to_string();
-    for place in address.to_socket_addrs().map_err(|error| error.to_string())? {
+fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Verdict), Unlet> {
+    let mut why = Unlet::Io("the name has no address".to_string());
+    for place in address.to_socket_addrs().map_err(|error| Unlet::Io(error.to_string()))? {
         match TcpStream::connect_timeout(&place, limit) {
             Ok(mut stream) => match introduce(&mut stream, secret, claim, limit) {
                 Ok(verdict) => return Ok((stream, verdict)),
-                Err(Unwelcome::Io(error)) => why = format!("it was not let in: {error}"),
-                Err(Unwelcome::Garbage) => why = "what listens there is no rendezvous".into(),
-                Err(Unwelcome::Stranger) => why = "what listens there does not know the secret".into(),
+                Err(Unwelcome::Io(error)) => why = Unlet::Io(format!("it was not let in: {error}")),
+                Err(Unwelcome::Garbage) => why = Unlet::Known("what listens there is no rendezvous".into()),
+                Err(Unwelcome::Stranger) => why = Unlet::Known("what listens there does not know the secret".into()),
             },
-            Err(error) => why = error.to_string(),
+            Err(error) => why = Unlet::Io(error.to_string()),
         }
     }
     Err(why)
