@@ -1,7 +1,8 @@
-//! Buffers in the memory of the host: what transports share that compute there.
+//! Buffers in the memory of the host and ranks on its threads: what transports share that work there.
 
 pub(crate) mod number;
 pub(crate) mod arena;
 pub(crate) mod staging;
 pub(crate) mod quarrel;
 pub(crate) mod fit;
+pub(crate) mod ranks;
