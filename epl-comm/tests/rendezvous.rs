@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use epl_comm::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
-use epl_comm::{CountingAllocator, Error, Result, Store};
+use epl_comm::{Carrier, CountingAllocator, Error, MeetingPoint, Result, Store, Worker};
 use hmac::{Hmac, Mac};
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -186,6 +186,41 @@ fn a_member_that_panics_fails_and_one_that_leaves_does_not() {
         assert_eq!(error.to_string(), "worker 0 failed: it panicked");
         assert!(panics.join().is_err());
     });
+}
+
+#[test]
+fn who_hosts_the_rendezvous_waits_until_the_others_have_left_or_failed() {
+    for fails in [false, true] {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let worker = |number| {
+            let point = MeetingPoint { address: free.to_string(), secret: secret(), is_hosted_by_first: true };
+            Worker::new(2, number, 1, Carrier::Mpi).unwrap().with_meeting_point(point)
+        };
+        let has_ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(worker(0).meet(LIMIT).unwrap());
+                has_ended.store(true, Ordering::SeqCst);
+            });
+            let other = worker(1).meet(LIMIT).unwrap();
+            // Long enough that the first worker would have ended its server.
+            thread::sleep(Duration::from_millis(300));
+            other.client().set("late", b"value").unwrap();
+            assert_eq!(other.client().get("late", LIMIT).unwrap(), b"value");
+            assert!(!has_ended.load(Ordering::SeqCst), "this worker is still there");
+            if fails {
+                other.client().fail("out of luck");
+                until("the first worker ends", || has_ended.load(Ordering::SeqCst));
+            }
+        });
+        assert!(has_ended.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn a_server_before_which_nobody_may_wait_is_refused() {
+    let error = Server::start(Settings { pending: 0, ..settings(2) }).unwrap_err().to_string();
+    assert!(error.contains("0 connections"), "{error}");
 }
 
 /// A member by hand: the handshake, and then only what the test sends.
