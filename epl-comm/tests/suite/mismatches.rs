@@ -199,6 +199,27 @@ fn names_of_a_group_to_be() {
     });
 }
 
+/// Names longer than what messages have room for, of which one ends otherwise than the others.
+#[test]
+fn long_names_of_a_group_to_be() {
+    for ranks in [2, 3] {
+        within_seconds(20, move || {
+            let (errors, (culprit, _)) = run_failing(ranks, |group| {
+                let name = format!("{}{}", "n".repeat(5000), usize::from(group.rank() == 1));
+                group.split(&name, 0, 0).unwrap_err()
+            });
+            for error in &errors {
+                let Error::Mismatch { first: Rank(0), second: Rank(1), first_call, second_is_odd, .. } = error else {
+                    panic!("{error:?}")
+                };
+                assert!(first_call.starts_with("split into `nnn"), "{first_call}");
+                assert_eq!(*second_is_odd, ranks == 3);
+            }
+            assert_eq!(culprit, Rank(usize::from(ranks == 3)));
+        });
+    }
+}
+
 #[test]
 fn a_mismatch_among_started_calls_comes_out_at_wait_and_ends_the_world() {
     within_seconds(20, || {
