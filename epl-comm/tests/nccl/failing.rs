@@ -10,6 +10,11 @@ use crate::fake::Fake;
 
 pub const EAGER_LIMITS: [usize; 2] = [0, 8 << 10];
 
+/// Of more than two, all are compared at once.
+pub fn knows_the_odd_one(ranks: usize) -> bool {
+    ranks > 2
+}
+
 pub fn run_ranks<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
     run_ranks_with(ranks, 0, f)
 }
