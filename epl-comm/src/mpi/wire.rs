@@ -1,12 +1,22 @@
 //! What the processes tell each other beside the calls, as bytes: numbers, texts, errors.
 
 use core::time::Duration;
+use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
 /// Longer texts are cut, and say so: a message of what went wrong must not itself have to be waited for.
 const LONGEST: usize = 2000;
+
+/// A text as it is told to other processes.
+pub(super) fn told(text: &str) -> Cow<'_, str> {
+    let cut = text.floor_char_boundary(LONGEST);
+    if cut < text.len() {
+        return Cow::Owned(format!("{} [{} bytes more]", &text[..cut], text.len() - cut));
+    }
+    Cow::Borrowed(text)
+}
 
 /// Bytes that grow.
 #[derive(Default)]
@@ -30,9 +40,7 @@ impl Writer {
     }
 
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        let cut = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        let text =
-            if cut < text.len() { format!("{} [{} bytes more]", &text[..cut], text.len() - cut) } else { text.into() };
+        let text = told(text);
         self.number(text.len() as u64).0.extend_from_slice(text.as_bytes());
         self
     }
