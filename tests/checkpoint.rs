@@ -1,8 +1,8 @@
 //! What is run again in backward has the gradients of what is stored, to the bit, in a loop of one's own.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -68,8 +68,16 @@ fn again(net: &Mlp, x: Tensor<2>) -> Tensor<2> {
     checkpoint(net, x, |net: &Mlp, x| net.forward(x))
 }
 
+/// One test at a time: Flex has one generator for all threads, so that a test which draws by hand would change what
+/// another one's parameters begin with.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn gradients_are_those_of_what_is_stored() {
+    let _alone = alone();
     let (net, x) = net_and_input();
     let stored = run(&net, &x, |net, x| net.forward(net.forward(x)));
     assert!(stored.1.iter().all(Option::is_some));
@@ -83,6 +91,7 @@ fn gradients_are_those_of_what_is_stored() {
 
 #[test]
 fn several_tensors_enter_and_leave() {
+    let _alone = alone();
     let (net, x) = net_and_input();
     let split = |net: &Mlp, (x, gate): (Tensor<2>, Option<Tensor<2>>)| {
         let y = net.forward(x) * gate.unwrap();
@@ -104,6 +113,7 @@ fn several_tensors_enter_and_leave() {
 
 #[test]
 fn what_asks_for_no_gradient_gets_none() {
+    let _alone = alone();
     let (mut net, x) = net_and_input();
     net.up = net.up.no_grad();
     let stored = run(&net, &x, Mlp::forward);
@@ -116,6 +126,7 @@ fn what_asks_for_no_gradient_gets_none() {
 
 #[test]
 fn nothing_between_is_stored() {
+    let _alone = alone();
     const ROWS: usize = 512;
     const WIDTH: usize = 64;
     let device = Device::flex().autodiff();
@@ -141,6 +152,7 @@ fn nothing_between_is_stored() {
 
 #[test]
 fn a_tensor_from_outside_is_refused() {
+    let _alone = alone();
     let (net, x) = net_and_input();
     let outside = x.clone().exp();
     let run = || checkpoint(&net, x.clone(), move |net: &Mlp, x| net.forward(x) + outside.clone());
@@ -150,6 +162,7 @@ fn a_tensor_from_outside_is_refused() {
 
 #[test]
 fn what_passes_through_and_what_is_not_used() {
+    let _alone = alone();
     let (net, x) = net_and_input();
     let stored = run(&net, &x, |_, x| x.tanh());
     assert_eq!(stored, run(&net, &x, |net, x| checkpoint(net, x.tanh(), |_: &Mlp, x| x)));
@@ -161,6 +174,7 @@ fn what_passes_through_and_what_is_not_used() {
 
 #[test]
 fn other_element_types_and_burns_own_checkpointing() {
+    let _alone = alone();
     let on = |device: Device, dtype: FloatDType| {
         let (net, x) = (Mlp::new(6, &device), Tensor::<2>::random([5, 6], Distribution::Default, &device));
         let (net, x) = (cast(net, dtype), x.cast(dtype).require_grad());
@@ -186,6 +200,7 @@ fn cast(net: Mlp, dtype: FloatDType) -> Mlp {
 
 #[test]
 fn layers_that_would_not_do_the_same_are_refused() {
+    let _alone = alone();
     fn refusal<M: Module + 'static>(layer: &M) -> String {
         let x = Tensor::<2>::ones([2, 2], &Device::flex().autodiff()).require_grad();
         let run = || checkpoint(layer, x, |_: &M, x| x);
@@ -264,6 +279,7 @@ fn chain(at: &Place, forward: Forward) -> Model {
 
 #[test]
 fn layers_draw_and_communicate_as_at_first() {
+    let _alone = alone();
     for (data, tensor, expert) in [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 2, 2)] {
         let run = |forward: Forward| {
             let trace = Trace::new();
@@ -294,6 +310,7 @@ fn step(forward: Forward, recompute: bool) -> (f64, f64) {
 
 #[test]
 fn inside_an_engine_and_inside_its_own_recomputation() {
+    let _alone = alone();
     let expected = step(stored, false);
     assert_eq!(expected, step(run_again, false));
     assert_eq!(expected, step(run_again, true));
@@ -301,6 +318,7 @@ fn inside_an_engine_and_inside_its_own_recomputation() {
 
 #[test]
 fn two_engines_take_turns() {
+    let _alone = alone();
     let losses = launch(&config(1, 1, 1), |epl| {
         let device = epl.place().device().clone();
         let micro_batch = || vec![MicroBatch::new(batch([0, 1], &device), [0, 1])];
@@ -322,6 +340,7 @@ fn two_engines_take_turns() {
 
 #[test]
 fn what_is_not_the_same_the_second_time_is_found() {
+    let _alone = alone();
     let error = launch(&config(1, 2, 1), |epl| {
         let layers = epl.build(|at| chain(at, stored))?.into_inner().model;
         let calls = Arc::new(AtomicUsize::new(0));

@@ -93,6 +93,14 @@ pub enum Error {
         /// What, who, and the remedy.
         message: String,
     },
+    /// Nobody has given a name its value yet, in a [`Store`](crate::Store). Nothing has failed by that.
+    #[error("nobody has set `{key}` within {:.1} s", waited.as_secs_f64())]
+    Unset {
+        /// The name.
+        key: String,
+        /// For how long it was waited.
+        waited: Duration,
+    },
     /// A worker, which is a process, failed, was lost, or does not answer any more. Every other worker gets this error.
     #[error("worker {worker} {cause}")]
     Worker {

@@ -23,7 +23,8 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Joining`] when nobody has set it in time, and whatever has failed the run meanwhile.
+    /// [`Error::Unset`] when nobody has set it in time. Every other error says that the store is of no use any more, as
+    /// the run has failed or the way to the store is lost.
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>>;
 }
 
@@ -75,7 +76,7 @@ pub(crate) fn taken(key: &str) -> Error {
 
 /// The error of a key that nobody has set in time.
 pub(crate) fn unset(key: &str, wait: Duration) -> Error {
-    Error::Joining { message: format!("nobody has set `{key}` within {:.1} s", wait.as_secs_f64()) }
+    Error::Unset { key: key.to_string(), waited: wait }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Memory is flat: a thousand steps leave as much as a hundred.
+//! Memory is flat: ten thousand steps leave as much as a thousand.
 //!
 //! A binary of its own, since an allocator is that of a whole process.
 #![allow(clippy::unwrap_used)]
@@ -21,9 +21,10 @@ use epl_core::{
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// A leak of eight bytes a step, the size of a pointer, would leave 7,200 bytes over 900 steps. What may differ
-/// without a leak is garbage that threads have not swept yet, and that does not grow with the steps.
-const ALLOWED: i64 = 4096;
+/// A leak of eight bytes a step, the size of a pointer, would leave 72,000 bytes over 9,000 steps. What may differ without
+/// a leak is what threads hold in their step, how many batches lie ready, and garbage that was not swept yet: some 16,000
+/// bytes on a busy machine, which do not grow with the steps.
+const ALLOWED: i64 = 32 << 10;
 
 #[derive(Module, Debug)]
 struct Net {
@@ -54,12 +55,12 @@ impl Batcher<[f32; 3], Tensor<2>> for Rows {
     }
 }
 
-/// Reads the live bytes after the twenty steps that end with the hundredth, and with the thousandth.
+/// Reads the live bytes after the twenty steps that end with the thousandth, and with the ten thousandth.
 struct Readings<'a>(&'a mut Vec<(u64, i64)>);
 
 impl<M: Segmented> Hook<M> for Readings<'_> {
     fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
-        if matches!(record.step, 81..=100 | 981..=1000) {
+        if matches!(record.step, 981..=1000 | 9981..=10_000) {
             self.0.push((record.step, ALLOCATOR.live()));
         }
         Ok(())
@@ -67,7 +68,7 @@ impl<M: Segmented> Hook<M> for Readings<'_> {
 }
 
 #[test]
-fn a_thousand_steps_leave_as_much_as_a_hundred() {
+fn ten_thousand_steps_leave_as_much_as_a_thousand() {
     let folder = tempfile::tempdir().unwrap();
     let items: Vec<[f32; 3]> = (0..10).map(|n| [n as f32 / 10.0, 0.5, 1.0]).collect();
     let readings = run((2, 1, 1), |epl| {
@@ -77,7 +78,7 @@ fn a_thousand_steps_leave_as_much_as_a_hundred() {
         let settings = EngineSettings { clip_norm: Some(1.0), ..Default::default() };
         let engine = Engine::new(built, &AdamWConfig::new(), settings)?;
         let data = TrainData::new(InMemDataset::new(items.clone()), Rows, ShuffledSampler::new(10, 4, 1)?)?;
-        let config = TrainerConfig::new(1000)
+        let config = TrainerConfig::new(10_000)
             .with_micro_batches(2)
             .with_check_replicas_every(Some(50))
             .with_save_every(Some(60))
@@ -94,6 +95,6 @@ fn a_thousand_steps_leave_as_much_as_a_hundred() {
     let least = |steps: std::ops::RangeInclusive<u64>| {
         readings[0].iter().filter(|(step, _)| steps.contains(step)).map(|(_, live)| *live).min().unwrap()
     };
-    let (early, late) = (least(81..=100), least(981..=1000));
-    assert!((late - early).abs() <= ALLOWED, "{early} bytes after 100 steps, {late} after 1,000: {readings:?}");
+    let (early, late) = (least(981..=1000), least(9981..=10_000));
+    assert!((late - early).abs() <= ALLOWED, "{early} bytes after 1,000 steps, {late} after 10,000: {readings:?}");
 }

@@ -2,21 +2,36 @@
 //!
 //! A stage between leaders moves nothing for the other members, who have no part in it.
 
-use std::sync::Arc;
-
 use burn::tensor::DType;
 
 use super::Hierarchy;
 use super::columns::{apart, cast, columns, divided};
+use super::numbers::Whole;
 use super::stage::{LEADER, Stage};
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation, ReduceOp};
+use crate::operation::{Operation, ReduceOp};
 use crate::per_member::PerMember;
 
 impl Hierarchy {
+    /// How many calls one is made of inside this member's host, and how many between the leaders.
+    pub(super) fn stages(&self, operation: Operation) -> (usize, usize) {
+        // To the leader, or from it, if the root is another member of this host.
+        let way = |root: usize| {
+            usize::from(self.hosts.host_of(root) == self.hosts.host() && self.hosts.position(root) != LEADER)
+        };
+        match operation {
+            Operation::AllReduce(_) | Operation::ReduceScatter(_) | Operation::AllGather | Operation::Split => (2, 1),
+            Operation::Barrier => (2, 1),
+            Operation::Reduce { root, .. } | Operation::Gather { root } => (1 + way(root), 1),
+            Operation::Broadcast { root } | Operation::Scatter { root } => (1 + way(root), 1),
+            Operation::AllToAll => (3, 2),
+            Operation::Send | Operation::Receive => unreachable!("links are groups of their own"),
+        }
+    }
+
     /// This member's part of a call, and what it gets.
-    pub(super) fn take_part(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn take_part(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         match call.operation {
             Operation::AllReduce(op) => self.all_reduce(call, buffer, op),
             Operation::Reduce { op, root } => self.reduce(call, buffer, op, root),
@@ -32,23 +47,23 @@ impl Hierarchy {
     }
 
     /// The calls inside this member's host.
-    pub(super) fn inside<'a>(&'a self, whole: &'a Arc<Call>) -> Stage<'a> {
-        Stage { group: self.inner.as_deref(), whole }
+    pub(super) fn inside<'a>(&'a self, whole: &'a Whole) -> Stage<'a> {
+        Stage { group: self.inner.as_deref(), whole: &whole.call, numbers: &whole.inside }
     }
 
     /// The calls between the leaders.
-    pub(super) fn between<'a>(&'a self, whole: &'a Arc<Call>) -> Stage<'a> {
-        Stage { group: self.outer.as_deref(), whole }
+    pub(super) fn between<'a>(&'a self, whole: &'a Whole) -> Stage<'a> {
+        Stage { group: self.outer.as_deref(), whole: &whole.call, numbers: &whole.between }
     }
 
-    fn all_reduce(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
+    fn all_reduce(&self, call: &Whole, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
         let sum = self.between(call).all_reduce(sum, additive(op))?;
         self.inside(call).broadcast(self.rounded(sum, op, dtype), LEADER)
     }
 
-    fn reduce(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp, root: usize) -> Result<Buffer> {
+    fn reduce(&self, call: &Whole, buffer: Buffer, op: ReduceOp, root: usize) -> Result<Buffer> {
         let (dtype, own) = (buffer.dtype(), buffer.clone());
         let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
         let sum = self.between(call).reduce(sum, additive(op), self.hosts.host_of(root))?;
@@ -56,7 +71,7 @@ impl Hierarchy {
         Ok(got.unwrap_or(own))
     }
 
-    fn reduce_scatter(&self, call: &Arc<Call>, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
+    fn reduce_scatter(&self, call: &Whole, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
         let mut own = sum;
@@ -67,19 +82,19 @@ impl Hierarchy {
         self.hand_out(call, self.rounded(own, op, dtype))
     }
 
-    fn all_gather(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+    fn all_gather(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         let all = self.gather_at_leader(call, buffer, None)?;
         self.inside(call).share(all, call.rows * call.receive.total())
     }
 
-    fn gather(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+    fn gather(&self, call: &Whole, buffer: Buffer, root: usize) -> Result<Buffer> {
         let own = buffer.clone();
         let all = self.gather_at_leader(call, buffer, Some(self.hosts.host_of(root)))?;
         let got = self.pass(call, all, call.rows * call.receive.total(), root)?;
         Ok(got.unwrap_or(own))
     }
 
-    fn scatter(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+    fn scatter(&self, call: &Whole, buffer: Buffer, root: usize) -> Result<Buffer> {
         let mut own = self.bring(call, buffer, root)?;
         if self.hosts.leads() {
             let by_host = columns(own, call.rows, &self.hosts.to_hosts(&call.send));
@@ -89,13 +104,13 @@ impl Hierarchy {
         self.hand_out(call, own)
     }
 
-    fn broadcast(&self, call: &Arc<Call>, buffer: Buffer, root: usize) -> Result<Buffer> {
+    fn broadcast(&self, call: &Whole, buffer: Buffer, root: usize) -> Result<Buffer> {
         let own = self.bring(call, buffer, root)?;
         let own = self.between(call).broadcast(own, self.hosts.host_of(root))?;
         self.inside(call).broadcast(own, LEADER)
     }
 
-    fn barrier(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+    fn barrier(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         self.inside(call).barrier()?;
         self.between(call).barrier()?;
         self.inside(call).barrier()?;
@@ -103,7 +118,7 @@ impl Hierarchy {
     }
 
     /// All members' parts in their order, at the leaders or at one host's; at the others, anything.
-    fn gather_at_leader(&self, call: &Arc<Call>, buffer: Buffer, host: Option<usize>) -> Result<Buffer> {
+    fn gather_at_leader(&self, call: &Whole, buffer: Buffer, host: Option<usize>) -> Result<Buffer> {
         let (rows, receive) = (call.rows, &call.receive);
         let near = self.inside(call).gather(buffer, LEADER, rows, self.hosts.inner(receive))?;
         let all = match host {
@@ -115,7 +130,7 @@ impl Hierarchy {
     }
 
     /// The buffer of a member at the leader of its host; every other member's own.
-    fn bring(&self, call: &Arc<Call>, buffer: Buffer, from: usize) -> Result<Buffer> {
+    fn bring(&self, call: &Whole, buffer: Buffer, from: usize) -> Result<Buffer> {
         if self.hosts.host_of(from) != self.hosts.host() {
             return Ok(buffer);
         }
@@ -123,7 +138,7 @@ impl Hierarchy {
     }
 
     /// What the leader of a member's host has, of `len` elements, for that member; nothing for the others.
-    fn pass(&self, call: &Arc<Call>, buffer: Buffer, len: usize, to: usize) -> Result<Option<Buffer>> {
+    fn pass(&self, call: &Whole, buffer: Buffer, len: usize, to: usize) -> Result<Option<Buffer>> {
         if self.hosts.host_of(to) != self.hosts.host() {
             return Ok(None);
         }
@@ -140,7 +155,7 @@ impl Hierarchy {
     }
 
     /// To each member of the host its columns of what the leader has.
-    fn hand_out(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+    fn hand_out(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         let widths = self.hosts.inner(&call.send);
         let parts = if self.hosts.leads() { apart(buffer, call.rows, widths.iter()) } else { buffer };
         self.inside(call).hand_out(parts, &widths.times(call.rows))

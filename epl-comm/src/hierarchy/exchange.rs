@@ -11,14 +11,13 @@
 //! ```
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::Hierarchy;
 use super::columns::{columns, side_by_side};
+use super::numbers::Whole;
 use super::stage::LEADER;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::operation::Call;
 use crate::per_member::PerMember;
 use crate::transport::Transport;
 
@@ -36,7 +35,7 @@ impl Counts {
 }
 
 impl Hierarchy {
-    pub(super) fn all_to_all(&self, call: &Arc<Call>, buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn all_to_all(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         let counts = self.counts(call)?;
         let own = self.hosts.own();
         let sent: PerMember = own.iter().map(|from| counts.as_ref().map_or(0, |counts| counts.total(*from))).collect();
@@ -60,7 +59,7 @@ impl Hierarchy {
     }
 
     /// What members send and expect, compared; at the leaders.
-    fn counts(&self, call: &Arc<Call>) -> Result<Option<Counts>> {
+    fn counts(&self, call: &Whole) -> Result<Option<Counts>> {
         let members = self.hosts.len();
         let said = call.send.iter().chain(call.receive.iter().map(|count| count * call.rows));
         let said = Buffer::from_values(said.map(|count| count as i64).collect::<Vec<_>>());
@@ -99,7 +98,7 @@ impl Hierarchy {
     }
 
     /// What the members of the host have for all, at the leader. The others say no more than their own count.
-    fn bring_all(&self, call: &Arc<Call>, buffer: Buffer, sent: &PerMember) -> Result<Buffer> {
+    fn bring_all(&self, call: &Whole, buffer: Buffer, sent: &PerMember) -> Result<Buffer> {
         let len = buffer.num_elements();
         let own = self.hosts.own();
         let receive = match self.hosts.leads() {

@@ -21,13 +21,14 @@
 
 mod columns;
 mod hosts;
+mod numbers;
 mod stage;
 mod collectives;
 mod exchange;
 
 use core::fmt::Debug;
+use core::ops::Range;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
@@ -36,6 +37,7 @@ use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
 use hosts::Hosts;
+use numbers::{Numbers, Taken};
 
 /// What makes groups that lie in one host, or have one member in each of several.
 pub(crate) trait Medium: Debug + Send + Sync {
@@ -75,8 +77,8 @@ pub(crate) fn group(
         false => None,
     };
     let (medium, key, name) = (medium.clone(), key.to_string(), name.to_string());
-    let (calls, links) = Default::default();
-    Ok(Arc::new(Hierarchy { medium, key, name, members, hosts, inner, outer, calls, links }))
+    let (numbers, links) = Default::default();
+    Ok(Arc::new(Hierarchy { medium, key, name, members, hosts, inner, outer, numbers, links }))
 }
 
 /// A member of a group over several hosts, at least one of which has several members.
@@ -92,7 +94,7 @@ pub(crate) struct Hierarchy {
     inner: Option<Arc<dyn Transport>>,
     /// The leaders, if this is one.
     outer: Option<Arc<dyn Transport>>,
-    calls: AtomicU64,
+    numbers: Numbers,
     links: Mutex<HashMap<(usize, usize), Arc<dyn Transport>>>,
 }
 
@@ -105,6 +107,13 @@ impl Hierarchy {
     fn parts(&self) -> impl Iterator<Item = &Arc<dyn Transport>> {
         self.inner.iter().chain(&self.outer)
     }
+}
+
+/// Takes the numbers of so many calls; none in a group that is not there.
+fn take(group: &Option<Arc<dyn Transport>>, operation: Operation, count: usize) -> Range<u64> {
+    let mut numbers = group.iter().flat_map(|group| (0..count).map(|_| group.reserve(operation)));
+    let Some(first) = numbers.next() else { return 0..0 };
+    first..numbers.last().unwrap_or(first) + 1
 }
 
 impl Transport for Hierarchy {
@@ -120,12 +129,19 @@ impl Transport for Hierarchy {
         &self.members
     }
 
-    fn reserve(&self, _operation: Operation) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    fn reserve(&self, operation: Operation) -> u64 {
+        let (inside, between) = self.stages(operation);
+        self.numbers.issue(|| Taken {
+            inside: take(&self.inner, operation, inside),
+            between: take(&self.outer, operation, between),
+        })
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        self.take_part(&Arc::new(*call), buffer)
+        let whole = self.numbers.run(*call)?;
+        let result = self.take_part(&whole, buffer)?;
+        debug_assert!(whole.is_over(), "{} has taken more numbers than it has stages", whole.call);
+        Ok(result)
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {

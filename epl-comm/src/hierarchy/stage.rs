@@ -1,5 +1,7 @@
 //! The calls that a call over several hosts is made of.
 
+use core::cell::RefCell;
+use core::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Shape;
@@ -18,6 +20,8 @@ pub(super) const LEADER: usize = 0;
 pub(super) struct Stage<'a> {
     pub(super) group: Option<&'a dyn Transport>,
     pub(super) whole: &'a Arc<Call>,
+    /// Those that were taken for its stages in the group, and not used yet.
+    pub(super) numbers: &'a RefCell<Range<u64>>,
 }
 
 impl Stage<'_> {
@@ -92,7 +96,7 @@ impl Stage<'_> {
         let Some(group) = self.group else { return Ok(buffer) };
         let shape = Shape::new([buffer.num_elements()]);
         let new = Call {
-            sequence: group.reserve(operation),
+            sequence: self.numbers.borrow_mut().next().expect("as many numbers were taken as there are stages"),
             part_of: Some(self.whole.clone()),
             ..Call::new(operation, buffer.dtype(), shape)
         };

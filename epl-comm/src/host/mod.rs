@@ -1,4 +1,4 @@
-//! Buffers in the memory of the host: what transports share that compute there.
+//! Buffers in the memory of the host and ranks on its threads: what transports share that work there.
 
 pub(crate) mod number;
 pub(crate) mod arena;
@@ -7,3 +7,4 @@ pub(crate) mod quarrel;
 pub(crate) mod fit;
 #[cfg(any(feature = "mpi", feature = "nccl"))]
 pub(crate) mod wire;
+pub(crate) mod ranks;

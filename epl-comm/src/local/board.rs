@@ -18,6 +18,7 @@ use crate::host::arena::Arena;
 use crate::host::fit::describe;
 use crate::host::number::Number;
 use crate::host::quarrel::Quarrel;
+use crate::host::ranks::Fates;
 use crate::operation::Call;
 use crate::rank::Rank;
 use crate::transport::link_name;
@@ -98,13 +99,8 @@ impl Slot {
 
 impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
-        Self::of(Roster::new(name, members), world)
-    }
-
-    /// The board of some members, none of whose calls has been made.
-    pub(super) fn of(roster: Roster, world: &World) -> Self {
-        let slots = roster.members.iter().map(|_| Slot::new()).collect();
-        let roster = Arc::new(roster);
+        let slots = members.iter().map(|_| Slot::new()).collect();
+        let roster = Arc::new(Roster::new(name, members));
         Self { roster, slots, bell: world.bell(), children: Nursery::default(), links: Mutex::default() }
     }
 

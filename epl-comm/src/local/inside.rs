@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::board::Board;
 use super::nursery::Nursery;
-use super::roster::Roster;
 use super::run::EAGER_LIMIT;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::Error;
+use crate::host::ranks::Fates;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 use crate::transport::Transport;
@@ -38,7 +38,6 @@ impl Inside {
         let watch = Watch {
             time_limit,
             eager_limit: EAGER_LIMIT,
-            finds_circles: true,
             lanes: Some(lanes),
             on_failure: Some(Arc::new(tell)),
             ..Watch::default()
@@ -46,19 +45,10 @@ impl Inside {
         Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
     }
 
-    /// A group of ranks that are all in this process; `is_of_stages`: of a group that is not. Each asks for it once, with
-    /// the same key.
-    pub(crate) fn group(
-        &self,
-        key: &str,
-        name: &str,
-        members: &[Rank],
-        rank: Rank,
-        is_of_stages: bool,
-    ) -> Arc<dyn Transport> {
+    /// A group of ranks that are all in this process. Each asks for it once, with the same key.
+    pub(crate) fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Arc<dyn Transport> {
         let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
-        let roster = if is_of_stages { Roster::of_stages } else { Roster::new };
-        let board = || Board::of(roster(name, members.to_vec()), &self.world);
+        let board = || Board::new(name, members.to_vec(), &self.world);
         let board = self.boards.take(key.to_string(), members.len(), board);
         Arc::new(LocalTransport::new(self.world.clone(), board, member))
     }

@@ -12,9 +12,6 @@ use crate::rank::Rank;
 pub(super) struct Roster {
     pub(super) name: String,
     pub(super) members: Vec<Rank>,
-    /// Whether its calls are stages of calls over several processes: such a call takes its number when it is run, and
-    /// whoever sleeps may have one in a queue that will take it.
-    pub(super) is_of_stages: bool,
     reserved: Box<[Reserved]>,
 }
 
@@ -26,12 +23,7 @@ struct Reserved(AtomicU64);
 impl Roster {
     pub(super) fn new(name: &str, members: Vec<Rank>) -> Self {
         let reserved = members.iter().map(|_| Reserved::default()).collect();
-        Self { name: name.to_string(), members, is_of_stages: false, reserved }
-    }
-
-    #[cfg(feature = "mpi")]
-    pub(super) fn of_stages(name: &str, members: Vec<Rank>) -> Self {
-        Self { is_of_stages: true, ..Self::new(name, members) }
+        Self { name: name.to_string(), members, reserved }
     }
 
     /// Takes the next number of a call for a member.

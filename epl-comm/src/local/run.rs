@@ -3,29 +3,22 @@
 use core::fmt::Display;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, Builder, Scope, ScopedJoinHandle};
-
-use rayon::ThreadPoolBuilder;
+use std::thread;
 
 use super::board::Board;
 use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
-use crate::error::{Error, Result, catch};
+use crate::error::{Error, Result};
 use crate::hierarchy::{self, Medium};
-use crate::pending::Helpers;
+use crate::host::ranks::{Ranks, TIME_LIMIT};
+use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
 /// What a rank's group goes over, given its place among the threads.
 type Over<'a> = dyn Fn(Arc<LocalTransport>) -> Result<Arc<dyn Transport>> + Sync + 'a;
-
-/// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
-const STACK: usize = 8 << 20;
-
-/// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
-const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The name of the group of all ranks.
 const WORLD: &str = "world";
@@ -76,8 +69,7 @@ pub struct Launcher {
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        let watch =
-            Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, finds_circles: true, ..Watch::default() };
+        let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
         Self { ranks, per_host: None, watch }
     }
 
@@ -122,10 +114,9 @@ impl Launcher {
     /// Takes so many neighbouring ranks for those of one host: collectives over several of them go through one rank of
     /// each, as they do between machines. To see how a program does there; a single host is faster without.
     ///
-    /// Ranks that wait for each other in a circle are then found by the time limit, as between machines.
+    /// Ranks that wait for each other in a circle may then be found by the time limit only.
     pub fn hosts_of(mut self, ranks: usize) -> Self {
         self.per_host = Some(ranks);
-        self.watch.finds_circles = false;
         self
     }
 
@@ -197,142 +188,19 @@ impl Launcher {
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
         }
+        check_lanes(watch.lanes).map_err(|error| (Rank(0), error.into()))?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
         let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
         let world = Arc::new(World::new(seats, cores, watch));
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
-        let launch = Launch { world: &world, board: &board, threads: (cores / ranks).max(1), over };
-        let results = thread::scope(|scope| {
-            let threads: Vec<_> = (0..ranks).map(|rank| launch.spawn(scope, Rank(rank), ranks, &f)).collect();
-            let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
-            threads
-                .into_iter()
-                .map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join))
-                .collect::<Vec<_>>()
-        });
+        let group = |rank: Rank| {
+            let transport = Arc::new(LocalTransport::new(world.clone(), board.clone(), rank.0));
+            Ok(ProcessGroup::with_seat(over(transport)?, world.seat(rank).clone()))
+        };
+        let threads = Ranks::new(&*world, 0..ranks, ranks);
+        let ended = threads.run(group, f);
         helpers.join();
-        let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
-        judge(&world, results.into_iter().map(unwrap).collect())
+        threads.judge(ended)
     }
-}
-
-/// What the threads of one launch share.
-struct Launch<'a> {
-    world: &'a Arc<World>,
-    board: &'a Arc<Board>,
-    threads: usize,
-    over: &'a Over<'a>,
-}
-
-impl Launch<'_> {
-    /// Starts the thread of one rank.
-    fn spawn<'scope, T, E>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        rank: Rank,
-        ranks: usize,
-        f: &'scope (impl Fn(ProcessGroup) -> Result<T, E> + Sync),
-    ) -> Result<ScopedJoinHandle<'scope, Result<T, E>>>
-    where
-        T: Send + 'scope,
-        E: From<Error> + Display + Send + 'scope,
-    {
-        Builder::new().name(rank_name(rank)).spawn_scoped(scope, move || self.rank(rank, f)).map_err(|error| {
-            let error = Error::invalid(format!(
-                "cannot start the thread of {rank} of {ranks}: {error}; run fewer ranks, or allow the process more \
-                 threads"
-            ));
-            self.world.fail(rank, error.to_string());
-            error
-        })
-    }
-
-    /// The life of one rank.
-    fn rank<T: Send, E: From<Error> + Display + Send>(
-        &self,
-        rank: Rank,
-        f: &(impl Fn(ProcessGroup) -> Result<T, E> + Sync),
-    ) -> Result<T, E> {
-        let _departure = Departure { world: self.world, rank };
-        let body = || {
-            let transport = Arc::new(LocalTransport::new(self.world.clone(), self.board.clone(), rank.0));
-            let group = |transport| ProcessGroup::with_seat(transport, self.world.seat(rank).clone());
-            let transport = catch(|| (self.over)(transport)).unwrap_or_else(Err);
-            transport.and_then(|transport| catch(|| f(group(transport)))).unwrap_or_else(|error| {
-                // Before the caller's code is run: whatever it does, the others do not wait for it.
-                self.world.fail(rank, error.to_string());
-                Err(error.into())
-            })
-        };
-        let pool =
-            ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank_name(rank));
-        // Scoped, so that the pool's threads have ended when this returns.
-        let result = pool
-            .build_scoped(|thread| thread.run(), |pool| pool.install(body))
-            .unwrap_or_else(|error| Err(self.no_pool(rank, &error).into()));
-        if let Err(error) = &result
-            && self.world.failure().is_none()
-        {
-            // The caller's code, which may do anything; so not inside of `fail`.
-            let text = catch(|| error.to_string());
-            let cause = text.unwrap_or_else(|panic| format!("its error has no text, as its Display {panic}"));
-            self.world.fail(rank, cause);
-        }
-        result
-    }
-
-    fn no_pool(&self, rank: Rank, cause: &rayon::ThreadPoolBuildError) -> Error {
-        let message = format!(
-            "cannot start the {} threads of {rank}: {cause}; run fewer ranks, or allow the process more threads",
-            self.threads
-        );
-        self.world.fail(rank, message.clone());
-        Error::invalid(message)
-    }
-}
-
-/// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.
-struct Departure<'a> {
-    world: &'a World,
-    rank: Rank,
-}
-
-impl Drop for Departure<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
-            self.world.fail(self.rank, "it panicked while it handled an error".to_string());
-        }
-        self.world.end(self.rank);
-    }
-}
-
-fn rank_name(rank: Rank) -> String {
-    rank.to_string()
-}
-
-/// All results, or the one that counts among the failures.
-fn judge<T, E: From<Error>>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Rank, E)> {
-    let culprit = world.failure().map(|failure| failure.rank);
-    let mut values = Vec::with_capacity(results.len());
-    let mut failures = Vec::new();
-    for (rank, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(value) => values.push(value),
-            Err(error) => failures.push((Rank(rank), error)),
-        }
-    }
-    if failures.is_empty() {
-        return match world.failure() {
-            None => Ok(values),
-            Some(failure) => {
-                Err((failure.rank, failure.to_error("the run, whose ranks all returned well".into()).into()))
-            }
-        };
-    }
-    // The culprit may have returned well, too early; then whoever noticed says so.
-    let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
-    let (rank, error) = failures.swap_remove(index);
-    Err((culprit.unwrap_or(rank), error))
 }

@@ -13,7 +13,8 @@
 //! So a rank whose thread sleeps until call n of a group is over needs exactly those members that have not taken
 //! number n, and they, if they sleep too, take none until they are woken. Whoever reaches itself along such steps
 //! will never wake up. The last of a circle to fall asleep closes it, so one look before a thread sleeps is enough.
-//! (That numbers are taken by a rank's own thread is not so where a call is a stage of another; those are left out.)
+//! (Where a call is made of stages, it takes the numbers of all of them at once. One whose numbers all members have
+//! taken may then still wait for an earlier stage: not every circle is found, but what is found is one.)
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -79,7 +80,7 @@ impl Waits {
 
 /// The ranks on a way from `from` to `goal`, the last one first, without the goal.
 fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
-    let call = waits[from.0].as_ref().filter(|call| !call.roster.is_of_stages)?;
+    let call = waits[from.0].as_ref()?;
     for next in call.missing() {
         if next == goal {
             return Some(vec![from]);

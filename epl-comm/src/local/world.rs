@@ -12,6 +12,7 @@ use super::roster::CallId;
 use super::waits::Waits;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
+use crate::host::ranks::Fates;
 use crate::operation::Operation;
 use crate::process_group::Seat;
 use crate::rank::Rank;
@@ -29,8 +30,6 @@ pub(super) struct Watch {
     /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
-    /// Whether ranks that wait for each other are looked for: where calls take their numbers when they are issued.
-    pub(super) finds_circles: bool,
     /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
     pub(super) lanes: Option<usize>,
     /// Told of the first failure: who, and why.
@@ -88,6 +87,21 @@ impl Failure {
     }
 }
 
+impl Fates for World {
+    fn fail(&self, rank: Rank, cause: String) {
+        self.record(Failure { rank, cause: Cause::Own(cause) });
+    }
+
+    fn end(&self, rank: Rank) {
+        self.ended[rank.0].store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
+    }
+}
+
 impl World {
     /// A world of one rank for each seat.
     pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
@@ -128,7 +142,7 @@ impl World {
 
     /// A rank's calls that can be in flight together without taking a core from another rank.
     pub(super) fn lanes(&self) -> usize {
-        self.watch.lanes.unwrap_or(self.cores / self.ended.len()).max(1)
+        self.watch.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
     }
 
     /// The largest buffer that is small.
@@ -157,8 +171,7 @@ impl World {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        let circle = self.waits.begin(rank, call).filter(|_| self.watch.finds_circles);
-        if let Some(circle) = circle {
+        if let Some(circle) = self.waits.begin(rank, call) {
             self.fail_together(circle[0].0, Error::Deadlock { circle });
         }
         sleep();
@@ -197,11 +210,6 @@ impl World {
         }
     }
 
-    /// Records that `rank` failed, unless another did before, and releases everybody.
-    pub(super) fn fail(&self, rank: Rank, cause: String) {
-        self.record(Failure { rank, cause: Cause::Own(cause) });
-    }
-
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
@@ -219,12 +227,6 @@ impl World {
     /// The first failure, if there was one.
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.get()
-    }
-
-    /// Records that the rank's closure has returned: it begins no further call.
-    pub(super) fn end(&self, rank: Rank) {
-        self.ended[rank.0].store(true, Ordering::Release);
-        self.ring();
     }
 
     pub(super) fn has_ended(&self, rank: Rank) -> bool {

@@ -12,6 +12,7 @@ use super::inquiry::{self, Answer, Answers};
 use super::wire::{Reader, Writer};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::rank::Rank;
 
 /// A failure: who, why.
 pub(super) const FAIL: u64 = 1;
@@ -32,7 +33,7 @@ pub(super) fn watch(world: &Arc<World>, answers: &Answers, stop: &AtomicBool) {
     loop {
         let is_last = stop.load(Ordering::Acquire);
         if let Err(error) = look(world, answers) {
-            world.fail_together(world.rank(0), error);
+            world.fail_together(Rank(world.own().start), error);
             return;
         }
         world.sweep();

@@ -9,6 +9,7 @@ use super::patience::Patience;
 use super::waits::{Place, Wait};
 use crate::error::{Error, Result};
 use crate::host::fit::describe;
+use crate::host::ranks::Fates;
 use crate::operation::Call;
 use crate::rank::Rank;
 

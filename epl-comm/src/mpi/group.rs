@@ -15,6 +15,7 @@ use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
 use crate::host::fit::{check, describe, hides};
+use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::group::{MpiTransport, New, agree};
 use super::inquiry::Answers;
-use super::waits::KINDS;
+use super::waits::{KINDS, LEADERS};
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -65,13 +65,12 @@ impl Medium for Processes {
     }
 
     fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>> {
-        // Otherwise it is a part of one.
-        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
         if self.is_inside(members) {
-            return Ok(self.world.inside.group(key, name, members, rank, !is_whole));
+            return Ok(self.world.inside.group(key, name, members, rank));
         }
         // What is neither the group itself nor inside a process is the group of its leaders.
-        let kind = if is_whole { 0 } else { KINDS - 1 };
+        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
+        let kind = if is_whole { 0 } else { LEADERS };
         Ok(self.between(channel(key) + kind, name, members, rank))
     }
 
@@ -79,7 +78,7 @@ impl Medium for Processes {
         let members = [from, to];
         if self.is_inside(&members) {
             let key = format!("{key}, {} to {}", from.0, to.0);
-            return Ok(self.world.inside.group(&key, name, &members, rank, false));
+            return Ok(self.world.inside.group(&key, name, &members, rank));
         }
         let kind = if from < to { 1 } else { 2 };
         Ok(self.between(channel(key) + kind, name, &members, rank))

@@ -141,16 +141,14 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
         Some(entry) => format!("whose last call was {entry}"),
         None => "which has made no call".to_string(),
     };
-    // Where a call is made of stages, whoever waits may have one in a queue that has not taken its numbers.
-    let is_sure = world.threads == 1 || world.helpers(rank).are_idle();
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
         // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
         let at = Place { channel: u64::MAX, sequence: u64::MAX };
-        Some(Wait { at, call, missing, is_sure })
+        // What is asked for may be a stage of a started call, whose thread does not wait for the rank's own.
+        Some(Wait { at, call, missing, is_sure: world.is_idle(rank) })
     };
-    let wait = world.waits.keeps(rank, at).or_else(inside);
-    Answer { last, wait: wait.map(|wait| Wait { is_sure, ..wait }) }
+    Answer { last, wait: world.waits.keeps(rank, at).or_else(inside) }
 }
 
 pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {

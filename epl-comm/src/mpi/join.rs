@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::library::{Comm, Place, Request, close, open, start};
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
+use crate::pending::check_lanes;
 
 /// Between two looks.
 const PACE: Duration = Duration::from_micros(200);
@@ -23,12 +24,13 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     if threads == 0 {
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
     }
+    check_lanes(watch.lanes)?;
     let limit = watch.time_limit;
     open();
     let data = duplicate(place, limit)?;
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let lanes = watch.lanes.unwrap_or(cores / (place.locals * threads)).max(1);
+    let lanes = watch.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
     let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
     if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
         close();

@@ -4,10 +4,8 @@ use core::fmt::Display;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Builder, Scope, ScopedJoinHandle};
+use std::thread;
 use std::time::Instant;
-
-use rayon::ThreadPoolBuilder;
 
 use super::control::{self, DONE};
 use super::hybrid::of_world;
@@ -16,14 +14,12 @@ use super::join::join;
 use super::library::{self, Place};
 use super::wire::Writer;
 use super::world::{Watch, World};
-use crate::error::{Error, Result, catch, unwind};
+use crate::error::{Error, Result};
+use crate::host::ranks::{Ranks, TIME_LIMIT};
+use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
 
-/// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
-const STACK: usize = 8 << 20;
-/// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
-const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// How long a process whose run has failed waits for the others to end with it. The first that ends has the others
 /// ended by `mpirun`, before they have said what they know.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -150,25 +146,22 @@ impl Launcher {
             (Rank(process * ranks), error.into())
         })?;
         let (answers, stop) = (Arc::new(Answers::default()), AtomicBool::new(false));
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores / (world.place.locals * ranks)).max(1);
-        let launch = Launch { world: &world, answers: &answers, threads };
-        let results = thread::scope(|scope| {
+        let group = |rank: Rank| {
+            let transport = of_world(&world, &answers, rank)?;
+            Ok(ProcessGroup::with_seat(transport, world.seat(rank).clone()))
+        };
+        let threads = Ranks::new(&*world, world.own(), world.place.locals * ranks);
+        let ended = thread::scope(|scope| {
             scope.spawn(|| control::watch(&world, &answers, &stop));
-            // Also when a conversion of the caller's panics below.
             let _stop = Stop(&stop);
-            let ranks: Vec<_> = (0..ranks).map(|thread| launch.spawn(scope, world.rank(thread), &f)).collect();
-            let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
-            let results: Vec<_> =
-                ranks.into_iter().map(|rank| rank.map_or_else(|error| Ok(Err(error.into())), join)).collect();
-            (0..world.threads).for_each(|thread| world.helpers(world.rank(thread)).join());
+            let ended = threads.run(group, f);
+            world.helpers.iter().for_each(Helpers::join);
             if leave(&world) {
                 library::close();
             }
-            results
+            ended
         });
-        let unwrap = |result: thread::Result<_>| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
-        judge(&world, results.into_iter().map(unwrap).collect())
+        threads.judge(ended)
     }
 }
 
@@ -200,120 +193,4 @@ fn leave(world: &World) -> bool {
         thread::sleep(PACE);
     }
     true
-}
-
-/// What the threads of one launch share.
-struct Launch<'a> {
-    world: &'a Arc<World>,
-    answers: &'a Arc<Answers>,
-    threads: usize,
-}
-
-impl Launch<'_> {
-    /// Starts the thread of one rank.
-    fn spawn<'scope, T, E>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        rank: Rank,
-        f: &'scope (impl Fn(ProcessGroup) -> Result<T, E> + Sync),
-    ) -> Result<ScopedJoinHandle<'scope, Result<T, E>>>
-    where
-        T: Send + 'scope,
-        E: From<Error> + Display + Send + 'scope,
-    {
-        Builder::new().name(rank.to_string()).spawn_scoped(scope, move || self.rank(rank, f)).map_err(|error| {
-            let error = Error::invalid(format!(
-                "cannot start the thread of {rank}: {error}; run fewer ranks, or allow the process more threads"
-            ));
-            self.world.fail(rank, error.to_string());
-            error
-        })
-    }
-
-    /// The life of one rank.
-    fn rank<T: Send, E: From<Error> + Display + Send>(
-        &self,
-        rank: Rank,
-        f: &(impl Fn(ProcessGroup) -> Result<T, E> + Sync),
-    ) -> Result<T, E> {
-        let _departure = Departure { world: self.world, rank };
-        let body = || {
-            let group = || {
-                let transport = of_world(self.world, self.answers, rank).unwrap_or_else(|error| unwind(error));
-                ProcessGroup::with_seat(transport, self.world.seat(rank).clone())
-            };
-            catch(|| f(group())).unwrap_or_else(|error| {
-                // Before the caller's code is run: whatever it does, the others do not wait for it.
-                self.world.fail(rank, error.to_string());
-                Err(error.into())
-            })
-        };
-        let pool =
-            ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
-        // Scoped, so that the pool's threads have ended when this returns.
-        let result = pool
-            .build_scoped(|thread| thread.run(), |pool| pool.install(body))
-            .unwrap_or_else(|error| Err(self.no_pool(rank, &error).into()));
-        if let Err(error) = &result
-            && self.world.failure().is_none()
-        {
-            // The caller's code, which may do anything; so not inside of `fail`.
-            let text = catch(|| error.to_string());
-            let cause = text.unwrap_or_else(|panic| format!("its error has no text, as its Display {panic}"));
-            self.world.fail(rank, cause);
-        }
-        result
-    }
-
-    fn no_pool(&self, rank: Rank, cause: &rayon::ThreadPoolBuildError) -> Error {
-        let message = format!(
-            "cannot start the {} threads of {rank}: {cause}; run fewer ranks, or allow the process more threads",
-            self.threads
-        );
-        self.world.fail(rank, message.clone());
-        Error::invalid(message)
-    }
-}
-
-/// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.
-struct Departure<'a> {
-    world: &'a World,
-    rank: Rank,
-}
-
-impl Drop for Departure<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
-            self.world.fail(self.rank, "it panicked while it handled an error".to_string());
-        }
-        // The stages of a call over several processes take their numbers when they are run.
-        while self.world.threads > 1 && !self.world.helpers(self.rank).are_idle() {
-            thread::sleep(PACE);
-        }
-        self.world.end(self.rank);
-    }
-}
-
-/// All results, or the one that counts among the failures.
-fn judge<T, E: From<Error>>(world: &World, results: Vec<Result<T, E>>) -> Result<Vec<T>, (Rank, E)> {
-    let culprit = world.failure().map(|failure| failure.rank);
-    let mut values = Vec::with_capacity(results.len());
-    let mut failures = Vec::new();
-    for (thread, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(value) => values.push(value),
-            Err(error) => failures.push((world.rank(thread), error)),
-        }
-    }
-    if failures.is_empty() {
-        return match world.failure() {
-            None => Ok(values),
-            Some(failure) => Err((failure.rank, failure.of_run("the run, whose ranks here all returned well").into())),
-        };
-    }
-    // The culprit may have returned well, too early, or in another process; then whoever noticed says so.
-    let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
-    let (rank, error) = failures.swap_remove(index);
-    Err((culprit.unwrap_or(rank), error))
 }

@@ -12,6 +12,8 @@ use crate::rank::Rank;
 /// A group, its links from lower to higher members, those from higher to lower, and the group of its leaders: each has
 /// messages of its own.
 pub(super) const KINDS: u64 = 4;
+/// The last of them.
+pub(super) const LEADERS: u64 = KINDS - 1;
 
 /// One call of one group, or of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,13 +96,19 @@ impl Waits {
         // Its thread may wait for a later call of the group than the one in which that is held up, or for one of which
         // that is a stage.
         let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
-        let held_up = own.find(|((_, other), _)| other / KINDS == channel / KINDS);
+        let held_up = own.find(|((_, other), _)| are_stages(*other, *channel));
         held_up.map(|(_, wait)| Wait { call: call.clone(), ..wait.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether calls of one channel may be stages of those of another, or are the same: those of a group and of its leaders.
+fn are_stages(one: u64, other: u64) -> bool {
+    let is_link = |channel: u64| !matches!(channel % KINDS, 0 | LEADERS);
+    one == other || (one / KINDS == other / KINDS && !is_link(one) && !is_link(other))
 }
 
 #[cfg(test)]

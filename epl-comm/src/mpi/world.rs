@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::fmt;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ use super::waits::{Place, Waits};
 use super::wire::Writer;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
+use crate::host::ranks::Fates;
 use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::Seat;
@@ -69,7 +71,7 @@ pub(super) struct World {
     /// Of all ranks.
     seats: Box<[Seat]>,
     /// Of the ranks of this process.
-    helpers: Box<[Helpers]>,
+    pub(super) helpers: Box<[Helpers]>,
     /// The number of the next group that a rank of this process makes.
     groups: Box<[AtomicU64]>,
     failure: OnceLock<Failure>,
@@ -79,6 +81,29 @@ pub(super) struct World {
     pub(super) done: AtomicUsize,
     /// Control messages on their way.
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
+}
+
+impl Fates for World {
+    fn fail(&self, rank: Rank, cause: String) {
+        self.record(Failure { rank, cause: Cause::Own(cause) }, true);
+    }
+
+    /// Also tells the other processes.
+    fn end(&self, rank: Rank) {
+        let counts = self.waits.counts(rank);
+        let mut bytes = Writer::default();
+        bytes.number(super::control::END).number(rank.0 as u64).number(counts.len() as u64);
+        counts.iter().for_each(|(channel, taken)| {
+            bytes.number(*channel).number(*taken);
+        });
+        self.tell_all(&bytes.0);
+        self.has_ended(rank, counts);
+        self.inside.end(rank);
+    }
+
+    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+        self.failure().map(|failure| (failure.rank, failure.of_run(operation)))
+    }
 }
 
 impl World {
@@ -134,9 +159,15 @@ impl World {
         self.place.processes * self.threads
     }
 
-    /// The rank of a thread of this process.
-    pub(super) fn rank(&self, thread: usize) -> Rank {
-        Rank(self.place.process * self.threads + thread)
+    /// Whether a rank of this process has started no call that is not over.
+    pub(super) fn is_idle(&self, rank: Rank) -> bool {
+        self.helpers[self.thread(rank)].are_idle()
+    }
+
+    /// The ranks of this process.
+    pub(super) fn own(&self) -> Range<usize> {
+        let first = self.place.process * self.threads;
+        first..first + self.threads
     }
 
     /// The process that a rank is a thread of.
@@ -151,11 +182,6 @@ impl World {
     /// What the groups of a rank of this process share.
     pub(super) fn seat(&self, rank: Rank) -> &Seat {
         &self.seats[rank.0]
-    }
-
-    /// The helper threads of a rank of this process.
-    pub(super) fn helpers(&self, rank: Rank) -> &Helpers {
-        &self.helpers[self.thread(rank)]
     }
 
     /// A number for a group that a rank of this process may make: nobody else makes one with the same.
@@ -179,11 +205,6 @@ impl World {
             )));
         }
         Ok(tag as c_int)
-    }
-
-    /// Records that `rank`, of this process, failed, unless another did before, and releases everybody.
-    pub(super) fn fail(&self, rank: Rank, cause: String) {
-        self.record(Failure { rank, cause: Cause::Own(cause) }, true);
     }
 
     /// Records a failure that was found inside this process.
@@ -221,19 +242,6 @@ impl World {
     /// The first failure, if there was one.
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.get()
-    }
-
-    /// Records that a rank of this process begins no further call, and tells the other processes.
-    pub(super) fn end(&self, rank: Rank) {
-        let counts = self.waits.counts(rank);
-        let mut bytes = Writer::default();
-        bytes.number(super::control::END).number(rank.0 as u64).number(counts.len() as u64);
-        counts.iter().for_each(|(channel, taken)| {
-            bytes.number(*channel).number(*taken);
-        });
-        self.tell_all(&bytes.0);
-        self.has_ended(rank, counts);
-        self.inside.end(rank);
     }
 
     /// Records that a rank begins no further call, with the last number it took in each of its groups.

@@ -20,7 +20,6 @@ use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::operation::Call;
 use crate::rank::Rank;
 use crate::store::Store;
 
@@ -90,6 +89,17 @@ impl Joined {
         self.record(rank, error.to_string(), shared);
     }
 
+    /// Records that this rank has failed, and tells the others, unless there was a failure before.
+    pub(super) fn fail_with(&self, cause: String) {
+        self.record(self.rank, cause, None);
+    }
+
+    /// The first failure that this rank knows of, as it is told to one that was released from `operation`.
+    pub(super) fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+        let failure = self.failure.get()?;
+        self.go_on(|| operation.to_string()).err().map(|error| (failure.rank, error))
+    }
+
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
         let told = shortened(format!("{}\n{cause}", rank.0));
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
@@ -126,7 +136,7 @@ impl Joined {
     fn read(&self, key: &str) -> Result<Option<String>> {
         match self.store.get(key, Duration::ZERO) {
             Ok(value) => Ok(Some(String::from_utf8_lossy(&value).to_string())),
-            Err(Error::Joining { .. }) => Ok(None),
+            Err(Error::Unset { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -135,7 +145,7 @@ impl Joined {
     pub(super) fn wait(&self, key: &str, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<u8>> {
         loop {
             match self.store.get(key, Duration::from_millis(50)) {
-                Err(Error::Joining { .. }) => go_on()?,
+                Err(Error::Unset { .. }) => go_on()?,
                 other => return other,
             }
         }
@@ -199,11 +209,6 @@ impl Joined {
     /// Ends the watch.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Release);
-    }
-
-    /// The failure of the world, if there was one.
-    pub(super) fn failure(&self, call: &Call) -> Option<Error> {
-        self.go_on(|| format!("{call}")).err()
     }
 }
 

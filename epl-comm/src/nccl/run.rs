@@ -9,13 +9,13 @@ use super::library::Library;
 use super::memory::Memory;
 use super::transport::{Engine, NcclTransport};
 use crate::error::{Error, Result};
+use crate::host::ranks::TIME_LIMIT;
 use crate::local::{self, LocalTransport};
+use crate::pending::check_lanes;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
 use crate::transport::Transport;
 
-/// How long a call may take in NCCL unless it is said otherwise.
-pub(super) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// How many started calls of a rank are in flight together unless it is said otherwise: two hide each other's latency,
 /// and more take multiprocessors away from what is computed.
 pub(super) const LANES: usize = 2;
@@ -75,9 +75,9 @@ impl Launcher {
     }
 
     /// How many started calls of a rank, in different communicators of a [`Pool`](crate::Pool), are in flight together:
-    /// 2 if nothing is said, at least 1.
+    /// 2 if nothing is said.
     pub fn lanes(mut self, calls: usize) -> Self {
-        self.lanes = calls.max(1);
+        self.lanes = calls;
         self
     }
 
@@ -145,6 +145,7 @@ impl Launcher {
     }
 
     fn loaded(&self) -> Result<Arc<Library>> {
+        check_lanes(Some(self.lanes))?;
         self.library.clone().map_or_else(Library::open, Ok)
     }
 }

@@ -1,53 +1,52 @@
-//! A rank that is a process of its own, or a thread that is to know no more of the others than one.
+//! The ranks of one process of several, or threads that are to know no more of each other than processes do.
 
 use core::fmt::Display;
+use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 use std::thread::{self, Thread};
 
-use burn::tensor::{DType, Shape};
-
 use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
-use super::run::{LANES, TIME_LIMIT};
+use super::run::LANES;
 use super::transport::{Engine, NcclTransport};
 use super::workers::Workers;
-use crate::error::{Error, Result, catch};
-use crate::operation::{Call, Operation};
-use crate::pending::Helpers;
+use crate::error::{Error, Result};
+use crate::host::ranks::{Fates, Ranks, TIME_LIMIT};
+use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::store::Store;
 
-/// One rank of a world of processes, on one host or several, that share a [`Store`].
+/// Some ranks of a world of processes, on one host or several, that share a [`Store`].
 #[derive(Clone)]
 pub struct Worker {
     store: Arc<dyn Store>,
-    rank: usize,
+    own: Range<usize>,
     ranks: usize,
     library: Option<Arc<Library>>,
     time_limit: Option<Duration>,
     lanes: usize,
     compare_every: u64,
     #[cfg(feature = "cuda")]
-    device: usize,
+    devices: Vec<usize>,
 }
 
 impl Worker {
-    /// Rank `rank` of `ranks`, with a time limit of half an hour and every call compared. A store serves one run: what
-    /// is run again needs a new one.
-    pub fn new(store: Arc<dyn Store>, rank: usize, ranks: usize) -> Self {
+    /// The ranks `own` of `ranks`, with a time limit of half an hour and every call compared. A store serves one run:
+    /// what is run again needs a new one.
+    pub fn new(store: Arc<dyn Store>, own: Range<usize>, ranks: usize) -> Self {
         Self {
             store,
-            rank,
+            #[cfg(feature = "cuda")]
+            devices: (0..own.len()).collect(),
+            own,
             ranks,
             library: None,
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
             compare_every: 1,
-            #[cfg(feature = "cuda")]
-            device: 0,
         }
     }
 
@@ -75,7 +74,7 @@ impl Worker {
 
     /// See [`Launcher::lanes`](super::Launcher::lanes).
     pub fn lanes(mut self, calls: usize) -> Self {
-        self.lanes = calls.max(1);
+        self.lanes = calls;
         self
     }
 
@@ -85,104 +84,128 @@ impl Worker {
         self
     }
 
-    /// The index of the rank's CUDA device among those that its process sees; 0 if nothing is said.
+    /// The CUDA device of each of these ranks, by its index among those that the process sees; 0, 1, … if nothing is said.
     #[cfg(feature = "cuda")]
-    pub fn device(mut self, index: usize) -> Self {
-        self.device = index;
+    pub fn devices(mut self, indices: &[usize]) -> Self {
+        self.devices = indices.to_vec();
         self
     }
 
-    /// Runs `f` as this rank, on its CUDA device.
+    /// Runs `f` once for each of these ranks, on its CUDA device.
     ///
     /// # Errors
     ///
     /// As [`run_on`](Self::run_on), and [`Error::Engine`] when there is no driver, or no such device.
     #[cfg(feature = "cuda")]
-    pub fn run<T, E>(self, f: impl FnOnce(ProcessGroup) -> Result<T, E>) -> Result<T, E>
+    pub fn run<T, E>(self, f: impl Fn(ProcessGroup) -> Result<T, E> + Sync) -> Result<Vec<T>, (Rank, E)>
     where
-        E: From<Error> + Display,
+        T: Send,
+        E: From<Error> + Display + Send,
     {
-        let memory = super::device::CudaMemory::new(self.device)?;
-        self.run_on(memory, f)
+        let (first, devices) = (self.own.start, self.devices.clone());
+        if devices.len() != self.own.len() {
+            let message = format!("{} devices for {} ranks; give each rank one", devices.len(), self.own.len());
+            return Err((Rank(first), Error::invalid(message).into()));
+        }
+        self.run_on(|rank| super::device::CudaMemory::new(devices[rank.0 - first]), f)
     }
 
-    /// Runs `f` as this rank, on the calling thread, with this memory. A rank that fails releases the others, and so does
-    /// one that returns while others wait for it.
+    /// Runs `f` once for each of these ranks, on a thread of its own and with the memory that `memory` gives it. A rank
+    /// that fails releases the others, in all processes, and so does one that returns while others wait for it.
     ///
     /// # Errors
     ///
-    /// What `f` returns or unwinds with; the failure of the world, also when `f` made up for it; and
-    /// [`Error::Engine`] when NCCL cannot be loaded.
-    pub fn run_on<M: Memory, T, E>(self, memory: M, f: impl FnOnce(ProcessGroup) -> Result<T, E>) -> Result<T, E>
+    /// When a rank of any process did not succeed, even if every rank here made up for it: the failure that came first,
+    /// with the rank that caused it; what that rank returned, if it is one of these, otherwise what one of these was told.
+    /// [`Error::Engine`] when NCCL cannot be loaded, or a rank has no memory.
+    ///
+    /// # Panics
+    ///
+    /// When the conversion into `E` panics; the ranks have been released by then.
+    pub fn run_on<M: Memory, T, E>(
+        self,
+        memory: impl Fn(Rank) -> Result<M> + Sync,
+        f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, (Rank, E)>
     where
-        E: From<Error> + Display,
+        T: Send,
+        E: From<Error> + Display + Send,
     {
-        if self.rank >= self.ranks {
-            let message = format!("rank {} of {} ranks; ranks count from 0", self.rank, self.ranks);
-            return Err(Error::invalid(message).into());
-        }
-        let library = self.library.clone().map_or_else(Library::open, Ok)?;
+        let library = self.ready().map_err(|error| (Rank(self.own.start), error.into()))?;
         let helpers = Helpers::default();
-        let seat = Seat::new(helpers.clone());
-        let joined = Arc::new(Joined::new(self.store.clone(), Rank(self.rank), seat.log.clone()));
-        let engine = Engine { library, memory: Arc::new(memory), time_limit: self.time_limit, lanes: self.lanes };
-        thread::scope(|scope| {
-            let watch = scope.spawn(|| joined.watch());
-            // Dropped when the rank has ended, also when the caller's own code panics.
-            let departure = Departure { joined: &joined, helpers: &helpers, watch: watch.thread() };
-            let result = self.live(&joined, engine, seat, f);
-            drop(departure);
-            let none = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
-            match (result, joined.failure(&none)) {
-                (Ok(_), Some(failure)) => Err(failure.into()),
-                (result, _) => result,
-            }
-        })
-    }
-
-    /// The life of the rank.
-    fn live<M: Memory, T, E>(
-        &self,
-        joined: &Arc<Joined>,
-        engine: Engine<M>,
-        seat: Seat,
-        f: impl FnOnce(ProcessGroup) -> Result<T, E>,
-    ) -> Result<T, E>
-    where
-        E: From<Error> + Display,
-    {
-        let council = Workers::new(joined.clone(), self.ranks, self.compare_every);
-        let transport = Arc::new(NcclTransport::new(Arc::new(council), Arc::new(engine)));
-        let connected = transport.connect();
-        let ended = connected.and_then(|()| catch(|| f(ProcessGroup::with_seat(transport, seat))));
-        let result = ended.unwrap_or_else(|error| {
-            joined.fail(&error);
-            Err(error.into())
+        let seats: Vec<Seat> = self.own.clone().map(|_| Seat::new(helpers.clone())).collect();
+        let joined =
+            |(rank, seat): (usize, &Seat)| Arc::new(Joined::new(self.store.clone(), Rank(rank), seat.log.clone()));
+        let own = Own { first: self.own.start, joined: self.own.clone().zip(&seats).map(joined).collect() };
+        let group = |rank: Rank| {
+            let memory = Arc::new(memory(rank)?);
+            let engine = Engine { library: library.clone(), memory, time_limit: self.time_limit, lanes: self.lanes };
+            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_every);
+            let transport = NcclTransport::new(Arc::new(council), Arc::new(engine));
+            transport.connect()?;
+            Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
+        };
+        let threads = Ranks::new(&own, self.own.clone(), self.own.len());
+        let ended = thread::scope(|scope| {
+            let watches = own.joined.iter().map(|joined| scope.spawn(|| joined.watch()).thread().clone());
+            let _close = Close { own: &own, watches: watches.collect() };
+            let ended = threads.run(group, f);
+            helpers.join();
+            ended
         });
-        if let Err(error) = &result {
-            // The caller's code, which may do anything.
-            let text = catch(|| error.to_string());
-            joined.fail(&Error::invalid(text.unwrap_or_else(|panic| format!("its error has no text: {panic}"))));
+        threads.judge(ended)
+    }
+
+    /// NCCL, where these ranks can be run.
+    fn ready(&self) -> Result<Arc<Library>> {
+        let Self { own, ranks, .. } = self;
+        if own.is_empty() || own.end > *ranks {
+            let message = format!(
+                "ranks {} to {} of {ranks}; a process has at least one, and they count from 0",
+                own.start, own.end
+            );
+            return Err(Error::invalid(message));
         }
-        result
+        check_lanes(Some(self.lanes))?;
+        self.library.clone().map_or_else(Library::open, Ok)
     }
 }
 
-/// Tells the others that the rank has ended, and ends its watch.
-struct Departure<'a> {
-    joined: &'a Joined,
-    helpers: &'a Helpers,
-    watch: &'a Thread,
+/// What each rank of this process knows of the world.
+struct Own {
+    first: usize,
+    joined: Vec<Arc<Joined>>,
 }
 
-impl Drop for Departure<'_> {
+impl Own {
+    fn of(&self, rank: Rank) -> &Arc<Joined> {
+        &self.joined[rank.0 - self.first]
+    }
+}
+
+impl Fates for Own {
+    fn fail(&self, rank: Rank, cause: String) {
+        self.of(rank).fail_with(cause);
+    }
+
+    fn end(&self, rank: Rank) {
+        self.of(rank).end();
+    }
+
+    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+        self.joined.iter().find_map(|joined| joined.first_failure(operation))
+    }
+}
+
+/// Ends the watches of all ranks, when it is dropped.
+struct Close<'a> {
+    own: &'a Own,
+    watches: Vec<Thread>,
+}
+
+impl Drop for Close<'_> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.joined.fail(&Error::Panic { message: "in the code that handles an error".into() });
-        }
-        self.helpers.join();
-        self.joined.end();
-        self.joined.close();
-        self.watch.unpark();
+        self.own.joined.iter().for_each(|joined| joined.close());
+        self.watches.iter().for_each(Thread::unpark);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use helper::{Helper, Helpers};
 use core::fmt;
 
 use crate::buffer::Buffer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use ticket::Ticket;
 
 /// A started collective.
@@ -30,6 +30,16 @@ pub struct Pending<T>(State<T>);
 enum State<T> {
     Ready(T),
     Running { ticket: Ticket, finish: Box<dyn FnOnce(Buffer) -> T + Send> },
+}
+
+/// Whether started calls can run where so many of a rank may be in flight together.
+pub(crate) fn check_lanes(lanes: Option<usize>) -> Result<()> {
+    match lanes {
+        Some(0) => {
+            Err(Error::invalid("0 started calls in flight together, so that none could ever run; allow at least 1"))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl<T> Pending<T> {

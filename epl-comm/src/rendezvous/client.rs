@@ -14,7 +14,7 @@ use super::mailbox::Mailbox;
 use super::message::{MAX_KEY, MAX_VALUE, Reply, Request};
 use super::secret::Secret;
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::store::{Store, unset};
 
 /// How long a try to connect and to be let in may take.
 const TRY: Duration = Duration::from_secs(5);
@@ -154,7 +154,8 @@ impl Store for Client {
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         check_lengths(key, 0)?;
         let wait_ms = milliseconds(wait);
-        self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })
+        let value = self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })?;
+        value.ok_or_else(|| unset(key, wait))
     }
 }
 
@@ -185,7 +186,7 @@ impl Inner {
     }
 
     /// Makes a request and waits for its answer, a little longer than the server was asked to.
-    fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Vec<u8>> {
+    fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
         let _ = self.connection.send(&request(id).encode());

@@ -28,9 +28,9 @@ pub(super) struct Place<'a> {
 }
 
 impl Gate {
-    /// A gate before which so many may wait, at least one.
+    /// A gate before which so many may wait.
     pub(super) fn new(bound: usize) -> Self {
-        Self { bound: bound.max(1), waiting: Mutex::default() }
+        Self { bound, waiting: Mutex::default() }
     }
 
     /// Takes a connection in. Where there are as many as may be, the oldest one is closed: a member needs a moment to

@@ -24,7 +24,7 @@ pub(super) struct Mailbox {
 struct Contents {
     next: u64,
     /// Requests under way, and their answers.
-    answers: HashMap<u64, Option<Result<Vec<u8>, String>>>,
+    answers: HashMap<u64, Option<Result<Option<Vec<u8>>, String>>>,
     notices: VecDeque<Vec<u8>>,
     failure: Option<Error>,
     told: Vec<Told>,
@@ -48,8 +48,8 @@ impl Mailbox {
         Ok(id)
     }
 
-    /// Waits for the answer to a request; none when `limit` is over first.
-    pub(super) fn wait(&self, id: u64, limit: Duration) -> Option<Result<Vec<u8>>> {
+    /// Waits for the answer to a request, which may be that there is no value; none when `limit` is over first.
+    pub(super) fn wait(&self, id: u64, limit: Duration) -> Option<Result<Option<Vec<u8>>>> {
         let begin = Instant::now();
         let mut contents = self.contents();
         loop {
@@ -84,7 +84,8 @@ impl Mailbox {
                 }
                 return self.changed.notify_all();
             }
-            Reply::Done { id, value } => (id, Ok(value)),
+            Reply::Done { id, value } => (id, Ok(Some(value))),
+            Reply::Unset { id } => (id, Ok(None)),
             Reply::Refused { id, why } => (id, Err(why)),
         };
         // An answer that comes after its time is nobody's.

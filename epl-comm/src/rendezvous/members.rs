@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::failure::{Failure, Fault};
 use super::handshake::{Claim, Verdict};
 use super::message::{MAX_KEY, MAX_VALUE, Reply};
-use crate::store::{taken, unset};
+use crate::store::taken;
 
 /// All values together, in bytes.
 const MAX_STORED: usize = 16 << 20;
@@ -109,6 +109,11 @@ impl Members {
     /// Whether the member with this connection has said that it goes. It may be here again, with another one.
     pub(super) fn has_left(&self, worker: usize, with: &Arc<Connection>) -> bool {
         !matches!(&self.presence[worker], Presence::Here { connection, .. } if Arc::ptr_eq(connection, with))
+    }
+
+    /// Whether the run goes on with some member here.
+    pub(super) fn are_here(&self) -> bool {
+        self.failure.is_none() && self.presence.iter().any(|presence| matches!(presence, Presence::Here { .. }))
     }
 
     pub(super) fn failure(&self) -> Option<&Failure> {
@@ -237,18 +242,17 @@ impl Members {
         let mut post = Vec::new();
         let due = |waiting: &Waiting| waiting.until.is_some_and(|until| until <= now);
         while let Some(index) = self.waiting.iter().position(due) {
-            let why = self.told(&self.waiting[index]);
-            let Waiting { worker, id, .. } = self.waiting.swap_remove(index);
-            post.extend(self.to_one(worker, Reply::Refused { id, why }));
+            let reply = self.in_vain(&self.waiting[index]);
+            let Waiting { worker, .. } = self.waiting.swap_remove(index);
+            post.extend(self.to_one(worker, reply));
         }
         post
     }
 
     /// What is told to one who has waited in vain.
-    fn told(&self, waiting: &Waiting) -> String {
-        let What::Barrier(name) = &waiting.what else {
-            return unset(&self.name_of(&waiting.what), waiting.wait).to_string();
-        };
+    fn in_vain(&self, waiting: &Waiting) -> Reply {
+        let id = waiting.id;
+        let What::Barrier(name) = &waiting.what else { return Reply::Unset { id } };
         let came = |worker: usize| self.waiting.iter().any(|one| one.worker == worker && one.what == waiting.what);
         let missing = (0..self.presence.len()).filter(|worker| !came(*worker)).map(|worker| {
             format!(
@@ -262,12 +266,13 @@ impl Members {
         });
         let missing: Vec<String> = missing.collect();
         let seconds = waiting.wait.as_secs_f64();
-        format!(
+        let why = format!(
             "barrier `{name}` has waited {seconds:.1} s for {} of {} workers: {}",
             missing.len(),
             self.presence.len(),
             missing.join(", ")
-        )
+        );
+        Reply::Refused { id, why }
     }
 
     /// The member that has been silent for longer than allowed, if there is one.

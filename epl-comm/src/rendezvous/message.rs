@@ -33,7 +33,11 @@ pub(super) enum Reply {
         id: u64,
         value: Vec<u8>,
     },
-    /// The request was not.
+    /// Nobody has set the value that was asked for.
+    Unset {
+        id: u64,
+    },
+    /// The request was not granted.
     Refused {
         id: u64,
         why: String,
@@ -84,6 +88,7 @@ impl Reply {
             Self::Refused { id, why } => frame(2, &[&id.to_le_bytes()], cut(why).as_bytes()),
             Self::Failed { worker, cause } => frame(3, &[&worker.to_le_bytes()], cut(cause).as_bytes()),
             Self::Notice { bytes } => frame(4, &[], bytes),
+            Self::Unset { id } => frame(5, &[&id.to_le_bytes()], &[]),
         }
     }
 
@@ -98,6 +103,7 @@ impl Reply {
                 cause: text(fields.rest())?,
             },
             4 => Self::Notice { bytes: fields.rest().to_vec() },
+            5 => Self::Unset { id: fields.number()? },
             _ => return None,
         };
         fields.is_empty().then_some(reply)
@@ -207,6 +213,7 @@ mod tests {
         let replies = [
             Reply::Beat,
             Reply::Done { id: 7, value: vec![] },
+            Reply::Unset { id: 6 },
             Reply::Refused { id: 8, why: "no".into() },
             Reply::Failed { worker: 3, cause: "gone".into() },
             Reply::Notice { bytes: vec![0; 9] },

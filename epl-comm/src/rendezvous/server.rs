@@ -40,6 +40,8 @@ struct Shared {
     members: Mutex<Members>,
     gate: Gate,
     ended: AtomicBool,
+    /// Whether nobody is let in any more.
+    is_closing: AtomicBool,
     refused: AtomicU64,
     listener: Listener,
 }
@@ -70,6 +72,11 @@ impl Server {
         if settings.workers == 0 || u32::try_from(settings.workers).is_err() {
             return Err(joining(format!("a run of {} workers; it needs at least one", settings.workers)));
         }
+        if settings.pending == 0 {
+            return Err(joining(
+                "0 connections may show who they are, so that nobody could ever join; allow at least 1".into(),
+            ));
+        }
         let port = TcpListener::bind(settings.address).map_err(|error| {
             joining(format!(
                 "the rendezvous cannot listen at {}: {error}; choose an address of this host and a free port",
@@ -81,6 +88,7 @@ impl Server {
             members: Mutex::new(Members::new(settings.workers, settings.restart)),
             gate: Gate::new(settings.pending),
             ended: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             refused: AtomicU64::new(0),
             listener: Box::new(listener),
             settings,
@@ -119,6 +127,15 @@ impl Server {
     /// Says that a worker failed, on behalf of who watches it. Nothing where one failed before.
     pub fn fail(&self, worker: usize, cause: &str) {
         self.shared.fail(worker, Fault::Failed(cause.to_string()));
+    }
+
+    /// Lets nobody in any more, and waits until all members have left, or one has failed. Members that beat are waited for
+    /// as long as they are there: whoever hosts the rendezvous of others must not end it under them.
+    pub fn close(&self) {
+        self.shared.is_closing.store(true, Ordering::SeqCst);
+        while self.shared.members().are_here() {
+            thread::sleep(TICK);
+        }
     }
 
     /// Tells all members something ([`Client::next_notice`](super::Client::next_notice)).
@@ -236,6 +253,10 @@ impl Shared {
 
     /// The life of a connection.
     fn serve(&self, mut stream: TcpStream, peer: SocketAddr) {
+        if self.is_closing.load(Ordering::SeqCst) {
+            // It may want to join the next one at this address: it tries again.
+            return;
+        }
         let Some((place, crowded)) = self.gate.enter(&stream) else {
             self.refuse(peer, "too many have connected and not shown who they are");
             return;

@@ -59,12 +59,23 @@ pub struct Worker {
     source: Source,
 }
 
-/// A worker's place among the others, until it is dropped. The first worker may hold the server, too.
+/// A worker's place among the others, until it is dropped. The first worker may hold the server, too: it then waits, when
+/// it drops this, until the others have left.
 #[derive(Debug)]
 pub struct Meeting {
     /// Before the server, as it must have left when that ends.
     client: Client,
-    _server: Option<Server>,
+    _server: Option<Hosted>,
+}
+
+/// A server that others rely on.
+#[derive(Debug)]
+struct Hosted(Server);
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Worker {
@@ -235,7 +246,7 @@ impl Worker {
         let server = server.transpose()?;
         let Self { workers, worker, restart, .. } = *self;
         let client = Client::join_again(&point.address, worker, workers, restart, &point.secret, limit)?;
-        Ok(Meeting { client, _server: server })
+        Ok(Meeting { client, _server: server.map(Hosted) })
     }
 }
 

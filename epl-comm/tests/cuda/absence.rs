@@ -18,6 +18,6 @@ fn too_few_devices_are_an_error_with_the_remedy() {
     assert!(matches!(error, Error::Engine { .. }), "{error}");
     let (_, error) = Launcher::new(2).devices(&[0]).run(|_| Ok::<_, Error>(())).unwrap_err();
     assert!(matches!(error, Error::Engine { .. } | Error::Invalid { .. }), "{error}");
-    let worker = Worker::new(Arc::new(MemoryStore::new()), 0, 1).device(count);
-    assert!(matches!(worker.run(|_| Ok::<_, Error>(())), Err(Error::Engine { .. })));
+    let worker = Worker::new(Arc::new(MemoryStore::new()), 0..1, 1).devices(&[count]);
+    assert!(matches!(worker.run(|_| Ok::<_, Error>(())), Err((_, Error::Engine { .. }))));
 }

@@ -31,8 +31,8 @@ impl Store for FileStore {
         loop {
             match fs::read(self.path(key)) {
                 Ok(value) => return Ok(value),
-                Err(error) if begun.elapsed() >= wait => {
-                    return Err(Error::Joining { message: format!("`{key}`: {error}") });
+                Err(_) if begun.elapsed() >= wait => {
+                    return Err(Error::Unset { key: key.to_string(), waited: begun.elapsed() });
                 }
                 Err(_) => thread::sleep(Duration::from_millis(2)),
             }

@@ -37,8 +37,8 @@ fn child_of_two_processes() {
         return;
     }
     let store = FileStore(std::env::var("EPL_TEST_STORE").unwrap().into());
-    let rank = std::env::var("EPL_TEST_RANK").unwrap().parse().unwrap();
-    let worker = Worker::new(Arc::new(store), rank, 2).time_limit(Duration::from_secs(120));
+    let rank: usize = std::env::var("EPL_TEST_RANK").unwrap().parse().unwrap();
+    let worker = Worker::new(Arc::new(store), rank..rank + 1, 2).time_limit(Duration::from_secs(120));
     worker
         .run(|group| {
             conformance(&group);

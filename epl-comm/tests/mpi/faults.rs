@@ -39,10 +39,13 @@ fn go_wrong(kind: &str) -> Result<()> {
 fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
     let others = world.split("others", usize::from(world.rank() == 0), 0)?;
     for round in 0..10 {
+        let x = Tensor::<1>::ones([100_000], &Device::flex());
         if round == 3 && world.rank() == CULPRIT {
+            if kind == "outstanding" {
+                drop(world.start_all_reduce(x, ReduceOp::Sum)?);
+            }
             return go_wrong(kind);
         }
-        let x = Tensor::<1>::ones([100_000], &Device::flex());
         // Rank 0 waits for those that wait for rank 1.
         others.all_reduce(x.clone(), ReduceOp::Sum)?;
         world.start_all_reduce(x, ReduceOp::Sum)?.wait()?;
@@ -99,6 +102,14 @@ fn an_error_and_a_panic() {
 fn a_return() {
     let cause = "rank 1 failed: it returned without taking part in all_reduce(sum) of f32 [100000], call ";
     all_say(&["return"], |text| text.starts_with(cause));
+}
+
+/// Nobody waits until what it has started is over: that waits for those who wait for it.
+#[test]
+fn a_return_with_a_started_call_outstanding() {
+    let cause =
+        "rank 1 failed: it returned without taking part in all_reduce(sum) of f32 [100000], call 4 of group `others`";
+    all_say(&["outstanding"], |text| text.starts_with(cause));
 }
 
 /// Runs in which one process says nothing more; checks what those say that come to it before they are ended.

@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use burn::tensor::{DType, Device, Float, Int, Tensor};
 use epl_comm::nccl::Worker;
-use epl_comm::{Error, MemoryStore, ProcessGroup, Rank, ReduceOp, Result};
+use epl_comm::{Error, MemoryStore, ProcessGroup, Rank, ReduceOp, Result, Store};
 
 use crate::exercise::{Exercise, exercise};
 use crate::fake::Fake;
@@ -25,8 +26,9 @@ fn run<T: Send>(
 ) -> Vec<Result<T>> {
     let store = Arc::new(MemoryStore::new());
     let rank = |rank: usize| {
-        let worker = Worker::new(store.clone(), rank, ranks).library(fake.library.clone());
-        how(worker).run_on(HostMemory { is_own: true }, &f)
+        let worker = Worker::new(store.clone(), rank..rank + 1, ranks).library(fake.library.clone());
+        let ended = how(worker).run_on(|_| Ok(HostMemory { is_own: true }), &f);
+        ended.map(|mut values| values.remove(0)).map_err(|(_, error)| error)
     };
     let results = thread::scope(|scope| {
         let rank = &rank;
@@ -36,6 +38,83 @@ fn run<T: Send>(
     assert_eq!(fake.count("made"), fake.count("aborted") + fake.count("destroyed"));
     assert_eq!(fake.count("misused"), 0);
     results
+}
+
+/// A store that can be lost, as a rendezvous is.
+struct Losable {
+    store: MemoryStore,
+    is_lost: AtomicBool,
+}
+
+impl Losable {
+    fn check(&self) -> Result<()> {
+        let lost = || Error::Joining { message: "lost the rendezvous".into() };
+        if self.is_lost.load(Ordering::SeqCst) { Err(lost()) } else { Ok(()) }
+    }
+}
+
+impl Store for Losable {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check().and_then(|()| self.store.set(key, value))
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+        self.check().and_then(|()| self.store.get(key, wait))
+    }
+}
+
+#[test]
+fn ranks_that_lose_the_store_end() {
+    within_seconds(60, || {
+        // In a call, and while a communicator is made.
+        for begins in [true, false] {
+            let fake = Fake::new();
+            let store = Arc::new(Losable { store: MemoryStore::new(), is_lost: AtomicBool::new(!begins) });
+            let worker = Worker::new(store.clone(), 0..1, 2).library(fake.library.clone());
+            let ended = thread::scope(|scope| {
+                let other = begins.then(|| {
+                    let worker = Worker::new(store.clone(), 1..2, 2).library(fake.library.clone());
+                    let wait = |_| {
+                        thread::sleep(Duration::from_secs(5));
+                        Ok::<_, Error>(())
+                    };
+                    scope.spawn(move || worker.run_on(|_| Ok(HostMemory { is_own: true }), wait))
+                });
+                let lose = |group: ProcessGroup| {
+                    store.is_lost.store(true, Ordering::SeqCst);
+                    sum(&group)
+                };
+                let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), lose);
+                assert!(
+                    other.is_none_or(|other| other.join().unwrap().is_err()),
+                    "its rank cannot know how the run ended"
+                );
+                ended
+            });
+            let Err((Rank(0), Error::Joining { message })) = &ended else { panic!("{ended:?}") };
+            assert_eq!(message, "lost the rendezvous");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_returns_with_a_started_call_outstanding_releases_the_others() {
+    within_seconds(60, || {
+        let fake = Fake::new();
+        let ended = run(&fake, 3, patient, |group| {
+            let part = group.split("part", usize::from(group.rank() == 2), 0)?;
+            if group.rank() == 0 {
+                // Rank 1 never comes to it: it waits for this rank elsewhere.
+                drop(part.start_all_reduce(Tensor::<1>::ones([8], &Device::flex()), ReduceOp::Sum)?);
+                return Ok(());
+            }
+            sum(&group)
+        });
+        for rank in [1, 2] {
+            let Err(Error::Peer { rank: Rank(0), cause, .. }) = &ended[rank] else { panic!("{ended:?}") };
+            assert!(cause.contains("returned without taking part"), "{cause}");
+        }
+    });
 }
 
 fn patient(worker: Worker) -> Worker {
@@ -180,9 +259,11 @@ fn what_nccl_refuses_and_where_it_hangs() {
 }
 
 #[test]
-fn a_rank_that_is_not_one_is_refused() {
+fn ranks_that_are_none_and_no_lanes_are_refused() {
     let fake = Fake::new();
-    let worker = Worker::new(Arc::new(MemoryStore::new()), 2, 2).library(fake.library.clone());
-    let ended = worker.run_on(HostMemory { is_own: true }, |_| Ok::<_, Error>(()));
-    assert!(matches!(ended, Err(Error::Invalid { .. })), "{ended:?}");
+    for (own, lanes) in [(2..3, 1), (1..1, 1), (0..2, 0)] {
+        let worker = Worker::new(Arc::new(MemoryStore::new()), own, 2).library(fake.library.clone()).lanes(lanes);
+        let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), |_| Ok::<_, Error>(()));
+        assert!(matches!(ended, Err((_, Error::Invalid { .. }))), "{ended:?}");
+    }
 }

@@ -260,7 +260,7 @@ fn a_failure_that_every_rank_makes_up_for_is_the_failure_of_the_run() {
             group.barrier().is_err()
         });
         assert_eq!(released, [true, true]);
-        let operation = "the run, whose ranks all returned well".into();
+        let operation = "the run, whose ranks here all returned well".into();
         assert_eq!(failure, (Rank(1), Error::Peer { rank: Rank(1), operation, cause: "enough".into() }));
     });
 }

@@ -152,3 +152,62 @@ fn a_rank_that_fails_releases_those_of_all_hosts() {
         }
     });
 }
+
+#[test]
+fn what_a_rank_has_started_goes_on_when_it_has_returned() {
+    within_seconds(60, || {
+        for early in 0..4 {
+            let launcher = local::Launcher::new(4).hosts_of(2);
+            let ended = launcher.run(|group| {
+                let x = Tensor::<1>::full([3], group.rank() as f32, &Device::flex());
+                let start = |_| group.start_all_reduce(x.clone(), ReduceOp::Sum);
+                let started = (0..20).map(start).collect::<epl_comm::Result<Vec<_>>>()?;
+                if group.rank() == early {
+                    return Ok(6.0);
+                }
+                let sums = started.into_iter().map(|sum| Ok(sum.wait()?.max().into_scalar::<f32>()));
+                Ok::<f32, Error>(sums.collect::<epl_comm::Result<Vec<_>>>()?.into_iter().fold(6.0, f32::min))
+            });
+            assert_eq!(ended.map_err(|error| error.1.to_string()), Ok(vec![6.0; 4]), "rank {early} returns first");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_returns_with_a_started_call_outstanding_releases_those_of_all_hosts() {
+    within_seconds(60, || {
+        let launcher = local::Launcher::new(4).hosts_of(2);
+        let ended = launcher.run(|group| {
+            let others = group.split("others", usize::from(group.rank() == 0), 0)?;
+            let x = Tensor::<1>::ones([4], &Device::flex());
+            if group.rank() == 1 {
+                drop(group.start_all_reduce(x, ReduceOp::Sum)?);
+                return Ok(());
+            }
+            others.barrier()?;
+            group.all_reduce(x, ReduceOp::Sum).map(drop)
+        });
+        let (rank, error) = ended.unwrap_err();
+        assert_eq!(rank, Rank(1));
+        assert!(
+            error.to_string().contains("returned without taking part in barrier, call 1 of group `others`"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn ranks_of_one_host_that_wait_for_each_other_are_found() {
+    within_seconds(20, || {
+        let launcher = local::Launcher::new(4).hosts_of(2).no_time_limit();
+        let (errors, _) = run_failing_with(launcher, 4, |group| {
+            let parts = ["a", "b"].map(|name| group.split(name, group.rank() / 2, 0).unwrap());
+            let [first, second] = if group.rank() == 0 { [0, 1] } else { [1, 0] }.map(|part: usize| &parts[part]);
+            first.barrier().and_then(|()| second.barrier()).and_then(|()| group.barrier()).unwrap_err()
+        });
+        for error in errors {
+            let Error::Deadlock { circle } = &error else { panic!("{error:?}") };
+            assert_eq!(circle.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [0, 1]);
+        }
+    });
+}

@@ -178,6 +178,9 @@ impl Epl {
     }
 
     /// Builds a model: the plan is made from lazy shapes, then every parameter is drawn from (seed, path).
+    ///
+    /// Flex has one generator of random numbers for all threads of a process: what another thread draws meanwhile, by
+    /// [`Tensor::random`](burn::tensor::Tensor::random) say, changes what parameters begin with.
     /// Collective.
     ///
     /// Where `model` opens scopes that need another mesh than the options `dist.*` give, it is called a second time, in

@@ -1,0 +1,78 @@
+//! The numbers of the stages of a call, which are taken together with its own.
+//!
+//! Peers wait for whoever has taken the number of a call, and for nobody else. So a rank's own thread takes all of them
+//! when it issues the call, whichever thread then runs it: when the rank ends, it is known what it still takes part in.
+
+use core::cell::RefCell;
+use core::ops::{Deref, Range};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::operation::Call;
+
+/// Those of the stages of one call: inside this member's host, and between the leaders.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) inside: Range<u64>,
+    pub(super) between: Range<u64>,
+}
+
+/// Those of the calls that have been issued and not yet run.
+#[derive(Debug, Default)]
+pub(super) struct Numbers(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    issued: HashMap<u64, Taken>,
+}
+
+impl Numbers {
+    /// The next number of a call, and with it those that `take` takes for its stages.
+    pub(super) fn issue(&self, take: impl FnOnce() -> Taken) -> u64 {
+        let mut state = self.lock();
+        state.last += 1;
+        let sequence = state.last;
+        state.issued.insert(sequence, take());
+        sequence
+    }
+
+    /// A call that is about to be run.
+    ///
+    /// # Errors
+    ///
+    /// When nobody has taken its number, or it has been run.
+    pub(super) fn run(&self, call: Call) -> Result<Whole> {
+        let Some(Taken { inside, between }) = self.lock().issued.remove(&call.sequence) else {
+            return Err(Error::invalid(format!("{call} has number {}, which was not taken for it", call.sequence)));
+        };
+        Ok(Whole { call: Arc::new(call), inside: RefCell::new(inside), between: RefCell::new(between) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A whole call, with the numbers of its stages that have not been made yet.
+pub(super) struct Whole {
+    pub(super) call: Arc<Call>,
+    pub(super) inside: RefCell<Range<u64>>,
+    pub(super) between: RefCell<Range<u64>>,
+}
+
+impl Whole {
+    /// Whether all stages have been made.
+    pub(super) fn is_over(&self) -> bool {
+        self.inside.borrow().is_empty() && self.between.borrow().is_empty()
+    }
+}
+
+impl Deref for Whole {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        &self.call
+    }
+}

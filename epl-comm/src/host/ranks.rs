@@ -1,0 +1,162 @@
+//! The ranks of one process, each a thread: their lives, and what becomes of a run in which some failed.
+
+use core::fmt::Display;
+use core::ops::Range;
+use core::time::Duration;
+use std::thread::{self, Builder, Scope, ScopedJoinHandle};
+
+use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
+
+use crate::error::{Error, Result, catch};
+use crate::rank::Rank;
+
+/// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
+const STACK: usize = 8 << 20;
+
+/// What the ranks of a run know of each other.
+pub(crate) trait Fates: Sync {
+    /// Records that a rank of this process failed, unless another did before, and releases everybody.
+    fn fail(&self, rank: Rank, cause: String);
+
+    /// Records that a rank of this process begins no further call.
+    fn end(&self, rank: Rank);
+
+    /// The first failure, if there was one: who caused it, and as it is told to one that was released from `operation`.
+    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)>;
+}
+
+/// The ranks of this process.
+pub(crate) struct Ranks<'a, F> {
+    fates: &'a F,
+    ranks: Range<usize>,
+    /// Threads on which each may compute.
+    threads: usize,
+}
+
+/// What each rank returned; or what the caller's own code panicked with, when it handled an error.
+pub(crate) type Ended<T, E> = Vec<thread::Result<Result<T, E>>>;
+
+impl<'a, F: Fates> Ranks<'a, F> {
+    /// These ranks, on a host that has `on_host` in all.
+    pub(crate) fn new(fates: &'a F, ranks: Range<usize>, on_host: usize) -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self { fates, ranks, threads: (cores / on_host).max(1) }
+    }
+
+    /// Runs `f` on every rank, with what `begin` gives it, until all have ended. Each works inside its own rayon pool.
+    pub(crate) fn run<G, T, E>(
+        &self,
+        begin: impl Fn(Rank) -> Result<G> + Sync,
+        f: impl Fn(G) -> Result<T, E> + Sync,
+    ) -> Ended<T, E>
+    where
+        T: Send,
+        E: From<Error> + Display + Send,
+    {
+        let life = |rank: Rank| {
+            catch(|| begin(rank)).unwrap_or_else(Err).and_then(|given| catch(|| f(given))).unwrap_or_else(|error| {
+                // Before the caller's code is run: whatever it does, the others do not wait for it.
+                self.fates.fail(rank, error.to_string());
+                Err(error.into())
+            })
+        };
+        let life = &life;
+        thread::scope(|scope| {
+            let threads: Vec<_> = self.ranks.clone().map(|rank| self.spawn(scope, Rank(rank), life)).collect();
+            let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
+            threads.into_iter().map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join)).collect()
+        })
+    }
+
+    /// Starts the thread of one rank.
+    fn spawn<'scope, T, E>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        rank: Rank,
+        life: &'scope (impl Fn(Rank) -> Result<T, E> + Sync),
+    ) -> Result<ScopedJoinHandle<'scope, Result<T, E>>>
+    where
+        T: Send + 'scope,
+        E: From<Error> + Display + Send + 'scope,
+    {
+        let thread = Builder::new().name(rank.to_string()).spawn_scoped(scope, move || self.live(rank, life));
+        thread.map_err(|error| self.no_thread(rank, &format!("cannot start the thread of {rank}: {error}")))
+    }
+
+    /// From the beginning of a rank's thread to its end.
+    fn live<T: Send, E: From<Error> + Display + Send>(
+        &self,
+        rank: Rank,
+        life: &(impl Fn(Rank) -> Result<T, E> + Sync),
+    ) -> Result<T, E> {
+        let _departure = Departure { fates: self.fates, rank };
+        let pool =
+            ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
+        let no_pool = |error: ThreadPoolBuildError| {
+            self.no_thread(rank, &format!("cannot start the {} threads of {rank}: {error}", self.threads))
+        };
+        // Scoped, so that the pool's threads have ended when this returns.
+        let result = pool
+            .build_scoped(|thread| thread.run(), |pool| pool.install(|| life(rank)))
+            .unwrap_or_else(|error| Err(no_pool(error).into()));
+        if let Err(error) = &result
+            && self.fates.first_failure("").is_none()
+        {
+            // The caller's code, which may do anything; so not inside of `fail`.
+            let text = catch(|| error.to_string());
+            let cause = text.unwrap_or_else(|panic| format!("its error has no text, as its Display {panic}"));
+            self.fates.fail(rank, cause);
+        }
+        result
+    }
+
+    fn no_thread(&self, rank: Rank, what: &str) -> Error {
+        let message = format!("{what}; run fewer ranks, or allow the process more threads");
+        self.fates.fail(rank, message.clone());
+        Error::invalid(message)
+    }
+
+    /// All results, or the one that counts among the failures.
+    ///
+    /// # Panics
+    ///
+    /// With what the caller's own code panicked with.
+    pub(crate) fn judge<T, E: From<Error>>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
+        let mut values = Vec::with_capacity(ended.len());
+        let mut failures = Vec::new();
+        for (rank, ended) in self.ranks.clone().zip(ended) {
+            match ended.unwrap_or_else(|payload| std::panic::resume_unwind(payload)) {
+                Ok(value) => values.push(value),
+                Err(error) => failures.push((Rank(rank), error)),
+            }
+        }
+        let failure = self.fates.first_failure("the run, whose ranks here all returned well");
+        if failures.is_empty() {
+            return failure.map_or(Ok(values), |(rank, error)| Err((rank, error.into())));
+        }
+        // The culprit may have returned well, too early, or in another process; then whoever noticed says so.
+        let culprit = failure.map(|(rank, _)| rank);
+        let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
+        let (rank, error) = failures.swap_remove(index);
+        Err((culprit.unwrap_or(rank), error))
+    }
+}
+
+/// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.
+struct Departure<'a, F: Fates> {
+    fates: &'a F,
+    rank: Rank,
+}
+
+impl<F: Fates> Drop for Departure<'_, F> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
+            self.fates.fail(self.rank, "it panicked while it handled an error".to_string());
+        }
+        self.fates.end(self.rank);
+    }
+}
