@@ -3,9 +3,12 @@
 use core::fmt::Debug;
 use std::sync::Arc;
 
+use burn::tensor::{DType, Shape};
+
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
+use crate::per_member::PerMember;
 use crate::rank::Rank;
 
 /// One rank's place in one group, over some medium.
@@ -103,6 +106,29 @@ pub trait Transport: Debug + Send + Sync {
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.
     fn abort(&self, cause: &Error);
+}
+
+/// All members' numbers, for the `own` ones of this member: the call by which a group is divided. They begin with the
+/// color and the key; all members give as many.
+///
+/// # Errors
+///
+/// As [`Transport::run`].
+pub(crate) fn wishes(group: &dyn Transport, sequence: u64, name: &str, own: &[i64]) -> Result<Vec<Vec<i64>>> {
+    let call = Call {
+        sequence,
+        name: name.to_string(),
+        dim: Some(0),
+        receive: PerMember::same(own.len(), group.members().len()),
+        ..Call::new(Operation::Split, DType::I64, Shape::new([own.len()]))
+    };
+    let all = group.run(Box::new(call), Buffer::from_values(own.to_vec()))?.into_values::<i64>();
+    Ok(all.chunks(own.len()).map(<[i64]>::to_vec).collect())
+}
+
+/// The color and the key of every member, of its [`wishes`].
+pub(crate) fn colors_and_keys(wishes: &[Vec<i64>]) -> Vec<(usize, usize)> {
+    wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect()
 }
 
 /// The members that form a group with member `me`, in the order of the new group, and its position there; `wishes` are

@@ -31,14 +31,11 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{DType, Shape};
-
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
-use crate::per_member::PerMember;
 use crate::rank::Rank;
-use crate::transport::{Transport, link_name, of_one_color};
+use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
 use hosts::Hosts;
 use numbers::{Numbers, Taken};
 
@@ -148,17 +145,8 @@ impl Transport for Hierarchy {
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let wish = [color as i64, key as i64];
-        let call = Call {
-            sequence,
-            name: name.to_string(),
-            dim: Some(0),
-            receive: PerMember::same(wish.len(), self.members.len()),
-            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-        };
-        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-        self.split_by(sequence, name, &wishes)
+        let wishes = wishes(self, sequence, name, &[color as i64, key as i64])?;
+        self.split_by(sequence, name, &colors_and_keys(&wishes))
     }
 
     fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {

@@ -5,8 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{DType, Shape};
-
 use super::board::{Board, Post};
 use super::memory::{Divided, Memory};
 use super::roster::CallId;
@@ -18,9 +16,8 @@ use crate::host::fit::{check, describe, hides, is_small};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
-use crate::per_member::PerMember;
 use crate::rank::Rank;
-use crate::transport::{Transport, of_one_color};
+use crate::transport::{Transport, colors_and_keys, of_one_color, wishes};
 
 /// A member of a [`Board`].
 #[derive(Debug)]
@@ -139,17 +136,8 @@ impl LocalTransport {
     /// The part of the group in which this member is, once it has been divided.
     pub(crate) fn part(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<Self>> {
         let members = &self.board.roster.members;
-        let wish = [color as i64, key as i64];
-        let call = Call {
-            sequence,
-            name: name.to_string(),
-            dim: Some(0),
-            receive: PerMember::same(wish.len(), members.len()),
-            ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-        };
-        let wishes = self.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-        let wishes: Vec<_> = wishes.chunks(wish.len()).map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-        let (chosen, member) = of_one_color(&wishes, self.member);
+        let wishes = wishes(self, sequence, name, &[color as i64, key as i64])?;
+        let (chosen, member) = of_one_color(&colors_and_keys(&wishes), self.member);
         let ranks = chosen.iter().map(|member| members[*member]).collect();
         let board = self.board.child(sequence, color, name, ranks, &self.world);
         Ok(Arc::new(Self::new(self.world.clone(), board, member)))

@@ -1,6 +1,6 @@
 //! The first failure of a run, as every process knows it.
 
-use super::wire::{Reader, Writer};
+use super::wire::{Reader, Writer, told};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -27,7 +27,7 @@ impl Failure {
     pub(super) fn to_error(&self, operation: String, group: &str, sequence: u64) -> Error {
         let of_this_call = |error: &Error| {
             matches!(error, Error::Mismatch { group: other, sequence: number, .. }
-                if (other.as_str(), *number) == (group, sequence))
+                if *number == sequence && (other == group || *other == told(group)))
         };
         match &self.cause {
             Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
@@ -69,6 +69,29 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_a_group_with_a_long_name_know_their_call() -> Result<()> {
+        let group = "g".repeat(5000);
+        let mismatch = Error::Mismatch {
+            group: group.clone(),
+            sequence: 3,
+            first: Rank(0),
+            first_call: "barrier".into(),
+            second: Rank(1),
+            second_call: "split".into(),
+            second_is_odd: true,
+        };
+        let mut bytes = Writer::default();
+        Failure { rank: Rank(1), cause: Cause::Odd(mismatch) }.write(&mut bytes);
+        let failure = Failure::read(&mut Reader(&bytes.0))?;
+        let error = |group: &str, sequence| failure.to_error("barrier".into(), group, sequence);
+        assert!(matches!(error(&group, 3), Error::Mismatch { .. }));
+        for other in [error(&group, 4), error("g", 3)] {
+            assert!(matches!(other, Error::Peer { rank: Rank(1), .. }), "{other}");
+        }
+        Ok(())
+    }
 
     #[test]
     fn it_is_the_same_in_another_process() -> Result<()> {

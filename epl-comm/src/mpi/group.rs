@@ -7,8 +7,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{DType, Shape};
-
 use super::failure::{Cause, Failure};
 use super::inquiry::Answers;
 use super::waits::KINDS;
@@ -20,9 +18,8 @@ use crate::host::fit::{check, describe, hides};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
-use crate::per_member::PerMember;
 use crate::rank::Rank;
-use crate::transport::{Transport, link_name, of_one_color};
+use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
 
 /// A member of a group whose messages travel over MPI.
 pub(super) struct MpiTransport {
@@ -164,18 +161,9 @@ pub(super) fn agree(
     [color, key]: [usize; 2],
 ) -> Result<New> {
     let ranks = group.members();
-    let wish = [color as i64, key as i64, world.next_group(ranks[group.member()]) as i64];
-    let call = Call {
-        sequence,
-        name: name.to_string(),
-        dim: Some(0),
-        receive: PerMember::same(wish.len(), ranks.len()),
-        ..Call::new(Operation::Split, DType::I64, Shape::new([wish.len()]))
-    };
-    let wishes = group.run(Box::new(call), Buffer::from_values(wish.to_vec()))?.into_values::<i64>();
-    let wishes: Vec<_> = wishes.chunks(wish.len()).collect();
-    let wanted: Vec<_> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
-    let (chosen, member) = of_one_color(&wanted, group.member());
+    let free = world.next_group(ranks[group.member()]);
+    let wishes = wishes(group, sequence, name, &[color as i64, key as i64, free as i64])?;
+    let (chosen, member) = of_one_color(&colors_and_keys(&wishes), group.member());
     let number = wishes[chosen[0]][2] as u64;
     Ok(New { number, ranks: chosen.iter().map(|member| ranks[*member]).collect(), member })
 }

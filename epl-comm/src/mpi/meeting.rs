@@ -1,7 +1,7 @@
 //! The beginning of a call: all members tell each other what they call, with what is small enough to go along.
 //!
 //! ```text
-//! to every other member:   digest | number | bytes of call | bytes of data | call, if it has no digest | data
+//! to every other member:   digest | number | length of call | bytes of data | call, if it has no digest | data
 //! ```
 //!
 //! Where all digests are the same, that is all. Where a call has none, it goes along; where it is too long for that, or
@@ -11,20 +11,21 @@ use core::mem::ManuallyDrop;
 
 use super::flight::Flight;
 use super::group::MpiTransport;
-use super::wire::{Reader, Writer};
+use super::wire::garbled;
 use crate::error::{Error, Result};
 use crate::host::number::Number;
 use crate::host::quarrel::Quarrel;
+use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 
 /// Numbers at the head of the message.
 const HEAD: usize = 4;
 /// Data of so many bytes goes along.
 pub(super) const EAGER: usize = 3072;
-/// A call of so many bytes goes along.
-const ROOM: usize = 928;
+/// A call of so many numbers goes along.
+const ROOM: usize = 116;
 /// The longest message, in numbers: one that libraries send without asking the receiver.
-const LONGEST: usize = HEAD + (ROOM + EAGER) / 8;
+const LONGEST: usize = HEAD + ROOM + EAGER / 8;
 /// Stands for a number of bytes where the data does not go along.
 const LATER: u64 = u64::MAX;
 
@@ -45,13 +46,9 @@ impl Meeting {
         call: &Call,
         data: impl Fn(usize) -> Option<Vec<&'d [N]>>,
     ) -> Result<Self> {
-        let digest = call.digest().map(|digest| digest.max(1));
-        let mut encoded = Writer::default();
-        if digest.is_none() {
-            encoded.call(call)?;
-            encoded.0.resize(encoded.0.len().next_multiple_of(8), 0);
-        }
-        let goes_along = encoded.0.len() <= ROOM;
+        let digest = digest(call);
+        let encoded = if digest == 0 { encode(call)? } else { Vec::new() };
+        let along = if encoded.len() <= ROOM { &*encoded } else { &[] };
         let members = group.ranks().len();
         // Left where they are when something goes wrong: messages may be on their way.
         let mut heads = ManuallyDrop::new(vec![Vec::<u64>::new(); members]);
@@ -63,29 +60,24 @@ impl Meeting {
             unsafe { flight.receive(peer, heads[peer].as_mut_ptr(), LONGEST) }?;
         }
         for peer in group.peers() {
-            let mut post = Writer(Vec::with_capacity(8 * HEAD + encoded.0.len()));
-            post.number(digest.unwrap_or(0)).number(call.sequence);
-            post.number(if goes_along { encoded.0.len() as u64 } else { 0 });
             let pieces = data(peer);
             let len = |pieces: &Vec<&[N]>| pieces.iter().map(|piece| size_of_val(*piece)).sum::<usize>() as u64;
-            post.number(pieces.as_ref().map_or(LATER, len));
-            if goes_along {
-                post.0.extend_from_slice(&encoded.0);
-            }
-            pieces.iter().flatten().for_each(|piece| post.0.extend_from_slice(N::as_bytes(piece)));
+            let head = [digest, call.sequence, along.len() as u64, pieces.as_ref().map_or(LATER, len)];
+            let mut post = [u64::as_bytes(&head), u64::as_bytes(along)].concat();
+            pieces.iter().flatten().for_each(|piece| post.extend_from_slice(N::as_bytes(piece)));
             // SAFETY: as above.
-            unsafe { flight.send(peer, post.0.as_ptr(), post.0.len()) }?;
+            unsafe { flight.send(peer, post.as_ptr(), post.len()) }?;
             posts.push(post);
         }
         flight.wait()?;
         drop(ManuallyDrop::into_inner(posts));
         let meeting = Self { heads: ManuallyDrop::into_inner(heads) };
-        meeting.compare(group, call, digest.unwrap_or(0))?;
+        meeting.compare(group, call, digest, !along.is_empty())?;
         Ok(meeting)
     }
 
-    /// Compares all calls. Every member finds the same.
-    fn compare(&self, group: &MpiTransport, call: &Call, digest: u64) -> Result<()> {
+    /// Compares all calls, of which this member's went along or not. Every member finds the same.
+    fn compare(&self, group: &MpiTransport, call: &Call, digest: u64, own_went_along: bool) -> Result<()> {
         let mut heads = group.peers().map(|peer| &self.heads[peer]);
         if let Some(head) = heads.clone().find(|head| head[1] != call.sequence) {
             return Err(Error::Medium {
@@ -101,7 +93,6 @@ impl Meeting {
             return Ok(());
         }
         let has_call = |head: &Vec<u64>| head[0] == 0 && head[2] > 0;
-        let own_went_along = digest == 0 && encoded_len(call)? <= ROOM;
         let calls = match own_went_along && heads.all(has_call) {
             true => self.calls_along(group, call)?,
             false => calls_apart(group, call)?,
@@ -125,7 +116,7 @@ impl Meeting {
     fn calls_along(&self, group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
         let read = |member: usize| match member == group.me() {
             true => Ok(call.clone()),
-            false => Reader(&u64::as_bytes(&self.heads[member])[8 * HEAD..8 * HEAD + ROOM]).call(),
+            false => decode(&self.heads[member][HEAD..HEAD + ROOM]).ok_or_else(garbled),
         };
         (0..group.ranks().len()).map(read).collect()
     }
@@ -140,7 +131,7 @@ impl Meeting {
         if head[3] == LATER {
             return Ok(None);
         }
-        let (start, len) = (8 * HEAD + head[2].min(ROOM as u64) as usize, count * size_of::<N>());
+        let (start, len) = (8 * (HEAD + head[2].min(ROOM as u64) as usize), count * size_of::<N>());
         if head[3] != len as u64 || len > EAGER {
             let message = format!("{} bytes came where {len} were due; run the same program in all processes", head[3]);
             return Err(Error::Medium { message });
@@ -152,18 +143,10 @@ impl Meeting {
     }
 }
 
-fn encoded_len(call: &Call) -> Result<usize> {
-    let mut encoded = Writer::default();
-    encoded.call(call)?;
-    Ok(encoded.0.len().next_multiple_of(8))
-}
-
 /// The calls of all members, sent in messages of their own.
 fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
     let members = group.ranks().len();
-    let mut own = Writer::default();
-    own.call(call)?;
-    let own = ManuallyDrop::new(own.0);
+    let own = ManuallyDrop::new(encode(call)?);
     let own_len = ManuallyDrop::new(Box::new(own.len() as u64));
     let mut lens = ManuallyDrop::new(vec![0_u64; members]);
     let place = lens.as_mut_ptr();
@@ -178,7 +161,7 @@ fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
     flight.wait()?;
     let mut all = ManuallyDrop::new(Vec::with_capacity(members));
     for member in 0..members {
-        all.push(vec![0_u8; if member == group.me() { 0 } else { lens[member] as usize }]);
+        all.push(vec![0_u64; if member == group.me() { 0 } else { lens[member] as usize }]);
     }
     for peer in group.peers() {
         let len = all[peer].len();
@@ -191,6 +174,6 @@ fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
     flight.wait()?;
     let all = ManuallyDrop::into_inner(all);
     drop((ManuallyDrop::into_inner(own), ManuallyDrop::into_inner(own_len), ManuallyDrop::into_inner(lens)));
-    let read = |member: usize| if member == group.me() { Ok(call.clone()) } else { Reader(&all[member]).call() };
-    (0..members).map(read).collect()
+    let read = |member: usize| if member == group.me() { Some(call.clone()) } else { decode(&all[member]) };
+    (0..members).map(|member| read(member).ok_or_else(garbled)).collect()
 }

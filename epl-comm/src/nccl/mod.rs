@@ -56,7 +56,6 @@ mod lane;
 mod shape;
 mod work;
 mod council;
-mod wire;
 mod joined;
 mod workers;
 mod transport;

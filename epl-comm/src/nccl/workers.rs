@@ -8,9 +8,9 @@ use super::abi::UniqueId;
 use super::communicator::GoOn;
 use super::council::{Council, Exchange, in_nccl, link_path, part_path};
 use super::joined::Joined;
-use super::wire::{decode, encode, gist};
 use crate::error::{Error, Result};
 use crate::host::quarrel::Quarrel;
+use crate::host::wire::{decode, digest, encode};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{link_name, of_one_color};
@@ -58,8 +58,8 @@ impl Workers {
 
     /// Gives every member's numbers beside its call, once the calls have been compared.
     fn compare(&self, call: &Call, own: &[u64], exchange: &mut Exchange<'_>) -> Result<Vec<Vec<u64>>> {
-        let code = encode(call);
-        let header = [&[gist(call), code.len() as u64], own].concat();
+        let code = encode(call)?;
+        let header = [&[digest(call), code.len() as u64], own].concat();
         let heads = exchange(&header)?;
         let is_uniform = heads[0][0] != 0 && heads.iter().all(|head| head[0] == heads[0][0]);
         if !is_uniform {
@@ -67,7 +67,7 @@ impl Workers {
             let mut padded = code;
             padded.resize(longest, 0);
             let codes = exchange(&padded)?;
-            let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(code, call.sequence)).collect();
+            let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(code)).collect();
             self.fit(&calls.ok_or_else(|| self.not_a_call(call))?)?;
         }
         Ok(heads.into_iter().map(|head| head[2..].to_vec()).collect())

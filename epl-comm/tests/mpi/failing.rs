@@ -22,6 +22,12 @@ fn goes_over_mpi(ranks: usize) -> bool {
     mpi::is_launched() && ranks <= mpi::place().unwrap().processes * ranks_each()
 }
 
+/// Whether a mismatch tells who is alone with its call. Where a call is made of stages, two are compared at a time.
+pub fn knows_the_odd_one(ranks: usize) -> bool {
+    let is_in_stages = goes_over_mpi(ranks) && ranks_each() > 1;
+    ranks > 2 && !is_in_stages
+}
+
 /// Runs `f` over MPI on the first ranks; what it gave in this process, and how the run ended.
 fn run_over_mpi<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Result<Vec<Option<T>>, (Rank, Error)> {
     mpi::Launcher::new().ranks(ranks_each()).run(|world| {
@@ -58,9 +64,11 @@ pub fn run_failing<T: Clone + Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T 
     };
     if goes_over_mpi(ranks) {
         let failure = run_over_mpi(ranks, life).expect_err(FAILED);
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        let first = mpi::place().unwrap().process * ranks_each();
+        assert_eq!(seen.len(), ranks.saturating_sub(first).min(ranks_each()), "a rank panicked: {failure:?}");
         // All ranks see the same in the tests that look.
-        let value = seen.lock().unwrap().values().next().cloned();
-        if let Some(value) = value {
+        if let Some(value) = seen.into_values().next() {
             return (vec![value; ranks], failure);
         }
     }

@@ -20,6 +20,8 @@ mod conformance;
 #[path = "../suite/deadlocks.rs"]
 mod deadlocks;
 mod faults;
+#[path = "../suite/in_memory.rs"]
+mod in_memory;
 mod large;
 #[path = "../suite/layouts.rs"]
 mod layouts;

@@ -18,14 +18,7 @@ fn give_what_the_model_gives() {
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
     let result = runner.run(&programs(1..=4), |program| {
-        run_ranks(program.ranks, |world| {
-            let groups = program.groups(&world).unwrap();
-            let issue = |(index, step): (usize, &crate::program::Step)| step.issue(&groups[step.split], index).unwrap();
-            let results: Vec<_> = program.steps.iter().enumerate().map(issue).collect();
-            for ((result, expected), step) in results.into_iter().zip(&program.steps) {
-                assert_eq!(result().unwrap(), expected, "{step:?}");
-            }
-        });
+        run_ranks(program.ranks, |world| program.check(&world).unwrap());
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));

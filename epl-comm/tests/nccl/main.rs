@@ -1,16 +1,13 @@
 //! The transport over NCCL, with a library that has NCCL's functions over host memory (`tests/fake_nccl`): all but the
-//! memory of a GPU, and what NCCL itself does.
+//! memory of a GPU, and what NCCL itself does. The conformance suite is run by its own files.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod failing;
 mod fake;
 mod host_memory;
 
 #[path = "../suite/exercise.rs"]
 mod exercise;
-#[allow(dead_code, unused_imports, reason = "its launchers are those of the local transport")]
-#[path = "../suite/failing.rs"]
-mod failing;
-#[allow(dead_code, reason = "not all of the suite is run here")]
 #[path = "../suite/model.rs"]
 mod model;
 #[path = "../suite/program.rs"]
@@ -18,8 +15,21 @@ mod program;
 #[path = "../suite/watchdog.rs"]
 mod watchdog;
 
+mod communicators;
+#[path = "../suite/conformance.rs"]
 mod conformance;
+#[path = "../suite/deadlocks.rs"]
+mod deadlocks;
 mod failures;
+#[path = "../suite/layouts.rs"]
+mod layouts;
 mod loading;
+#[path = "../suite/mismatches.rs"]
+mod mismatches;
+mod programs;
 mod semantics;
+#[path = "../suite/started.rs"]
+mod started;
+#[path = "../suite/views.rs"]
+mod views;
 mod workers;

@@ -178,9 +178,13 @@ fn members_that_make_different_calls_are_told() {
         assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { .. }))), "{ended:?}");
 
         let fake = Fake::new();
-        let ended =
-            run(&fake, 2, patient, |group| group.split(if group.rank() == 0 { "a" } else { "b" }, 0, 0).map(drop));
-        assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { .. }))), "{ended:?}");
+        let ended = run(&fake, 2, patient, |group| {
+            // Longer than other calls; only the second one's end differs.
+            let name = "n".repeat(5000);
+            group.split(&name, 0, 0)?;
+            group.split(&format!("{name}{}", group.rank()), 0, 0).map(drop)
+        });
+        assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { sequence: 2, .. }))), "{ended:?}");
     });
 }
 

@@ -40,6 +40,11 @@ pub fn run_failing_with<T: Send>(
     (seen, failure)
 }
 
+/// Whether a mismatch tells who is alone with its call: of more than two, all are compared at once.
+pub fn knows_the_odd_one(ranks: usize) -> bool {
+    ranks > 2
+}
+
 /// Everything is large; as it is unless it is said otherwise; everything is small.
 pub const EAGER_LIMITS: [usize; 3] = [0, 8 << 10, usize::MAX];
 

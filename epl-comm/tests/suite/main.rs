@@ -14,6 +14,7 @@ mod deadlocks;
 mod dry;
 mod failures;
 mod hosts;
+mod in_memory;
 mod faults;
 mod layouts;
 mod mismatches;

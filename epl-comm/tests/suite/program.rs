@@ -89,6 +89,17 @@ impl Program {
         let parts = self.splits.iter().map(split).collect::<Result<Vec<_>>>()?;
         Ok([vec![world.clone()], parts].concat())
     }
+
+    /// Makes all its calls on this rank; each must give what the model gives.
+    pub fn check(&self, world: &ProcessGroup) -> Result<()> {
+        let groups = self.groups(world)?;
+        let issue = |(index, step): (usize, &Step)| step.issue(&groups[step.split], index);
+        let results = self.steps.iter().enumerate().map(issue).collect::<Result<Vec<_>>>()?;
+        for ((result, expected), step) in results.into_iter().zip(&self.steps) {
+            assert_eq!(result()?, expected, "{step:?}");
+        }
+        Ok(())
+    }
 }
 
 impl Step {

@@ -11,17 +11,7 @@ proptest! {
     #[test]
     fn give_what_the_model_gives(program in programs(1..=MOST)) {
         let launcher = local::Launcher::new(program.ranks).eager_limit(program.eager_limit).check_order();
-        let ended = launcher.run(|world| {
-            let groups = program.groups(&world)?;
-            let mut results = Vec::new();
-            for (index, step) in program.steps.iter().enumerate() {
-                results.push(step.issue(&groups[step.split], index)?);
-            }
-            for ((result, expected), step) in results.into_iter().zip(&program.steps) {
-                assert_eq!(result()?, expected, "{step:?}");
-            }
-            Ok::<_, epl_comm::Error>(())
-        });
+        let ended = launcher.run(|world| program.check(&world));
         prop_assert!(ended.is_ok(), "{ended:?}");
     }
 }
