@@ -3,6 +3,10 @@
 #![cfg(target_os = "linux")]
 
 mod launched;
+#[path = "launched/given.rs"]
+mod given;
+#[path = "launched/machines.rs"]
+mod machines;
 
 use std::fs;
 use std::net::TcpListener;
@@ -136,45 +140,6 @@ fn a_port_in_use_is_named() {
     let machine = ["--machine_list", &address, "--machine_rank", "0", "--start", "processes"];
     let ended = launch("port", &script(&machine, WAITS), &[]).end(LIMIT);
     ended.expect(1, &[&format!("the rendezvous cannot listen at {address}: "), "in use"]);
-}
-
-/// Two addresses whose ports, and the next ones, are free.
-fn machines() -> String {
-    let free = |port: &u16| [*port, port + 1].into_iter().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-    let begin = 20_000 + (std::process::id() % 5_000) as u16 * 2;
-    let first = (begin..begin + 2_000).step_by(2).find(free).expect("two ports are free");
-    format!("127.0.0.1:{first},127.0.0.1:{}", first + 2)
-}
-
-const SHARED: (&str, &str) = ("EPL_LAUNCH_SECRET", "a secret of two machines");
-
-#[test]
-fn a_machine_that_never_comes_is_named() {
-    let list = machines();
-    let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0", "--join_timeout", "2"]].concat();
-    let ended = launch("no second", &script(&first, WAITS), &[SHARED]).end(LIMIT);
-    ended.expect(1, &["worker 1 did not come within 2.0 s (1 of 2 have not come: 1)"]);
-    assert!(!ended.text.contains("I am"), "nothing was started:\n{}", ended.text);
-    let list = machines();
-    let second = [&TWO[..], &["--machine_list", &list, "--machine_rank", "1", "--join_timeout", "1"]].concat();
-    let ended = launch("no first", &script(&second, WAITS), &[SHARED]).end(LIMIT);
-    ended.expect(1, &["worker 1 could not join the rendezvous at 127.0.0.1:"]);
-}
-
-#[test]
-fn two_machines_end_together() {
-    let list = machines();
-    let text = "echo \"I am $EPL_LAUNCH_WORKER of $$\"; if [ $EPL_LAUNCH_WORKER = 2 ]; then exit 5; fi; sleep 1000";
-    let start = |rank: &'static str| {
-        let machine = ["--num_workers", "4", "--start", "processes", "--machine_list", &list, "--machine_rank", rank];
-        launch(&format!("machine {rank}"), &script(&machine, text), &[SHARED])
-    };
-    let mut runs = [start("0"), start("1")];
-    for run in &mut runs {
-        run.end(LIMIT).expect(5, &["epl-launch: worker 2", "failed: it exited with code 5"]);
-    }
-    assert!(runs[0].text().contains("[worker 1] I am 1") && !runs[0].text().contains("[worker 2]"));
-    assert!(runs[1].text().contains("[worker 3] I am 3") && runs[1].text().contains("[worker 2]"));
 }
 
 #[test]
