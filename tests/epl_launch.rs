@@ -197,39 +197,6 @@ fn each_worker_has_a_log_and_all_have_one() {
 }
 
 #[test]
-fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
-    let folder = folder("script");
-    let file = folder.join("train.sh");
-    fs::write(&file, "echo \"$1: ${BASH_VERSION:+bash}\"; env | grep ^EPL_LAUNCH_ | sort\n")
-        .expect("a file can be written");
-    let arguments =
-        ["--num-workers=2", "--gpu-per-worker", "3", "--start=processes", "--", file.to_str().expect("text"), "--x"];
-    let ended = launch("bash", &arguments, &[]).end(LIMIT);
-    ended.expect(
-        0,
-        &[
-            "epl-launch: 2 processes, 3 ranks each (--start processes)",
-            "[worker 1] --x: bash",
-            "[worker 1] EPL_LAUNCH_LOCAL_RANKS=3",
-            "[worker 1] EPL_LAUNCH_LOCAL_WORKER=1",
-            "[worker 1] EPL_LAUNCH_RENDEZVOUS=127.0.0.1:",
-            "[worker 1] EPL_LAUNCH_RESTART=0",
-            "[worker 1] EPL_LAUNCH_TRANSPORT=nccl",
-            "[worker 1] EPL_LAUNCH_WORKER=1",
-            "[worker 1] EPL_LAUNCH_WORKERS=2",
-        ],
-    );
-    assert!(!ended.text.contains("KEEPER"), "{}", ended.text);
-    // Without anything between processes it is one, and it says so.
-    let arguments = ["--num_workers", "2", "--gpu_per_worker", "3", file.to_str().expect("text")];
-    let ended = launch("bash", &arguments, &[("PATH", "/nowhere:/usr/bin:/bin")]).end(LIMIT);
-    ended.expect(
-        0,
-        &["one process with 2 × 3 ranks as threads", "[worker 0] EPL_LAUNCH_LOCAL_RANKS=6", "TRANSPORT=threads"],
-    );
-}
-
-#[test]
 fn what_cannot_be_is_said_before_anything_is_started() {
     let refused = |arguments: &[&str], code: i32, said: &str| {
         launch("refused", arguments, &[]).end(LIMIT).expect(code, &[said]);
@@ -237,6 +204,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     refused(&["--num_workers", "0", "true"], 2, "both are at least 1");
     refused(&["--num_workers", "2"], 2, "required arguments were not provided");
     refused(&["--num_worker", "2", "true"], 2, "num_workers");
+    refused(&["--patience", "0.3", "true"], 2, "0.3 seconds; allowed: at least 1");
     refused(&["no-such-program"], 2, "there is no program `no-such-program`");
     refused(&["--machine_list", "a:1,b:1", "--num_workers", "2", "--start", "processes", "true"], 2, "--machine_rank");
     let secret =

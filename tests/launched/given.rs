@@ -8,6 +8,39 @@ use std::process::{Command, Stdio};
 use crate::launched::{LIMIT, folder, launch, script};
 
 #[test]
+fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
+    let folder = folder("script");
+    let file = folder.join("train.sh");
+    fs::write(&file, "echo \"$1: ${BASH_VERSION:+bash}\"; env | grep ^EPL_LAUNCH_ | sort\n")
+        .expect("a file can be written");
+    let arguments =
+        ["--num-workers=2", "--gpu-per-worker", "3", "--start=processes", "--", file.to_str().expect("text"), "--x"];
+    let ended = launch("bash", &arguments, &[]).end(LIMIT);
+    ended.expect(
+        0,
+        &[
+            "epl-launch: 2 processes, 3 ranks each (--start processes)",
+            "[worker 1] --x: bash",
+            "[worker 1] EPL_LAUNCH_LOCAL_RANKS=3",
+            "[worker 1] EPL_LAUNCH_LOCAL_WORKER=1",
+            "[worker 1] EPL_LAUNCH_RENDEZVOUS=127.0.0.1:",
+            "[worker 1] EPL_LAUNCH_RESTART=0",
+            "[worker 1] EPL_LAUNCH_TRANSPORT=nccl",
+            "[worker 1] EPL_LAUNCH_WORKER=1",
+            "[worker 1] EPL_LAUNCH_WORKERS=2",
+        ],
+    );
+    assert!(!ended.text.contains("KEEPER"), "{}", ended.text);
+    // Without anything between processes it is one, and it says so.
+    let arguments = ["--num_workers", "2", "--gpu_per_worker", "3", file.to_str().expect("text")];
+    let ended = launch("bash", &arguments, &[("PATH", "/nowhere:/usr/bin:/bin")]).end(LIMIT);
+    ended.expect(
+        0,
+        &["one process with 2 × 3 ranks as threads", "[worker 0] EPL_LAUNCH_LOCAL_RANKS=6", "TRANSPORT=threads"],
+    );
+}
+
+#[test]
 fn long_arguments_and_those_that_are_no_text_arrive() {
     let long = "x".repeat(120_000);
     let text = "for word in \"$@\"; do echo \"of ${#word}\"; done; printf '%s' \"$4\" | od -An -tx1";

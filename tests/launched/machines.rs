@@ -146,7 +146,7 @@ fn a_keeper_hears_while_it_waits_for_where_programs_meet() {
     let address = server.address().to_string();
     let list = format!("{address},127.0.0.1:1");
     let second = [&TWO[..], &["--machine_list", &list, "--machine_rank", "1"]].concat();
-    let mut run = launch("deaf", &script(&second, WAITS), &[SHARED]);
+    let run = launch("deaf", &script(&second, WAITS), &[SHARED]);
     let client = Client::join(&address, 0, 2, &secret, LIMIT).expect("it joins");
     // It has joined, and asks where programs meet, which nobody says.
     let restarts = client.get("--max_restarts", LIMIT).expect("it is there");

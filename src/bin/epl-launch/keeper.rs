@@ -17,7 +17,7 @@ use epl::comm::rendezvous::{Client, Secret};
 use epl::comm::{Error, Store};
 
 use crate::devices::of_worker;
-use crate::order::{Ending, KEEPER, Order, Report, WORKER};
+use crate::order::{Ending, KEEPER, Order, Report, WORKER, time_of_keepers};
 use crate::output::{Output, kind};
 use crate::program::interpreted;
 use crate::signals::Signals;
@@ -170,7 +170,8 @@ impl Keeper {
         self.hearing("before all had come", false, move || {
             let secret = Secret::from_bytes(order.secret.as_bytes())?;
             let Order { workers, restart, join_timeout, max_restarts, .. } = order;
-            let client = Client::join_again(&order.rendezvous, worker, workers, restart, &secret, join_timeout)?;
+            let time = time_of_keepers(restart);
+            let client = Client::join_again(&order.rendezvous, worker, workers, time, &secret, join_timeout)?;
             let own = max_restarts.to_string();
             Ok(match client.set(MAX_RESTARTS, own.as_bytes()) {
                 Ok(()) => Ok(client),

@@ -39,6 +39,16 @@ pub struct Order {
     pub arguments: Vec<OsString>,
 }
 
+/// Which time it is that keepers meet, at this restart: a rendezvous has those who come early for a later time wait.
+pub fn time_of_keepers(restart: u32) -> u32 {
+    restart * 2
+}
+
+/// That of the vote after it.
+pub fn time_of_vote(restart: u32) -> u32 {
+    restart * 2 + 1
+}
+
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {

@@ -15,7 +15,7 @@ use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
 
 use crate::arguments::{Arguments, Share, Start};
 use crate::keeper::PROGRAMS;
-use crate::order::{KEEPER, Order, WORKER};
+use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
 use crate::start::{Choice, mpirun};
 use crate::system::bound;
@@ -56,7 +56,8 @@ impl Run {
         self.choice.workers
     }
 
-    fn secrets(&self) -> Result<[Secret; 2], String> {
+    /// Of keepers, and of programs.
+    pub fn secrets(&self) -> Result<[Secret; 2], String> {
         let one = |text: &str| Secret::from_bytes(text.as_bytes()).map_err(|error| error.to_string());
         Ok([one(&self.secret_of_keepers())?, one(&self.secret)?])
     }
@@ -77,7 +78,7 @@ impl Run {
         let (counted, failed, left) = (refused.clone(), AtomicBool::new(false), Arc::new(AtomicUsize::new(0)));
         let gone = left.clone();
         let mut settings = Settings::new(self.choice.workers, secret);
-        settings.restart = restart;
+        settings.restart = time_of_keepers(restart);
         settings.join_within = Some(self.arguments.join_timeout);
         settings.silence = self.arguments.patience;
         if let Some(first) = self.arguments.machine_list.first() {
@@ -103,6 +104,7 @@ impl Run {
                 (_, None) => return Err(format!("--machine_list: there is no port after {}", settings.address)),
             };
             settings.address.set_port(port);
+            settings.restart = restart;
             settings.secret = of_programs;
             settings.join_within = None;
             let heard = said.clone();

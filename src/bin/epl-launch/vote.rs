@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use epl::comm::Store;
 use epl::comm::rendezvous::{Client, Event, Secret, Server, Settings};
 
+use crate::order::time_of_vote;
 use crate::run::{Run, resolve};
 use crate::signals::Signals;
 
@@ -25,7 +26,7 @@ struct Vote {
     address: String,
     machine: usize,
     machines: usize,
-    restart: u32,
+    time: u32,
     secret: Secret,
     limit: Duration,
 }
@@ -34,8 +35,8 @@ impl Run {
     /// Whether this machine and all others can start once more. Says so where it is another machine that cannot.
     pub fn agree(&self, restart: u32, can: bool, signals: &Signals) -> bool {
         let Some(address) = self.arguments.machine_list.first().filter(|_| self.share.machines > 1) else { return can };
-        let secret = match Secret::from_bytes(format!("launchers {}", self.secret).as_bytes()) {
-            Ok(secret) => secret,
+        let secret = match self.secrets() {
+            Ok([secret, _]) => secret,
             Err(error) => {
                 self.merged.say(&format!("no restart: {error}"));
                 return false;
@@ -43,7 +44,7 @@ impl Run {
         };
         let (machine, machines) = (self.share.machine, self.share.machines);
         let limit = self.arguments.grace.saturating_add(OTHERS);
-        let vote = Vote { address: address.clone(), machine, machines, restart, secret, limit };
+        let vote = Vote { address: address.clone(), machine, machines, time: time_of_vote(restart), secret, limit };
         let voting = thread::spawn(move || vote.take(can));
         while !voting.is_finished() {
             if signals.take().is_some() {
@@ -82,7 +83,7 @@ impl Vote {
     fn serve(&self, left: Arc<AtomicUsize>) -> Result<Server, String> {
         let mut settings = Settings::new(self.machines, self.secret.clone());
         settings.address = resolve(&self.address)?;
-        settings.restart = self.restart;
+        settings.restart = self.time;
         let told = move |event: &Event| {
             if matches!(event, Event::Left(_)) {
                 left.fetch_add(1, Ordering::SeqCst);
@@ -92,8 +93,8 @@ impl Vote {
     }
 
     fn ask(&self, can: bool) -> epl::comm::Result<Option<usize>> {
-        let Self { address, machine, machines, restart, secret, limit } = self;
-        let client = Client::join_again(address, *machine, *machines, *restart, secret, *limit)?;
+        let Self { address, machine, machines, time, secret, limit } = self;
+        let client = Client::join_again(address, *machine, *machines, *time, secret, *limit)?;
         let key = |machine: usize| format!("machine {machine}");
         client.set(&key(*machine), if can { b"yes" } else { b"no" })?;
         let mut refused = None;
