@@ -86,10 +86,10 @@ impl Run {
         }
         let told = move |event: &Event| match event {
             // Who comes once it has failed is another machine, which is ahead of this one.
-            Event::Refused(peer, why) if !failed.load(Ordering::SeqCst) => {
-                if counted.fetch_add(1, Ordering::SeqCst) < REFUSALS {
-                    merged.say(&format!("refused {peer}: {why}"));
-                }
+            Event::Refused(peer, why)
+                if !failed.load(Ordering::SeqCst) && counted.fetch_add(1, Ordering::SeqCst) < REFUSALS =>
+            {
+                merged.say(&format!("refused {peer}: {why}"));
             }
             Event::Failed(_) => failed.store(true, Ordering::SeqCst),
             Event::Left(_) => drop(gone.fetch_add(1, Ordering::SeqCst)),
