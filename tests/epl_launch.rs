@@ -3,6 +3,10 @@
 #![cfg(target_os = "linux")]
 
 mod launched;
+#[path = "launched/given.rs"]
+mod given;
+#[path = "launched/machines.rs"]
+mod machines;
 
 use std::fs;
 use std::net::TcpListener;
@@ -138,45 +142,6 @@ fn a_port_in_use_is_named() {
     ended.expect(1, &[&format!("the rendezvous cannot listen at {address}: "), "in use"]);
 }
 
-/// Two addresses whose ports, and the next ones, are free.
-fn machines() -> String {
-    let free = |port: &u16| [*port, port + 1].into_iter().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-    let begin = 20_000 + (std::process::id() % 5_000) as u16 * 2;
-    let first = (begin..begin + 2_000).step_by(2).find(free).expect("two ports are free");
-    format!("127.0.0.1:{first},127.0.0.1:{}", first + 2)
-}
-
-const SHARED: (&str, &str) = ("EPL_LAUNCH_SECRET", "a secret of two machines");
-
-#[test]
-fn a_machine_that_never_comes_is_named() {
-    let list = machines();
-    let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0", "--join_timeout", "2"]].concat();
-    let ended = launch("no second", &script(&first, WAITS), &[SHARED]).end(LIMIT);
-    ended.expect(1, &["worker 1 did not come within 2.0 s (1 of 2 have not come: 1)"]);
-    assert!(!ended.text.contains("I am"), "nothing was started:\n{}", ended.text);
-    let list = machines();
-    let second = [&TWO[..], &["--machine_list", &list, "--machine_rank", "1", "--join_timeout", "1"]].concat();
-    let ended = launch("no first", &script(&second, WAITS), &[SHARED]).end(LIMIT);
-    ended.expect(1, &["worker 1 could not join the rendezvous at 127.0.0.1:"]);
-}
-
-#[test]
-fn two_machines_end_together() {
-    let list = machines();
-    let text = "echo \"I am $EPL_LAUNCH_WORKER of $$\"; if [ $EPL_LAUNCH_WORKER = 2 ]; then exit 5; fi; sleep 1000";
-    let start = |rank: &'static str| {
-        let machine = ["--num_workers", "4", "--start", "processes", "--machine_list", &list, "--machine_rank", rank];
-        launch(&format!("machine {rank}"), &script(&machine, text), &[SHARED])
-    };
-    let mut runs = [start("0"), start("1")];
-    for run in &mut runs {
-        run.end(LIMIT).expect(5, &["epl-launch: worker 2", "failed: it exited with code 5"]);
-    }
-    assert!(runs[0].text().contains("[worker 1] I am 1") && !runs[0].text().contains("[worker 2]"));
-    assert!(runs[1].text().contains("[worker 3] I am 3") && runs[1].text().contains("[worker 2]"));
-}
-
 #[test]
 fn signals_are_handed_on() {
     let traps =
@@ -232,39 +197,6 @@ fn each_worker_has_a_log_and_all_have_one() {
 }
 
 #[test]
-fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
-    let folder = folder("script");
-    let file = folder.join("train.sh");
-    fs::write(&file, "echo \"$1: ${BASH_VERSION:+bash}\"; env | grep ^EPL_LAUNCH_ | sort\n")
-        .expect("a file can be written");
-    let arguments =
-        ["--num-workers=2", "--gpu-per-worker", "3", "--start=processes", "--", file.to_str().expect("text"), "--x"];
-    let ended = launch("bash", &arguments, &[]).end(LIMIT);
-    ended.expect(
-        0,
-        &[
-            "epl-launch: 2 processes, 3 ranks each (--start processes)",
-            "[worker 1] --x: bash",
-            "[worker 1] EPL_LAUNCH_LOCAL_RANKS=3",
-            "[worker 1] EPL_LAUNCH_LOCAL_WORKER=1",
-            "[worker 1] EPL_LAUNCH_RENDEZVOUS=127.0.0.1:",
-            "[worker 1] EPL_LAUNCH_RESTART=0",
-            "[worker 1] EPL_LAUNCH_TRANSPORT=nccl",
-            "[worker 1] EPL_LAUNCH_WORKER=1",
-            "[worker 1] EPL_LAUNCH_WORKERS=2",
-        ],
-    );
-    assert!(!ended.text.contains("KEEPER"), "{}", ended.text);
-    // Without anything between processes it is one, and it says so.
-    let arguments = ["--num_workers", "2", "--gpu_per_worker", "3", file.to_str().expect("text")];
-    let ended = launch("bash", &arguments, &[("PATH", "/nowhere:/usr/bin:/bin")]).end(LIMIT);
-    ended.expect(
-        0,
-        &["one process with 2 × 3 ranks as threads", "[worker 0] EPL_LAUNCH_LOCAL_RANKS=6", "TRANSPORT=threads"],
-    );
-}
-
-#[test]
 fn what_cannot_be_is_said_before_anything_is_started() {
     let refused = |arguments: &[&str], code: i32, said: &str| {
         launch("refused", arguments, &[]).end(LIMIT).expect(code, &[said]);
@@ -272,6 +204,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     refused(&["--num_workers", "0", "true"], 2, "both are at least 1");
     refused(&["--num_workers", "2"], 2, "required arguments were not provided");
     refused(&["--num_worker", "2", "true"], 2, "num_workers");
+    refused(&["--patience", "0.3", "true"], 2, "0.3 seconds; allowed: at least 1");
     refused(&["no-such-program"], 2, "there is no program `no-such-program`");
     refused(&["--machine_list", "a:1,b:1", "--num_workers", "2", "--start", "processes", "true"], 2, "--machine_rank");
     let secret =

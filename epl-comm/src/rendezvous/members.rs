@@ -71,11 +71,12 @@ impl Members {
     /// Whether such a worker may come in.
     pub(super) fn judge(&self, claim: Claim, silence: Duration) -> Verdict {
         let workers = self.presence.len() as u32;
-        if claim.workers != workers || claim.worker >= workers {
-            return Verdict::Workers(workers);
-        }
+        // First: who comes early for another time may be one of another number.
         if claim.restart != self.restart {
             return Verdict::Restart(self.restart);
+        }
+        if claim.workers != workers || claim.worker >= workers {
+            return Verdict::Workers(workers);
         }
         if let Some(failure) = &self.failure {
             return Verdict::Ended(failure.worker as u32);

@@ -136,13 +136,21 @@ impl Variables<'_> {
         let [ranks, transport, rendezvous] =
             ["EPL_LAUNCH_LOCAL_RANKS", "EPL_LAUNCH_TRANSPORT", "EPL_LAUNCH_RENDEZVOUS"];
         let local_ranks = self.needed(ranks, self.number(ranks)?)?;
+        let text: String = self.needed(transport, self.get(transport))?;
         if let Some(asked) = asked.filter(|asked| *asked != local_ranks) {
+            // Threads of one process are the ranks of all workers that the user wanted.
+            let remedy = match (seat.workers, text.as_str()) {
+                (1, "threads") => format!(
+                    "`epl-launch` runs all {local_ranks} ranks, which is `--num_workers` times `--gpu_per_worker`, as threads \
+                     of this one process; leave `cluster.ranks` out of the program, or set it to {local_ranks}; or have \
+                     processes of {asked} ranks each by `--start mpi`, which the program must be built for"
+                ),
+                _ => format!("give `epl-launch` `--gpu_per_worker {asked}`, or the program no `cluster.ranks`"),
+            };
             return Err(joining(format!(
-                "{ranks} = {local_ranks}, and the program asks for {asked} ranks a worker; give `epl-launch` \
-                 `--gpu_per_worker {asked}`, or the program none"
+                "{ranks} = {local_ranks}, and the program asks for {asked} ranks a worker (`cluster.ranks`); {remedy}"
             )));
         }
-        let text: String = self.needed(transport, self.get(transport))?;
         let carrier = text.parse().map_err(|error| joining(format!("{transport} = {error}")))?;
         if let (Carrier::Mpi, Some(mpi)) = (carrier, mpi) {
             agree(seat, mpi)?;
@@ -299,6 +307,10 @@ mod tests {
         assert!(refused(&format!("{LAUNCHED} PMI_RANK=0 PMI_SIZE=2")).contains("EPL_LAUNCH_WORKER = 1"));
         assert!(refused(&LAUNCHED.replace("mpi", "pigeons")).contains("EPL_LAUNCH_TRANSPORT = `pigeons`; allowed"));
         assert!(refused(&LAUNCHED.replace("mpi", "threads")).contains("nothing that carries data between them"));
+        let one = "EPL_LAUNCH_WORKERS=1 EPL_LAUNCH_WORKER=0 EPL_LAUNCH_LOCAL_RANKS=4 EPL_LAUNCH_TRANSPORT=threads";
+        let error = of(one, Some(2)).unwrap_err().to_string();
+        assert!(error.contains("EPL_LAUNCH_LOCAL_RANKS = 4, and the program asks for 2"), "{error}");
+        assert!(error.contains("or set it to 4; or have processes of 2 ranks each by `--start mpi`"), "{error}");
         let error = of(LAUNCHED, Some(2)).unwrap_err().to_string();
         assert!(error.contains("EPL_LAUNCH_LOCAL_RANKS = 3, and the program asks for 2"), "{error}");
         let short = refused(&format!("{LAUNCHED} EPL_LAUNCH_RENDEZVOUS=a:1 EPL_LAUNCH_SECRET=x"));

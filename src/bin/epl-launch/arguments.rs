@@ -30,7 +30,7 @@ pub struct Arguments {
     pub log_dir: Option<PathBuf>,
     /// How many times a run that failed is started again; the program is told so (EPL_LAUNCH_RESTART) and goes on from
     /// its latest checkpoint
-    #[arg(long = "max_restarts", alias = "max-restarts", value_name = "K", default_value_t = 0)]
+    #[arg(long = "max_restarts", alias = "max-restarts", value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub max_restarts: u32,
     /// How workers are started
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Start::Auto)]
@@ -42,8 +42,8 @@ pub struct Arguments {
     /// How long all workers may take to be there
     #[arg(long = "join_timeout", alias = "join-timeout", value_name = "SECONDS", default_value = "120", value_parser = seconds)]
     pub join_timeout: Duration,
-    /// A worker that is stopped, or silent, for longer is given up
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    /// A worker that is stopped, or silent, for longer is given up: at least 1 second
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = patience)]
     pub patience: Duration,
     /// How long workers that are asked to end may take before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
@@ -83,6 +83,18 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(time) if !time.is_zero() && seconds <= 1e9 => Ok(time),
         _ => Err("allowed: more than 0 seconds, up to 1e9".into()),
     }
+}
+
+/// The shortest patience: who runs is looked at twice a second, and any process may be kept from running for a while.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+
+fn patience(text: &str) -> Result<Duration, String> {
+    let patience = seconds(text)?;
+    if patience < LEAST_PATIENCE {
+        let (given, least) = (patience.as_secs_f64(), LEAST_PATIENCE.as_secs_f64());
+        return Err(format!("{given} seconds; allowed: at least {least}"));
+    }
+    Ok(patience)
 }
 
 impl Arguments {

@@ -28,13 +28,13 @@ impl Run {
     /// Starts the workers, and comes back when none is left.
     pub fn attempt(&self, restart: u32, signals: &Signals) -> Result<Verdict, String> {
         let servers = (self.share.machine == 0).then(|| self.serve(restart)).transpose()?;
-        let socket = Socket::open(&self.merged).map_err(|error| error.to_string())?;
         let rendezvous = match &servers {
             Some(servers) => servers.keepers.address().to_string(),
             None => self.arguments.machine_list[0].clone(),
         };
-        let order = self.order(restart, rendezvous, socket.path());
-        let children = self.start(&order).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
+        let order = self.order(restart, rendezvous);
+        let socket = Socket::open(&self.merged, &order).map_err(|error| error.to_string())?;
+        let children = self.start(order.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
         let mut watch = Watch {
             run: self,
             servers,
@@ -88,6 +88,7 @@ impl Watch<'_> {
         }
         self.look_at_servers();
         self.kill();
+        self.let_others_leave();
         if let Some(servers) = &self.servers {
             self.evidence.failure = self.evidence.failure.take().or_else(|| servers.keepers.failure());
             let refused =
@@ -95,6 +96,18 @@ impl Watch<'_> {
             if refused > 0 {
                 self.run.merged.say(&format!("{refused} connections of strangers were refused"));
             }
+        }
+    }
+
+    /// Workers of other machines hear that all have ended, and leave, before their server goes.
+    fn let_others_leave(&self) {
+        let Some(servers) = &self.servers else { return };
+        let begin = Instant::now();
+        while servers.left.load(Ordering::SeqCst) < self.run.all()
+            && servers.keepers.failure().is_none()
+            && begin.elapsed() < AFTER_WORDS
+        {
+            thread::sleep(LOOK);
         }
     }
 

@@ -3,14 +3,33 @@
 use std::collections::HashSet;
 use std::process::Command;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Start};
 
-/// The GPUs for so many ranks, by the numbers or names that CUDA_VISIBLE_DEVICES takes; none where there are none.
+/// What Burn's BURN_DEVICE may name that is no GPU.
+const HOSTS: [&str; 3] = ["flex", "ndarray", "cpu"];
+
+/// The GPUs for so many ranks, by the numbers or names that CUDA_VISIBLE_DEVICES takes; none where there are none, or the
+/// program computes on the host, as BURN_DEVICE says.
+///
+/// Between processes over NCCL each rank has a GPU of its own. Threads, and processes over MPI, whose tensors travel
+/// through the host, may share what there is, and need none.
 ///
 /// # Errors
 ///
-/// When there are GPUs, and too few that may be used.
+/// When a GPU is asked for that is not there, or too few may be used.
 pub fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String> {
+    let host = std::env::var("BURN_DEVICE").ok().filter(|name| HOSTS.contains(&name.as_str()));
+    match (host, arguments.run_visible_devices.is_empty()) {
+        (None, _) => {}
+        (Some(_), true) => return Ok(Vec::new()),
+        (Some(host), false) => {
+            return Err(format!(
+                "--run_visible_devices {}, and BURN_DEVICE={host} computes on the host; leave one of them out",
+                arguments.run_visible_devices.join(",")
+            ));
+        }
+    }
+    let may_share = matches!(arguments.start, Start::Mpi | Start::Threads);
     let (allowed, source) = if arguments.run_visible_devices.is_empty() {
         match std::env::var("CUDA_VISIBLE_DEVICES") {
             // Set and empty: no GPU is to be used.
@@ -34,16 +53,46 @@ pub fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String
     if let Some(twice) = allowed.iter().find(|device| !once.insert(device.as_str())) {
         return Err(format!("GPU {twice} is given twice ({source}); each rank has one of its own"));
     }
-    if allowed.len() < ranks {
+    if source == "--run_visible_devices" {
+        are_present(&allowed, &all)?;
+    }
+    if allowed.len() < ranks && !may_share {
         return Err(format!(
             "{ranks} ranks on this machine need as many GPUs, and {} of {} may be used ({source}: {}); start fewer, or say \
-             which by --run_visible_devices",
+             which by --run_visible_devices; BURN_DEVICE=flex computes on the host",
             allowed.len(),
             all.len(),
             allowed.join(",")
         ));
     }
     Ok(allowed.into_iter().take(ranks).collect())
+}
+
+/// Refuses what is not among the GPUs that the driver shows. It shows no parts of GPUs.
+fn are_present(asked: &[String], present: &[Vec<String>]) -> Result<(), String> {
+    // CUDA takes the beginning of a name, too.
+    let is_there = |device: &&String| {
+        let is_it = |gpu: &Vec<String>| match gpu.as_slice() {
+            [number, name, ..] => *number == **device || (device.starts_with("GPU-") && name.starts_with(*device)),
+            _ => false,
+        };
+        device.starts_with("MIG-") || present.iter().any(is_it)
+    };
+    let Some(missing) = asked.iter().find(|device| !is_there(device)) else { return Ok(()) };
+    let numbers: Vec<&str> = present.iter().filter_map(|gpu| gpu.first()).map(String::as_str).collect();
+    Err(format!(
+        "--run_visible_devices {}: there is no GPU `{missing}`; this machine has {}: {}",
+        asked.join(","),
+        numbers.len(),
+        numbers.join(",")
+    ))
+}
+
+/// Those of one worker of this machine: a GPU for each of its ranks; where there are fewer, workers share them, one after
+/// the other.
+pub fn of_worker(devices: &[String], local: usize, ranks: usize) -> Vec<String> {
+    let own = (local * ranks..).take(ranks.min(devices.len()));
+    own.map(|rank| devices[rank % devices.len()].clone()).collect()
 }
 
 /// The devices of a list, up to the first that is none, as CUDA reads it: `-1` hides all.
@@ -94,6 +143,25 @@ mod tests {
         assert_eq!(visible("0, 2,GPU-a"), ["0", "2", "GPU-a"]);
         assert_eq!(visible("0,-1,1"), ["0"]);
         assert!(visible("-1").is_empty() && visible("").is_empty() && visible("NoDevFiles").is_empty());
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_named() {
+        let present = parse("0, GPU-abc\n1, GPU-bcd\n");
+        let asked = |list: &str| are_present(&visible(list), &present);
+        assert_eq!(asked("1,GPU-ab,MIG-x"), Ok(()));
+        let error = asked("0,9").expect_err("there is none");
+        assert!(error.contains("no GPU `9`; this machine has 2: 0,1"), "{error}");
+        assert!(asked("GPU-c").is_err());
+    }
+
+    #[test]
+    fn workers_have_gpus_of_their_own_or_share_those_there_are() {
+        let devices = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
+        assert_eq!(of_worker(&devices(4), 1, 2), ["2", "3"]);
+        assert_eq!(of_worker(&devices(3), 1, 2), ["2", "0"]);
+        assert_eq!(of_worker(&devices(1), 1, 2), ["0"]);
+        assert!(of_worker(&[], 1, 2).is_empty());
     }
 
     #[test]

@@ -3,9 +3,12 @@
 //! A keeper is this program again, started by the launcher or by mpirun. It ends with the launcher, however that ends,
 //! and takes all processes below it along.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,7 +16,8 @@ use std::time::{Duration, Instant};
 use epl::comm::rendezvous::{Client, Secret};
 use epl::comm::{Error, Store};
 
-use crate::order::{Ending, ORDER, Order, Report};
+use crate::devices::of_worker;
+use crate::order::{Ending, KEEPER, Order, Report, WORKER, time_of_keepers};
 use crate::output::{Output, kind};
 use crate::program::interpreted;
 use crate::signals::Signals;
@@ -42,26 +46,38 @@ enum Said {
 struct Keeper {
     order: Order,
     worker: usize,
+    /// Whether mpirun has started it, and ends it.
+    is_by_mpi: bool,
     signals: Signals,
     said: Receiver<Said>,
     output: Output,
     asked: bool,
 }
 
-/// Does what the order says. Failures of the program are told to the launcher; what comes back is what kept the keeper
+/// For ever, as far as a rendezvous can tell.
+const EVER: Duration = Duration::from_secs(1 << 32);
+/// The key of the restarts that the user allows.
+const MAX_RESTARTS: &str = "--max_restarts";
+
+/// Does what the order at this socket says. Failures of the program are told to the launcher; what comes back is what kept the keeper
 /// from doing so.
-pub fn keep(order: &str) -> Result<(), String> {
+pub fn keep(socket: &OsStr) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
-    let order: Order = serde_json::from_str(order).map_err(|error| format!("{ORDER}: {error}"))?;
     let signals = Signals::new().map_err(text)?;
     die_with_parent(libc::SIGTERM).and_then(|()| adopt_orphans()).map_err(text)?;
-    let worker = order.worker.map_or_else(worker_of_mpi, Ok)?;
-    let socket = UnixStream::connect(&order.socket).map_err(|error| format!("the launcher is gone: {error}"))?;
-    let said = listen(socket.try_clone().map_err(text)?);
-    let output = Output::new(socket, order.log_dir.as_deref(), worker, order.restart);
+    let (worker, is_by_mpi) = match std::env::var(WORKER) {
+        Ok(worker) => (worker.parse().map_err(|_| format!("{WORKER} = `{worker}`: not a number"))?, false),
+        Err(_) => (worker_of_mpi()?, true),
+    };
+    let socket = UnixStream::connect(socket).map_err(|error| format!("the launcher is gone: {error}"))?;
+    let (mut reader, mut order) = (BufReader::new(socket.try_clone().map_err(text)?), Vec::new());
+    reader.read_until(b'\n', &mut order).map_err(|error| format!("the launcher gives no order: {error}"))?;
+    let order: Order = serde_json::from_slice(&order).map_err(|error| format!("{KEEPER}: {error}"))?;
+    let said = listen(reader);
+    let output = Output::new(socket, order.log_dir.as_deref().map(Path::new), worker, order.restart);
     let output = output.map_err(|error| format!("the log of worker {worker} cannot be written: {error}"))?;
     output.tell(kind::WORKER, format!("{worker} {}", std::process::id()).as_bytes());
-    let mut keeper = Keeper { order, worker, signals, said, output, asked: false };
+    let mut keeper = Keeper { order, worker, is_by_mpi, signals, said, output, asked: false };
     let ending = keeper.ending();
     let Keeper { output, asked, .. } = keeper;
     let report = Report { ending, asked, tail: output.tail() };
@@ -76,10 +92,10 @@ fn worker_of_mpi() -> Result<usize, String> {
     worker.ok_or_else(|| "mpirun says neither by OMPI_COMM_WORLD_RANK nor by PMI_RANK which worker this is".into())
 }
 
-fn listen(socket: UnixStream) -> Receiver<Said> {
+fn listen(socket: BufReader<UnixStream>) -> Receiver<Said> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        for line in BufReader::new(socket).lines().map_while(Result::ok) {
+        for line in socket.lines().map_while(Result::ok) {
             let said =
                 line.strip_prefix("signal ").and_then(|signal| signal.parse().ok()).map_or(Said::End, Said::Signal);
             if sender.send(said).is_err() {
@@ -98,54 +114,121 @@ fn released(error: &Error) -> Ending {
     }
 }
 
+/// The end of a worker whose launcher was given another number of restarts than one that came before.
+fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
+    if client.failure().is_some() {
+        return released(error);
+    }
+    let other = client.get(MAX_RESTARTS, Duration::ZERO).unwrap_or_default();
+    let other = String::from_utf8_lossy(&other);
+    let why = format!("{MAX_RESTARTS} is {own} on this machine and {other} on another; give all machines the same");
+    let ending = Ending::NotStarted(why, 2);
+    client.fail(&ending.cause().unwrap_or_default());
+    ending
+}
+
 impl Keeper {
     /// The life of the worker.
     fn ending(&mut self) -> Ending {
         let client = match self.join() {
-            Ok(client) => client,
+            Ok(client) => Arc::new(client),
             Err(ending) => return ending,
         };
         let (child, lines) = match self.start(&client) {
             Ok(started) => started,
             Err(ending) => {
-                client.fail(&ending.cause().unwrap_or_default());
+                self.tell_others(&client, &ending);
                 return ending;
             }
         };
         let ending = self.watch(&client, &child);
         // The others hear it now, not when all is cleared up.
-        if let Some(cause) = ending.cause() {
-            client.fail(&cause);
-        }
+        self.tell_others(&client, &ending);
         end_all(self.order.grace, |_, _| {});
         let begin = Instant::now();
         while lines.iter().any(|pump| !pump.is_finished()) && begin.elapsed() < LAST_LINES {
             thread::sleep(LOOK);
         }
-        ending
+        if ending.code() == 0 { self.wait_for_all(&client).err().unwrap_or(ending) } else { ending }
     }
 
-    /// Waits for the others.
+    /// Why the worker fails is told to all others, also to those of other machines.
+    fn tell_others(&self, client: &Client, ending: &Ending) {
+        let asked = match ending {
+            // Whom mpirun asks to end has done nothing.
+            Ending::Released { worker: None, cause } if self.asked && !self.is_by_mpi => Some(cause.clone()),
+            _ => None,
+        };
+        if let Some(cause) = ending.cause().or(asked) {
+            client.fail(&cause);
+        }
+    }
+
+    /// Waits for the others, and sees that they were started alike.
     fn join(&mut self) -> Result<Client, Ending> {
         let (worker, order) = (self.worker, self.order.clone());
-        let joining = thread::spawn(move || {
+        self.hearing("before all had come", false, move || {
             let secret = Secret::from_bytes(order.secret.as_bytes())?;
-            let Order { workers, restart, join_timeout, .. } = order;
-            Client::join_again(&order.rendezvous, worker, workers, restart, &secret, join_timeout)
-        });
-        while !joining.is_finished() {
-            if self.signals.take().is_some() || self.said.try_recv().is_ok() {
-                self.asked = true;
-                return Err(Ending::Released { worker: None, cause: "it was asked to end before all had come".into() });
+            let Order { workers, restart, join_timeout, max_restarts, .. } = order;
+            let time = time_of_keepers(restart);
+            let client = Client::join_again(&order.rendezvous, worker, workers, time, &secret, join_timeout)?;
+            let own = max_restarts.to_string();
+            Ok(match client.set(MAX_RESTARTS, own.as_bytes()) {
+                Ok(()) => Ok(client),
+                Err(error) => Err(unlike(&client, &own, &error)),
+            })
+        })?
+    }
+
+    /// A worker that is done stays until all are, so that all machines know the same end.
+    fn wait_for_all(&mut self, client: &Arc<Client>) -> Result<(), Ending> {
+        let waiting = client.clone();
+        self.hearing("before the others had", true, move || waiting.barrier("all programs have ended", EVER))
+    }
+
+    /// Does something that takes its time, and meanwhile hears who wants the keeper to end. A signal for the program is
+    /// such a wish, unless it has ended.
+    fn hearing<T: Send + 'static>(
+        &mut self,
+        when: &str,
+        has_ended: bool,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Ending> {
+        let working = thread::spawn(work);
+        while !working.is_finished() {
+            let said = self.said.try_recv().ok().or_else(|| self.signals.take().map(|_| Said::End));
+            self.asked |= said.is_some();
+            if said.is_some_and(|said| !has_ended || matches!(said, Said::End)) {
+                return Err(Ending::Released { worker: None, cause: format!("it was asked to end {when}") });
             }
             thread::sleep(LOOK);
         }
-        let joined = joining.join().unwrap_or_else(|_| Err(Error::Panic { message: "while it joined".into() }));
-        joined.map_err(|error| released(&error))
+        let done = working.join().unwrap_or_else(|_| Err(Error::Panic { message: format!("{when} ended") }));
+        done.map_err(|error| released(&error))
     }
 
     /// Starts the program.
-    fn start(&self, client: &Client) -> Result<(Child, [JoinHandle<()>; 2]), Ending> {
+    fn start(&mut self, client: &Arc<Client>) -> Result<(Child, [JoinHandle<()>; 2]), Ending> {
+        let meeting = client.clone();
+        let limit = self.order.join_timeout;
+        let address = match self.order.program_secret.is_some() {
+            true => Some(self.hearing("before programs could meet", false, move || meeting.get(PROGRAMS, limit))?),
+            false => None,
+        };
+        let mut command = self.command(address.as_deref());
+        let mut child = bound(&mut command, libc::SIGKILL).spawn().map_err(|error| {
+            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            Ending::NotStarted(format!("{}: {error}", self.order.program.display()), code)
+        })?;
+        self.output.tell(kind::PROGRAM, child.id().to_string().as_bytes());
+        let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
+            unreachable!("both streams are piped")
+        };
+        Ok((child, [self.output.pump(kind::OUT, out), self.output.pump(kind::ERR, err)]))
+    }
+
+    /// The program's command, whose environment says who it is.
+    fn command(&self, address: Option<&[u8]>) -> Command {
         let Order { program, arguments, local_ranks, first, .. } = &self.order;
         let mut command = match interpreted(program.as_ref()) {
             Some(interpreter) => {
@@ -155,7 +238,10 @@ impl Keeper {
             }
             None => Command::new(program),
         };
-        command.args(arguments).env_remove(ORDER).env_remove("EPL_LAUNCH_RENDEZVOUS").env_remove("EPL_LAUNCH_SECRET");
+        command.args(arguments);
+        for name in [KEEPER, WORKER, "EPL_LAUNCH_RENDEZVOUS", "EPL_LAUNCH_SECRET"] {
+            command.env_remove(name);
+        }
         let local = self.worker - first;
         let numbers = [
             ("WORKERS", self.order.workers),
@@ -166,24 +252,16 @@ impl Keeper {
         ];
         command.envs(numbers.map(|(name, number)| (format!("EPL_LAUNCH_{name}"), number.to_string())));
         command.env("EPL_LAUNCH_TRANSPORT", &self.order.transport);
-        if let Some(secret) = &self.order.program_secret {
-            let address = client.get(PROGRAMS, self.order.join_timeout).map_err(|error| released(&error))?;
-            command.env("EPL_LAUNCH_RENDEZVOUS", String::from_utf8_lossy(&address).as_ref());
+        if let (Some(secret), Some(address)) = (&self.order.program_secret, address) {
+            command.env("EPL_LAUNCH_RENDEZVOUS", String::from_utf8_lossy(address).as_ref());
             command.env("EPL_LAUNCH_SECRET", secret);
         }
-        if let Some(own) = self.order.devices.chunks(*local_ranks).nth(local) {
+        let own = of_worker(&self.order.devices, local, *local_ranks);
+        if !own.is_empty() {
             command.env("CUDA_VISIBLE_DEVICES", own.join(","));
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = bound(&mut command, libc::SIGKILL).spawn().map_err(|error| {
-            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            Ending::NotStarted(format!("{}: {error}", program.display()), code)
-        })?;
-        self.output.tell(kind::PROGRAM, child.id().to_string().as_bytes());
-        let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
-            unreachable!("both streams are piped")
-        };
-        Ok((child, [self.output.pump(kind::OUT, out), self.output.pump(kind::ERR, err)]))
+        command
     }
 
     /// Waits for the end of the program, or for a reason to end it.

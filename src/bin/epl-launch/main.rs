@@ -17,7 +17,7 @@
 //! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
 //! - `system`, `tree`, `signals`: processes.
 //! - `order`, `output`, `keeper`: one worker.
-//! - `socket`, `verdict`, `run`, `attempt`: the launcher.
+//! - `socket`, `verdict`, `run`, `attempt`, `vote`: the launcher.
 
 mod arguments;
 mod program;
@@ -33,6 +33,7 @@ mod socket;
 mod verdict;
 mod run;
 mod attempt;
+mod vote;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -52,8 +53,8 @@ const USAGE: u8 = 2;
 const SECRET: &str = "EPL_LAUNCH_SECRET";
 
 fn main() -> ExitCode {
-    if let Ok(order) = std::env::var(order::ORDER) {
-        return match keeper::keep(&order) {
+    if let Some(socket) = std::env::var_os(order::KEEPER) {
+        return match keeper::keep(&socket) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("epl-launch: {error}");
@@ -113,14 +114,19 @@ fn launch(run: &Run) -> i32 {
     };
     merged.say(&run.choice.told);
     if !run.devices.is_empty() {
-        merged.say(&format!("GPUs {}", run.devices.join(",")));
+        let ranks = run.share.workers * run.arguments.gpu_per_worker;
+        let shared = if run.devices.len() < ranks { format!(", shared by {ranks} ranks") } else { String::new() };
+        merged.say(&format!("GPUs {}{shared}", run.devices.join(",")));
     }
     let most = run.arguments.max_restarts;
     let mut restart = 0;
     loop {
         let verdict = run.attempt(restart, &signals).unwrap_or_else(Verdict::of_launcher);
         verdict.tell(merged);
-        if verdict.code == 0 || !verdict.can_restart || restart == most {
+        if verdict.code == 0 || restart == most || verdict.is_final {
+            return verdict.code;
+        }
+        if !run.agree(restart, verdict.can_restart, &signals) {
             return verdict.code;
         }
         restart += 1;

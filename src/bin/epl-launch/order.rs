@@ -1,23 +1,23 @@
 //! What the launcher tells the keeper of a worker, and what the keeper tells of its end.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::system::signal_name;
 
-/// The environment variable with an order. It makes this program a keeper.
-pub const ORDER: &str = "EPL_LAUNCH_KEEPER";
+/// The environment variable with the launcher's socket. It makes this program a keeper.
+pub const KEEPER: &str = "EPL_LAUNCH_KEEPER";
+/// The one with its worker's number, where MPI does not say it.
+pub const WORKER: &str = "EPL_LAUNCH_KEEPER_WORKER";
 
-/// What to start, and where to report. The environment keeps it, as other users see a command line.
+/// What to start, and how: the first line of the launcher's socket. A command line is seen by other users, and the
+/// environment has no room for long arguments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     pub workers: usize,
     pub local_ranks: usize,
-    /// This keeper's worker; none where MPI says it.
-    pub worker: Option<usize>,
     /// The first worker of this machine.
     pub first: usize,
     pub transport: String,
@@ -27,9 +27,9 @@ pub struct Order {
     pub secret: String,
     /// What programs know, where they meet, too.
     pub program_secret: Option<String>,
-    /// The launcher's socket.
-    pub socket: PathBuf,
-    pub log_dir: Option<PathBuf>,
+    pub log_dir: Option<OsString>,
+    /// How many restarts the user allows: the same on all machines.
+    pub max_restarts: u32,
     pub join_timeout: Duration,
     pub patience: Duration,
     pub grace: Duration,
@@ -37,6 +37,16 @@ pub struct Order {
     pub devices: Vec<String>,
     pub program: OsString,
     pub arguments: Vec<OsString>,
+}
+
+/// Which time it is that keepers meet, at this restart: a rendezvous has those who come early for a later time wait.
+pub fn time_of_keepers(restart: u32) -> u32 {
+    restart * 2
+}
+
+/// That of the vote after it.
+pub fn time_of_vote(restart: u32) -> u32 {
+    restart * 2 + 1
 }
 
 /// How a worker ended.
@@ -89,14 +99,25 @@ impl Ending {
             ),
             Self::Released { .. } => return None,
         };
-        Some(format!("{text} [code {}]", self.code()))
+        // What cannot be started now can no more be started again.
+        let last = if matches!(self, Self::NotStarted(..)) { FINAL } else { "" };
+        Some(format!("{text} [code {}{last}]", self.code()))
     }
+}
+
+/// Inside what one worker was told of another: no restart comes to another end.
+const FINAL: &str = ", final";
+
+/// Whether a cause says that another start cannot come to another end. All machines are told the same.
+pub fn is_final(cause: &str) -> bool {
+    cause.strip_suffix(']').is_some_and(|text| text.ends_with(FINAL))
 }
 
 /// The exit code inside what one worker was told of another; 1 where it has none.
 pub fn parse_cause(cause: &str) -> (i32, &str) {
     let parts = cause.strip_suffix(']').and_then(|text| text.rsplit_once(" [code "));
-    parts.and_then(|(text, code)| Some((code.parse().ok()?, text))).unwrap_or((1, cause))
+    let number = |code: &str| code.strip_suffix(FINAL).unwrap_or(code).parse().ok();
+    parts.and_then(|(text, code)| Some((number(code)?, text))).unwrap_or((1, cause))
 }
 
 #[cfg(test)]
@@ -114,6 +135,10 @@ mod tests {
         assert_eq!(told(Ending::Exited(3)), Some((3, "it exited with code 3".into())));
         assert_eq!(told(Ending::Killed(9)), Some((137, "it was killed by signal 9 (SIGKILL)".into())));
         assert_eq!(told(Ending::Exited(0)), None);
+        let missing = Ending::NotStarted("x".into(), 127);
+        assert!(missing.cause().is_some_and(|cause| is_final(&cause)));
+        assert_eq!(told(missing), Some((127, "it could not be started: x".into())));
+        assert!(Ending::Exited(3).cause().is_some_and(|cause| !is_final(&cause)));
         assert_eq!(parse_cause("was lost"), (1, "was lost"));
         assert_eq!(Ending::Released { worker: None, cause: "failed: x [code 7]".into() }.code(), 7);
     }

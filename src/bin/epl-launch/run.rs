@@ -1,10 +1,11 @@
 //! A run: what is the same for all of its starts, its servers, and how its processes are started.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
 
 use crate::arguments::{Arguments, Share, Start};
 use crate::keeper::PROGRAMS;
-use crate::order::{ORDER, Order};
+use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
 use crate::start::{Choice, mpirun};
 use crate::system::bound;
@@ -40,6 +41,8 @@ pub struct Servers {
     pub programs: Option<Server>,
     pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
     pub refused: Arc<AtomicUsize>,
+    /// How many keepers have left in order.
+    pub left: Arc<AtomicUsize>,
 }
 
 impl Run {
@@ -48,7 +51,13 @@ impl Run {
         if self.choice.start == Start::Threads { 1 } else { self.share.workers }
     }
 
-    fn secrets(&self) -> Result<[Secret; 2], String> {
+    /// How many keepers there are, of all machines.
+    pub fn all(&self) -> usize {
+        self.choice.workers
+    }
+
+    /// Of keepers, and of programs.
+    pub fn secrets(&self) -> Result<[Secret; 2], String> {
         let one = |text: &str| Secret::from_bytes(text.as_bytes()).map_err(|error| error.to_string());
         Ok([one(&self.secret_of_keepers())?, one(&self.secret)?])
     }
@@ -66,20 +75,25 @@ impl Run {
     pub fn serve(&self, restart: u32) -> Result<Servers, String> {
         let [secret, of_programs] = self.secrets()?;
         let (merged, refused) = (self.merged.clone(), Arc::new(AtomicUsize::new(0)));
-        let counted = refused.clone();
+        let (counted, failed, left) = (refused.clone(), AtomicBool::new(false), Arc::new(AtomicUsize::new(0)));
+        let gone = left.clone();
         let mut settings = Settings::new(self.choice.workers, secret);
-        settings.restart = restart;
+        settings.restart = time_of_keepers(restart);
         settings.join_within = Some(self.arguments.join_timeout);
         settings.silence = self.arguments.patience;
         if let Some(first) = self.arguments.machine_list.first() {
             settings.address = resolve(first)?;
         }
-        let told = move |event: &Event| {
-            if let Event::Refused(peer, why) = event
-                && counted.fetch_add(1, Ordering::SeqCst) < REFUSALS
+        let told = move |event: &Event| match event {
+            // Who comes once it has failed is another machine, which is ahead of this one.
+            Event::Refused(peer, why)
+                if !failed.load(Ordering::SeqCst) && counted.fetch_add(1, Ordering::SeqCst) < REFUSALS =>
             {
                 merged.say(&format!("refused {peer}: {why}"));
             }
+            Event::Failed(_) => failed.store(true, Ordering::SeqCst),
+            Event::Left(_) => drop(gone.fetch_add(1, Ordering::SeqCst)),
+            _ => {}
         };
         let keepers = Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?;
         let said = Arc::new(Mutex::new(None));
@@ -90,6 +104,7 @@ impl Run {
                 (_, None) => return Err(format!("--machine_list: there is no port after {}", settings.address)),
             };
             settings.address.set_port(port);
+            settings.restart = restart;
             settings.secret = of_programs;
             settings.join_within = None;
             let heard = said.clone();
@@ -103,23 +118,22 @@ impl Run {
             keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
             Ok(server)
         });
-        Ok(Servers { keepers, programs: programs.transpose()?, said, refused })
+        Ok(Servers { keepers, programs: programs.transpose()?, said, refused, left })
     }
 
-    pub fn order(&self, restart: u32, rendezvous: String, socket: PathBuf) -> Order {
+    pub fn order(&self, restart: u32, rendezvous: String) -> Order {
         let arguments = &self.arguments;
         Order {
             workers: self.choice.workers,
             local_ranks: self.choice.ranks,
-            worker: None,
             first: if self.choice.start == Start::Threads { 0 } else { self.share.first },
             transport: self.choice.transport.into(),
             restart,
             rendezvous,
             secret: self.secret_of_keepers(),
             program_secret: self.programs_meet().then(|| self.secret.clone()),
-            socket,
-            log_dir: arguments.log_dir.clone(),
+            log_dir: arguments.log_dir.clone().map(PathBuf::into_os_string),
+            max_restarts: arguments.max_restarts,
             join_timeout: arguments.join_timeout,
             patience: arguments.patience,
             grace: arguments.grace,
@@ -130,11 +144,11 @@ impl Run {
     }
 
     /// Starts the keepers, or mpirun, which starts them.
-    pub fn start(&self, order: &Order) -> Result<Vec<(u32, String)>, String> {
+    pub fn start(&self, first: usize, socket: &Path) -> Result<Vec<(u32, String)>, String> {
         let own = std::env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
         if self.choice.start == Start::Mpi {
             let mut command = mpirun(self.choice.workers, &own);
-            let mut child = spawn(&mut command, order, "mpirun")?;
+            let mut child = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()), socket, "mpirun")?;
             let streams: [Option<Box<dyn Read + Send>>; 2] =
                 [child.stdout.take().map(|s| Box::new(s) as _), child.stderr.take().map(|s| Box::new(s) as _)];
             for stream in streams.into_iter().flatten() {
@@ -147,25 +161,21 @@ impl Run {
             return Ok(vec![(child.id(), "mpirun".into())]);
         }
         let one = |worker: usize| {
-            let order = Order { worker: Some(worker), ..order.clone() };
             let name = format!("the keeper of worker {worker}");
-            let child = spawn(&mut Command::new(&own), &order, &name)?;
+            let child = spawn(Command::new(&own).env(WORKER, worker.to_string()), socket, &name)?;
             Ok((child.id(), name))
         };
-        (order.first..order.first + self.here()).map(one).collect()
+        (first..first + self.here()).map(one).collect()
     }
 }
 
-fn spawn(command: &mut Command, order: &Order, name: &str) -> Result<Child, String> {
-    let text = serde_json::to_string(order).map_err(|error| error.to_string())?;
-    command.env(ORDER, text).stdin(Stdio::null());
-    if name == "mpirun" {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
+fn spawn(command: &mut Command, socket: &Path, name: &str) -> Result<Child, String> {
+    command.env(KEEPER, AsRef::<OsStr>::as_ref(socket)).stdin(Stdio::null());
     bound(command, libc::SIGTERM).spawn().map_err(|error| format!("{name} cannot be started: {error}"))
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, String> {
+/// The address of a machine.
+pub fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = address.to_socket_addrs().map_err(|error| format!("--machine_list: `{address}`: {error}"))?;
     found.next().ok_or_else(|| format!("--machine_list: `{address}` has no address"))
 }

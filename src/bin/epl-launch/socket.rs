@@ -4,12 +4,16 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use crate::order::Report;
+use crate::order::{Order, Report};
 use crate::output::kind;
+
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What keepers tell.
 pub enum Told {
@@ -55,25 +59,37 @@ impl Merged {
 pub struct Socket {
     folder: tempfile::TempDir,
     told: Receiver<Told>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Socket {
-    /// Opens it. What workers write goes to `merged`.
-    pub fn open(merged: &Merged) -> io::Result<Self> {
+    /// Opens it. Each keeper is given the order; what workers write goes to `merged`.
+    pub fn open(merged: &Merged, order: &Order) -> io::Result<Self> {
+        let mut order = serde_json::to_vec(order).map_err(io::Error::other)?;
+        order.push(b'\n');
         let folder = tempfile::Builder::new().prefix("epl-launch-").tempdir()?;
         let listener = UnixListener::bind(Self::path_in(folder.path())).map_err(|error| {
             let temporary = std::env::temp_dir();
             io::Error::other(format!("no socket in {}: {error}; set TMPDIR to a short path", temporary.display()))
         })?;
         let (sender, told) = mpsc::channel();
-        let merged = merged.clone();
+        let (merged, order, closed) = (merged.clone(), Arc::new(order), Arc::new(AtomicBool::new(false)));
+        let is_closed = closed.clone();
         thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let (sender, merged) = (sender.clone(), merged.clone());
-                thread::spawn(move || read(stream, &sender, &merged));
+            for stream in listener.incoming() {
+                if is_closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else {
+                    // Such as too many open files.
+                    thread::sleep(PAUSE);
+                    continue;
+                };
+                let (sender, merged, order) = (sender.clone(), merged.clone(), order.clone());
+                thread::spawn(move || read(stream, &order, &sender, &merged));
             }
         });
-        Ok(Self { folder, told })
+        Ok(Self { folder, told, closed })
     }
 
     fn path_in(folder: &Path) -> PathBuf {
@@ -91,15 +107,26 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Wakes the thread that waits for keepers.
+        let _ = UnixStream::connect(self.path());
+    }
+}
+
 /// A worker and the process of its keeper.
 fn here(text: &str) -> Option<(usize, u32)> {
     let (worker, process) = text.split_once(' ')?;
     Some((worker.parse().ok()?, process.parse().ok()?))
 }
 
-/// Reads what one keeper tells, to its end.
-fn read(stream: UnixStream, sender: &Sender<Told>, merged: &Merged) {
+/// Gives one keeper its order, and reads what it tells, to its end.
+fn read(mut stream: UnixStream, order: &[u8], sender: &Sender<Told>, merged: &Merged) {
     let Ok(copy) = stream.try_clone() else { return };
+    if stream.write_all(order).is_err() {
+        return;
+    }
     let (mut stream, mut line) = (BufReader::new(stream), Vec::new());
     let mut worker = None;
     let mut copy = Some(copy);
@@ -129,5 +156,38 @@ fn read(stream: UnixStream, sender: &Sender<Told>, merged: &Merged) {
     }
     if let Some(worker) = worker {
         let _ = sender.send(Told::Gone(worker));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn order() -> Order {
+        let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"rendezvous":"","secret":"",
+            "program_secret":null,"log_dir":null,"max_restarts":0,"join_timeout":{"secs":1,"nanos":0},
+            "patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"program":{"Unix":[97]},
+            "arguments":[]}"#;
+        serde_json::from_str(text).expect("an order")
+    }
+
+    #[test]
+    fn a_socket_that_is_dropped_leaves_no_thread_and_no_listener() {
+        let merged = Merged::new(None).expect("no file is needed");
+        let socket = Socket::open(&merged, &order()).expect("a socket");
+        let mut first = String::new();
+        let stream = UnixStream::connect(socket.path()).expect("it listens");
+        BufReader::new(stream).read_line(&mut first).expect("the order");
+        assert!(first.contains("max_restarts"), "{first}");
+        let folder = socket.folder.path().to_path_buf();
+        drop(socket);
+        assert!(!folder.exists());
+        let begin = Instant::now();
+        while Arc::strong_count(&merged.0) > 1 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "a thread has stayed");
+            thread::sleep(PAUSE);
+        }
     }
 }

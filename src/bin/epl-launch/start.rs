@@ -134,5 +134,6 @@ mod tests {
                 .contains("only")
         );
         assert!(refused("epl-launch --grace 0 x").contains("more than 0 seconds"));
+        assert!(refused("epl-launch --patience 0.3 x").contains("0.3 seconds; allowed: at least 1"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use epl::comm::rendezvous::Failure;
 
-use crate::order::{Ending, Report, parse_cause};
+use crate::order::{Ending, Report, is_final, parse_cause};
 use crate::socket::Merged;
 
 /// How a run ended.
@@ -18,6 +18,8 @@ pub struct Verdict {
     pub tail: Vec<String>,
     /// Whether another try can come to another end.
     pub can_restart: bool,
+    /// Whether all machines have been told that it cannot.
+    pub is_final: bool,
 }
 
 /// What is known when all processes have ended.
@@ -66,6 +68,19 @@ impl Evidence {
         by_program.or_else(by_keepers).or_else(told).or_else(alone)
     }
 
+    /// Whether what all machines were told, which is the same, says that no restart comes to another end.
+    fn is_final(&self) -> bool {
+        let released = || {
+            self.reports.values().find_map(|(_, report)| match &report.ending {
+                Ending::Released { worker: Some(_), cause } => Some(cause.clone()),
+                _ => None,
+            })
+        };
+        let own = || self.reports.values().find_map(|(_, report)| report.ending.cause());
+        let told = self.failure.as_ref().map(|failure| failure.fault.to_string()).or_else(released).or_else(own);
+        told.is_some_and(|cause| is_final(&cause))
+    }
+
     /// How the run ended.
     pub fn verdict(&self) -> Verdict {
         if let (Some((code, cause)), None) = (&self.own, self.culprit()) {
@@ -74,15 +89,17 @@ impl Evidence {
                 cause: Some(cause.clone()),
                 tail: Vec::new(),
                 can_restart: self.interrupted.is_none(),
+                is_final: false,
             };
         }
         let Some((worker, told)) = self.culprit() else {
             let missing = self.expected - self.reports.len();
             let cause = (missing > 0).then(|| format!("{missing} of {} workers ended without a word", self.expected));
             let code = i32::from(cause.is_some());
-            return Verdict { code, cause, tail: Vec::new(), can_restart: self.interrupted.is_none() };
+            return Verdict { code, cause, tail: Vec::new(), can_restart: self.interrupted.is_none(), is_final: false };
         };
         let report = self.reports.get(&worker).map(|(_, report)| report);
+        let is_final = self.is_final();
         let own = report.filter(|report| report.ending.cause().is_some());
         let (told_code, told) = told.as_deref().map_or((1, None), |told| {
             let (code, text) = parse_cause(told);
@@ -104,7 +121,9 @@ impl Evidence {
             cause: Some(format!("worker {worker}{process} {}", causes.join("; it "))),
             tail: report.map(|report| report.tail.clone()).unwrap_or_default(),
             can_restart: self.interrupted.is_none()
-                && !report.is_some_and(|report| matches!(report.ending, Ending::NotStarted(..))),
+                && !is_final
+                && !self.reports.values().any(|(_, report)| matches!(report.ending, Ending::NotStarted(..))),
+            is_final,
         }
     }
 }
@@ -112,7 +131,7 @@ impl Evidence {
 impl Verdict {
     /// Something that ended a run before it began.
     pub fn of_launcher(cause: String) -> Self {
-        Self { code: 1, cause: Some(cause), tail: Vec::new(), can_restart: false }
+        Self { code: 1, cause: Some(cause), tail: Vec::new(), can_restart: false, is_final: false }
     }
 
     /// Tells the user who failed, and its last lines.
@@ -174,7 +193,11 @@ mod tests {
         assert_eq!((verdict.code, verdict.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
         assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).verdict().code, 143);
         let verdict = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).verdict();
-        assert_eq!((verdict.code, verdict.can_restart), (127, false));
+        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, true));
+        // The same on another machine, which knows only what was told.
+        let cause = format!("failed: {}", Ending::NotStarted("x".into(), 127).cause().expect("one"));
+        let verdict = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]).verdict();
+        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, true));
         let nobody = Evidence { expected: 2, ..Evidence::default() };
         assert_eq!(nobody.verdict().cause.as_deref(), Some("2 of 2 workers ended without a word"));
         let own = Evidence { own: Some((143, "interrupted".into())), interrupted: Some(15), ..Evidence::default() };

@@ -1,0 +1,108 @@
+//! Whether a run that failed is started again: all machines do, or none.
+//!
+//! Each launcher knows something that the others do not, such as that its user wants an end. After the end of all
+//! workers they meet once more, at the address of the first machine, and each says whether it can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use epl::comm::Store;
+use epl::comm::rendezvous::{Client, Event, Secret, Server, Settings};
+
+use crate::order::time_of_vote;
+use crate::run::{Run, resolve};
+use crate::signals::Signals;
+
+const LOOK: Duration = Duration::from_millis(20);
+/// The end of an attempt may take other machines so much longer than the grace of their workers.
+const OTHERS: Duration = Duration::from_secs(10);
+/// How long the first machine waits for the others to have heard.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// One machine's part in a vote.
+struct Vote {
+    address: String,
+    machine: usize,
+    machines: usize,
+    time: u32,
+    secret: Secret,
+    limit: Duration,
+}
+
+impl Run {
+    /// Whether this machine and all others can start once more. Says so where it is another machine that cannot.
+    pub fn agree(&self, restart: u32, can: bool, signals: &Signals) -> bool {
+        let Some(address) = self.arguments.machine_list.first().filter(|_| self.share.machines > 1) else { return can };
+        let secret = match self.secrets() {
+            Ok([secret, _]) => secret,
+            Err(error) => {
+                self.merged.say(&format!("no restart: {error}"));
+                return false;
+            }
+        };
+        let (machine, machines) = (self.share.machine, self.share.machines);
+        let limit = self.arguments.grace.saturating_add(OTHERS);
+        let vote = Vote { address: address.clone(), machine, machines, time: time_of_vote(restart), secret, limit };
+        let voting = thread::spawn(move || vote.take(can));
+        while !voting.is_finished() {
+            if signals.take().is_some() {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        let refused = match voting.join() {
+            Ok(Ok(refused)) => refused,
+            Ok(Err(error)) => {
+                self.merged.say(&format!("no restart, as the machines could not agree on it: {error}"));
+                return false;
+            }
+            Err(_) => return false,
+        };
+        if let Some(other) = refused.filter(|other| *other != machine) {
+            self.merged.say(&format!("no restart: machine {other} ({}) does not", self.arguments.machine_list[other]));
+        }
+        refused.is_none()
+    }
+}
+
+impl Vote {
+    /// Says what this machine can; the first machine that cannot comes back.
+    fn take(self, can: bool) -> Result<Option<usize>, String> {
+        let left = Arc::new(AtomicUsize::new(0));
+        let server = (self.machine == 0).then(|| self.serve(left.clone())).transpose()?;
+        let refused = self.ask(can).map_err(|error| error.to_string());
+        let begin = Instant::now();
+        while server.is_some() && left.load(Ordering::SeqCst) < self.machines && begin.elapsed() < LEAVING {
+            thread::sleep(LOOK);
+        }
+        refused
+    }
+
+    fn serve(&self, left: Arc<AtomicUsize>) -> Result<Server, String> {
+        let mut settings = Settings::new(self.machines, self.secret.clone());
+        settings.address = resolve(&self.address)?;
+        settings.restart = self.time;
+        let told = move |event: &Event| {
+            if matches!(event, Event::Left(_)) {
+                left.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        Server::start_with(settings, told).map_err(|error| error.to_string())
+    }
+
+    fn ask(&self, can: bool) -> epl::comm::Result<Option<usize>> {
+        let Self { address, machine, machines, time, secret, limit } = self;
+        let client = Client::join_again(address, *machine, *machines, *time, secret, *limit)?;
+        let key = |machine: usize| format!("machine {machine}");
+        client.set(&key(*machine), if can { b"yes" } else { b"no" })?;
+        let mut refused = None;
+        for other in 0..*machines {
+            if client.get(&key(other), *limit)? != b"yes" {
+                refused = refused.or(Some(other));
+            }
+        }
+        Ok(refused)
+    }
+}
