@@ -3,13 +3,11 @@
 //! Each launcher knows something that the others do not, such as that its user wants an end. After the end of all
 //! workers they meet once more, at the address of the first machine, and each says whether it can.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use epl::comm::Store;
-use epl::comm::rendezvous::{Client, Event, Secret, Server, Settings};
+use epl::comm::rendezvous::{Client, Secret, Server, Settings};
 
 use crate::order::time_of_vote;
 use crate::run::{Run, resolve};
@@ -18,8 +16,6 @@ use crate::signals::Signals;
 const LOOK: Duration = Duration::from_millis(20);
 /// The end of an attempt may take other machines so much longer than the grace of their workers.
 const OTHERS: Duration = Duration::from_secs(10);
-/// How long the first machine waits for the others to have heard.
-const LEAVING: Duration = Duration::from_secs(2);
 
 /// One machine's part in a vote.
 struct Vote {
@@ -70,26 +66,18 @@ impl Run {
 impl Vote {
     /// Says what this machine can; the first machine that cannot comes back.
     fn take(self, can: bool) -> Result<Option<usize>, String> {
-        let left = Arc::new(AtomicUsize::new(0));
-        let server = (self.machine == 0).then(|| self.serve(left.clone())).transpose()?;
+        let server = (self.machine == 0).then(|| self.serve()).transpose()?;
         let refused = self.ask(can).map_err(|error| error.to_string());
-        let begin = Instant::now();
-        while server.is_some() && left.load(Ordering::SeqCst) < self.machines && begin.elapsed() < LEAVING {
-            thread::sleep(LOOK);
-        }
+        // The others must have heard, too.
+        server.iter().for_each(Server::close);
         refused
     }
 
-    fn serve(&self, left: Arc<AtomicUsize>) -> Result<Server, String> {
+    fn serve(&self) -> Result<Server, String> {
         let mut settings = Settings::new(self.machines, self.secret.clone());
         settings.address = resolve(&self.address)?;
         settings.restart = self.time;
-        let told = move |event: &Event| {
-            if matches!(event, Event::Left(_)) {
-                left.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        Server::start_with(settings, told).map_err(|error| error.to_string())
+        Server::start(settings).map_err(|error| error.to_string())
     }
 
     fn ask(&self, can: bool) -> epl::comm::Result<Option<usize>> {
