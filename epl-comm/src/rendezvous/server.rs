@@ -69,14 +69,7 @@ impl Server {
     /// No workers, or an address where it cannot listen, such as one whose port is in use.
     pub fn start_with(settings: Settings, listener: impl Fn(&Event) + Send + Sync + 'static) -> Result<Self> {
         let joining = |message: String| Error::Joining { message };
-        if settings.workers == 0 || u32::try_from(settings.workers).is_err() {
-            return Err(joining(format!("a run of {} workers; it needs at least one", settings.workers)));
-        }
-        if settings.pending == 0 {
-            return Err(joining(
-                "0 connections may show who they are, so that nobody could ever join; allow at least 1".into(),
-            ));
-        }
+        settings.check()?;
         let port = TcpListener::bind(settings.address).map_err(|error| {
             joining(format!(
                 "the rendezvous cannot listen at {}: {error}; choose an address of this host and a free port",

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::failure::Failure;
 use super::secret::Secret;
+use crate::error::{Error, Result};
 
 /// What the server does.
 #[derive(Clone, Debug)]
@@ -35,6 +36,20 @@ impl Settings {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (silence, handshake) = (seconds(5), seconds(5));
         Self { address, workers, restart: 0, secret, join_within: None, silence, handshake, pending: 64 }
+    }
+
+    /// Whether a run can come to be with these.
+    pub(super) fn check(&self) -> Result<()> {
+        let joining = |message: String| Err(Error::Joining { message });
+        if self.workers == 0 || u32::try_from(self.workers).is_err() {
+            return joining(format!("a run of {} workers; it needs at least one", self.workers));
+        }
+        if self.pending == 0 {
+            return joining(
+                "0 connections may show who they are, so that nobody could ever join; allow at least 1".into(),
+            );
+        }
+        Ok(())
     }
 }
 
