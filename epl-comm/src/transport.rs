@@ -50,6 +50,11 @@ pub trait Transport: Debug + Send + Sync {
     /// Takes the next number of a call in this group. Whoever takes a number runs a call with it: peers wait for it.
     fn reserve(&self, operation: Operation) -> u64;
 
+    /// Takes the next number of a call that is a stage of `whole`, which is what its caller knows it by.
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     /// Runs one collective and returns this member's result, possibly flat. The call is boxed, as is what is in a
     /// buffer, because both are passed on several times on their way: moves would take longer than a small collective.
     ///

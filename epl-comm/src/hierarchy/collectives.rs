@@ -14,20 +14,46 @@ use crate::operation::{Operation, ReduceOp};
 use crate::per_member::PerMember;
 
 impl Hierarchy {
-    /// How many calls one is made of inside this member's host, and how many between the leaders.
-    pub(super) fn stages(&self, operation: Operation) -> (usize, usize) {
+    /// The calls that one is made of inside this member's host, and those between the leaders.
+    pub(super) fn stages(&self, operation: Operation) -> (Vec<Operation>, Vec<Operation>) {
         // To the leader, or from it, if the root is another member of this host.
-        let way = |root: usize| {
-            usize::from(self.hosts.host_of(root) == self.hosts.host() && self.hosts.position(root) != LEADER)
+        let way = |root: usize, way: Operation| {
+            let is_other = self.hosts.host_of(root) == self.hosts.host() && self.hosts.position(root) != LEADER;
+            is_other.then_some(way)
         };
-        match operation {
-            Operation::AllReduce(_) | Operation::ReduceScatter(_) | Operation::AllGather | Operation::Split => (2, 1),
-            Operation::Barrier => (2, 1),
-            Operation::Reduce { root, .. } | Operation::Gather { root } => (1 + way(root), 1),
-            Operation::Broadcast { root } | Operation::Scatter { root } => (1 + way(root), 1),
-            Operation::AllToAll => (3, 2),
+        let root = |root: usize| self.hosts.host_of(root);
+        let (to_leader, from_leader) = (Operation::Gather { root: LEADER }, Operation::AllToAll);
+        let sum = |op: ReduceOp| Operation::Reduce { op: additive(op), root: LEADER };
+        let share = Operation::Broadcast { root: LEADER };
+        let (inside, between) = match operation {
+            Operation::AllReduce(op) => ([Some(sum(op)), Some(share), None], Operation::AllReduce(additive(op))),
+            Operation::Reduce { op, root: to } => {
+                let between = Operation::Reduce { op: additive(op), root: root(to) };
+                ([Some(sum(op)), way(to, from_leader), None], between)
+            }
+            Operation::ReduceScatter(op) => {
+                ([Some(sum(op)), Some(from_leader), None], Operation::ReduceScatter(additive(op)))
+            }
+            Operation::AllGather | Operation::Split => {
+                ([Some(to_leader), Some(Operation::AllGather), None], Operation::AllGather)
+            }
+            Operation::Gather { root: to } => {
+                ([Some(to_leader), way(to, from_leader), None], Operation::Gather { root: root(to) })
+            }
+            Operation::Scatter { root: from } => {
+                ([way(from, to_leader), Some(from_leader), None], Operation::Scatter { root: root(from) })
+            }
+            Operation::Broadcast { root: from } => {
+                ([way(from, to_leader), Some(share), None], Operation::Broadcast { root: root(from) })
+            }
+            Operation::Barrier => ([Some(Operation::Barrier), Some(Operation::Barrier), None], Operation::Barrier),
+            Operation::AllToAll => {
+                let inside = [to_leader, Operation::AllToAll, from_leader];
+                return (inside.to_vec(), vec![Operation::AllGather, Operation::AllToAll]);
+            }
             Operation::Send | Operation::Receive => unreachable!("links are groups of their own"),
-        }
+        };
+        (inside.into_iter().flatten().collect(), vec![between])
     }
 
     /// This member's part of a call, and what it gets.
@@ -48,12 +74,12 @@ impl Hierarchy {
 
     /// The calls inside this member's host.
     pub(super) fn inside<'a>(&'a self, whole: &'a Whole) -> Stage<'a> {
-        Stage { group: self.inner.as_deref(), whole: &whole.call, numbers: &whole.inside }
+        Stage { group: self.inner.as_deref(), whole: &whole.call, due: &whole.inside }
     }
 
     /// The calls between the leaders.
     pub(super) fn between<'a>(&'a self, whole: &'a Whole) -> Stage<'a> {
-        Stage { group: self.outer.as_deref(), whole: &whole.call, numbers: &whole.between }
+        Stage { group: self.outer.as_deref(), whole: &whole.call, due: &whole.between }
     }
 
     fn all_reduce(&self, call: &Whole, buffer: Buffer, op: ReduceOp) -> Result<Buffer> {

@@ -12,22 +12,22 @@
 //!  └──────────────────┘   └──────────────────┘
 //! ```
 //!
-//! A host is whatever is near: a process whose ranks are threads, a machine. What goes between hosts is one buffer for
-//! each of them, however many ranks it has, and whatever engine moves it needs to know of one rank a host only. Both
-//! inner and outer groups are [`Transport`]s of other kinds; what can be said of a call by comparing them, they do: each of
+//! A host is whatever is near: a process whose ranks are threads, a machine, and processes of one machine inside it
+//! ([`Level`]). What goes between hosts is one buffer for each of them, however many ranks it has, and whatever engine
+//! moves it needs to know of one rank a host only. Both inner and outer groups are [`Transport`]s of other kinds; what can be said of a call by comparing them, they do: each of
 //! their calls carries the whole one ([`Call::part_of`](crate::Call::part_of)).
 //!
 //! The idea is that of the hierarchical collectives of NCCL and of Open MPI's `han`.
 
 mod columns;
 mod hosts;
+mod level;
 mod numbers;
 mod stage;
 mod collectives;
 mod exchange;
 
 use core::fmt::Debug;
-use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,7 +37,8 @@ use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
 use hosts::Hosts;
-use numbers::{Numbers, Taken};
+pub(crate) use level::Level;
+use numbers::{Numbers, Stages, Taken};
 
 /// What makes groups that lie in one host, or have one member in each of several.
 pub(crate) trait Medium: Debug + Send + Sync {
@@ -109,11 +110,11 @@ impl Hierarchy {
     }
 }
 
-/// Takes the numbers of so many calls; none in a group that is not there.
-fn take(group: &Option<Arc<dyn Transport>>, operation: Operation, count: usize) -> Range<u64> {
-    let mut numbers = group.iter().flat_map(|group| (0..count).map(|_| group.reserve(operation)));
-    let Some(first) = numbers.next() else { return 0..0 };
-    first..numbers.last().unwrap_or(first) + 1
+/// Takes numbers for stages of `whole`; none in a group that is not there.
+fn take(group: &Option<Arc<dyn Transport>>, whole: Operation, stages: Vec<Operation>) -> Stages {
+    let Some(group) = group else { return Stages::default() };
+    let numbered: Vec<_> = stages.into_iter().map(|stage| (stage, group.reserve_stage(whole, stage))).collect();
+    numbered.into_iter()
 }
 
 impl Transport for Hierarchy {
@@ -130,11 +131,13 @@ impl Transport for Hierarchy {
     }
 
     fn reserve(&self, operation: Operation) -> u64 {
-        let (inside, between) = self.stages(operation);
-        self.numbers.issue(|| Taken {
-            inside: take(&self.inner, operation, inside),
-            between: take(&self.outer, operation, between),
-        })
+        self.reserve_stage(operation, operation)
+    }
+
+    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
+        let (inside, between) = self.stages(stage);
+        self.numbers
+            .issue(|| Taken { inside: take(&self.inner, whole, inside), between: take(&self.outer, whole, between) })
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {

@@ -4,18 +4,22 @@
 //! when it issues the call, whichever thread then runs it: when the rank ends, it is known what it still takes part in.
 
 use core::cell::RefCell;
-use core::ops::{Deref, Range};
+use core::ops::Deref;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec;
 
 use crate::error::{Error, Result};
-use crate::operation::Call;
+use crate::operation::{Call, Operation};
 
-/// Those of the stages of one call: inside this member's host, and between the leaders.
-#[derive(Clone, Debug, Default)]
+/// Stages in one group, in their order, with their numbers there.
+pub(super) type Stages = vec::IntoIter<(Operation, u64)>;
+
+/// Those of one call: inside this member's host, and between the leaders.
+#[derive(Debug)]
 pub(super) struct Taken {
-    pub(super) inside: Range<u64>,
-    pub(super) between: Range<u64>,
+    pub(super) inside: Stages,
+    pub(super) between: Stages,
 }
 
 /// Those of the calls that have been issued and not yet run.
@@ -55,17 +59,17 @@ impl Numbers {
     }
 }
 
-/// A whole call, with the numbers of its stages that have not been made yet.
+/// A whole call, with those of its stages that have not been made yet.
 pub(super) struct Whole {
     pub(super) call: Arc<Call>,
-    pub(super) inside: RefCell<Range<u64>>,
-    pub(super) between: RefCell<Range<u64>>,
+    pub(super) inside: RefCell<Stages>,
+    pub(super) between: RefCell<Stages>,
 }
 
 impl Whole {
     /// Whether all stages have been made.
     pub(super) fn is_over(&self) -> bool {
-        self.inside.borrow().is_empty() && self.between.borrow().is_empty()
+        self.inside.borrow().len() == 0 && self.between.borrow().len() == 0
     }
 }
 

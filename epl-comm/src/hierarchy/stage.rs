@@ -1,12 +1,12 @@
 //! The calls that a call over several hosts is made of.
 
 use core::cell::RefCell;
-use core::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Shape;
 
 use super::columns::nothing_like;
+use super::numbers::Stages;
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::operation::{Call, Operation, ReduceOp};
@@ -20,8 +20,8 @@ pub(super) const LEADER: usize = 0;
 pub(super) struct Stage<'a> {
     pub(super) group: Option<&'a dyn Transport>,
     pub(super) whole: &'a Arc<Call>,
-    /// Those that were taken for its stages in the group, and not used yet.
-    pub(super) numbers: &'a RefCell<Range<u64>>,
+    /// Those that numbers were taken for in the group, and that have not been made yet.
+    pub(super) due: &'a RefCell<Stages>,
 }
 
 impl Stage<'_> {
@@ -94,11 +94,13 @@ impl Stage<'_> {
 
     fn call(&self, operation: Operation, buffer: Buffer, fill: impl FnOnce(Call) -> Call) -> Result<Buffer> {
         let Some(group) = self.group else { return Ok(buffer) };
-        let shape = Shape::new([buffer.num_elements()]);
+        let (due, sequence) = self.due.borrow_mut().next().expect("a number was taken for every stage");
+        debug_assert_eq!(operation, due, "of {}", self.whole);
         let new = Call {
-            sequence: self.numbers.borrow_mut().next().expect("as many numbers were taken as there are stages"),
-            part_of: Some(self.whole.clone()),
-            ..Call::new(operation, buffer.dtype(), shape)
+            sequence,
+            // A stage of a stage is one of the call that a caller has made.
+            part_of: Some(self.whole.part_of.as_ref().unwrap_or(self.whole).clone()),
+            ..Call::new(operation, buffer.dtype(), Shape::new([buffer.num_elements()]))
         };
         group.run(Box::new(fill(new)), buffer)
     }

@@ -10,7 +10,7 @@ use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
-use crate::hierarchy::{self, Medium};
+use crate::hierarchy::{self, Level, Medium};
 use crate::host::ranks::{Ranks, TIME_LIMIT};
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
@@ -62,7 +62,8 @@ where
 #[derive(Clone, Debug)]
 pub struct Launcher {
     ranks: usize,
-    per_host: Option<usize>,
+    /// Ranks of a host, then of what hosts lie in.
+    hosts: Vec<usize>,
     watch: Watch,
 }
 
@@ -70,7 +71,7 @@ impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
         let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
-        Self { ranks, per_host: None, watch }
+        Self { ranks, hosts: Vec::new(), watch }
     }
 
     /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
@@ -112,11 +113,12 @@ impl Launcher {
     }
 
     /// Takes so many neighbouring ranks for those of one host: collectives over several of them go through one rank of
-    /// each, as they do between machines. To see how a program does there; a single host is faster without.
+    /// each, as they do between machines. To see how a program does there; a single host is faster without. Said again,
+    /// with a multiple: those hosts lie in larger ones, as processes with several ranks lie in machines.
     ///
     /// Ranks that wait for each other in a circle may then be found by the time limit only.
     pub fn hosts_of(mut self, ranks: usize) -> Self {
-        self.per_host = Some(ranks);
+        self.hosts.push(ranks);
         self
     }
 
@@ -161,15 +163,18 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Some(per_host) = self.per_host else { return self.run_over(&|transport| Ok(transport), f) };
-        if per_host == 0 {
-            return Err((Rank(0), Error::invalid("hosts of 0 ranks; give each at least 1").into()));
-        }
+        let [per_host, larger @ ..] = &*self.hosts.clone() else { return self.run_over(&|transport| Ok(transport), f) };
+        check_hosts(&self.hosts).map_err(|error| (Rank(0), error.into()))?;
         let medium = OnceLock::<Arc<dyn Medium>>::new();
         let over = |transport: Arc<LocalTransport>| {
-            let hosts = || Arc::new(PretendHosts::new(transport.world.clone(), per_host)) as Arc<dyn Medium>;
             let (members, rank) = (transport.members().to_vec(), transport.rank());
-            hierarchy::group(medium.get_or_init(hosts), WORLD, WORLD, members, rank)
+            let hosts = || {
+                let smallest: Arc<dyn Medium> = Arc::new(PretendHosts::new(transport.world.clone(), *per_host));
+                larger.iter().fold(smallest, |hosts, per_host| {
+                    Arc::new(Level::new(hosts, members.iter().map(|rank| rank.0 / per_host).collect()))
+                })
+            };
+            hierarchy::group(medium.get_or_init(hosts), WORLD, WORLD, members.clone(), rank)
         };
         self.run_over(&over, f)
     }
@@ -202,5 +207,19 @@ impl Launcher {
         let ended = threads.run(group, f);
         helpers.join();
         threads.judge(ended)
+    }
+}
+
+/// Whether hosts of so many ranks each lie whole in the next ones.
+fn check_hosts(hosts: &[usize]) -> Result<()> {
+    if hosts.contains(&0) {
+        return Err(Error::invalid("hosts of 0 ranks; give each at least 1"));
+    }
+    match hosts.windows(2).find(|pair| !pair[1].is_multiple_of(pair[0])) {
+        Some(pair) => Err(Error::invalid(format!(
+            "hosts of {} ranks in hosts of {}; the second is a multiple of the first",
+            pair[0], pair[1]
+        ))),
+        None => Ok(()),
     }
 }

@@ -95,7 +95,7 @@ impl<'a> Flight<'a> {
             if let Some(failure) = world.failure() {
                 let since = *failed.get_or_insert_with(Instant::now);
                 if since.elapsed() > STRAGGLERS {
-                    let sequence = self.call.sequence;
+                    let sequence = self.call.whole().sequence;
                     return Err(failure.to_error(self.describe(), self.group.group_name(), sequence));
                 }
             }
@@ -151,7 +151,8 @@ impl<'a> Sleeper<'a> {
         let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_driver {
-            world.waits.fall_asleep(group.rank(), at.channel, group.brief(flight.call.operation, at.sequence));
+            let whole = flight.call.whole();
+            world.waits.fall_asleep(group.rank(), at.channel, group.brief(whole.operation, whole.sequence));
         }
         if world.failure().is_some() || wait.missing.is_empty() {
             return;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::failure::{Cause, Failure};
 use super::inquiry::Answers;
-use super::waits::KINDS;
+use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
@@ -106,7 +106,7 @@ impl MpiTransport {
     fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
         let group = &self.name;
         if let Some(failure) = self.world.failure() {
-            return Err(failure.to_error(describe(group, call), group, call.sequence));
+            return Err(failure.to_error(describe(group, call), group, call.whole().sequence));
         }
         if !has_turn {
             let message = "was used by two threads at once; use all groups of a rank from one thread";
@@ -206,7 +206,7 @@ impl Transport for MpiTransport {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = || {
             let (name, ranks) = (link_name(&self.name, from, to), vec![self.members[from], self.members[to]]);
-            let channel = self.channel + if from < to { 1 } else { 2 };
+            let channel = self.channel + if from < to { UPWARD } else { DOWNWARD };
             let member = usize::from(self.member == to);
             Arc::new(Self::new(self.world.clone(), self.answers.clone(), name, channel, ranks, member))
         };

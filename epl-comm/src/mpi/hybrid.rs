@@ -1,20 +1,21 @@
-//! Groups of ranks of which several are threads of one process.
+//! Groups of ranks that are near to some and far from others.
 //!
 //! | the members | what carries their data |
 //! |---|---|
 //! | all in this process | a board in its memory, as of [`local`](crate::local) |
 //! | each in a process of its own | MPI |
-//! | otherwise | both: a [`hierarchy`], with one leader in each process |
+//! | in several processes of one host | both: a [`hierarchy`], with one leader in each process |
+//! | on several hosts | one of those in each host, and MPI between one leader each |
 
 use std::sync::Arc;
 
 use super::group::{MpiTransport, New, agree};
 use super::inquiry::Answers;
-use super::waits::{KINDS, LEADERS};
+use super::waits::{DOWNWARD, HOST_LEADERS, KINDS, LEADERS, UPWARD};
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::hierarchy::{self, Medium};
+use crate::hierarchy::{self, Level, Medium};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
@@ -26,11 +27,14 @@ const WORLD: &str = "world";
 pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -> Result<Arc<dyn Transport>> {
     let members: Vec<Rank> = (0..world.ranks()).map(Rank).collect();
     let (world, answers) = (world.clone(), answers.clone());
-    if world.threads == 1 {
+    let hosts = world.hosts();
+    let is_one_host = hosts.iter().all(|host| *host == hosts[0]);
+    if world.threads == 1 && is_one_host {
         return Ok(Arc::new(MpiTransport::new(world, answers, WORLD.to_string(), 0, members, rank.0)));
     }
-    let medium: Arc<Processes> = Arc::new(Processes { world, answers });
-    Mixed::group(&medium, 0, WORLD, members, rank)
+    let processes: Arc<dyn Medium> = Arc::new(Processes { world: world.clone(), answers });
+    let medium = if is_one_host { processes } else { Arc::new(Level::new(processes, hosts)) };
+    Mixed::group(&world, &medium, 0, WORLD, members, rank)
 }
 
 /// What groups are made over: the memory of this process, and MPI between processes.
@@ -59,6 +63,16 @@ fn channel(key: &str) -> u64 {
     digits.parse::<u64>().expect("keys begin with a number: `Mixed` makes them") * KINDS
 }
 
+/// Which of a group's channels is that of a group over MPI that is made for it. A rank is in one of each kind.
+fn kind(key: &str) -> u64 {
+    match (key.contains("host"), key.ends_with("leaders")) {
+        // The group itself, or its part in a host.
+        (_, false) => 0,
+        (false, true) => LEADERS,
+        (true, true) => HOST_LEADERS,
+    }
+}
+
 impl Medium for Processes {
     fn host(&self, rank: Rank) -> usize {
         self.world.process(rank)
@@ -68,10 +82,7 @@ impl Medium for Processes {
         if self.is_inside(members) {
             return Ok(self.world.inside.group(key, name, members, rank));
         }
-        // What is neither the group itself nor inside a process is the group of its leaders.
-        let is_whole = key.bytes().all(|byte| byte.is_ascii_digit());
-        let kind = if is_whole { 0 } else { LEADERS };
-        Ok(self.between(channel(key) + kind, name, members, rank))
+        Ok(self.between(channel(key) + kind(key), name, members, rank))
     }
 
     fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
@@ -80,7 +91,7 @@ impl Medium for Processes {
             let key = format!("{key}, {} to {}", from.0, to.0);
             return Ok(self.world.inside.group(&key, name, &members, rank));
         }
-        let kind = if from < to { 1 } else { 2 };
+        let kind = if from < to { UPWARD } else { DOWNWARD };
         Ok(self.between(channel(key) + kind, name, &members, rank))
     }
 }
@@ -89,22 +100,23 @@ impl Medium for Processes {
 /// upon.
 #[derive(Debug)]
 struct Mixed {
-    medium: Arc<Processes>,
+    world: Arc<World>,
+    medium: Arc<dyn Medium>,
     number: u64,
     group: Arc<dyn Transport>,
 }
 
 impl Mixed {
     fn group(
-        medium: &Arc<Processes>,
+        world: &Arc<World>,
+        medium: &Arc<dyn Medium>,
         number: u64,
         name: &str,
         members: Vec<Rank>,
         rank: Rank,
     ) -> Result<Arc<dyn Transport>> {
-        let over: Arc<dyn Medium> = medium.clone();
-        let group = hierarchy::group(&over, &number.to_string(), name, members, rank)?;
-        Ok(Arc::new(Self { medium: medium.clone(), number, group }))
+        let group = hierarchy::group(medium, &number.to_string(), name, members, rank)?;
+        Ok(Arc::new(Self { world: world.clone(), medium: medium.clone(), number, group }))
     }
 
     fn rank(&self) -> Rank {
@@ -134,8 +146,8 @@ impl Transport for Mixed {
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let New { number, ranks, .. } = agree(&*self.group, &self.medium.world, sequence, name, [color, key])?;
-        Self::group(&self.medium, number, name, ranks, self.rank())
+        let New { number, ranks, .. } = agree(&*self.group, &self.world, sequence, name, [color, key])?;
+        Self::group(&self.world, &self.medium, number, name, ranks, self.rank())
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
@@ -143,16 +155,16 @@ impl Transport for Mixed {
     }
 
     fn lanes(&self) -> usize {
-        self.medium.world.lanes
+        self.world.lanes
     }
 
     fn trim(&self) {
         self.group.trim();
-        self.medium.world.arena.trim();
+        self.world.arena.trim();
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        let (world, rank) = (&self.medium.world, self.rank());
+        let (world, rank) = (&self.world, self.rank());
         if !world.seat(rank).driver.is_here() {
             // A helper thread: its rank goes on.
             return sleep();

@@ -24,6 +24,9 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     if threads == 0 {
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
     }
+    if watch.per_host == Some(0) {
+        return Err(Error::invalid("hosts of 0 processes; give each at least 1"));
+    }
     check_lanes(watch.lanes)?;
     let limit = watch.time_limit;
     open();
@@ -31,8 +34,9 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let lanes = watch.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
-    let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
-    if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
+    let host = watch.per_host.map_or(place.host, |processes| place.process / processes);
+    let all = gather(place, control, [threads as u64, lanes as u64, host as u64], limit)?;
+    if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != threads as u64) {
         close();
         return Err(Error::invalid(format!(
             "process {} has {threads} ranks, but process {other} has {}; give all processes as many",
@@ -40,9 +44,10 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
         )));
     }
     // The same on all ranks.
-    let lanes = all.iter().map(|[_, lanes]| *lanes as usize).min().unwrap_or(lanes);
+    let lanes = all.iter().map(|[_, lanes, _]| *lanes as usize).min().unwrap_or(lanes);
+    let hosts = all.iter().map(|[.., host]| *host as usize).collect();
     let tag_limit = data.tag_limit()?;
-    Ok(World::new(place, threads, lanes, [data, control], tag_limit, watch))
+    Ok(World::new((place, hosts), threads, lanes, [data, control], tag_limit, watch))
 }
 
 /// A space of messages for this run.
@@ -54,10 +59,10 @@ fn duplicate(place: Place, limit: Option<Duration>) -> Result<Comm> {
 }
 
 /// The numbers of all processes.
-fn gather(place: Place, comm: Comm, own: [u64; 2], limit: Option<Duration>) -> Result<Vec<[u64; 2]>> {
+fn gather(place: Place, comm: Comm, own: [u64; 3], limit: Option<Duration>) -> Result<Vec<[u64; 3]>> {
     let own = ManuallyDrop::new(Box::new(own));
-    let mut all = ManuallyDrop::new(vec![[0_u64; 2]; place.processes]);
-    // SAFETY: both stay where they are when the wait fails; there are two numbers for every process.
+    let mut all = ManuallyDrop::new(vec![[0_u64; 3]; place.processes]);
+    // SAFETY: both stay where they are when the wait fails; there are three numbers for every process.
     let request = unsafe { comm.gather(&**own, all.as_mut_ptr().cast()) }?;
     wait(place, request, limit)?;
     drop(ManuallyDrop::into_inner(own));

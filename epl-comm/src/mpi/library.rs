@@ -22,6 +22,8 @@ pub struct Place {
     pub local: usize,
     /// How many processes are on its host.
     pub locals: usize,
+    /// The first process of its host, by which the host is known to all.
+    pub host: usize,
 }
 
 /// The most bytes of one message: counts are 32 bits wide.
@@ -85,8 +87,8 @@ fn initialise() -> Result<Place> {
 }
 
 fn place() -> Result<Place> {
-    let mut numbers = [0; 4];
-    let [process, processes, local, locals] = &mut numbers;
+    let mut numbers = [0; 5];
+    let [process, processes, local, locals, first] = &mut numbers;
     // SAFETY: the library is on; pointers to variables that live as long as the calls; the communicator is made before
     // it is used, and freed once.
     unsafe {
@@ -98,10 +100,12 @@ fn place() -> Result<Place> {
         })?;
         check("MPI_Comm_rank", ffi::MPI_Comm_rank(host, local))?;
         check("MPI_Comm_size", ffi::MPI_Comm_size(host, locals))?;
+        *first = *process;
+        check("MPI_Bcast", ffi::MPI_Bcast((&raw mut *first).cast(), 1, ffi::RSMPI_INT32_T, 0, host))?;
         check("MPI_Comm_free", ffi::MPI_Comm_free(&mut host))?;
     }
-    let [process, processes, local, locals] = numbers.map(|number| number as usize);
-    Ok(Place { process, processes, local, locals })
+    let [process, processes, local, locals, host] = numbers.map(|number| number as usize);
+    Ok(Place { process, processes, local, locals, host })
 }
 
 unsafe extern "C" {

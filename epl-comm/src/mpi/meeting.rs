@@ -104,7 +104,7 @@ impl Meeting {
         };
         Err(Error::Mismatch {
             group: group.group_name().to_string(),
-            sequence: call.sequence,
+            sequence: call.whole().sequence,
             first: members[first],
             first_call: calls[first].to_string(),
             second: members[second],

@@ -110,6 +110,14 @@ impl Launcher {
         self
     }
 
+    /// Takes so many neighbouring processes for those of one host, whichever they are on; otherwise those that share
+    /// memory are. Collectives over several hosts go through one process of each. To see how a program does there, to
+    /// be said alike in all processes.
+    pub fn hosts_of(mut self, processes: usize) -> Self {
+        self.watch.per_host = Some(processes);
+        self
+    }
+
     /// Calls `report` with the first failure and its rank at once, in every process, on the thread that finds it or
     /// hears of it: before the ranks have ended, which they may never do. It may end the process.
     pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {

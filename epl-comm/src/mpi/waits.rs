@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::rank::Rank;
 
-/// A group, its links from lower to higher members, those from higher to lower, and the group of its leaders: each has
-/// messages of its own.
-pub(super) const KINDS: u64 = 4;
-/// The last of them.
-pub(super) const LEADERS: u64 = KINDS - 1;
+/// A group, its links from lower to higher members, those from higher to lower, the group of its leaders, and those of
+/// leaders inside its hosts: each has messages of its own.
+pub(super) const KINDS: u64 = 5;
+pub(super) const UPWARD: u64 = 1;
+pub(super) const DOWNWARD: u64 = 2;
+pub(super) const LEADERS: u64 = 3;
+pub(super) const HOST_LEADERS: u64 = 4;
 
 /// One call of one group, or of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,15 +91,17 @@ impl Waits {
         let state = self.lock();
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
         let is_coming = taken.is_some_and(|taken| taken.load(Ordering::Acquire) >= from.sequence);
+        // What goes before may be another stage of the same call.
+        let held_up = |channel: u64| {
+            let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
+            own.find(|((_, other), _)| are_stages(*other, channel)).map(|(_, wait)| wait.clone())
+        };
         if is_coming {
-            return state.waits.get(&(rank, from.channel)).cloned();
+            return held_up(from.channel);
         }
+        // Its thread may wait for a later call of the group than the one in which that is held up.
         let (channel, call) = state.asleep.get(&rank)?;
-        // Its thread may wait for a later call of the group than the one in which that is held up, or for one of which
-        // that is a stage.
-        let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
-        let held_up = own.find(|((_, other), _)| are_stages(*other, *channel));
-        held_up.map(|(_, wait)| Wait { call: call.clone(), ..wait.clone() })
+        held_up(*channel).map(|wait| Wait { call: call.clone(), ..wait })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -107,7 +111,7 @@ impl Waits {
 
 /// Whether calls of one channel may be stages of those of another, or are the same: those of a group and of its leaders.
 fn are_stages(one: u64, other: u64) -> bool {
-    let is_link = |channel: u64| !matches!(channel % KINDS, 0 | LEADERS);
+    let is_link = |channel: u64| matches!(channel % KINDS, UPWARD | DOWNWARD);
     one == other || (one / KINDS == other / KINDS && !is_link(one) && !is_link(other))
 }
 
@@ -136,5 +140,18 @@ mod tests {
         assert_eq!(counts, [(3, 2), (6, 0)]);
         drop(first);
         assert_eq!(waits.counts(Rank(0)), [(6, 0)]);
+    }
+
+    #[test]
+    fn a_stage_is_kept_by_the_one_before_it() {
+        let waits = Waits::default();
+        let (group, leaders, link) = (7 * KINDS, 7 * KINDS + LEADERS, 7 * KINDS + UPWARD);
+        let counter = waits.counter(Rank(0), group);
+        counter.store(2, Ordering::Release);
+        let at = Place { channel: leaders, sequence: 1 };
+        let wait = Wait { at, call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
+        waits.begin(Rank(0), wait.clone());
+        assert_eq!(waits.keeps(Rank(0), Place { channel: group, sequence: 2 }), Some(wait));
+        assert_eq!(waits.keeps(Rank(0), Place { channel: link, sequence: 1 }), None);
     }
 }

@@ -39,20 +39,26 @@ pub(super) struct Watch {
     pub(super) time_limit: Option<Duration>,
     /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
     pub(super) lanes: Option<usize>,
+    /// How many processes are taken for one host's; otherwise those that share its memory.
+    pub(super) per_host: Option<usize>,
     /// Told of the first failure: who, and why.
     pub(super) on_failure: Option<Arc<Report>>,
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_limit, lanes, .. } = self;
-        f.debug_struct("Watch").field("time_limit", time_limit).field("lanes", lanes).finish_non_exhaustive()
+        let Self { time_limit, lanes, per_host, on_failure: _ } = self;
+        let mut watch = f.debug_struct("Watch");
+        watch.field("time_limit", time_limit).field("lanes", lanes).field("per_host", per_host);
+        watch.finish_non_exhaustive()
     }
 }
 
 /// The ranks of one run, seen by one process.
 pub(super) struct World {
     pub(super) place: ProcessPlace,
+    /// The host of each process.
+    hosts: Box<[usize]>,
     /// Ranks in each process.
     pub(super) threads: usize,
     pub(super) lanes: usize,
@@ -108,7 +114,7 @@ impl Fates for World {
 
 impl World {
     pub(super) fn new(
-        place: ProcessPlace,
+        (place, hosts): (ProcessPlace, Box<[usize]>),
         threads: usize,
         lanes: usize,
         [data, control]: [Comm; 2],
@@ -135,6 +141,7 @@ impl World {
                 })
             },
             place,
+            hosts,
             threads,
             lanes,
             is_crowded,
@@ -173,6 +180,11 @@ impl World {
     /// The process that a rank is a thread of.
     pub(super) fn process(&self, rank: Rank) -> usize {
         rank.0 / self.threads
+    }
+
+    /// The host of each rank.
+    pub(super) fn hosts(&self) -> Box<[usize]> {
+        (0..self.ranks()).map(|rank| self.hosts[self.process(Rank(rank))]).collect()
     }
 
     fn thread(&self, rank: Rank) -> usize {

@@ -17,6 +17,28 @@ pub fn ranks_each() -> usize {
     std::env::var(crate::RANKS).map_or(1, |ranks| ranks.parse().unwrap())
 }
 
+/// How many processes are taken for one host's; none where all are.
+fn per_host() -> Option<usize> {
+    std::env::var(crate::PER_HOST).ok().map(|processes| processes.parse().unwrap())
+}
+
+/// A launcher of the ranks and hosts of which there are to be so many.
+pub fn launcher() -> mpi::Launcher {
+    let launcher = mpi::Launcher::new().ranks(ranks_each());
+    match per_host() {
+        Some(processes) => launcher.hosts_of(processes),
+        None => launcher,
+    }
+}
+
+/// Threads in place of a process that looks on.
+fn threads(ranks: usize) -> local::Launcher {
+    match per_host() {
+        Some(processes) => local::Launcher::new(ranks).hosts_of(ranks_each()).hosts_of(processes * ranks_each()),
+        None => local::Launcher::new(ranks),
+    }
+}
+
 /// Whether this process takes part in a run of so many ranks over MPI.
 fn goes_over_mpi(ranks: usize) -> bool {
     mpi::is_launched() && ranks <= mpi::place().unwrap().processes * ranks_each()
@@ -24,13 +46,13 @@ fn goes_over_mpi(ranks: usize) -> bool {
 
 /// Whether a mismatch tells who is alone with its call. Where a call is made of stages, two are compared at a time.
 pub fn knows_the_odd_one(ranks: usize) -> bool {
-    let is_in_stages = goes_over_mpi(ranks) && ranks_each() > 1;
+    let is_in_stages = goes_over_mpi(ranks) && (ranks_each() > 1 || per_host().is_some());
     ranks > 2 && !is_in_stages
 }
 
 /// Runs `f` over MPI on the first ranks; what it gave in this process, and how the run ended.
 fn run_over_mpi<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Result<Vec<Option<T>>, (Rank, Error)> {
-    mpi::Launcher::new().ranks(ranks_each()).run(|world| {
+    launcher().run(|world| {
         if world.size() == ranks {
             return Ok(Some(f(world)));
         }
@@ -72,7 +94,7 @@ pub fn run_failing<T: Clone + Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T 
             return (vec![value; ranks], failure);
         }
     }
-    let ended = local::run(ranks, |group| {
+    let ended = threads(ranks).run(|group| {
         life(group);
         Ok::<_, Error>(())
     });

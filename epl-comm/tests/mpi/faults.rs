@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, mpi};
 
-use crate::failing::ranks_each;
-use crate::processes::mpirun;
+use crate::failing::launcher;
+use crate::processes::{World, mpirun};
 
 /// In the environment: what goes wrong.
 pub const KIND: &str = "EPL_MPI_TEST_FAULT";
 
 const CHILD: [&str; 3] = ["--exact", "faults::child", "--ignored"];
 const CULPRIT: usize = 1;
-/// So many processes, of so many ranks.
-const WORLDS: [(usize, usize); 2] = [(3, 1), (2, 2)];
+const WORLDS: [World; 3] = [World::of(3, 1), World::of(2, 2), World::of(4, 1).on_hosts_of(2)];
 
 fn signal(name: &str) {
     let id = std::process::id().to_string();
@@ -58,17 +57,17 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
 fn child() {
     let kind = std::env::var(KIND).unwrap();
     let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 8 } else { 200 });
-    let ended = mpi::Launcher::new().ranks(ranks_each()).time_limit(limit).run(|world| life(&kind, &world));
+    let ended = launcher().time_limit(limit).run(|world| life(&kind, &world));
     let (rank, error) = ended.expect_err("one of them goes wrong");
-    assert_eq!(rank, Rank(CULPRIT));
+    assert_eq!(rank, Rank(CULPRIT), "{error}");
     println!("process {} says: {error}", mpi::place().unwrap().process);
     std::process::exit(1);
 }
 
 /// What the processes said, what `mpirun` said, and its exit code.
-fn fault(kind: &str, (processes, ranks): (usize, usize)) -> (Vec<String>, String, Option<i32>) {
+fn fault(kind: &str, world: World) -> (Vec<String>, String, Option<i32>) {
     let begun = Instant::now();
-    let output = mpirun(processes, ranks, Duration::from_secs(100), &CHILD, kind);
+    let output = mpirun(world, Duration::from_secs(100), &CHILD, kind);
     assert!(begun.elapsed() < Duration::from_secs(60), "{kind} took {:?}", begun.elapsed());
     let said = String::from_utf8_lossy(&output.stdout);
     let said = said.lines().filter_map(|line| line.split_once(" says: ")).map(|(_, text)| text.to_string()).collect();
@@ -83,7 +82,7 @@ fn all_say(kinds: &[&str], check: impl Fn(&str) -> bool) {
     for world in WORLDS {
         for kind in kinds {
             let (said, stderr, code) = fault(kind, world);
-            assert_eq!((said.len(), code), (world.0, Some(1)), "{kind} in {world:?}: {said:?}\n{stderr}");
+            assert_eq!((said.len(), code), (world.processes, Some(1)), "{kind} in {world:?}: {said:?}\n{stderr}");
             assert!(said.iter().all(|text| check(text)), "{kind} in {world:?}: {said:?}");
         }
     }

@@ -36,3 +36,5 @@ mod views;
 
 /// In the environment: how many ranks are in each process.
 const RANKS: &str = "EPL_MPI_TEST_RANKS";
+/// In the environment: how many processes are taken for one host's.
+const PER_HOST: &str = "EPL_MPI_TEST_PER_HOST";

@@ -5,8 +5,35 @@ use std::time::Duration;
 
 use epl_comm::mpi;
 
-/// Runs some tests of this program in several processes of so many ranks; ends them when they take too long.
-pub fn mpirun(processes: usize, ranks: usize, limit: Duration, test: &[&str], kind: &str) -> Output {
+/// Which processes there are.
+#[derive(Clone, Copy, Debug)]
+pub struct World {
+    pub processes: usize,
+    /// Of each process.
+    pub ranks: usize,
+    /// Processes that are taken for one host's; otherwise all are.
+    pub per_host: Option<usize>,
+}
+
+impl World {
+    /// On one host.
+    pub const fn of(processes: usize, ranks: usize) -> Self {
+        Self { processes, ranks, per_host: None }
+    }
+
+    /// On hosts of so many processes.
+    pub const fn on_hosts_of(self, processes: usize) -> Self {
+        Self { per_host: Some(processes), ..self }
+    }
+
+    fn goes_in_stages(self) -> bool {
+        self.per_host.is_some() || (self.processes > 1 && self.ranks > 1)
+    }
+}
+
+/// Runs some tests of this program in several processes; ends them when they take too long.
+pub fn mpirun(world: World, limit: Duration, test: &[&str], kind: &str) -> Output {
+    let World { processes, ranks, per_host } = world;
     let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
     Command::new("timeout")
         .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun"])
@@ -18,6 +45,7 @@ pub fn mpirun(processes: usize, ranks: usize, limit: Duration, test: &[&str], ki
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env(crate::RANKS, ranks.to_string())
+        .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())))
         .env(crate::faults::KIND, kind)
         .output()
         .expect("`timeout` of coreutils and `mpirun`")
@@ -38,39 +66,49 @@ const NOT_THERE: [&str; 6] = [
 const NOT_IN_STAGES: [&str; 2] =
     ["sums_are_taken_in_the_order_of_the_members_bit_by_bit", "rows_that_a_peer_does_not_expect"];
 
-fn suite(processes: usize, ranks: usize) {
+fn suite(world: World) {
     if mpi::is_launched() {
         return;
     }
-    let in_stages = NOT_IN_STAGES.iter().filter(|_| processes > 1 && ranks > 1);
+    let in_stages = NOT_IN_STAGES.iter().filter(|_| world.goes_in_stages());
     let skip: Vec<&str> = NOT_THERE.iter().chain(in_stages).flat_map(|name| ["--skip", *name]).collect();
-    let output = mpirun(processes, ranks, Duration::from_secs(400), &skip, "");
+    let output = mpirun(world, Duration::from_secs(400), &skip, "");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(text.matches("test result: ok.").count(), processes, "{text}");
+    assert_eq!(text.matches("test result: ok.").count(), world.processes, "{text}");
 }
 
 #[test]
 fn one() {
-    suite(1, 1);
+    suite(World::of(1, 1));
 }
 
 #[test]
 fn two() {
-    suite(2, 1);
+    suite(World::of(2, 1));
 }
 
 #[test]
 fn three() {
-    suite(3, 1);
+    suite(World::of(3, 1));
 }
 
 #[test]
 fn four() {
-    suite(4, 1);
+    suite(World::of(4, 1));
 }
 
 #[test]
 fn two_of_two_ranks_each() {
-    suite(2, 2);
+    suite(World::of(2, 2));
+}
+
+#[test]
+fn two_hosts_of_two_processes() {
+    suite(World::of(4, 1).on_hosts_of(2));
+}
+
+#[test]
+fn two_hosts_one_of_which_has_two_processes_of_two_ranks_each() {
+    suite(World::of(3, 2).on_hosts_of(2));
 }

@@ -9,7 +9,10 @@ use crate::watchdog::within_seconds;
 
 /// Runs `f` on ranks of hosts of so many.
 fn run_hosts<T: Send>(ranks: usize, per_host: usize, limit: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-    let launcher = local::Launcher::new(ranks).hosts_of(per_host).eager_limit(limit);
+    run_on(local::Launcher::new(ranks).hosts_of(per_host).eager_limit(limit), f)
+}
+
+fn run_on<T: Send>(launcher: local::Launcher, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
     launcher.run(|group| Ok::<T, Error>(f(group))).unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"))
 }
 
@@ -23,24 +26,53 @@ fn every_number_of_ranks_over_hosts_of_every_size() {
 }
 
 #[test]
+fn hosts_that_lie_in_larger_ones() {
+    for (ranks, per_host, larger) in [(4, 1, 2), (4, 2, 2), (8, 2, 4), (7, 2, 4), (6, 3, 6), (8, 1, 4)] {
+        run_on(local::Launcher::new(ranks).hosts_of(per_host).hosts_of(larger), |world| {
+            exercise(&world);
+            splits(&world, 2);
+        });
+    }
+    run_on(local::Launcher::new(8).hosts_of(1).hosts_of(2).hosts_of(4), |world| exercise(&world));
+}
+
+#[test]
+fn hosts_that_do_not_fit_are_refused() {
+    for (hosts, told) in [
+        (&[0][..], "hosts of 0 ranks; give each at least 1"),
+        (&[2, 0], "hosts of 0 ranks"),
+        (&[2, 3], "hosts of 2 ranks in hosts of 3; the second is a multiple of the first"),
+    ] {
+        let launcher = hosts.iter().fold(local::Launcher::new(6), |launcher, ranks| launcher.hosts_of(*ranks));
+        let (_, error) = launcher.run(|group| group.barrier()).unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+    }
+}
+
+#[test]
 fn groups_that_lie_across_hosts_in_every_way() {
     run_hosts(6, 2, 0, |world| {
-        let me = world.rank();
-        // Inside a host; one of each; two of two hosts and one of a third; in reversed order; every second.
-        for (name, color, key) in [
-            ("host", me / 2, me),
-            ("row", me % 2, me),
-            ("uneven", usize::from(me == 5), me),
-            ("reversed", 0, 9 - me),
-            ("mixed", usize::from(me == 0 || me == 3), 9 - me),
-        ] {
-            let group = world.split(name, color, key).unwrap();
-            exercise(&group);
-            let again = group.split_by("again", |member| (member % 2, member)).unwrap();
-            exercise(&again);
-        }
+        splits(&world, 2);
         exercise(&world);
     });
+}
+
+/// Groups of a world, inside hosts of so many ranks and across them.
+fn splits(world: &ProcessGroup, per_host: usize) {
+    let (me, last) = (world.rank(), world.size() - 1);
+    // Inside a host; one of each; two of two hosts and one of a third; in reversed order; every second.
+    for (name, color, key) in [
+        ("host", me / per_host, me),
+        ("row", me % per_host, me),
+        ("uneven", usize::from(me == last), me),
+        ("reversed", 0, last - me),
+        ("mixed", usize::from(me == 0 || me == 3), last - me),
+    ] {
+        let group = world.split(name, color, key).unwrap();
+        exercise(&group);
+        let again = group.split_by("again", |member| (member % 2, member)).unwrap();
+        exercise(&again);
+    }
 }
 
 #[test]
@@ -73,10 +105,9 @@ fn half_precision_and_small_integers_over_hosts() {
 /// A call of one member; its result does not matter.
 type Call = fn(&ProcessGroup) -> epl_comm::Result<()>;
 
-/// What each of four ranks over two hosts is told when one of them calls something else.
-fn mismatch(odd: usize, unusual: Call) -> Vec<Error> {
-    let launcher = local::Launcher::new(4).hosts_of(2);
-    let (errors, _) = run_failing_with(launcher, 4, |group| {
+/// What each rank is told when one of them calls something else.
+fn mismatch(launcher: local::Launcher, ranks: usize, odd: usize, unusual: Call) -> Vec<Error> {
+    let (errors, _) = run_failing_with(launcher, ranks, |group| {
         let x = Tensor::<1>::zeros([4], &Device::flex());
         // Another host may still be in the first call when this one has found that its members differ in the second.
         let first = group.all_reduce(x.clone(), ReduceOp::Sum);
@@ -90,7 +121,13 @@ fn mismatch(odd: usize, unusual: Call) -> Vec<Error> {
 #[test]
 fn calls_that_do_not_fit_are_told_as_they_were_made() {
     within_seconds(60, || {
-        for odd in 0..4 {
+        let hosts = local::Launcher::new(4).hosts_of(2);
+        let hosts_of_hosts = local::Launcher::new(8).hosts_of(2).hosts_of(4);
+        for (launcher, ranks, odd) in [0, 1, 2, 3].map(|odd| (&hosts, 4, odd)).into_iter().chain([
+            (&hosts_of_hosts, 8, 0),
+            (&hosts_of_hosts, 8, 3),
+            (&hosts_of_hosts, 8, 6),
+        ]) {
             let others: [(Call, &str); 4] = [
                 (|group| group.barrier(), "barrier"),
                 (
@@ -107,7 +144,7 @@ fn calls_that_do_not_fit_are_told_as_they_were_made() {
                 ),
             ];
             for (unusual, text) in others {
-                let errors = mismatch(odd, unusual);
+                let errors = mismatch(launcher.clone(), ranks, odd, unusual);
                 let told =
                     |error: &&Error| matches!(error, Error::Mismatch { group, sequence: 2, .. } if group == "world");
                 let error = errors.iter().find(told).unwrap_or_else(|| panic!("{errors:?}")).to_string();
