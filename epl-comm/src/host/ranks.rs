@@ -16,6 +16,9 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// As much as a program's first thread has: a rank runs whole models, which a thread's default was not made for.
 const STACK: usize = 8 << 20;
 
+/// What the caller does with the first failure, whoever hears of it.
+pub(crate) type Report = dyn Fn(Rank, &Error) + Send + Sync;
+
 /// What the ranks of a run know of each other.
 pub(crate) trait Fates: Sync {
     /// Records that a rank of this process failed, unless another did before, and releases everybody.

@@ -12,13 +12,10 @@ use super::roster::CallId;
 use super::waits::Waits;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
-use crate::host::ranks::Fates;
+use crate::host::ranks::{Fates, Report};
 use crate::operation::Operation;
 use crate::process_group::Seat;
 use crate::rank::Rank;
-
-/// What the caller does with a failure.
-type Report = dyn Fn(Rank, &Error) + Send + Sync;
 
 /// How the ranks of a launch are watched.
 #[derive(Clone, Default)]

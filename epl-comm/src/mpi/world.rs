@@ -16,14 +16,11 @@ use super::waits::{Place, Waits};
 use super::wire::Writer;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
-use crate::host::ranks::Fates;
+use crate::host::ranks::{Fates, Report};
 use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::Seat;
 use crate::rank::Rank;
-
-/// What the caller does with a failure.
-type Report = dyn Fn(Rank, &Error) + Send + Sync;
 
 /// A rank that has ended may have dropped a group whose last messages are still on their way for so long.
 const ON_THE_WAY: Duration = Duration::from_millis(500);

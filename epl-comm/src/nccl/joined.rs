@@ -19,6 +19,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::host::ranks::Report;
 use crate::log::Log;
 use crate::rank::Rank;
 use crate::store::Store;
@@ -35,6 +36,7 @@ pub(super) struct Joined {
     store: Arc<dyn Store>,
     pub(super) rank: Rank,
     log: Log,
+    report: Option<Arc<Report>>,
     failure: OnceLock<Failure>,
     /// The numbers of the last calls of each group, by its path.
     begun: Mutex<Vec<(String, Arc<AtomicU64>)>>,
@@ -50,9 +52,9 @@ struct Failure {
 }
 
 impl Joined {
-    pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
         let (failure, begun, is_over) = Default::default();
-        Self { store, rank, log, failure, begun, is_over }
+        Self { store, rank, log, report, failure, begun, is_over }
     }
 
     /// Takes note of a group.
@@ -105,6 +107,20 @@ impl Joined {
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
             // Whoever was first has told all; and where the store itself is gone, nobody can be told.
             let _ = self.store.set("nccl/failure", told.as_bytes());
+            self.report();
+        }
+    }
+
+    /// Records a failure of which this rank was told.
+    fn learn(&self, failure: Failure) {
+        if self.failure.set(failure).is_ok() {
+            self.report();
+        }
+    }
+
+    fn report(&self) {
+        if let (Some(report), Some((rank, error))) = (&self.report, self.first_failure("the run")) {
+            report(rank, &error);
         }
     }
 
@@ -117,11 +133,10 @@ impl Joined {
                 Ok(Some(told)) => {
                     let (rank, cause) = told.split_once('\n').unwrap_or(("", &told));
                     let rank = Rank(rank.parse().unwrap_or(self.rank.0));
-                    let _ = self.failure.set(Failure { rank, cause: cause.to_string(), shared: None });
+                    self.learn(Failure { rank, cause: cause.to_string(), shared: None });
                 }
                 Err(error) => {
-                    let _ =
-                        self.failure.set(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) });
+                    self.learn(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) });
                 }
             }
             if !has_answered && let Ok(Some(roll)) = self.read("nccl/roll") {

@@ -4,6 +4,7 @@ use core::fmt::Display;
 use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 
 use super::joined::Joined;
@@ -12,8 +13,8 @@ use super::memory::Memory;
 use super::run::LANES;
 use super::transport::{Engine, NcclTransport};
 use super::workers::Workers;
-use crate::error::{Error, Result};
-use crate::host::ranks::{Fates, Ranks, TIME_LIMIT};
+use crate::error::{Error, Result, catch};
+use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT};
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
@@ -29,6 +30,7 @@ pub struct Worker {
     time_limit: Option<Duration>,
     lanes: usize,
     compare_every: u64,
+    on_failure: Option<Arc<Report>>,
     #[cfg(feature = "cuda")]
     devices: Vec<usize>,
 }
@@ -47,6 +49,7 @@ impl Worker {
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
             compare_every: 1,
+            on_failure: None,
         }
     }
 
@@ -69,6 +72,13 @@ impl Worker {
     /// What is not compared and does not fit together hangs until the time limit, or gives wrong numbers.
     pub fn compare_every(mut self, calls: u64) -> Self {
         self.compare_every = calls;
+        self
+    }
+
+    /// Calls `report` with the first failure and its rank at once, in every process, on the thread that finds it or
+    /// hears of it: before the ranks have ended, which they may never do. It may end the process.
+    pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Arc::new(report));
         self
     }
 
@@ -134,8 +144,10 @@ impl Worker {
         let library = self.ready().map_err(|error| (Rank(self.own.start), error.into()))?;
         let helpers = Helpers::default();
         let seats: Vec<Seat> = self.own.clone().map(|_| Seat::new(helpers.clone())).collect();
-        let joined =
-            |(rank, seat): (usize, &Seat)| Arc::new(Joined::new(self.store.clone(), Rank(rank), seat.log.clone()));
+        let report = self.on_failure.clone().map(once);
+        let joined = |(rank, seat): (usize, &Seat)| {
+            Arc::new(Joined::new(self.store.clone(), Rank(rank), seat.log.clone(), report.clone()))
+        };
         let own = Own { first: self.own.start, joined: self.own.clone().zip(&seats).map(joined).collect() };
         let group = |rank: Rank| {
             let memory = Arc::new(memory(rank)?);
@@ -169,6 +181,17 @@ impl Worker {
         check_lanes(Some(self.lanes))?;
         self.library.clone().map_or_else(Library::open, Ok)
     }
+}
+
+/// The caller's report, for whichever rank of this process is the first to make it.
+fn once(report: Arc<Report>) -> Arc<Report> {
+    let is_made = AtomicBool::new(false);
+    Arc::new(move |rank, error| {
+        if !is_made.swap(true, Ordering::AcqRel) {
+            // The caller's code: what it does with a failure must not become another one.
+            let _ = catch(|| report(rank, error));
+        }
+    })
 }
 
 /// What each rank of this process knows of the world.

@@ -1,8 +1,8 @@
 //! Ranks that know no more of each other than processes do: by a store, and over NCCL.
 
 use core::time::Duration;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use burn::tensor::{DType, Device, Float, Int, Tensor};
@@ -225,14 +225,26 @@ fn a_rank_that_panics_is_an_error_of_its_own() {
 fn who_does_not_come_in_time_is_named_with_its_last_call() {
     within_seconds(60, || {
         let fake = Fake::new();
-        let how = |worker: Worker| worker.time_limit(Duration::from_millis(2500));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let how = |worker: Worker| {
+            let told = told.clone();
+            let report = move |rank, error: &Error| told.lock().unwrap().push((rank, error.to_string()));
+            worker.time_limit(Duration::from_millis(2500)).on_failure(report)
+        };
         let ended = run(&fake, 3, how, |group| {
             sum(&group)?;
-            if group.rank() == 1 {
-                thread::sleep(Duration::from_secs(9));
+            // Its own process hears of it, too, while this still hangs.
+            while group.rank() == 1 && told.lock().unwrap().len() < 3 {
+                thread::sleep(Duration::from_millis(50));
             }
             sum(&group)
         });
+        let told = told.lock().unwrap();
+        assert!(
+            told.iter().all(|(rank, error)| *rank == Rank(1) && error.contains("for rank 1, whose last")),
+            "{told:?}"
+        );
+        assert_eq!(told.len(), 3, "each process once");
         for (rank, ended) in ended.iter().enumerate() {
             let error = ended.as_ref().unwrap_err();
             assert!(error.to_string().contains("rank 1"), "rank {rank}: {error}");

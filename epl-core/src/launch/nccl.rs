@@ -48,7 +48,8 @@ fn of_workers<T: Send>(
         return Err(Error::invalid(message));
     }
     let store = Arc::new(RunStore::new(meeting.clone()));
-    let worker = nccl::Worker::new(store, joined.cluster.local_ranks(), joined.cluster.world_size()).devices(gpus);
+    let worker = nccl::Worker::new(store, joined.cluster.local_ranks(), joined.cluster.world_size());
+    let worker = worker.devices(gpus).on_failure(report);
     let worker = match time_limit(config) {
         Some(limit) => worker.time_limit(limit),
         None => worker.no_time_limit(),
