@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Comm, Place, Request, close, open, start};
+use super::library::{Comm, Place, Request, close, hosts, open, start};
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
 use crate::pending::check_lanes;
@@ -34,9 +34,8 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let lanes = watch.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
-    let host = watch.per_host.map_or(place.host, |processes| place.process / processes);
-    let all = gather(place, control, [threads as u64, lanes as u64, host as u64], limit)?;
-    if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != threads as u64) {
+    let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
+    if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
         close();
         return Err(Error::invalid(format!(
             "process {} has {threads} ranks, but process {other} has {}; give all processes as many",
@@ -44,8 +43,11 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
         )));
     }
     // The same on all ranks.
-    let lanes = all.iter().map(|[_, lanes, _]| *lanes as usize).min().unwrap_or(lanes);
-    let hosts = all.iter().map(|[.., host]| *host as usize).collect();
+    let lanes = all.iter().map(|[_, lanes]| *lanes as usize).min().unwrap_or(lanes);
+    let hosts = match watch.per_host {
+        Some(several) => (0..place.processes).map(|process| process / several).collect(),
+        None => hosts()?,
+    };
     let tag_limit = data.tag_limit()?;
     Ok(World::new((place, hosts), threads, lanes, [data, control], tag_limit, watch))
 }
@@ -59,10 +61,10 @@ fn duplicate(place: Place, limit: Option<Duration>) -> Result<Comm> {
 }
 
 /// The numbers of all processes.
-fn gather(place: Place, comm: Comm, own: [u64; 3], limit: Option<Duration>) -> Result<Vec<[u64; 3]>> {
+fn gather(place: Place, comm: Comm, own: [u64; 2], limit: Option<Duration>) -> Result<Vec<[u64; 2]>> {
     let own = ManuallyDrop::new(Box::new(own));
-    let mut all = ManuallyDrop::new(vec![[0_u64; 3]; place.processes]);
-    // SAFETY: both stay where they are when the wait fails; there are three numbers for every process.
+    let mut all = ManuallyDrop::new(vec![[0_u64; 2]; place.processes]);
+    // SAFETY: both stay where they are when the wait fails; there are two numbers for every process.
     let request = unsafe { comm.gather(&**own, all.as_mut_ptr().cast()) }?;
     wait(place, request, limit)?;
     drop(ManuallyDrop::into_inner(own));

@@ -22,8 +22,6 @@ pub struct Place {
     pub local: usize,
     /// How many processes are on its host.
     pub locals: usize,
-    /// The first process of its host, by which the host is known to all.
-    pub host: usize,
 }
 
 /// The most bytes of one message: counts are 32 bits wide.
@@ -35,7 +33,16 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts the library, once a process. All processes come out of it together.
 pub(super) fn start() -> Result<Place> {
-    static STARTED: OnceLock<Result<Place>> = OnceLock::new();
+    Ok(started()?.0)
+}
+
+/// The first process on the host of each process.
+pub(super) fn hosts() -> Result<Vec<usize>> {
+    Ok(started()?.1)
+}
+
+fn started() -> Result<(Place, Vec<usize>)> {
+    static STARTED: OnceLock<Result<(Place, Vec<usize>)>> = OnceLock::new();
     STARTED.get_or_init(initialise).clone()
 }
 
@@ -49,7 +56,7 @@ pub(super) fn close() {
     OPEN.fetch_sub(1, Ordering::AcqRel);
 }
 
-fn initialise() -> Result<Place> {
+fn initialise() -> Result<(Place, Vec<usize>)> {
     let (mut is_on, mut is_over, mut provided) = (0, 0, 0);
     // SAFETY: pointers to variables that live as long as the calls; both may be called at any time.
     unsafe {
@@ -86,13 +93,15 @@ fn initialise() -> Result<Place> {
     place()
 }
 
-fn place() -> Result<Place> {
-    let mut numbers = [0; 5];
-    let [process, processes, local, locals, first] = &mut numbers;
-    // SAFETY: the library is on; pointers to variables that live as long as the calls; the communicator is made before
-    // it is used, and freed once.
+/// Where this process stands, and the first process on the host of each.
+fn place() -> Result<(Place, Vec<usize>)> {
+    let mut numbers = [0; 4];
+    let [process, processes, local, locals] = &mut numbers;
+    let mut hosts;
+    // SAFETY: the library is on; pointers to variables that live as long as the calls, the last one to a number for each
+    // process; the communicator is made before it is used, and freed once.
     unsafe {
-        let (world, mut host) = (ffi::RSMPI_COMM_WORLD, ffi::RSMPI_COMM_NULL);
+        let (world, mut host, int) = (ffi::RSMPI_COMM_WORLD, ffi::RSMPI_COMM_NULL, ffi::RSMPI_INT32_T);
         check("MPI_Comm_rank", ffi::MPI_Comm_rank(world, process))?;
         check("MPI_Comm_size", ffi::MPI_Comm_size(world, processes))?;
         check("MPI_Comm_split_type", {
@@ -100,12 +109,16 @@ fn place() -> Result<Place> {
         })?;
         check("MPI_Comm_rank", ffi::MPI_Comm_rank(host, local))?;
         check("MPI_Comm_size", ffi::MPI_Comm_size(host, locals))?;
-        *first = *process;
-        check("MPI_Bcast", ffi::MPI_Bcast((&raw mut *first).cast(), 1, ffi::RSMPI_INT32_T, 0, host))?;
+        let mut first = *process;
+        hosts = vec![0_i32; *processes as usize];
+        check("MPI_Bcast", ffi::MPI_Bcast((&raw mut first).cast(), 1, int, 0, host))?;
+        check("MPI_Allgather", {
+            ffi::MPI_Allgather((&raw const first).cast(), 1, int, hosts.as_mut_ptr().cast(), 1, int, world)
+        })?;
         check("MPI_Comm_free", ffi::MPI_Comm_free(&mut host))?;
     }
-    let [process, processes, local, locals, host] = numbers.map(|number| number as usize);
-    Ok(Place { process, processes, local, locals, host })
+    let [process, processes, local, locals] = numbers.map(|number| number as usize);
+    Ok((Place { process, processes, local, locals }, hosts.into_iter().map(|host| host as usize).collect()))
 }
 
 unsafe extern "C" {

@@ -79,4 +79,4 @@ mod join;
 mod run;
 
 pub use library::Place;
-pub use run::{Launcher, is_launched, place, run};
+pub use run::{Launcher, hosts, is_launched, place, run};

@@ -45,6 +45,16 @@ pub fn place() -> Result<Place> {
     library::start()
 }
 
+/// The host of each process, by the number of the first process there: those that share memory are on one. Starts MPI,
+/// which all processes must do.
+///
+/// # Errors
+///
+/// As of [`place`].
+pub fn hosts() -> Result<Vec<usize>> {
+    library::hosts()
+}
+
 /// Runs `f` on one rank in each process, as [`Launcher::run`] does, with a launcher's defaults.
 ///
 /// # Errors

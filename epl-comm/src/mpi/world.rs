@@ -55,7 +55,7 @@ impl fmt::Debug for Watch {
 pub(super) struct World {
     pub(super) place: ProcessPlace,
     /// The host of each process.
-    hosts: Box<[usize]>,
+    hosts: Vec<usize>,
     /// Ranks in each process.
     pub(super) threads: usize,
     pub(super) lanes: usize,
@@ -111,7 +111,7 @@ impl Fates for World {
 
 impl World {
     pub(super) fn new(
-        (place, hosts): (ProcessPlace, Box<[usize]>),
+        (place, hosts): (ProcessPlace, Vec<usize>),
         threads: usize,
         lanes: usize,
         [data, control]: [Comm; 2],

@@ -133,11 +133,6 @@ impl Client {
         self.inner.mailbox.on_failure(Box::new(told));
     }
 
-    /// The next notice of the server that was not read yet.
-    pub fn next_notice(&self) -> Option<Vec<u8>> {
-        self.inner.mailbox.notice()
-    }
-
     /// Waits until something has come from the server, or for as long; or for no reason.
     pub fn pause(&self, time: Duration) {
         self.inner.mailbox.pause(time);

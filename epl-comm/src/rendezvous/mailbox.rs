@@ -1,15 +1,12 @@
 //! What has come for a member, and who waits for it.
 
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::message::Reply;
 use crate::error::{Error, Result};
-
-/// Notices that nobody has read, at most; older ones go.
-const NOTICES: usize = 64;
 
 type Told = Box<dyn FnOnce(&Error) + Send>;
 
@@ -25,7 +22,6 @@ struct Contents {
     next: u64,
     /// Requests under way, and their answers.
     answers: HashMap<u64, Option<Result<Option<Vec<u8>>, String>>>,
-    notices: VecDeque<Vec<u8>>,
     failure: Option<Error>,
     told: Vec<Told>,
     heard: Option<Instant>,
@@ -77,13 +73,6 @@ impl Mailbox {
                 drop(contents);
                 return self.fail(Error::Worker { worker: worker as usize, cause });
             }
-            Reply::Notice { bytes } => {
-                contents.notices.push_back(bytes);
-                if contents.notices.len() > NOTICES {
-                    contents.notices.pop_front();
-                }
-                return self.changed.notify_all();
-            }
             Reply::Done { id, value } => (id, Ok(Some(value))),
             Reply::Unset { id } => (id, Ok(None)),
             Reply::Refused { id, why } => (id, Err(why)),
@@ -118,10 +107,6 @@ impl Mailbox {
         let Some(failure) = contents.failure.clone() else { return contents.told.push(told) };
         drop(contents);
         told(&failure);
-    }
-
-    pub(super) fn notice(&self) -> Option<Vec<u8>> {
-        self.contents().notices.pop_front()
     }
 
     /// How long nothing has been heard.

@@ -46,9 +46,6 @@ pub(super) enum Reply {
         worker: u32,
         cause: String,
     },
-    Notice {
-        bytes: Vec<u8>,
-    },
 }
 
 impl Request {
@@ -87,8 +84,7 @@ impl Reply {
             Self::Done { id, value } => frame(1, &[&id.to_le_bytes()], value),
             Self::Refused { id, why } => frame(2, &[&id.to_le_bytes()], cut(why).as_bytes()),
             Self::Failed { worker, cause } => frame(3, &[&worker.to_le_bytes()], cut(cause).as_bytes()),
-            Self::Notice { bytes } => frame(4, &[], bytes),
-            Self::Unset { id } => frame(5, &[&id.to_le_bytes()], &[]),
+            Self::Unset { id } => frame(4, &[&id.to_le_bytes()], &[]),
         }
     }
 
@@ -102,8 +98,7 @@ impl Reply {
                 worker: u32::from_le_bytes(fields.next()?.try_into().ok()?),
                 cause: text(fields.rest())?,
             },
-            4 => Self::Notice { bytes: fields.rest().to_vec() },
-            5 => Self::Unset { id: fields.number()? },
+            4 => Self::Unset { id: fields.number()? },
             _ => return None,
         };
         fields.is_empty().then_some(reply)
@@ -216,7 +211,6 @@ mod tests {
             Reply::Unset { id: 6 },
             Reply::Refused { id: 8, why: "no".into() },
             Reply::Failed { worker: 3, cause: "gone".into() },
-            Reply::Notice { bytes: vec![0; 9] },
         ];
         for reply in replies {
             let frame = read_frame(&mut reply.encode().as_slice()).unwrap().unwrap();

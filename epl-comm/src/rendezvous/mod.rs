@@ -11,7 +11,7 @@
 //!    │ ◀──── verdict, HMAC(secret, …) ───────── │   both know the secret, or nothing is said
 //!    │                                          │
 //!    │ ── beat, set, get, barrier, fail, leave ▶│   frames of at most [`MAX_FRAME`] bytes
-//!    │ ◀── beat, answers, notices, who failed ─ │
+//!    │ ◀── beat, answers, who failed ────────── │
 //! ```
 //!
 //! The first worker that fails, whose connection ends without a word, that is silent for longer than `silence`, or that

@@ -42,19 +42,6 @@ impl Secret {
         Ok(Self(bytes.into()))
     }
 
-    /// That of an environment variable, whose text is taken as it is; none where it is not set.
-    ///
-    /// # Errors
-    ///
-    /// When it is too short, or no text.
-    pub fn from_environment(variable: &str) -> Result<Option<Self>> {
-        match std::env::var(variable) {
-            Ok(text) => Self::from_bytes(text.as_bytes()).map(Some).map_err(|error| named(variable, &error)),
-            Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(error) => Err(named(variable, &error)),
-        }
-    }
-
     /// A new one as text, for the environment of the workers that this process starts.
     ///
     /// # Errors
@@ -91,10 +78,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret(..)")
     }
-}
-
-fn named(variable: &str, error: &dyn fmt::Display) -> Error {
-    Error::Joining { message: format!("{variable}: {error}") }
 }
 
 /// Random bytes from the system.

@@ -13,7 +13,7 @@ use super::failure::{Failure, Fault};
 use super::gate::Gate;
 use super::handshake::{Unwelcome, Verdict, receive};
 use super::members::{Members, Post};
-use super::message::{MAX_VALUE, Reply, Request};
+use super::message::Request;
 use super::settings::{Event, Settings};
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
@@ -129,22 +129,6 @@ impl Server {
         while self.shared.members().are_here() {
             thread::sleep(TICK);
         }
-    }
-
-    /// Tells all members something ([`Client::next_notice`](super::Client::next_notice)).
-    ///
-    /// # Errors
-    ///
-    /// When it is longer than [`MAX_VALUE`].
-    pub fn announce(&self, notice: &[u8]) -> Result<()> {
-        if notice.len() > MAX_VALUE {
-            return Err(Error::Joining {
-                message: format!("a notice of {} bytes; allowed are {MAX_VALUE}", notice.len()),
-            });
-        }
-        let post = self.shared.members().to_all(&Reply::Notice { bytes: notice.to_vec() });
-        deliver(post);
-        Ok(())
     }
 }
 

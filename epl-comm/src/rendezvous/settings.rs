@@ -49,6 +49,11 @@ impl Settings {
                 "0 connections may show who they are, so that nobody could ever join; allow at least 1".into(),
             );
         }
+        for (what, time) in [("silence", self.silence), ("handshake", self.handshake)] {
+            if time.as_millis() == 0 {
+                return joining(format!("a {what} of {time:?} is over at once; allow at least 1 ms"));
+            }
+        }
         Ok(())
     }
 }

@@ -13,6 +13,7 @@
 //! the script of a batch job has them, too, and is not the first of many.
 
 mod environment;
+mod hosts;
 
 use core::fmt;
 use core::str::FromStr;
@@ -271,6 +272,16 @@ impl Meeting {
     /// This worker's client.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The first worker on the machine of each. All workers ask.
+    ///
+    /// # Errors
+    ///
+    /// When not all workers have asked within `limit`, or the way to them is lost.
+    pub fn hosts(&self, limit: Duration) -> Result<Vec<usize>> {
+        let who = (self.client.worker(), self.client.workers());
+        hosts::of_workers(&self.client, who, hosts::name_of_machine(), limit)
     }
 }
 

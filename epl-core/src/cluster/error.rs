@@ -55,6 +55,14 @@ pub enum ClusterError {
         /// The next larger data size that `expert` divides.
         larger: usize,
     },
+    /// Hosts that are not those of the workers.
+    #[error("hosts {hosts:?} of {workers} workers; give each worker the number of the first one on its host")]
+    NoHosts {
+        /// What was given.
+        hosts: Vec<usize>,
+        /// Workers that exist.
+        workers: usize,
+    },
     /// A size of zero.
     #[error("{what} is 0; it must be at least 1")]
     Zero {

@@ -22,10 +22,14 @@ pub struct DeviceSlot {
 ///   worker 0          worker 1
 ///   ranks 0 1 2 3     ranks 4 5 6 7
 /// ```
+///
+/// Several workers may share a host ([`with_hosts`](Self::with_hosts)); if nothing is said, each is on one of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     local_ranks: Vec<usize>,
     worker_index: usize,
+    /// The first worker on the host of each.
+    hosts: Vec<usize>,
 }
 
 impl Cluster {
@@ -58,7 +62,31 @@ impl Cluster {
         if worker_index >= local_ranks.len() {
             return Err(ClusterError::NoSuchWorker { worker: worker_index, workers: local_ranks.len() });
         }
-        Ok(Self { local_ranks, worker_index })
+        let hosts = (0..local_ranks.len()).collect();
+        Ok(Self { local_ranks, worker_index, hosts })
+    }
+
+    /// These workers on hosts, each of which is given by the number of the first worker there.
+    ///
+    /// # Errors
+    ///
+    /// Not a host for each worker, or one that is not the number of its first worker.
+    pub fn with_hosts(self, hosts: Vec<usize>) -> Result<Self> {
+        let is_first = |(worker, host): (usize, &usize)| *host <= worker && hosts[*host] == *host;
+        if hosts.len() != self.local_ranks.len() || !hosts.iter().enumerate().all(is_first) {
+            return Err(ClusterError::NoHosts { hosts, workers: self.local_ranks.len() });
+        }
+        Ok(Self { hosts, ..self })
+    }
+
+    /// Hosts.
+    pub fn host_num(&self) -> usize {
+        self.hosts.iter().enumerate().filter(|(worker, host)| worker == *host).count()
+    }
+
+    /// The first worker on the host of a worker; none where it does not exist.
+    pub fn host_of(&self, worker: usize) -> Option<usize> {
+        self.hosts.get(worker).copied()
     }
 
     /// Ranks of all workers.
@@ -104,13 +132,17 @@ impl Cluster {
         None
     }
 
-    /// All ranks in the order in which a mesh takes them: worker by worker, so that a replica stays
-    /// inside a worker, or across workers first, device 0 of every worker, then device 1.
+    /// All ranks in the order in which a mesh takes them: host by host and worker by worker, so that a replica stays
+    /// inside one, or across workers first, device 0 of every worker, then device 1.
     pub fn ranks_in_order(&self, prefer_intra_node: bool) -> Vec<usize> {
         let mut ranks: Vec<usize> = (0..self.world_size()).collect();
-        if !prefer_intra_node {
-            ranks.sort_by_key(|rank| self.device_of(*rank).map(|slot| (slot.device, slot.worker)));
-        }
+        let place = |rank: &usize| {
+            self.device_of(*rank).map(|slot| match prefer_intra_node {
+                true => (self.hosts[slot.worker], slot.worker),
+                false => (slot.device, slot.worker),
+            })
+        };
+        ranks.sort_by_key(place);
         ranks
     }
 }
@@ -128,6 +160,22 @@ mod tests {
         assert_eq!(cluster.device_of(6), None);
         assert_eq!(cluster.ranks_in_order(true), [0, 1, 2, 3, 4, 5]);
         assert_eq!(cluster.ranks_in_order(false), [0, 4, 1, 5, 2, 3]);
+    }
+
+    #[test]
+    fn workers_of_one_host_are_neighbours() {
+        // As an MPI launcher deals them out, one to each host in turn.
+        let cluster = Cluster::new(vec![1, 2, 1, 1], 0).unwrap();
+        assert_eq!((cluster.host_of(2), cluster.ranks_in_order(true)), (Some(2), vec![0, 1, 2, 3, 4]));
+        let cluster = cluster.with_hosts(vec![0, 1, 0, 1]).unwrap();
+        assert_eq!((cluster.host_of(2), cluster.host_of(4), cluster.host_num()), (Some(0), None, 2));
+        assert_eq!(cluster.ranks_in_order(true), [0, 3, 1, 2, 4]);
+        assert_eq!(cluster.ranks_in_order(false), [0, 1, 3, 4, 2]);
+        for hosts in [vec![0, 0, 0], vec![1, 1, 1, 1], vec![0, 2, 2, 2]] {
+            let told =
+                format!("hosts {hosts:?} of 4 workers; give each worker the number of the first one on its host");
+            assert_eq!(cluster.clone().with_hosts(hosts).unwrap_err().to_string(), told);
+        }
     }
 
     #[test]

@@ -47,12 +47,18 @@ impl Joined {
             return Ok(Self { cluster, mesh, devices, carrier, meeting: None });
         };
         let cluster = Cluster::new(vec![worker.local_ranks(); worker.workers()], worker.worker())?;
-        let mesh = Mesh::on_cluster(&cluster, config)?;
+        Mesh::on_cluster(&cluster, config)?;
         let share = worker.carrier() != Carrier::Nccl;
         let is_lone = worker.carrier() == Carrier::Threads;
         let taking = Taking { ranks: worker.local_ranks(), first: worker.first_device(), share };
         let devices = Devices::of_worker(config, taking)?;
         let meeting = worker.meeting_point().is_some().then(|| worker.meet(MEET_WITHIN)).transpose()?;
+        let cluster = match hosts(&worker, meeting.as_ref())? {
+            Some(hosts) => cluster.with_hosts(hosts)?,
+            None => cluster,
+        };
+        // What does not fit has been refused above; now neighbours are on one host.
+        let mesh = Mesh::on_cluster(&cluster, config)?;
         let carrier = if is_lone { between_threads(config, &devices)? } else { worker.carrier() };
         Ok(Self { cluster, mesh, devices, carrier, meeting: meeting.map(Arc::new) })
     }
@@ -66,6 +72,16 @@ impl Joined {
             Carrier::Nccl => nccl::run(self, config, f),
             _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
+    }
+}
+
+/// The first worker on the host of each, where there is a way to know.
+fn hosts(worker: &Worker, meeting: Option<&Meeting>) -> Result<Option<Vec<usize>>> {
+    match (worker.carrier(), meeting) {
+        #[cfg(feature = "mpi")]
+        (Carrier::Mpi, _) => Ok(Some(epl_comm::mpi::hosts()?)),
+        (_, Some(meeting)) if worker.workers() > 1 => Ok(Some(meeting.hosts(MEET_WITHIN)?)),
+        _ => Ok(None),
     }
 }
 
