@@ -4,12 +4,12 @@
 #   docker run --gpus all --network host --shm-size 8g epl epl-launch --num_workers 1 --gpu_per_worker 8 -- program
 #
 # GPUs need the NVIDIA container toolkit on the host. Without any, the same image runs over MPI, or in threads.
+# NCCL is in the image, at a version that fits its CUDA.
 FROM nvidia/cuda:12.8.1-devel-ubuntu24.04
 
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        build-essential ca-certificates libclang-dev libnccl-dev libnccl2 libopenmpi-dev openmpi-bin openssh-client \
-        pkg-config rustup \
+        build-essential ca-certificates libclang-dev libopenmpi-dev openmpi-bin openssh-client pkg-config rustup \
     && rm -rf /var/lib/apt/lists/*
 
 ENV RUSTUP_HOME=/opt/rustup CARGO_HOME=/opt/cargo PATH=/opt/cargo/bin:$PATH

@@ -96,9 +96,14 @@ fn joins() {
 }
 
 fn joining(name: &str, what: &str, more: &[&str]) -> launched::Launched {
+    joining_with(name, what, more, &[])
+}
+
+fn joining_with(name: &str, what: &str, more: &[&str], environment: &[(&str, &str)]) -> launched::Launched {
     let own = std::env::current_exe().expect("a test has a path");
     let own = own.to_str().expect("it is text");
-    launch(name, &[&TWO, more, &["--", own, "--exact", "joins", "--nocapture"]].concat(), &[("EPL_TEST_JOINS", what)])
+    let environment = [&[("EPL_TEST_JOINS", what)], environment].concat();
+    launch(name, &[&TWO, more, &["--", own, "--exact", "joins", "--nocapture"]].concat(), &environment)
 }
 
 #[test]
@@ -123,6 +128,17 @@ fn what_a_program_says_of_its_failure_is_heard_by_all() {
             "[worker 0] I heard that worker 1 failed: rank 1: loss is not a number",
         ],
     );
+}
+
+#[test]
+fn a_joined_worker_that_is_killed_is_named_though_others_end_first() {
+    for killed in [0, 1] {
+        let mut run = joining("joined killed", "waits", &[]);
+        let processes = run.processes(2);
+        signal(processes[killed], "KILL");
+        let named = format!("epl-launch: worker {killed} (process {}) ", processes[killed]);
+        run.end(PROMPTLY).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
+    }
 }
 
 #[test]
@@ -164,7 +180,23 @@ fn signals_are_handed_on() {
         signal(run.id(), "TERM");
         thread::sleep(Duration::from_millis(500));
     }
-    assert_ne!(run.end(PROMPTLY).code, Some(0));
+    run.end(PROMPTLY).expect(143, &["epl-launch: interrupted by signal 15"]);
+    // What reaches the keepers, too, as from who ends a whole session, does not end their programs before the time.
+    let slow = "trap 'sleep 1; echo saved; exit 0' TERM; echo \"I am $EPL_LAUNCH_WORKER of $$\"; while true; do sleep 0.05; done";
+    let mut run = launch("signals", &script(&[&TWO[..], &["--grace", "0.2"]].concat(), slow), &[]);
+    let keepers = run.processes(2).into_iter().map(parent).collect::<Vec<_>>();
+    keepers.iter().for_each(|keeper| signal(*keeper, "TERM"));
+    signal(run.id(), "TERM");
+    run.end(LIMIT).expect(0, &["[worker 0] saved", "[worker 1] saved"]);
+}
+
+#[test]
+fn a_keeper_that_cannot_write_its_log_is_the_cause() {
+    let logs = folder("logs that cannot be");
+    fs::create_dir(logs.join("worker-0.log")).expect("a folder can be made");
+    let with = [&TWO[..], &["--log_dir", logs.to_str().expect("it is text")]].concat();
+    let ended = launch("no log", &script(&with, WAITS), &[]).end(LIMIT);
+    ended.expect(1, &["the log of worker 0 cannot be written", "the keeper of worker 0 exited with code 1"]);
 }
 
 #[test]
@@ -205,11 +237,16 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     refused(&["--num_workers", "2"], 2, "required arguments were not provided");
     refused(&["--num_worker", "2", "true"], 2, "num_workers");
     refused(&["--patience", "0.3", "true"], 2, "0.3 seconds; allowed: at least 1");
+    let script = folder("a script").join("script");
+    fs::write(&script, "#!/usr/bin/env python3\nprint()\n").expect("a file can be written");
+    refused(&[script.to_str().expect("it is text")], 2, "may not be executed; chmod +x");
     refused(&["no-such-program"], 2, "there is no program `no-such-program`");
     refused(&["--machine_list", "a:1,b:1", "--num_workers", "2", "--start", "processes", "true"], 2, "--machine_rank");
     let secret =
         ["--machine_list", "a:1,b:1", "--machine_rank", "0", "--num_workers", "2", "--start", "processes", "true"];
     refused(&secret, 2, "2 machines, and EPL_LAUNCH_SECRET is not set");
+    let port = ["--machine_list", "a:0,b:1", "--machine_rank", "1", "--num_workers", "2", "--start", "processes", "true"];
+    refused(&port, 2, "the first machine's port, a:0, and the next one are where all meet");
     refused(&["--log_dir", "/proc/no", "true"], 2, "--log_dir /proc/no");
 }
 

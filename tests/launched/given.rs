@@ -66,17 +66,19 @@ fn with_gpus(name: &str) -> String {
 #[test]
 fn gpus_are_asked_for_where_they_are_used_only() {
     let path = with_gpus("driver");
-    let text = "echo \"sees ${CUDA_VISIBLE_DEVICES-all}\"";
+    let text = "echo \"sees ${CUDA_VISIBLE_DEVICES-all} by ${CUDA_DEVICE_ORDER-speed}\"";
     let run = |more: &[&str], device: &[(&str, &str)]| {
         let environment = [&[("PATH", path.as_str())], device].concat();
         launch("gpus", &script(&[&["--num_workers", "3"], more].concat(), text), &environment).end(LIMIT)
     };
     run(&["--start", "processes"], &[]).expect(2, &["3 ranks on this machine need as many GPUs, and 1 of 2"]);
-    run(&["--start", "threads"], &[]).expect(0, &["GPUs 0, shared by 3 ranks", "sees 0"]);
+    run(&["--start", "threads"], &[]).expect(0, &["GPUs 0, shared by 3 ranks", "sees 0 by PCI_BUS_ID"]);
     run(&["--start", "threads"], &[("BURN_DEVICE", "flex")]).expect(0, &["sees all"]);
     run(&[], &[("BURN_DEVICE", "flex")]).expect(0, &["no GPU"]);
     let given = ["--start", "threads", "--run_visible_devices"];
-    run(&[&given[..], &["1,0"]].concat(), &[]).expect(0, &["sees 1,0"]);
+    run(&[&given[..], &["1,0"]].concat(), &[]).expect(0, &["sees 1,0 by PCI_BUS_ID"]);
+    // Those are CUDA's numbers.
+    run(&["--start", "threads"], &[("CUDA_VISIBLE_DEVICES", "1")]).expect(0, &["sees 1 by speed"]);
     run(&[&given[..], &["0,7"]].concat(), &[]).expect(2, &["there is no GPU `7`; this machine has 2: 0,1"]);
     run(&[&given[..], &["0"]].concat(), &[("BURN_DEVICE", "flex")]).expect(2, &["leave one of them out"]);
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use epl::comm::Store;
 use epl::comm::rendezvous::{Client, Secret, Server, Settings};
 
-use crate::launched::{LIMIT, Launched, PROMPTLY, folder, launch, script, signal, until};
-use crate::{TWO, WAITS};
+use crate::launched::{LIMIT, Launched, PROMPTLY, folder, launch, parent, script, signal, until};
+use crate::{TWO, WAITS, joining_with};
 
 /// Two addresses whose ports, and the next ones, are free.
 fn machines() -> String {
@@ -52,6 +52,54 @@ fn two_machines_end_together() {
     }
     assert!(runs[0].text().contains("[worker 1] I am 1") && !runs[0].text().contains("[worker 2]"));
     assert!(runs[1].text().contains("[worker 3] I am 3") && runs[1].text().contains("[worker 2]"));
+}
+
+/// Programs that meet, on two machines.
+fn joining_machines(name: &str, what: &str) -> [Launched; 2] {
+    let list = machines();
+    ["0", "1"].map(|rank| {
+        let machine = ["--machine_list", &list, "--machine_rank", rank];
+        joining_with(&format!("{name} {rank}"), what, &machine, &[SHARED])
+    })
+}
+
+#[test]
+fn all_machines_name_the_program_that_failed_first() {
+    for killed in [0, 1] {
+        let mut runs = joining_machines("met", "waits");
+        let processes: Vec<u32> = runs.iter_mut().map(|run| run.processes(1)[0]).collect();
+        signal(processes[killed], "KILL");
+        for run in &mut runs {
+            let named = format!("epl-launch: worker {killed} ");
+            run.end(PROMPTLY).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
+        }
+    }
+    for mut run in joining_machines("said", "fails") {
+        run.end(LIMIT).expect(9, &["epl-launch: worker 1 "]);
+    }
+}
+
+#[test]
+fn who_waits_for_another_machine_can_be_interrupted() {
+    for (sent, code) in [("INT", 130), ("TERM", 143)] {
+        let list = machines();
+        let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0"]].concat();
+        let mut run = launch("waiting", &script(&first, WAITS), &[SHARED]);
+        until("the keeper", LIMIT, || (run.left().len() > 1).then_some(()));
+        thread::sleep(Duration::from_millis(500));
+        signal(run.id(), sent);
+        run.end(PROMPTLY).expect(code, &[&format!("epl-launch: interrupted by signal {}", code - 128)]);
+    }
+}
+
+#[test]
+fn a_stopped_keeper_on_another_machine_ends_all() {
+    let mut runs = two_machines("stopped keeper", [&[], &[]], WAITS);
+    let keepers: Vec<u32> = runs.iter_mut().map(|run| parent(run.processes(1)[0])).collect();
+    signal(keepers[1], "STOP");
+    for run in &mut runs {
+        run.end(PROMPTLY).expect(1, &["worker 1 "]);
+    }
 }
 
 /// Two launchers as two machines, with what each is given besides.
@@ -100,20 +148,23 @@ fn what_cannot_be_started_on_one_machine_is_tried_again_on_none() {
     for run in &mut runs {
         let ended = run.end(LIMIT);
         ended.expect(127, &["epl-launch: worker 1", "it could not be started"]);
-        assert!(!ended.text.contains("restart"), "{}", ended.text);
+        assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
     }
+    assert!(runs[0].text().contains("no restart: machine 1 (127.0.0.1:"), "{}", runs[0].text());
 }
 
 #[test]
-fn machines_with_other_restarts_are_refused_with_both_numbers() {
-    let [mut first, mut second] =
-        two_machines("unlike", [&["--max_restarts", "2"], &["--max_restarts", "1"]], "echo never; sleep 1000");
-    let (first, second) = (first.end(LIMIT), second.end(LIMIT));
-    for ended in [&first, &second] {
-        ended.expect(2, &["--max_restarts is "]);
-        let numbers = ["is 2 on this machine and 1 on another", "is 1 on this machine and 2 on another"];
-        assert!(numbers.iter().any(|told| ended.text.contains(told)), "{}", ended.text);
-        assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
+fn machines_that_are_given_other_numbers_are_refused_with_both() {
+    let terms = |ranks: &str, restarts: &str| format!("`--gpu_per_worker {ranks} --max_restarts {restarts}`");
+    for (first, second) in [(["1", "2"], ["1", "0"]), (["2", "0"], ["1", "0"])] {
+        let given = |[ranks, restarts]: [&'static str; 2]| ["--gpu_per_worker", ranks, "--max_restarts", restarts];
+        let runs = two_machines("unlike", [&given(first), &given(second)], "echo never; sleep 1000");
+        let [first, second] = [first, second].map(|[ranks, restarts]| terms(ranks, restarts));
+        for mut run in runs {
+            let ended = run.end(PROMPTLY);
+            ended.expect(2, &[&first, &second, "give all machines the same"]);
+            assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
+        }
     }
 }
 
@@ -149,8 +200,8 @@ fn a_keeper_hears_while_it_waits_for_where_programs_meet() {
     let run = launch("deaf", &script(&second, WAITS), &[SHARED]);
     let client = Client::join(&address, 0, 2, &secret, LIMIT).expect("it joins");
     // It has joined, and asks where programs meet, which nobody says.
-    let restarts = client.get("--max_restarts", LIMIT).expect("it is there");
-    assert_eq!(restarts, b"0");
+    let terms = client.get("what machines are given", LIMIT).expect("it is there");
+    assert_eq!(terms, b"--gpu_per_worker 1 --max_restarts 0");
     thread::sleep(Duration::from_millis(200));
     signal(run.id(), "KILL");
     until("the end of the keeper", PROMPTLY, || run.left().is_empty().then_some(()));

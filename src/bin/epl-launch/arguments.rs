@@ -25,7 +25,8 @@ pub struct Arguments {
     /// Which of them this one is, from 0
     #[arg(long = "machine_rank", alias = "machine-rank", value_name = "R", requires = "machine_list")]
     pub machine_rank: Option<usize>,
-    /// A folder for a log of each worker, worker-0.log, and one of all, merged.log
+    /// A folder for a log of each worker, worker-0.log, and one of all, merged.log; of several machines each has one of its
+    /// workers, merged-0.log
     #[arg(long = "log_dir", alias = "log-dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// How many times a run that failed is started again; the program is told so (EPL_LAUNCH_RESTART) and goes on from
@@ -128,6 +129,15 @@ impl Arguments {
         };
         if let Some(wrong) = self.machine_list.iter().find(is_address) {
             return Err(format!("--machine_list: `{wrong}` is not host:port"));
+        }
+        // The others could not know which port the first one found, nor which one comes next.
+        let port = |machine: &String| machine.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        if machines > 1 && self.machine_list.first().and_then(port).is_some_and(|port| port == 0 || port == u16::MAX) {
+            return Err(format!(
+                "--machine_list: the first machine's port, {}, and the next one are where all meet; choose one from 1 to {}",
+                self.machine_list[0],
+                u16::MAX - 1
+            ));
         }
         if machines > 1 && matches!(self.start, Start::Mpi | Start::Threads) {
             return Err(format!(

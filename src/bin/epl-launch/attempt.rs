@@ -15,7 +15,7 @@ use crate::run::{Run, Servers};
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
 use crate::system::{Change, next_change, send};
-use crate::tree::{descendants, end_all};
+use crate::tree::{Process, descendants, end_all};
 use crate::verdict::{Evidence, Verdict};
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,9 +43,11 @@ impl Run {
             living: children,
             keepers: BTreeMap::new(),
             processes: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             evidence: Evidence { expected: self.here(), ..Evidence::default() },
             deadline: None,
             received: 0,
+            has_killed: false,
         };
         watch.until_the_end();
         Ok(watch.evidence.verdict())
@@ -63,11 +65,15 @@ struct Watch<'a> {
     keepers: BTreeMap<usize, Option<UnixStream>>,
     /// Their processes.
     processes: BTreeMap<usize, u32>,
+    /// Children that have been stopped, and since when.
+    stopped: BTreeMap<u32, Instant>,
     evidence: Evidence,
     /// When nobody is asked any more.
     deadline: Option<Instant>,
     /// Signals of the user.
     received: usize,
+    /// Whether all have been killed: what comes of that is no failure of theirs.
+    has_killed: bool,
 }
 
 impl Watch<'_> {
@@ -75,6 +81,7 @@ impl Watch<'_> {
         while !self.living.is_empty() {
             self.listen(LOOK);
             self.reap();
+            self.give_up_stopped();
             self.hear_user();
             self.look_at_servers();
             if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -90,7 +97,9 @@ impl Watch<'_> {
         self.kill();
         self.let_others_leave();
         if let Some(servers) = &self.servers {
-            self.evidence.failure = self.evidence.failure.take().or_else(|| servers.keepers.failure());
+            if !self.has_killed {
+                self.evidence.failure = self.evidence.failure.take().or_else(|| servers.keepers.failure());
+            }
             let refused =
                 servers.refused.load(Ordering::SeqCst) + servers.programs.as_ref().map_or(0, |s| s.refused() as usize);
             if refused > 0 {
@@ -153,7 +162,7 @@ impl Watch<'_> {
     fn ended(&mut self, child: u32, change: Change) {
         let Some(index) = self.living.iter().position(|(id, _)| *id == child) else { return };
         let (code, how) = match change {
-            Change::Stopped => return,
+            Change::Stopped => return drop(self.stopped.entry(child).or_insert_with(Instant::now)),
             Change::Exited(code) => (code, format!("exited with code {code}")),
             Change::Killed(signal) => (128 + signal, format!("was killed by signal {signal}")),
         };
@@ -164,13 +173,32 @@ impl Watch<'_> {
         }
     }
 
+    /// Kills what has been stopped for too long: it would neither end nor end its workers. Where keepers meet, it is
+    /// missed, too; but that may be another machine.
+    fn give_up_stopped(&mut self) {
+        if self.stopped.is_empty() {
+            return;
+        }
+        let still: Vec<u32> = descendants().into_iter().filter(Process::is_stopped).map(|process| process.id).collect();
+        self.stopped.retain(|child, _| still.contains(child));
+        let patience = self.run.arguments.patience;
+        let overdue = self.stopped.iter().find(|(_, since)| since.elapsed() >= patience).map(|(child, _)| *child);
+        let Some(child) = overdue else { return };
+        self.stopped.remove(&child);
+        let name = self.living.iter().find(|(id, _)| *id == child).map_or("a process", |(_, name)| name);
+        let cause = format!("{name} (process {child}) has been stopped for {:.1} s", patience.as_secs_f64());
+        self.evidence.own.get_or_insert((1, cause));
+        send(child, libc::SIGKILL);
+        self.is_ending();
+    }
+
     /// Hands signals on; who sends three does not want to wait.
     fn hear_user(&mut self) {
         let Some(signal) = self.signals.take() else { return };
         self.received += 1;
         self.evidence.interrupted = Some(signal);
         if self.evidence.programs.is_empty() || self.received > 2 {
-            self.evidence.own.get_or_insert((128 + signal, format!("interrupted by signal {signal}")));
+            self.evidence.given_up = Some(signal);
             return self.kill();
         }
         for stream in self.keepers.values_mut().flatten() {
@@ -180,14 +208,17 @@ impl Watch<'_> {
 
     /// Whether a worker has failed, as others or its own program say.
     fn look_at_servers(&mut self) {
-        let Some(servers) = &self.servers else { return };
+        let Some(servers) = self.servers.as_ref().filter(|_| !self.has_killed) else { return };
         let said = servers.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((failure, when)) = said {
             // A program that has lost its connection has ended, or is about to: its keeper knows more.
             let is_due = matches!(failure.fault, Fault::Silent(_)) || when.elapsed() >= AFTER_WORDS;
             if is_due && servers.keepers.failure().is_none() {
-                let cause = failure.fault.to_string();
-                servers.keepers.fail(failure.worker, cause.strip_prefix("failed: ").unwrap_or(&cause));
+                let cause = match &failure.fault {
+                    Fault::Failed(cause) => cause.clone(),
+                    other => format!("its program {other}"),
+                };
+                servers.keepers.fail(failure.worker, &cause);
             }
             if !matches!(failure.fault, Fault::Lost) {
                 self.evidence.said = Some(failure);
@@ -209,6 +240,8 @@ impl Watch<'_> {
         if self.living.is_empty() && descendants().is_empty() {
             return;
         }
+        self.look_at_servers();
+        self.has_killed = true;
         let mut seen = Vec::new();
         end_all(Duration::ZERO, |child, change| seen.push((child, change)));
         for (child, change) in seen {

@@ -88,6 +88,11 @@ fn are_present(asked: &[String], present: &[Vec<String>]) -> Result<(), String> 
     ))
 }
 
+/// Whether the numbers of GPUs are the driver's own: all but those of CUDA_VISIBLE_DEVICES, which are CUDA's.
+pub fn by_bus(arguments: &Arguments) -> bool {
+    !arguments.run_visible_devices.is_empty() || std::env::var_os("CUDA_VISIBLE_DEVICES").is_none()
+}
+
 /// Those of one worker of this machine: a GPU for each of its ranks; where there are fewer, workers share them, one after
 /// the other.
 pub fn of_worker(devices: &[String], local: usize, ranks: usize) -> Vec<String> {

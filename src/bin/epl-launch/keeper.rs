@@ -33,6 +33,10 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const AFTER_WORDS: Duration = Duration::from_secs(2);
 /// The key of the address where programs meet.
 pub const PROGRAMS: &str = "where programs meet";
+/// The key of the worker whose program was the first to fail, as programs that meet were told.
+pub const FIRST: &str = "the first program that fails";
+/// How long that may take to be known once a program has ended badly.
+const FIRST_IS_KNOWN: Duration = Duration::from_millis(500);
 
 /// What the launcher says.
 enum Said {
@@ -56,8 +60,8 @@ struct Keeper {
 
 /// For ever, as far as a rendezvous can tell.
 const EVER: Duration = Duration::from_secs(1 << 32);
-/// The key of the restarts that the user allows.
-const MAX_RESTARTS: &str = "--max_restarts";
+/// The key of what the user has said that must be the same on all machines.
+const TERMS: &str = "what machines are given";
 
 /// Does what the order at this socket says. Failures of the program are told to the launcher; what comes back is what kept the keeper
 /// from doing so.
@@ -114,15 +118,14 @@ fn released(error: &Error) -> Ending {
     }
 }
 
-/// The end of a worker whose launcher was given another number of restarts than one that came before.
+/// The end of a worker whose launcher was given something else than one that came before.
 fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
     if client.failure().is_some() {
         return released(error);
     }
-    let other = client.get(MAX_RESTARTS, Duration::ZERO).unwrap_or_default();
+    let other = client.get(TERMS, Duration::ZERO).unwrap_or_default();
     let other = String::from_utf8_lossy(&other);
-    let why = format!("{MAX_RESTARTS} is {own} on this machine and {other} on another; give all machines the same");
-    let ending = Ending::NotStarted(why, 2);
+    let ending = Ending::Unlike(format!("this machine has `{own}`, and another `{other}`; give all machines the same"));
     client.fail(&ending.cause().unwrap_or_default());
     ending
 }
@@ -142,6 +145,7 @@ impl Keeper {
             }
         };
         let ending = self.watch(&client, &child);
+        let ending = self.blamed(&client, ending);
         // The others hear it now, not when all is cleared up.
         self.tell_others(&client, &ending);
         end_all(self.order.grace, |_, _| {});
@@ -164,18 +168,43 @@ impl Keeper {
         }
     }
 
+    /// The end of a program that has failed by itself, or because another one had: where programs meet, all hear of the
+    /// first failure, and whose keeper sees an end first is chance.
+    fn blamed(&self, client: &Client, ending: Ending) -> Ending {
+        if ending.cause().is_none() {
+            return ending;
+        }
+        let of_another = |error: &Error| matches!(error, Error::Worker { worker, .. } if *worker != self.worker);
+        let first = || {
+            let told = client.get(FIRST, FIRST_IS_KNOWN).ok()?;
+            String::from_utf8_lossy(&told).parse().ok().filter(|worker| *worker != self.worker)
+        };
+        let first = if self.order.program_secret.is_some() && client.failure().is_none() { first() } else { None };
+        // Its own keeper knows more.
+        let begin = Instant::now();
+        while first.is_some() && client.failure().is_none() && begin.elapsed() < AFTER_WORDS {
+            client.pause(LOOK);
+        }
+        match (client.failure().filter(of_another), first) {
+            (Some(error), _) => released(&error),
+            (None, Some(worker)) if client.failure().is_none() => {
+                Ending::Released { worker: Some(worker), cause: "failed, and its program was the first".into() }
+            }
+            _ => ending,
+        }
+    }
+
     /// Waits for the others, and sees that they were started alike.
     fn join(&mut self) -> Result<Client, Ending> {
         let (worker, order) = (self.worker, self.order.clone());
         self.hearing("before all had come", false, move || {
             let secret = Secret::from_bytes(order.secret.as_bytes())?;
-            let Order { workers, restart, join_timeout, max_restarts, .. } = order;
+            let Order { workers, restart, join_timeout, terms, .. } = order;
             let time = time_of_keepers(restart);
             let client = Client::join_again(&order.rendezvous, worker, workers, time, &secret, join_timeout)?;
-            let own = max_restarts.to_string();
-            Ok(match client.set(MAX_RESTARTS, own.as_bytes()) {
+            Ok(match client.set(TERMS, terms.as_bytes()) {
                 Ok(()) => Ok(client),
-                Err(error) => Err(unlike(&client, &own, &error)),
+                Err(error) => Err(unlike(&client, &terms, &error)),
             })
         })?
     }
@@ -196,7 +225,7 @@ impl Keeper {
     ) -> Result<T, Ending> {
         let working = thread::spawn(work);
         while !working.is_finished() {
-            let said = self.said.try_recv().ok().or_else(|| self.signals.take().map(|_| Said::End));
+            let said = self.wish();
             self.asked |= said.is_some();
             if said.is_some_and(|said| !has_ended || matches!(said, Said::End)) {
                 return Err(Ending::Released { worker: None, cause: format!("it was asked to end {when}") });
@@ -259,6 +288,9 @@ impl Keeper {
         let own = of_worker(&self.order.devices, local, *local_ranks);
         if !own.is_empty() {
             command.env("CUDA_VISIBLE_DEVICES", own.join(","));
+            if self.order.by_bus {
+                command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+            }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -296,13 +328,16 @@ impl Keeper {
         }
     }
 
-    /// What the launcher and the system say.
+    /// What the launcher says, or mpirun, which ends its processes by a signal. One that others send, to all processes
+    /// of a session or a job, has reached the launcher, too, which hands it on; its death is heard from its socket.
+    fn wish(&self) -> Option<Said> {
+        let signal = self.signals.take().filter(|_| self.is_by_mpi);
+        self.said.try_recv().ok().or(signal.map(|_| Said::End))
+    }
+
+    /// Does what it is asked.
     fn hear(&mut self, child: &Child) -> Option<Ending> {
-        let by_launcher = self.said.try_recv().ok();
-        let said = by_launcher.or_else(|| {
-            // Sent to the keeper itself: mpirun ends its processes, or the launcher has died. Nobody else means it.
-            self.signals.take().map(|_| Said::End)
-        })?;
+        let said = self.wish()?;
         self.asked = true;
         match said {
             Said::Signal(signal) => {

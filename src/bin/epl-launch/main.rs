@@ -35,6 +35,7 @@ mod run;
 mod attempt;
 mod vote;
 
+use std::env::VarError;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
@@ -82,7 +83,11 @@ fn prepare(arguments: Arguments) -> Result<Run, String> {
     if let Some(folder) = &arguments.log_dir {
         std::fs::create_dir_all(folder).map_err(|error| format!("--log_dir {}: {error}", folder.display()))?;
     }
-    let merged = Merged::new(arguments.log_dir.as_deref()).map_err(|error| format!("--log_dir: {error}"))?;
+    let merged = arguments.log_dir.as_ref().map(|folder| match share.machines {
+        1 => folder.join("merged.log"),
+        _ => folder.join(format!("merged-{}.log", share.machine)),
+    });
+    let merged = Merged::new(merged.as_deref()).map_err(|error| format!("--log_dir: {error}"))?;
     Ok(Run { arguments, share, choice, devices, program, secret, merged })
 }
 
@@ -93,11 +98,12 @@ fn secret(share: Share) -> Result<String, String> {
             Secret::from_bytes(secret.as_bytes()).map_err(|error| format!("{SECRET}: {error}"))?;
             Ok(secret)
         }
-        Err(_) if share.machines > 1 => Err(format!(
+        Err(VarError::NotUnicode(_)) => Err(format!("{SECRET} is no text in UTF-8")),
+        Err(VarError::NotPresent) if share.machines > 1 => Err(format!(
             "{} machines, and {SECRET} is not set; set it to the same text, of at least 16 bytes, on all of them",
             share.machines
         )),
-        Err(_) => Secret::random_text().map_err(|error| error.to_string()),
+        Err(VarError::NotPresent) => Secret::random_text().map_err(|error| error.to_string()),
     }
 }
 

@@ -28,13 +28,15 @@ pub struct Order {
     /// What programs know, where they meet, too.
     pub program_secret: Option<String>,
     pub log_dir: Option<OsString>,
-    /// How many restarts the user allows: the same on all machines.
-    pub max_restarts: u32,
+    /// What the user has said that must be the same on all machines.
+    pub terms: String,
     pub join_timeout: Duration,
     pub patience: Duration,
     pub grace: Duration,
     /// The GPUs of all workers of this machine.
     pub devices: Vec<String>,
+    /// Whether their numbers are those of the driver, which counts them by their places on the bus.
+    pub by_bus: bool,
     pub program: OsString,
     pub arguments: Vec<OsString>,
 }
@@ -58,6 +60,8 @@ pub enum Ending {
     Killed(i32),
     /// It could not be started, with the code that a shell would give.
     NotStarted(String, i32),
+    /// Its machine was given something else than another one.
+    Unlike(String),
     /// A process of it was stopped.
     Stopped { process: u32, name: String, milliseconds: u64 },
     /// It was ended because of another one.
@@ -80,6 +84,7 @@ impl Ending {
         match self {
             Self::Exited(code) | Self::NotStarted(_, code) => *code,
             Self::Killed(signal) => 128 + signal,
+            Self::Unlike(_) => 2,
             Self::Stopped { .. } => 1,
             Self::Released { cause, .. } => parse_cause(cause).0,
         }
@@ -91,7 +96,7 @@ impl Ending {
             Self::Exited(0) => return None,
             Self::Exited(code) => format!("it exited with code {code}"),
             Self::Killed(signal) => format!("it was killed by signal {signal} ({})", signal_name(*signal)),
-            Self::NotStarted(why, _) => format!("it could not be started: {why}"),
+            Self::NotStarted(why, _) | Self::Unlike(why) => format!("it could not be started: {why}"),
             Self::Stopped { process, name, milliseconds } => format!(
                 "its process {process} ({name}) has been stopped for {:.1} s (by SIGSTOP, or by a terminal), and does not \
                  go on",
@@ -99,16 +104,15 @@ impl Ending {
             ),
             Self::Released { .. } => return None,
         };
-        // What cannot be started now can no more be started again.
-        let last = if matches!(self, Self::NotStarted(..)) { FINAL } else { "" };
+        let last = if matches!(self, Self::Unlike(_)) { FINAL } else { "" };
         Some(format!("{text} [code {}{last}]", self.code()))
     }
 }
 
-/// Inside what one worker was told of another: no restart comes to another end.
+/// Inside what one worker was told of another: machines do not even agree on how often a run is started again.
 const FINAL: &str = ", final";
 
-/// Whether a cause says that another start cannot come to another end. All machines are told the same.
+/// Whether a cause says that there is no other start, whatever a machine was told.
 pub fn is_final(cause: &str) -> bool {
     cause.strip_suffix(']').is_some_and(|text| text.ends_with(FINAL))
 }
@@ -135,10 +139,12 @@ mod tests {
         assert_eq!(told(Ending::Exited(3)), Some((3, "it exited with code 3".into())));
         assert_eq!(told(Ending::Killed(9)), Some((137, "it was killed by signal 9 (SIGKILL)".into())));
         assert_eq!(told(Ending::Exited(0)), None);
+        let unlike = Ending::Unlike("x".into());
+        assert!(unlike.cause().is_some_and(|cause| is_final(&cause)));
+        assert_eq!(told(unlike), Some((2, "it could not be started: x".into())));
         let missing = Ending::NotStarted("x".into(), 127);
-        assert!(missing.cause().is_some_and(|cause| is_final(&cause)));
+        assert!(missing.cause().is_some_and(|cause| !is_final(&cause)));
         assert_eq!(told(missing), Some((127, "it could not be started: x".into())));
-        assert!(Ending::Exited(3).cause().is_some_and(|cause| !is_final(&cause)));
         assert_eq!(parse_cause("was lost"), (1, "was lost"));
         assert_eq!(Ending::Released { worker: None, cause: "failed: x [code 7]".into() }.code(), 7);
     }

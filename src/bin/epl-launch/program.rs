@@ -5,10 +5,13 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where a program is: as a path, or by a name on `PATH`. A script need not be executable.
+/// Where a program is: as a path, or by a name on `PATH`. A script for bash need not be executable.
 pub fn find(program: &Path) -> Result<PathBuf, String> {
     if program.is_file() && (program.components().count() > 1 || !on_path(program).is_some_and(|found| found.is_file()))
     {
+        if runs_by_itself(program) && !is_executable(program) {
+            return Err(format!("`{0}` may not be executed; chmod +x {0}", program.display()));
+        }
         return Ok(if program.components().count() > 1 { program.into() } else { Path::new(".").join(program) });
     }
     on_path(program).ok_or_else(|| {
@@ -34,11 +37,14 @@ fn begins_with(path: &Path, expected: &[u8]) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == expected
 }
 
-/// Who runs a file that does not run by itself: one that is neither a program nor names its interpreter, or may not be
-/// executed.
+/// Whether a file is a program, or a script that names its interpreter.
+fn runs_by_itself(program: &Path) -> bool {
+    begins_with(program, b"\x7fELF") || begins_with(program, b"#!")
+}
+
+/// Who runs a file that does not run by itself.
 pub fn interpreted(program: &Path) -> Option<&'static str> {
-    let runs = is_executable(program) && (begins_with(program, b"\x7fELF") || begins_with(program, b"#!"));
-    (!runs).then_some("bash")
+    (!runs_by_itself(program)).then_some("bash")
 }
 
 /// Whether a file is a program that needs the library of MPI: its name is among the strings for the linker, which end

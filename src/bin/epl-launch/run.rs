@@ -14,7 +14,8 @@ use epl::comm::Store;
 use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
 
 use crate::arguments::{Arguments, Share, Start};
-use crate::keeper::PROGRAMS;
+use crate::devices;
+use crate::keeper::{FIRST, PROGRAMS};
 use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
 use crate::start::{Choice, mpirun};
@@ -37,7 +38,7 @@ pub struct Run {
 
 /// The servers of a run, on the machine that holds them.
 pub struct Servers {
-    pub keepers: Server,
+    pub keepers: Arc<Server>,
     pub programs: Option<Server>,
     pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
     pub refused: Arc<AtomicUsize>,
@@ -95,26 +96,29 @@ impl Run {
             Event::Left(_) => drop(gone.fetch_add(1, Ordering::SeqCst)),
             _ => {}
         };
-        let keepers = Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?;
+        let keepers = Arc::new(Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?);
         let said = Arc::new(Mutex::new(None));
         let programs = self.programs_meet().then(|| {
-            let port = match (self.share.machines, settings.address.port().checked_add(1)) {
-                (1, _) => 0,
-                (_, Some(next)) => next,
-                (_, None) => return Err(format!("--machine_list: there is no port after {}", settings.address)),
-            };
+            // The arguments have a port that has a next one.
+            let port = if self.share.machines == 1 { 0 } else { settings.address.port() + 1 };
             settings.address.set_port(port);
             settings.restart = restart;
             settings.secret = of_programs;
             settings.join_within = None;
-            let heard = said.clone();
+            let (heard, to_keepers) = (said.clone(), keepers.clone());
             let told = move |event: &Event| {
                 if let Event::Failed(failure) = event {
+                    // Where the run has failed already, nobody needs it.
+                    let _ = to_keepers.set(FIRST, failure.worker.to_string().as_bytes());
                     *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((failure.clone(), Instant::now()));
                 }
             };
             let server = Server::start_with(settings, told).map_err(|error| error.to_string())?;
-            let address = server.address().to_string();
+            let address = match self.arguments.machine_list.first().and_then(|first| first.rsplit_once(':')) {
+                // As other machines know it, which this one may know by another address.
+                Some((host, _)) if self.share.machines > 1 => format!("{host}:{port}"),
+                _ => server.address().to_string(),
+            };
             keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
             Ok(server)
         });
@@ -133,11 +137,12 @@ impl Run {
             secret: self.secret_of_keepers(),
             program_secret: self.programs_meet().then(|| self.secret.clone()),
             log_dir: arguments.log_dir.clone().map(PathBuf::into_os_string),
-            max_restarts: arguments.max_restarts,
+            terms: format!("--gpu_per_worker {} --max_restarts {}", self.choice.ranks, arguments.max_restarts),
             join_timeout: arguments.join_timeout,
             patience: arguments.patience,
             grace: arguments.grace,
             devices: self.devices.clone(),
+            by_bus: devices::by_bus(arguments),
             program: self.program.clone().into(),
             arguments: arguments.command[1..].to_vec(),
         }

@@ -20,6 +20,11 @@ impl Signals {
         [SIGINT, SIGTERM, SIGHUP].into_iter().map(one).collect::<io::Result<_>>().map(Self)
     }
 
+    /// Whether one has come that nobody has taken.
+    pub fn are_there(&self) -> bool {
+        self.0.iter().any(|(_, is_there)| is_there.load(Ordering::SeqCst))
+    }
+
     /// One that has come since it was last looked.
     pub fn take(&self) -> Option<i32> {
         self.0.iter().find_map(|(signal, is_there)| is_there.swap(false, Ordering::SeqCst).then_some(*signal))

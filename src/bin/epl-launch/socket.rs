@@ -1,7 +1,8 @@
 //! The launcher's end of the sockets over which keepers tell what their workers write, and how they end.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +33,9 @@ pub enum Told {
 pub struct Merged(Arc<Mutex<Option<File>>>);
 
 impl Merged {
-    /// To the terminal, and to a file in a folder.
-    pub fn new(log_dir: Option<&Path>) -> io::Result<Self> {
-        let file = log_dir.map(|folder| File::create(folder.join("merged.log"))).transpose()?;
+    /// To the terminal, and to a file.
+    pub fn new(file: Option<&Path>) -> io::Result<Self> {
+        let file = file.map(File::create).transpose()?;
         Ok(Self(Arc::new(Mutex::new(file))))
     }
 
@@ -67,7 +68,8 @@ impl Socket {
     pub fn open(merged: &Merged, order: &Order) -> io::Result<Self> {
         let mut order = serde_json::to_vec(order).map_err(io::Error::other)?;
         order.push(b'\n');
-        let folder = tempfile::Builder::new().prefix("epl-launch-").tempdir()?;
+        let own = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().prefix("epl-launch-").permissions(own).tempdir()?;
         let listener = UnixListener::bind(Self::path_in(folder.path())).map_err(|error| {
             let temporary = std::env::temp_dir();
             io::Error::other(format!("no socket in {}: {error}; set TMPDIR to a short path", temporary.display()))
@@ -167,8 +169,8 @@ mod tests {
 
     fn order() -> Order {
         let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"rendezvous":"","secret":"",
-            "program_secret":null,"log_dir":null,"max_restarts":0,"join_timeout":{"secs":1,"nanos":0},
-            "patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"program":{"Unix":[97]},
+            "program_secret":null,"log_dir":null,"terms":"","join_timeout":{"secs":1,"nanos":0},
+            "patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,"program":{"Unix":[97]},
             "arguments":[]}"#;
         serde_json::from_str(text).expect("an order")
     }
@@ -177,10 +179,12 @@ mod tests {
     fn a_socket_that_is_dropped_leaves_no_thread_and_no_listener() {
         let merged = Merged::new(None).expect("no file is needed");
         let socket = Socket::open(&merged, &order()).expect("a socket");
+        let mode = std::fs::metadata(socket.folder.path()).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "the order has secrets");
         let mut first = String::new();
         let stream = UnixStream::connect(socket.path()).expect("it listens");
         BufReader::new(stream).read_line(&mut first).expect("the order");
-        assert!(first.contains("max_restarts"), "{first}");
+        assert!(first.contains("terms"), "{first}");
         let folder = socket.folder.path().to_path_buf();
         drop(socket);
         assert!(!folder.exists());

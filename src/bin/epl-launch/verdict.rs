@@ -35,6 +35,8 @@ pub struct Evidence {
     pub programs: BTreeMap<usize, u32>,
     /// The user's signal.
     pub interrupted: Option<i32>,
+    /// The signal at which the launcher ended all at once: what became of the workers then says nothing.
+    pub given_up: Option<i32>,
     /// What the launcher itself had to end the run for.
     pub own: Option<(i32, String)>,
     /// The workers of this machine.
@@ -77,12 +79,17 @@ impl Evidence {
             })
         };
         let own = || self.reports.values().find_map(|(_, report)| report.ending.cause());
+        // What one machine finds in its own workers, the others find, too: both were told the other's terms.
         let told = self.failure.as_ref().map(|failure| failure.fault.to_string()).or_else(released).or_else(own);
         told.is_some_and(|cause| is_final(&cause))
     }
 
     /// How the run ended.
     pub fn verdict(&self) -> Verdict {
+        if let Some(signal) = self.given_up {
+            let cause = Some(format!("interrupted by signal {signal}"));
+            return Verdict { code: 128 + signal, cause, tail: Vec::new(), can_restart: false, is_final: false };
+        }
         if let (Some((code, cause)), None) = (&self.own, self.culprit()) {
             return Verdict {
                 code: *code,
@@ -193,14 +200,22 @@ mod tests {
         assert_eq!((verdict.code, verdict.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
         assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).verdict().code, 143);
         let verdict = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).verdict();
-        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, true));
-        // The same on another machine, which knows only what was told.
-        let cause = format!("failed: {}", Ending::NotStarted("x".into(), 127).cause().expect("one"));
-        let verdict = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]).verdict();
-        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, true));
+        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, false));
+        // Another machine knows only what was told, and hears of the rest in a vote.
+        let told = |ending: Ending| {
+            let cause = format!("failed: {}", ending.cause().expect("one"));
+            let verdict = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]).verdict();
+            (verdict.code, verdict.can_restart, verdict.is_final)
+        };
+        assert_eq!(told(Ending::NotStarted("x".into(), 127)), (127, true, false));
+        assert_eq!(told(Ending::Unlike("x".into())), (2, false, true));
         let nobody = Evidence { expected: 2, ..Evidence::default() };
         assert_eq!(nobody.verdict().cause.as_deref(), Some("2 of 2 workers ended without a word"));
         let own = Evidence { own: Some((143, "interrupted".into())), interrupted: Some(15), ..Evidence::default() };
         assert_eq!((own.verdict().code, own.verdict().can_restart), (143, false));
+        // What is killed at once says nothing of who is to blame.
+        let lost = Some(Failure { worker: 0, fault: Fault::Lost });
+        let given_up = Evidence { given_up: Some(2), failure: lost, ..Evidence::default() };
+        assert_eq!((given_up.verdict().code, given_up.verdict().can_restart), (130, false));
     }
 }

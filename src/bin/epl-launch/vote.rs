@@ -3,6 +3,7 @@
 //! Each launcher knows something that the others do not, such as that its user wants an end. After the end of all
 //! workers they meet once more, at the address of the first machine, and each says whether it can.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The end of an attempt may take other machines so much longer than the grace of their workers.
 const OTHERS: Duration = Duration::from_secs(10);
 
+/// How far one machine has come.
+enum Stage {
+    Asked,
+    /// Its word is out.
+    Said,
+    /// Its user wants an end, and it says nothing any more.
+    Withdrawn,
+}
+
 /// One machine's part in a vote.
 struct Vote {
     address: String,
@@ -25,6 +35,7 @@ struct Vote {
     time: u32,
     secret: Secret,
     limit: Duration,
+    stage: Arc<Mutex<Stage>>,
 }
 
 impl Run {
@@ -40,12 +51,17 @@ impl Run {
         };
         let (machine, machines) = (self.share.machine, self.share.machines);
         let limit = self.arguments.grace.saturating_add(OTHERS);
-        let vote = Vote { address: address.clone(), machine, machines, time: time_of_vote(restart), secret, limit };
+        let (address, time, stage) = (address.clone(), time_of_vote(restart), Arc::new(Mutex::new(Stage::Asked)));
+        let vote = Vote { address, machine, machines, time, secret, limit, stage: stage.clone() };
         let voting = thread::spawn(move || vote.take(can));
         while !voting.is_finished() {
-            if signals.take().is_some() {
+            // Who has said yes is held to it: the others may have begun. The signal then ends what is begun.
+            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if signals.are_there() && matches!(*stage, Stage::Asked) {
+                *stage = Stage::Withdrawn;
                 return false;
             }
+            drop(stage);
             thread::sleep(LOOK);
         }
         let refused = match voting.join() {
@@ -81,10 +97,15 @@ impl Vote {
     }
 
     fn ask(&self, can: bool) -> epl::comm::Result<Option<usize>> {
-        let Self { address, machine, machines, time, secret, limit } = self;
+        let Self { address, machine, machines, time, secret, limit, stage } = self;
         let client = Client::join_again(address, *machine, *machines, *time, secret, *limit)?;
         let key = |machine: usize| format!("machine {machine}");
-        client.set(&key(*machine), if can { b"yes" } else { b"no" })?;
+        {
+            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let can = can && !matches!(*stage, Stage::Withdrawn);
+            *stage = Stage::Said;
+            client.set(&key(*machine), if can { b"yes" } else { b"no" })?;
+        }
         let mut refused = None;
         for other in 0..*machines {
             if client.get(&key(other), *limit)? != b"yes" {
