@@ -245,7 +245,8 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     let secret =
         ["--machine_list", "a:1,b:1", "--machine_rank", "0", "--num_workers", "2", "--start", "processes", "true"];
     refused(&secret, 2, "2 machines, and EPL_LAUNCH_SECRET is not set");
-    let port = ["--machine_list", "a:0,b:1", "--machine_rank", "1", "--num_workers", "2", "--start", "processes", "true"];
+    let port =
+        ["--machine_list", "a:0,b:1", "--machine_rank", "1", "--num_workers", "2", "--start", "processes", "true"];
     refused(&port, 2, "the first machine's port, a:0, and the next one are where all meet");
     refused(&["--log_dir", "/proc/no", "true"], 2, "--log_dir /proc/no");
 }

@@ -162,7 +162,10 @@ impl Watch<'_> {
     fn ended(&mut self, child: u32, change: Change) {
         let Some(index) = self.living.iter().position(|(id, _)| *id == child) else { return };
         let (code, how) = match change {
-            Change::Stopped => return drop(self.stopped.entry(child).or_insert_with(Instant::now)),
+            Change::Stopped => {
+                self.stopped.entry(child).or_insert_with(Instant::now);
+                return;
+            }
             Change::Exited(code) => (code, format!("exited with code {code}")),
             Change::Killed(signal) => (128 + signal, format!("was killed by signal {signal}")),
         };

@@ -120,7 +120,7 @@ impl Run {
                 _ => server.address().to_string(),
             };
             keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
-            Ok(server)
+            Ok::<_, String>(server)
         });
         Ok(Servers { keepers, programs: programs.transpose()?, said, refused, left })
     }

@@ -70,6 +70,16 @@ impl Evidence {
         by_program.or_else(by_keepers).or_else(told).or_else(alone)
     }
 
+    /// The exit code of a worker of another machine, as its keeper has told it.
+    fn code_of_other(&self, worker: usize) -> Option<i32> {
+        let by_keepers = self.failure.iter().filter(|failure| failure.worker == worker).map(|f| f.fault.to_string());
+        let released = self.reports.values().filter_map(|(_, report)| match &report.ending {
+            Ending::Released { worker: Some(other), cause } if *other == worker => Some(cause.clone()),
+            _ => None,
+        });
+        by_keepers.chain(released).map(|cause| parse_cause(&cause).0).find(|code| *code != 1)
+    }
+
     /// Whether what all machines were told, which is the same, says that no restart comes to another end.
     fn is_final(&self) -> bool {
         let released = || {
@@ -110,7 +120,7 @@ impl Evidence {
         let own = report.filter(|report| report.ending.cause().is_some());
         let (told_code, told) = told.as_deref().map_or((1, None), |told| {
             let (code, text) = parse_cause(told);
-            (code, Some(text.to_string()))
+            (if code == 1 { self.code_of_other(worker).unwrap_or(1) } else { code }, Some(text.to_string()))
         });
         // What others were told has a meaning where the worker's own end has none: it was silent, or said why it fails.
         let is_silent = told.is_some() && own.is_none_or(|report| report.asked);
@@ -213,6 +223,11 @@ mod tests {
         assert_eq!(nobody.verdict().cause.as_deref(), Some("2 of 2 workers ended without a word"));
         let own = Evidence { own: Some((143, "interrupted".into())), interrupted: Some(15), ..Evidence::default() };
         assert_eq!((own.verdict().code, own.verdict().can_restart), (143, false));
+        // What a program says has no code; its keeper, on another machine, tells it.
+        let cause = format!("failed: {}", Ending::Exited(9).cause().expect("one"));
+        let mut all = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]);
+        all.said = Some(Failure { worker: 1, fault: Fault::Failed("no memory".into()) });
+        assert_eq!((all.verdict().code, all.verdict().cause.as_deref()), (9, Some("worker 1 failed: no memory")));
         // What is killed at once says nothing of who is to blame.
         let lost = Some(Failure { worker: 0, fault: Fault::Lost });
         let given_up = Evidence { given_up: Some(2), failure: lost, ..Evidence::default() };
