@@ -67,7 +67,8 @@ fn the_main_job_computes_the_same_over_any_workers() {
         let total = workers * ranks;
         let plan = run(&starter, total, &out, &["--plan"]);
         let text = String::from_utf8_lossy(&plan.stdout);
-        let said = format!("worker_num {workers}, total_gpu_num {total}");
+        let hosts = if workers > 1 { " on 1 host; " } else { "" };
+        let said = format!("worker_num {workers}, total_gpu_num {total}{hosts}");
         assert_eq!(text.matches(&said).count(), 1, "`{said}`, by the first rank only:\n{text}");
         run(&starter, total, &out, &[]);
         let got = losses(&out);

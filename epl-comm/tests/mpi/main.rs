@@ -20,6 +20,7 @@ mod conformance;
 #[path = "../suite/deadlocks.rs"]
 mod deadlocks;
 mod faults;
+mod hosts;
 #[path = "../suite/in_memory.rs"]
 mod in_memory;
 mod large;
