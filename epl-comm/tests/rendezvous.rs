@@ -216,6 +216,25 @@ fn who_hosts_the_rendezvous_waits_until_the_others_have_left_or_failed() {
 }
 
 #[test]
+fn workers_that_host_the_rendezvous_may_meet_again() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    thread::scope(|scope| {
+        for number in 0..3 {
+            scope.spawn(move || {
+                let point = MeetingPoint { address: free.to_string(), secret: secret(), is_hosted_by_first: true };
+                let worker = Worker::new(3, number, 1, Carrier::Mpi).unwrap().with_meeting_point(point);
+                for round in 0..5 {
+                    let meeting = worker.meet(LIMIT).unwrap();
+                    meeting.client().set("round", format!("{round}").as_bytes()).unwrap();
+                    // Some leave early, and come again before the others have left.
+                    thread::sleep(Duration::from_millis(40 * ((number + round) % 3) as u64));
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_server_before_which_nobody_may_wait_is_refused() {
     let error = Server::start(Settings { pending: 0, ..settings(2) }).unwrap_err().to_string();
     assert!(error.contains("0 connections"), "{error}");

@@ -26,6 +26,10 @@ impl Medium for Level {
         self.hosts[rank.0]
     }
 
+    fn is_dry(&self) -> bool {
+        self.over.is_dry()
+    }
+
     fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>> {
         group(&self.over, key, name, members.to_vec(), rank)
     }

@@ -45,6 +45,11 @@ pub(crate) trait Medium: Debug + Send + Sync {
     /// The host of a rank.
     fn host(&self, rank: Rank) -> usize;
 
+    /// Whether there are no other members that could be told anything.
+    fn is_dry(&self) -> bool {
+        false
+    }
+
     /// A group of `members`, of which `rank` is one, that all lie in one host, or each in a host of its own. Every
     /// member asks for it once, with the same key, and not necessarily at the same time.
     fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>>;
@@ -104,6 +109,15 @@ impl Hierarchy {
         self.members[self.member()]
     }
 
+    /// The group of those with this member's color.
+    fn part(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let color = wishes[self.member()].0;
+        let (chosen, _) = of_one_color(wishes, self.member());
+        let members = chosen.iter().map(|member| self.members[*member]).collect();
+        let key = format!("{} / {name} {sequence} {color}", self.key);
+        group(&self.medium, &key, name, members, self.rank())
+    }
+
     /// The groups that this one is made of.
     fn parts(&self) -> impl Iterator<Item = &Arc<dyn Transport>> {
         self.inner.iter().chain(&self.outer)
@@ -149,15 +163,17 @@ impl Transport for Hierarchy {
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let wishes = wishes(self, sequence, name, &[color as i64, key as i64])?;
-        self.split_by(sequence, name, &colors_and_keys(&wishes))
+        self.part(sequence, name, &colors_and_keys(&wishes))
     }
 
     fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
-        let color = wishes[self.member()].0;
-        let (chosen, _) = of_one_color(wishes, self.member());
-        let members = chosen.iter().map(|member| self.members[*member]).collect();
-        let key = format!("{} / {name} {sequence} {color}", self.key);
-        group(&self.medium, &key, name, members, self.rank())
+        if self.medium.is_dry() {
+            self.numbers.forget(sequence);
+            return self.part(sequence, name, wishes);
+        }
+        // Numbers were taken for its stages, so these are made, though all wishes are known.
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {

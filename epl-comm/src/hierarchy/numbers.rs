@@ -54,6 +54,11 @@ impl Numbers {
         Ok(Whole { call: Arc::new(call), inside: RefCell::new(inside), between: RefCell::new(between) })
     }
 
+    /// A call that nobody runs.
+    pub(super) fn forget(&self, sequence: u64) {
+        self.lock().issued.remove(&sequence);
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

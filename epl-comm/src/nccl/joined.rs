@@ -185,7 +185,11 @@ impl Joined {
     /// Asks the members of a group who has come to a call: those who have not, with their last calls.
     pub(super) fn missing(&self, path: &str, sequence: u64, members: &[Rank]) -> Vec<(Rank, String)> {
         if self.store.set("nccl/roll", format!("{path} {sequence}").as_bytes()).is_err() {
-            // Somebody else has lost patience first, and will say with whom.
+            // Somebody else has lost patience first, maybe in another group, and will say with whom.
+            let until = Instant::now() + 2 * ANSWER;
+            while self.failure.get().is_none() && Instant::now() < until {
+                thread::sleep(LOOK / 4);
+            }
             return Vec::new();
         }
         let until = Instant::now() + ANSWER;

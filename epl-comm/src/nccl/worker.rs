@@ -15,6 +15,7 @@ use super::transport::{Engine, NcclTransport};
 use super::workers::Workers;
 use crate::error::{Error, Result, catch};
 use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT};
+use crate::log::Log;
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
@@ -125,8 +126,9 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// When a rank of any process did not succeed, even if every rank here made up for it: the failure that came first,
-    /// with the rank that caused it; what that rank returned, if it is one of these, otherwise what one of these was told.
+    /// When a rank of any process did not succeed, as far as that is known when these have ended, even if every rank here
+    /// made up for it: the first failure that one of these knew of, with the rank that caused it; what that rank returned,
+    /// if it is one of these, otherwise what one of these was told.
     /// [`Error::Engine`] when NCCL cannot be loaded, or a rank has no memory.
     ///
     /// # Panics
@@ -141,7 +143,11 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let library = self.ready().map_err(|error| (Rank(self.own.start), error.into()))?;
+        let library = self.ready().map_err(|error| {
+            // The others would wait for these ranks.
+            Joined::new(self.store.clone(), Rank(self.own.start), Log::default(), None).fail(&error);
+            (Rank(self.own.start), error.into())
+        })?;
         let helpers = Helpers::default();
         let seats: Vec<Seat> = self.own.clone().map(|_| Seat::new(helpers.clone())).collect();
         let report = self.on_failure.clone().map(once);

@@ -17,6 +17,8 @@ use crate::transport::{link_name, of_one_color};
 
 /// How long a call may take before it is looked whether a member has left for good; and how often then.
 const SUSPICION: Duration = Duration::from_secs(1);
+/// The most numbers of a call: more than any has, whatever a peer says.
+const LONGEST: u64 = 1 << 20;
 
 /// One member's seat in a group of processes.
 #[derive(Debug)]
@@ -57,10 +59,13 @@ impl Workers {
     }
 
     /// Gives every member's numbers beside its call, once the calls have been compared.
-    fn compare(&self, call: &Call, own: &[u64], exchange: &mut Exchange<'_>) -> Result<Vec<Vec<u64>>> {
+    fn compare(&self, call: &Call, own: [u64; 2], exchange: &mut Exchange<'_>) -> Result<Vec<[u64; 2]>> {
         let code = encode(call)?;
-        let header = [&[digest(call), code.len() as u64], own].concat();
-        let heads = exchange(&header)?;
+        // As long for every call, so that the members' exchanges fit where their calls do not.
+        let heads = exchange(&[digest(call), code.len() as u64, own[0], own[1]])?;
+        if heads.iter().any(|head| head.len() != 4 || head[1] > LONGEST) {
+            return Err(self.not_a_call(call));
+        }
         let is_uniform = heads[0][0] != 0 && heads.iter().all(|head| head[0] == heads[0][0]);
         if !is_uniform {
             let longest = heads.iter().map(|head| head[1] as usize).max().unwrap_or(0);
@@ -70,7 +75,7 @@ impl Workers {
             let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(code)).collect();
             self.fit(&calls.ok_or_else(|| self.not_a_call(call))?)?;
         }
-        Ok(heads.into_iter().map(|head| head[2..].to_vec()).collect())
+        Ok(heads.into_iter().map(|head| [head[2], head[3]]).collect())
     }
 
     fn fit(&self, calls: &[Call]) -> Result<()> {
@@ -124,7 +129,7 @@ impl Council for Workers {
         let is_due = self.compare_every > 0 && call.sequence.is_multiple_of(self.compare_every);
         // A barrier is nothing but this.
         if self.members.len() > 1 && (is_due || call.operation == Operation::Barrier) {
-            self.compare(call, &[], exchange)?;
+            self.compare(call, [0, 0], exchange)?;
         }
         Ok(())
     }
@@ -140,8 +145,8 @@ impl Council for Workers {
         let call = Call { sequence, name: name.to_string(), ..call };
         let own = [color as u64, key as u64];
         let wishes = match self.members.len() {
-            1 => vec![own.to_vec()],
-            _ => self.compare(&call, &own, exchange)?,
+            1 => vec![own],
+            _ => self.compare(&call, own, exchange)?,
         };
         let wishes: Vec<(usize, usize)> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
         let (chosen, member) = of_one_color(&wishes, self.member);

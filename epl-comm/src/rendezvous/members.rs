@@ -112,6 +112,11 @@ impl Members {
         !matches!(&self.presence[worker], Presence::Here { connection, .. } if Arc::ptr_eq(connection, with))
     }
 
+    /// Whether a worker has been here and left.
+    pub(super) fn was_here(&self, worker: usize) -> bool {
+        matches!(self.presence.get(worker), Some(Presence::Left))
+    }
+
     /// Whether the run goes on with some member here.
     pub(super) fn are_here(&self) -> bool {
         self.failure.is_none() && self.presence.iter().any(|presence| matches!(presence, Presence::Here { .. }))

@@ -257,6 +257,11 @@ impl Shared {
         // It is a member before it hears so, and hears nothing else before.
         let answered = {
             let mut members = self.members();
+            let is_late = self.is_closing.load(Ordering::SeqCst) || self.ended.load(Ordering::SeqCst);
+            if is_late || (!self.settings.comes_again && members.was_here(worker)) {
+                // As above.
+                return;
+            }
             let verdict = members.judge(met.claim, self.settings.silence);
             let answered = met.answer(&mut stream, &self.settings.secret, verdict);
             let is_welcome = matches!(verdict, Verdict::Welcome { .. });

@@ -26,6 +26,9 @@ pub struct Settings {
     pub handshake: Duration,
     /// How many may be about to do so at once.
     pub pending: usize,
+    /// Whether a worker that has left may come again, as a program may that runs one world after the other. Where each
+    /// world has a server of its own, who has left comes for the next one, and has to wait for that.
+    pub comes_again: bool,
 }
 
 impl Settings {
@@ -35,7 +38,8 @@ impl Settings {
         let seconds = Duration::from_secs;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (silence, handshake) = (seconds(5), seconds(5));
-        Self { address, workers, restart: 0, secret, join_within: None, silence, handshake, pending: 64 }
+        let (restart, join_within, pending, comes_again) = (0, None, 64, true);
+        Self { address, workers, restart, secret, join_within, silence, handshake, pending, comes_again }
     }
 
     /// Whether a run can come to be with these.

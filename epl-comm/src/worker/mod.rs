@@ -242,6 +242,7 @@ impl Worker {
             settings.restart = self.restart;
             settings.join_within = Some(limit);
             settings.address = resolve(&point.address)?;
+            settings.comes_again = false;
             Server::start(settings)
         });
         let server = server.transpose()?;
@@ -272,6 +273,11 @@ impl Meeting {
     /// This worker's client.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Whether this worker holds the server.
+    pub fn hosts_server(&self) -> bool {
+        self._server.is_some()
     }
 
     /// The first worker on the machine of each. All workers ask.

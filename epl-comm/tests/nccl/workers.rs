@@ -185,6 +185,46 @@ fn members_that_make_different_calls_are_told() {
             group.split(&format!("{name}{}", group.rank()), 0, 0).map(drop)
         });
         assert!(ended.iter().all(|ended| matches!(ended, Err(Error::Mismatch { sequence: 2, .. }))), "{ended:?}");
+
+        // A division against another call.
+        let fake = Fake::new();
+        let ended = run(&fake, 2, patient, |group| match group.rank() {
+            0 => group.split("part", 0, 0).map(drop),
+            _ => group.all_reduce(Tensor::<1>::ones([4], &Device::flex()), ReduceOp::Sum).map(drop),
+        });
+        for ended in ended {
+            let Err(error @ Error::Mismatch { sequence: 1, .. }) = ended else { panic!("{ended:?}") };
+            assert!(error.to_string().contains("rank 0 called split into `part`"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn who_hangs_is_named_where_others_wait_in_several_groups() {
+    within_seconds(60, || {
+        let fake = Fake::new();
+        let ended = run(
+            &fake,
+            3,
+            |worker| worker.time_limit(Duration::from_millis(2500)),
+            |group| {
+                let with = |other| group.split("pair", usize::from(group.rank() == other), 0);
+                let (first, second) = (with(1)?, with(0)?);
+                sum(&group)?;
+                match group.rank() {
+                    0 => sum(&first),
+                    1 => sum(&second),
+                    _ => {
+                        thread::sleep(Duration::from_secs(9));
+                        sum(&first)
+                    }
+                }
+            },
+        );
+        for ended in ended {
+            let error = ended.unwrap_err();
+            assert!(error.to_string().contains("for rank 2, whose last call was"), "{error}");
+        }
     });
 }
 

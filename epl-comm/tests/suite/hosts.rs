@@ -1,7 +1,7 @@
 //! Ranks of several hosts: everything in `exercise`, in groups that lie in hosts in every way, and what goes wrong.
 
 use burn::tensor::{DType, Device, Float, Int, Tensor};
-use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, local};
+use epl_comm::{Error, Pool, ProcessGroup, Rank, ReduceOp, local};
 
 use crate::exercise::{Exercise, exercise};
 use crate::failing::{EAGER_LIMITS, run_failing_with};
@@ -72,6 +72,15 @@ fn splits(world: &ProcessGroup, per_host: usize) {
         exercise(&group);
         let again = group.split_by("again", |member| (member % 2, member)).unwrap();
         exercise(&again);
+        // The group goes on, though its members need not have asked each other.
+        let pool = Pool::new(&group, 2).unwrap();
+        let sums = |group: &ProcessGroup| {
+            let x = Tensor::<1>::ones([3], &Device::flex());
+            group.all_reduce(x, ReduceOp::Sum).unwrap().into_data().iter::<f32>().next()
+        };
+        assert_eq!(sums(&group), Some(group.size() as f32));
+        drop(pool);
+        assert_eq!(sums(world), Some(world.size() as f32));
     }
 }
 

@@ -31,7 +31,6 @@ pub(super) struct Joined {
     pub(super) devices: Devices,
     carrier: Carrier,
     /// This worker's place among the others, for as long as it runs.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "held: the others see that this worker lives"))]
     pub(super) meeting: Option<Arc<Meeting>>,
 }
 
@@ -52,7 +51,9 @@ impl Joined {
         let is_lone = worker.carrier() == Carrier::Threads;
         let taking = Taking { ranks: worker.local_ranks(), first: worker.first_device(), share };
         let devices = Devices::of_worker(config, taking)?;
-        let meeting = worker.meeting_point().is_some().then(|| worker.meet(MEET_WITHIN)).transpose()?;
+        // Over NCCL workers cannot do without; where there is no meeting point, it says what to set.
+        let meets = worker.meeting_point().is_some() || (worker.workers() > 1 && worker.carrier() == Carrier::Nccl);
+        let meeting = meets.then(|| worker.meet(MEET_WITHIN)).transpose()?;
         let cluster = match hosts(&worker, meeting.as_ref())? {
             Some(hosts) => cluster.with_hosts(hosts)?,
             None => cluster,
@@ -61,6 +62,19 @@ impl Joined {
         let mesh = Mesh::on_cluster(&cluster, config)?;
         let carrier = if is_lone { between_threads(config, &devices)? } else { worker.carrier() };
         Ok(Self { cluster, mesh, devices, carrier, meeting: meeting.map(Arc::new) })
+    }
+
+    /// Tells the other workers of a failure that ends this one, if it is this one's own. Who holds the rendezvous does so
+    /// in any case: it would wait for workers that hang.
+    pub(super) fn tell(&self, error: &Error) {
+        let Some(meeting) = &self.meeting else { return };
+        let is_own = match error {
+            Error::Rank { rank, .. } => self.cluster.local_ranks().contains(&rank.0),
+            _ => true,
+        };
+        if is_own || meeting.hosts_server() {
+            meeting.client().fail(&error.to_string());
+        }
     }
 
     /// Runs `f` on every rank of this process. The first failure comes with its rank.

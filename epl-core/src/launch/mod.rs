@@ -73,7 +73,7 @@ pub fn launch_traced<T: Send>(
         let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
         f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
     };
-    let ran = joined.run(config, run);
+    let ran = joined.run(config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.
     let written = record.write();
     ran.and_then(|values| written.map(|()| values))
