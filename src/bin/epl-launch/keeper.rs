@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use epl::comm::rendezvous::{Client, Secret};
 use epl::comm::{Error, Store};
 
+use crate::blame::{AFTER_WORDS, TERMS, blamed, released, unlike};
 use crate::devices::of_worker;
 use crate::order::{Ending, KEEPER, Order, Report, WORKER, time_of_keepers};
 use crate::output::{Output, kind};
@@ -29,14 +30,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const SURVEY: Duration = Duration::from_millis(500);
 /// How long lines may take to arrive once all processes have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// How long programs that know of a failure may take to end by themselves.
-const AFTER_WORDS: Duration = Duration::from_secs(2);
 /// The key of the address where programs meet.
 pub const PROGRAMS: &str = "where programs meet";
-/// The key of the worker whose program was the first to fail, as programs that meet were told.
-pub const FIRST: &str = "the first program that fails";
-/// How long that may take to be known once a program has ended badly.
-const FIRST_IS_KNOWN: Duration = Duration::from_millis(500);
 
 /// What the launcher says.
 enum Said {
@@ -60,11 +55,9 @@ struct Keeper {
 
 /// For ever, as far as a rendezvous can tell.
 const EVER: Duration = Duration::from_secs(1 << 32);
-/// The key of what the user has said that must be the same on all machines.
-const TERMS: &str = "what machines are given";
 
-/// Does what the order at this socket says. Failures of the program are told to the launcher; what comes back is what kept the keeper
-/// from doing so.
+/// Does what the order at this socket says. Failures of the program are told to the launcher; what comes back is what
+/// kept the keeper from doing so.
 pub fn keep(socket: &OsStr) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let signals = Signals::new().map_err(text)?;
@@ -111,25 +104,6 @@ fn listen(socket: BufReader<UnixStream>) -> Receiver<Said> {
     receiver
 }
 
-fn released(error: &Error) -> Ending {
-    match error {
-        Error::Worker { worker, cause } => Ending::Released { worker: Some(*worker), cause: cause.clone() },
-        other => Ending::Released { worker: None, cause: other.to_string() },
-    }
-}
-
-/// The end of a worker whose launcher was given something else than one that came before.
-fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
-    if client.failure().is_some() {
-        return released(error);
-    }
-    let other = client.get(TERMS, Duration::ZERO).unwrap_or_default();
-    let other = String::from_utf8_lossy(&other);
-    let ending = Ending::Unlike(format!("this machine has `{own}`, and another `{other}`; give all machines the same"));
-    client.fail(&ending.cause().unwrap_or_default());
-    ending
-}
-
 impl Keeper {
     /// The life of the worker.
     fn ending(&mut self) -> Ending {
@@ -145,7 +119,7 @@ impl Keeper {
             }
         };
         let ending = self.watch(&client, &child);
-        let ending = self.blamed(&client, ending);
+        let ending = blamed(&client, self.worker, self.order.program_secret.is_some(), ending);
         // The others hear it now, not when all is cleared up.
         self.tell_others(&client, &ending);
         end_all(self.order.grace, |_, _| {});
@@ -165,32 +139,6 @@ impl Keeper {
         };
         if let Some(cause) = ending.cause().or(asked) {
             client.fail(&cause);
-        }
-    }
-
-    /// The end of a program that has failed by itself, or because another one had: where programs meet, all hear of the
-    /// first failure, and whose keeper sees an end first is chance.
-    fn blamed(&self, client: &Client, ending: Ending) -> Ending {
-        if ending.cause().is_none() {
-            return ending;
-        }
-        let of_another = |error: &Error| matches!(error, Error::Worker { worker, .. } if *worker != self.worker);
-        let first = || {
-            let told = client.get(FIRST, FIRST_IS_KNOWN).ok()?;
-            String::from_utf8_lossy(&told).parse().ok().filter(|worker| *worker != self.worker)
-        };
-        let first = if self.order.program_secret.is_some() && client.failure().is_none() { first() } else { None };
-        // Its own keeper knows more.
-        let begin = Instant::now();
-        while first.is_some() && client.failure().is_none() && begin.elapsed() < AFTER_WORDS {
-            client.pause(LOOK);
-        }
-        match (client.failure().filter(of_another), first) {
-            (Some(error), _) => released(&error),
-            (None, Some(worker)) if client.failure().is_none() => {
-                Ending::Released { worker: Some(worker), cause: "failed, and its program was the first".into() }
-            }
-            _ => ending,
         }
     }
 

@@ -16,7 +16,7 @@
 //!
 //! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
 //! - `system`, `tree`, `signals`: processes.
-//! - `order`, `output`, `keeper`: one worker.
+//! - `order`, `output`, `blame`, `keeper`: one worker.
 //! - `socket`, `verdict`, `run`, `attempt`, `vote`: the launcher.
 
 mod arguments;
@@ -28,6 +28,7 @@ mod devices;
 mod start;
 mod order;
 mod output;
+mod blame;
 mod keeper;
 mod socket;
 mod verdict;

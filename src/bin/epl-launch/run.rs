@@ -14,8 +14,9 @@ use epl::comm::Store;
 use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
 
 use crate::arguments::{Arguments, Share, Start};
+use crate::blame::FIRST;
 use crate::devices;
-use crate::keeper::{FIRST, PROGRAMS};
+use crate::keeper::PROGRAMS;
 use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
 use crate::start::{Choice, mpirun};
