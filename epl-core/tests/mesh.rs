@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use epl_comm::local;
+use epl_core::Epl;
 use epl_core::cluster::{Axis, Cluster, ClusterError, Mesh, MeshRequest, MeshSizes, RankOrder};
 use epl_core::config::Config;
 use proptest::prelude::*;
@@ -179,4 +181,13 @@ proptest! {
             prop_assert_eq!(mesh.group(Axis::Tensor, rank)[at.tensor], rank);
         }
     }
+}
+
+#[test]
+fn a_group_of_other_ranks_is_refused() {
+    let config = Config::new().with("dist.data_parallel_size", 4).unwrap();
+    let mesh = Mesh::from_config(&config).unwrap();
+    let ended = local::run(2, |world| Epl::new(config.clone(), mesh.clone(), world, None).map(drop));
+    let told = "a group of 2 ranks, for a cluster of 2 and a mesh of 4; make all three of the same ranks";
+    assert_eq!(ended.unwrap_err().1.to_string(), told);
 }

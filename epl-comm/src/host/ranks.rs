@@ -86,7 +86,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         E: From<Error> + Display + Send + 'scope,
     {
         let thread = Builder::new().name(rank.to_string()).spawn_scoped(scope, move || self.live(rank, life));
-        thread.map_err(|error| self.no_thread(rank, &format!("cannot start the thread of {rank}: {error}")))
+        thread.map_err(|error| self.fail_without(rank, no_thread(rank, "thread", &error)))
     }
 
     /// From the beginning of a rank's thread to its end.
@@ -99,7 +99,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         let pool =
             ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
         let no_pool = |error: ThreadPoolBuildError| {
-            self.no_thread(rank, &format!("cannot start the {} threads of {rank}: {error}", self.threads))
+            self.fail_without(rank, no_thread(rank, &format!("{} threads", self.threads), &error))
         };
         // Scoped, so that the pool's threads have ended when this returns.
         let result = pool
@@ -116,8 +116,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         result
     }
 
-    fn no_thread(&self, rank: Rank, what: &str) -> Error {
-        let message = format!("{what}; run fewer ranks, or allow the process more threads");
+    fn fail_without(&self, rank: Rank, message: String) -> Error {
         self.fates.fail(rank, message.clone());
         Error::invalid(message)
     }
@@ -146,6 +145,11 @@ impl<'a, F: Fates> Ranks<'a, F> {
         let (rank, error) = failures.swap_remove(index);
         Err((culprit.unwrap_or(rank), error))
     }
+}
+
+/// Why a rank is not run: the system gives it no thread.
+pub(crate) fn no_thread(rank: Rank, what: &str, error: &dyn Display) -> String {
+    format!("cannot start the {what} of {rank}: {error}; run fewer ranks, or allow the process more threads")
 }
 
 /// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.

@@ -4,7 +4,7 @@ use core::fmt::Display;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, Builder};
 use std::time::Instant;
 
 use super::control::{self, DONE};
@@ -15,7 +15,7 @@ use super::library::{self, Place};
 use super::wire::Writer;
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
-use crate::host::ranks::{Ranks, TIME_LIMIT};
+use crate::host::ranks::{Fates, Ranks, TIME_LIMIT, no_thread};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -170,7 +170,11 @@ impl Launcher {
         };
         let threads = Ranks::new(&*world, world.own(), world.place.locals * ranks);
         let ended = thread::scope(|scope| {
-            scope.spawn(|| control::watch(&world, &answers, &stop));
+            let watch = || control::watch(&world, &answers, &stop);
+            if let Err(error) = Builder::new().name("MPI watch".into()).spawn_scoped(scope, watch) {
+                let first = Rank(world.own().start);
+                world.fail(first, no_thread(first, "watch", &error));
+            }
             let _stop = Stop(&stop);
             let ended = threads.run(group, f);
             world.helpers.iter().for_each(Helpers::join);

@@ -38,6 +38,8 @@ pub(super) struct Joined {
     log: Log,
     report: Option<Arc<Report>>,
     failure: OnceLock<Failure>,
+    /// Whether that is this rank's own, and others had told of theirs before.
+    is_late: AtomicBool,
     /// The numbers of the last calls of each group, by its path.
     begun: Mutex<Vec<(String, Arc<AtomicU64>)>>,
     is_over: AtomicBool,
@@ -53,8 +55,8 @@ struct Failure {
 
 impl Joined {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
-        let (failure, begun, is_over) = Default::default();
-        Self { store, rank, log, report, failure, begun, is_over }
+        let (failure, is_late, begun, is_over) = Default::default();
+        Self { store, rank, log, report, failure, is_late, begun, is_over }
     }
 
     /// Takes note of a group.
@@ -102,11 +104,17 @@ impl Joined {
         self.go_on(|| operation.to_string()).err().map(|error| (failure.rank, error))
     }
 
+    /// Whether this rank's failure is its own, and not the first one.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Acquire)
+    }
+
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
         let told = shortened(format!("{}\n{cause}", rank.0));
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
             // Whoever was first has told all; and where the store itself is gone, nobody can be told.
-            let _ = self.store.set("nccl/failure", told.as_bytes());
+            let is_told = self.store.set("nccl/failure", told.as_bytes()).is_ok();
+            self.is_late.store(!is_told, Ordering::Release);
             self.report();
         }
     }

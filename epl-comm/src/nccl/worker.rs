@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Thread};
+use std::thread::{self, Builder, Thread};
 
 use super::joined::Joined;
 use super::library::Library;
@@ -14,7 +14,7 @@ use super::run::LANES;
 use super::transport::{Engine, NcclTransport};
 use super::workers::Workers;
 use crate::error::{Error, Result, catch};
-use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT};
+use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT, no_thread};
 use crate::log::Log;
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
@@ -27,6 +27,7 @@ pub struct Worker {
     store: Arc<dyn Store>,
     own: Range<usize>,
     ranks: usize,
+    on_host: usize,
     library: Option<Arc<Library>>,
     time_limit: Option<Duration>,
     lanes: usize,
@@ -44,6 +45,7 @@ impl Worker {
             store,
             #[cfg(feature = "cuda")]
             devices: (0..own.len()).collect(),
+            on_host: own.len(),
             own,
             ranks,
             library: None,
@@ -86,6 +88,13 @@ impl Worker {
     /// See [`Launcher::lanes`](super::Launcher::lanes).
     pub fn lanes(mut self, calls: usize) -> Self {
         self.lanes = calls;
+        self
+    }
+
+    /// How many ranks all the processes of this host run, which share its cores; only these, if nothing is said. Each
+    /// works inside its own rayon pool of (cores ÷ ranks of the host) threads, at least one.
+    pub fn ranks_on_host(mut self, ranks: usize) -> Self {
+        self.on_host = ranks;
         self
     }
 
@@ -163,10 +172,18 @@ impl Worker {
             transport.connect()?;
             Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
         };
-        let threads = Ranks::new(&own, self.own.clone(), self.own.len());
+        let threads = Ranks::new(&own, self.own.clone(), self.on_host);
         let ended = thread::scope(|scope| {
-            let watches = own.joined.iter().map(|joined| scope.spawn(|| joined.watch()).thread().clone());
-            let _close = Close { own: &own, watches: watches.collect() };
+            let mut close = Close { own: &own, watches: Vec::new() };
+            for joined in &own.joined {
+                // Without it, its rank would hear of nothing: none is run.
+                let watch =
+                    Builder::new().name(format!("{} watch", joined.rank)).spawn_scoped(scope, || joined.watch());
+                match watch {
+                    Ok(watch) => close.watches.push(watch.thread().clone()),
+                    Err(error) => joined.fail_with(no_thread(joined.rank, "watch", &error)),
+                }
+            }
             let ended = threads.run(group, f);
             helpers.join();
             ended
@@ -182,6 +199,10 @@ impl Worker {
                 "ranks {} to {} of {ranks}; a process has at least one, and they count from 0",
                 own.start, own.end
             );
+            return Err(Error::invalid(message));
+        }
+        if self.on_host < own.len() {
+            let message = format!("{} ranks on a host, of which this process runs {}", self.on_host, own.len());
             return Err(Error::invalid(message));
         }
         check_lanes(Some(self.lanes))?;
@@ -222,7 +243,8 @@ impl Fates for Own {
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.joined.iter().find_map(|joined| joined.first_failure(operation))
+        let failed = self.joined.iter().filter_map(|joined| Some((joined.is_late(), joined.first_failure(operation)?)));
+        failed.min_by_key(|(is_late, _)| *is_late).map(|(_, failure)| failure)
     }
 }
 

@@ -251,6 +251,47 @@ fn a_rank_that_fails_or_leaves_releases_the_others() {
     });
 }
 
+/// A store that says who has failed only when a second failure has been told.
+#[derive(Default)]
+struct Slow {
+    store: MemoryStore,
+    is_told: AtomicBool,
+    is_told_again: AtomicBool,
+}
+
+impl Store for Slow {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        if key == "nccl/failure" {
+            let is_second = self.is_told.swap(true, Ordering::SeqCst);
+            self.is_told_again.fetch_or(is_second, Ordering::SeqCst);
+        }
+        self.store.set(key, value)
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+        if key == "nccl/failure" && !self.is_told_again.load(Ordering::SeqCst) {
+            return Err(Error::Unset { key: key.into(), waited: wait });
+        }
+        self.store.get(key, wait)
+    }
+}
+
+#[test]
+fn of_two_ranks_of_a_process_the_one_that_failed_first_is_named() {
+    within_seconds(60, || {
+        let (fake, store) = (Fake::new(), Arc::new(Slow::default()));
+        let worker = Worker::new(store.clone(), 0..2, 2).library(fake.library.clone());
+        let fail = |group: ProcessGroup| {
+            while group.rank() == 0 && store.store.get("nccl/failure", Duration::ZERO).is_err() {
+                thread::yield_now();
+            }
+            Err::<(), _>(Error::invalid(["out of memory", "out of luck"][group.rank()]))
+        };
+        let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), fail);
+        assert_eq!(ended, Err((Rank(1), Error::invalid("out of luck"))));
+    });
+}
+
 #[test]
 fn a_rank_that_panics_is_an_error_of_its_own() {
     within_seconds(60, || {
@@ -318,4 +359,8 @@ fn ranks_that_are_none_and_no_lanes_are_refused() {
         let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), |_| Ok::<_, Error>(()));
         assert!(matches!(ended, Err((_, Error::Invalid { .. }))), "{ended:?}");
     }
+    let worker = Worker::new(Arc::new(MemoryStore::new()), 0..2, 2).library(fake.library.clone()).ranks_on_host(1);
+    let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), |_| Ok::<_, Error>(()));
+    let Err((Rank(0), Error::Invalid { message })) = ended else { panic!("{ended:?}") };
+    assert_eq!(message, "1 ranks on a host, of which this process runs 2");
 }

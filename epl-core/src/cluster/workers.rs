@@ -120,6 +120,12 @@ impl Cluster {
         self.ranks_of(self.worker_index)
     }
 
+    /// How many ranks are on the host of this process, in all its workers: they share its cores.
+    pub fn ranks_on_host(&self) -> usize {
+        let is_here = |worker: &usize| self.hosts[*worker] == self.hosts[self.worker_index];
+        (0..self.worker_num()).filter(is_here).map(|worker| self.local_ranks[worker]).sum()
+    }
+
     /// The device that a rank drives; none where the rank does not exist.
     pub fn device_of(&self, rank: usize) -> Option<DeviceSlot> {
         let mut first = 0;
@@ -169,6 +175,8 @@ mod tests {
         assert_eq!((cluster.host_of(2), cluster.ranks_in_order(true)), (Some(2), vec![0, 1, 2, 3, 4]));
         let cluster = cluster.with_hosts(vec![0, 1, 0, 1]).unwrap();
         assert_eq!((cluster.host_of(2), cluster.host_of(4), cluster.host_num()), (Some(0), None, 2));
+        let other = Cluster { worker_index: 3, ..cluster.clone() };
+        assert_eq!((cluster.ranks_on_host(), other.ranks_on_host()), (2, 3));
         assert_eq!(cluster.ranks_in_order(true), [0, 3, 1, 2, 4]);
         assert_eq!(cluster.ranks_in_order(false), [0, 1, 3, 4, 2]);
         for hosts in [vec![0, 0, 0], vec![1, 1, 1, 1], vec![0, 2, 2, 2]] {

@@ -121,7 +121,8 @@ impl Epl {
     ///
     /// # Errors
     ///
-    /// When the option `profile.trace` is given and no trace: only `launch` writes that file.
+    /// When the mesh is not one of the group's ranks; or when the option `profile.trace` is given and no trace: only
+    /// `launch` writes that file.
     pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
         let cluster = Cluster::local(world.size())?;
         Self::on_cluster(config, (cluster, Device::default().autodiff()), mesh, world, trace)
@@ -144,6 +145,13 @@ impl Epl {
                 "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `profile::write_trace`, \
                  or leave the option out",
                 config.profile.trace
+            )));
+        }
+        let (given, ranks) = ([cluster.world_size(), mesh.world_size()], world.size());
+        if given.iter().any(|size| *size != ranks) {
+            return Err(Error::invalid(format!(
+                "a group of {ranks} ranks, for a cluster of {} and a mesh of {}; make all three of the same ranks",
+                given[0], given[1]
             )));
         }
         let world = match &trace {
