@@ -354,3 +354,18 @@ fn a_killed_run_goes_on_from_its_checkpoint_to_the_same_end() {
     let compared = compared.expect("epl-ckpt can be started");
     assert_eq!(compared.status.code(), Some(0), "{}", String::from_utf8_lossy(&compared.stdout));
 }
+
+#[test]
+fn a_restart_goes_on_with_no_other_run_that_the_folder_holds() {
+    let folder = folder("other run files");
+    let run = |restarts: &str| {
+        let program = moe_t5(&folder, "out", "5");
+        let program: Vec<&str> = program.iter().map(String::as_str).collect();
+        let start = ["--num_workers", "2", "--start", "threads", "--max_restarts", restarts, "--"];
+        launch("other run", &[&start[..], &program].concat(), &[]).end(LIMIT)
+    };
+    run("0").expect(0, &[]);
+    let ended = run("1");
+    ended.expect(1, &["restart 1 of 1", "out holds a run; go on with it by `--out "]);
+    assert_eq!(ended.text.matches("out holds a run").count(), 4, "each time, and as last words:\n{}", ended.text);
+}

@@ -106,4 +106,4 @@ pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::Transport;
-pub use worker::{Carrier, Meeting, MeetingPoint, Source, Worker, restarts};
+pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};

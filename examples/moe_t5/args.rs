@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::t5::T5Config;
+use epl::trainer::launch_mark::goes_on;
 
 use crate::task::Task;
 
@@ -128,12 +129,7 @@ impl Args {
 
     /// Whether a run that `out` may hold is replaced: only that of the number words, which takes minutes.
     pub fn replace(&self) -> bool {
-        self.out.is_none() && !self.has_corpus() && !self.resume && !self.is_restarted()
-    }
-
-    /// Whether `epl-launch` has started the same run before: it goes on then, if it was saved.
-    fn is_restarted(&self) -> bool {
-        epl::comm::restarts().is_ok_and(|count| count > 0)
+        self.out.is_none() && !self.has_corpus() && !self.resume
     }
 
     /// The folder of the run, before anything is written into it.
@@ -149,7 +145,8 @@ impl Args {
                 "{name} holds no checkpoint to go on from; give the folder of an earlier run, or leave --resume out"
             ));
         }
-        if holds_run && !(self.resume || self.is_restarted() || self.plan || self.replace()) {
+        let may_hold_run = self.resume || self.plan || self.replace();
+        if holds_run && !may_hold_run && !goes_on(&out).map_err(|error| error.to_string())? {
             return Err(format!(
                 "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
             ));

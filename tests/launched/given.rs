@@ -21,6 +21,7 @@ fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
         &[
             "epl-launch: 2 processes, 3 ranks each (--start processes)",
             "[worker 1] --x: bash",
+            "[worker 1] EPL_LAUNCH_ID=",
             "[worker 1] EPL_LAUNCH_LOCAL_RANKS=3",
             "[worker 1] EPL_LAUNCH_LOCAL_WORKER=1",
             "[worker 1] EPL_LAUNCH_RENDEZVOUS=127.0.0.1:",

@@ -1,5 +1,6 @@
 //! Launchers of several machines: what becomes of one becomes of all.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
@@ -114,12 +115,17 @@ fn two_machines(name: &str, more: [&[&str]; 2], text: &str) -> [Launched; 2] {
 
 #[test]
 fn all_machines_restart_or_none() {
-    let text = "echo \"try $EPL_LAUNCH_RESTART\"; if [ $EPL_LAUNCH_RESTART$EPL_LAUNCH_WORKER = 01 ]; then exit 4; fi; \
+    let text = "echo \"try $EPL_LAUNCH_RESTART of $EPL_LAUNCH_ID.\"; if [ $EPL_LAUNCH_RESTART$EPL_LAUNCH_WORKER = 01 ]; then exit 4; fi; \
                 if [ $EPL_LAUNCH_RESTART = 1 ]; then exit 0; fi; sleep 1000";
     let once = ["--max_restarts", "1"];
+    let mut ids = BTreeSet::new();
     for mut run in two_machines("again", [&once, &once], text) {
-        run.end(LIMIT).expect(0, &["try 0", "restart 1 of 1", "try 1"]);
+        let ended = run.end(LIMIT);
+        ended.expect(0, &["try 0", "restart 1 of 1", "try 1"]);
+        let told = ended.text.lines().filter_map(|line| line.split_once("] try ")?.1.split_once(" of "));
+        ids.extend(told.map(|(_, id)| id.to_string()));
     }
+    assert!(ids.len() == 1 && ids.iter().all(|id| id.len() > 16), "one launch: {ids:?}");
     // The user of one machine wants an end.
     let waits = "echo \"I am $EPL_LAUNCH_WORKER of $$\"; exec sleep 1000";
     let mut runs = two_machines("interrupted", [&once, &once], waits);

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Carrier, MeetingPoint, Worker};
+use super::{Carrier, Launch, MeetingPoint, Worker};
 use crate::error::{Error, Result};
 use crate::rendezvous::Secret;
 
@@ -198,7 +198,12 @@ impl Variables<'_> {
     }
 }
 
-pub(super) fn restarts(variable: &dyn Fn(&str) -> Option<String>) -> Result<u32> {
+pub(super) fn launch(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>> {
+    let restarts = restarts(variable)?;
+    Ok(Variables(variable).get("EPL_LAUNCH_ID").map(|id| Launch { id, restarts }))
+}
+
+fn restarts(variable: &dyn Fn(&str) -> Option<String>) -> Result<u32> {
     Ok(Variables(variable).parsed("EPL_LAUNCH_RESTART", "a whole number from 0")?.unwrap_or(0))
 }
 
@@ -250,6 +255,19 @@ mod tests {
         // The script of a batch job is not the first of its tasks.
         assert_eq!(of("SLURM_PROCID=0 SLURM_NTASKS=4", None), Ok(None));
         assert_eq!(of("MASTER_ADDR=here", None), Ok(None));
+    }
+
+    #[test]
+    fn a_launch_has_a_name() {
+        let given = |name: &str| match name {
+            "EPL_LAUNCH_ID" => Some("x".to_string()),
+            "EPL_LAUNCH_RESTART" => Some("3".to_string()),
+            _ => None,
+        };
+        assert_eq!(launch(&given), Ok(Some(Launch { id: "x".into(), restarts: 3 })));
+        assert_eq!(launch(&|name| given(name).filter(|_| name == "EPL_LAUNCH_ID")).unwrap().unwrap().restarts, 0);
+        assert_eq!(launch(&|name| given(name).filter(|_| name != "EPL_LAUNCH_ID")), Ok(None));
+        assert!(launch(&|_| Some("x".into())).is_err_and(|error| error.to_string().contains("a whole number")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | who started it | variables |
 //! |---|---|
-//! | `epl-launch` | `EPL_LAUNCH_WORKERS`, `EPL_LAUNCH_WORKER`, `EPL_LAUNCH_LOCAL_RANKS`, `EPL_LAUNCH_TRANSPORT` (`threads`, `mpi`, `nccl`), and as may be `EPL_LAUNCH_LOCAL_WORKER`, `EPL_LAUNCH_RENDEZVOUS` with `EPL_LAUNCH_SECRET`, `EPL_LAUNCH_RESTART` |
+//! | `epl-launch` | `EPL_LAUNCH_WORKERS`, `EPL_LAUNCH_WORKER`, `EPL_LAUNCH_LOCAL_RANKS`, `EPL_LAUNCH_TRANSPORT` (`threads`, `mpi`, `nccl`), and as may be `EPL_LAUNCH_LOCAL_WORKER`, `EPL_LAUNCH_RENDEZVOUS` with `EPL_LAUNCH_SECRET`, `EPL_LAUNCH_ID`, `EPL_LAUNCH_RESTART` |
 //! | torchrun, or who does as it does | `RANK`, `WORLD_SIZE`, and as may be `LOCAL_RANK`, `MASTER_ADDR` with `MASTER_PORT`, `EPL_LAUNCH_SECRET` |
 //! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE`, `OMPI_COMM_WORLD_LOCAL_RANK` |
 //! | another `mpirun`, by PMI | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID` |
@@ -252,14 +252,26 @@ impl Worker {
     }
 }
 
-/// How many times `epl-launch` has restarted this run, as `EPL_LAUNCH_RESTART` says; 0 where it says nothing.
-///
-/// # Errors
-///
-/// When it is not a number.
-pub fn restarts() -> Result<u32> {
-    let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    environment::restarts(&text)
+/// One call of `epl-launch`, and all that comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// What no other launch has: the same for all workers, and after every restart.
+    pub id: String,
+    /// How many times it has restarted this run.
+    pub restarts: u32,
+}
+
+impl Launch {
+    /// The launch that has started this process, as `EPL_LAUNCH_ID` and `EPL_LAUNCH_RESTART` say; none where they say
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the second is not a number.
+    pub fn from_environment() -> Result<Option<Self>> {
+        let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        environment::launch(&text)
+    }
 }
 
 fn resolve(address: &str) -> Result<std::net::SocketAddr> {

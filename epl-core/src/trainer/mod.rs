@@ -15,6 +15,7 @@
 //! - [`stop`]: asks a run to end from outside.
 //! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
 //! - [`json_lines`]: files that outlive a crash.
+//! - [`launch_mark`]: which launch a run's folder belongs to.
 //! - [`checkpoint`]: the checkpoints of a run.
 //! - [`run`]: a run as its hooks see it.
 //! - [`hook`]: what takes part in a run.
@@ -26,6 +27,7 @@ pub mod settings;
 pub mod stop;
 pub mod record;
 pub mod json_lines;
+pub mod launch_mark;
 pub mod checkpoint;
 pub mod run;
 pub mod hook;

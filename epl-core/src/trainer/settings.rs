@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use burn::config::Config;
+use epl_comm::Launch;
 
 use crate::data::Ahead;
 use crate::error::{Error, Result};
@@ -76,15 +77,18 @@ pub struct TrainerConfig {
     pub check_replicas_every: Option<u64>,
     /// Which checkpoint is kept beside the last ones. An evaluation that finds a better one saves it at once.
     pub keep_best: Option<Best>,
-    /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`. None: nothing is written.
+    /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`, and `launch` where `epl-launch` has started it.
+    /// None: nothing is written.
     pub out: Option<PathBuf>,
     /// Whether to go on from the latest checkpoint in `out`.
     #[config(default = false)]
     pub resume: bool,
-    /// Whether to go on from the latest checkpoint in `out` if there is one, and to begin anew if there is none: so a run
-    /// goes on that has been restarted, however far it had come.
+    /// What names the launch that the run belongs to; `out` then bears it.
+    pub launch: Option<String>,
+    /// Whether to go on from the latest checkpoint in `out` if `out` bears this launch and there is one, and to begin as
+    /// before if not: so a run goes on that has been restarted, however far it had come, and no other.
     #[config(default = false)]
-    pub resume_if_saved: bool,
+    pub resume_restarted: bool,
     /// With `resume`: the step whose checkpoint is taken, in place of the latest. Later ones are replaced as the run comes by.
     pub resume_step: Option<u64>,
     /// Whether a new run may remove the checkpoints of an earlier one from `out`; otherwise that is an error.
@@ -100,14 +104,15 @@ impl TrainerConfig {
     ///
     /// When no option says how many steps to run, the batch sizes disagree, or the launcher's word cannot be read.
     pub fn from_config(config: &crate::config::Config, replicas: usize) -> Result<Self> {
-        let train = &config.train;
+        let (train, launch) = (&config.train, Launch::from_environment()?);
         Ok(Self::new(config.steps()? as u64)
             .with_micro_batches(config.num_micro_batch(replicas)?)
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
             .with_save_every(train.save_every.map(|steps| steps as u64))
             .with_num_workers(config.io.num_workers)
             .with_prefetch(config.io.prefetch)
-            .with_resume_if_saved(epl_comm::restarts()? > 0))
+            .with_resume_restarted(launch.as_ref().is_some_and(|launch| launch.restarts > 0))
+            .with_launch(launch.map(|launch| launch.id)))
     }
 
     /// How far data is loaded ahead.
@@ -143,6 +148,9 @@ impl TrainerConfig {
         }
         if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || self.resume) {
             return refuse("saving or resuming, and no folder for it; set `out`".to_string());
+        }
+        if self.resume_restarted && self.launch.is_none() {
+            return refuse("to resume what a launch has restarted, and no launch; set `launch`".to_string());
         }
         if let (Some(step), false) = (self.resume_step, self.resume) {
             return refuse(format!("to resume from step {step}, and not to resume; set `resume`, too"));
@@ -189,6 +197,7 @@ mod tests {
         assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
         assert!(refused(config.clone().with_resume_step(Some(7)), false).contains("from step 7"));
+        assert!(refused(config.clone().with_resume_restarted(true), false).contains("no launch"));
         let kept = config.with_keep_best(Some(Best::largest("bleu"))).with_out(Some("out".into()));
         assert!(refused(kept.clone(), false).contains("`bleu`"));
         assert!(refused(kept.clone().with_save(false), true).contains("`bleu`"));

@@ -30,7 +30,7 @@ pub struct Arguments {
     #[arg(long = "log_dir", alias = "log-dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// How many times a run that failed is started again; the program is told so (EPL_LAUNCH_RESTART) and goes on from
-    /// its latest checkpoint
+    /// the latest checkpoint that it came to in this launch (EPL_LAUNCH_ID)
     #[arg(long = "max_restarts", alias = "max-restarts", value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub max_restarts: u32,
     /// How workers are started

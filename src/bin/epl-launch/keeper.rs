@@ -32,6 +32,8 @@ const SURVEY: Duration = Duration::from_millis(500);
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// The key of the address where programs meet.
 pub const PROGRAMS: &str = "where programs meet";
+/// The key of what no other run has.
+pub const ID: &str = "the run";
 
 /// What the launcher says.
 enum Said {
@@ -186,13 +188,12 @@ impl Keeper {
 
     /// Starts the program.
     fn start(&mut self, client: &Arc<Client>) -> Result<(Child, [JoinHandle<()>; 2]), Ending> {
-        let meeting = client.clone();
-        let limit = self.order.join_timeout;
-        let address = match self.order.program_secret.is_some() {
-            true => Some(self.hearing("before programs could meet", false, move || meeting.get(PROGRAMS, limit))?),
-            false => None,
-        };
-        let mut command = self.command(address.as_deref());
+        let (meeting, limit, meet) = (client.clone(), self.order.join_timeout, self.order.program_secret.is_some());
+        let (id, address) = self.hearing("before programs could meet", false, move || {
+            let text = |key| meeting.get(key, limit).map(|value| String::from_utf8_lossy(&value).into_owned());
+            Ok((text(ID)?, meet.then(|| text(PROGRAMS)).transpose()?))
+        })?;
+        let mut command = self.command(&id, address.as_deref());
         let mut child = bound(&mut command, libc::SIGKILL).spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             Ending::NotStarted(format!("{}: {error}", self.order.program.display()), code)
@@ -205,7 +206,7 @@ impl Keeper {
     }
 
     /// The program's command, whose environment says who it is.
-    fn command(&self, address: Option<&[u8]>) -> Command {
+    fn command(&self, id: &str, address: Option<&str>) -> Command {
         let Order { program, arguments, local_ranks, first, .. } = &self.order;
         let mut command = match interpreted(program.as_ref()) {
             Some(interpreter) => {
@@ -228,9 +229,9 @@ impl Keeper {
             ("RESTART", self.order.restart as usize),
         ];
         command.envs(numbers.map(|(name, number)| (format!("EPL_LAUNCH_{name}"), number.to_string())));
-        command.env("EPL_LAUNCH_TRANSPORT", &self.order.transport);
+        command.env("EPL_LAUNCH_ID", id).env("EPL_LAUNCH_TRANSPORT", &self.order.transport);
         if let (Some(secret), Some(address)) = (&self.order.program_secret, address) {
-            command.env("EPL_LAUNCH_RENDEZVOUS", String::from_utf8_lossy(address).as_ref());
+            command.env("EPL_LAUNCH_RENDEZVOUS", address);
             command.env("EPL_LAUNCH_SECRET", secret);
         }
         let own = of_worker(&self.order.devices, local, *local_ranks);

@@ -89,7 +89,8 @@ fn prepare(arguments: Arguments) -> Result<Run, String> {
         _ => folder.join(format!("merged-{}.log", share.machine)),
     });
     let merged = Merged::new(merged.as_deref()).map_err(|error| format!("--log_dir: {error}"))?;
-    Ok(Run { arguments, share, choice, devices, program, secret, merged })
+    let id = Secret::random_text().map_err(|error| error.to_string())?;
+    Ok(Run { arguments, share, choice, devices, program, secret, id, merged })
 }
 
 /// What all workers know: of one machine something new, of several what the user gave all of them.

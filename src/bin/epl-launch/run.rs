@@ -16,7 +16,7 @@ use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
 use crate::arguments::{Arguments, Share, Start};
 use crate::blame::FIRST;
 use crate::devices;
-use crate::keeper::PROGRAMS;
+use crate::keeper::{ID, PROGRAMS};
 use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
 use crate::start::{Choice, mpirun};
@@ -34,6 +34,8 @@ pub struct Run {
     pub program: PathBuf,
     /// What all workers of the run know.
     pub secret: String,
+    /// What no other run has; that of the first machine counts.
+    pub id: String,
     pub merged: Merged,
 }
 
@@ -98,6 +100,7 @@ impl Run {
             _ => {}
         };
         let keepers = Arc::new(Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?);
+        keepers.set(ID, self.id.as_bytes()).map_err(|error| error.to_string())?;
         let said = Arc::new(Mutex::new(None));
         let programs = self.programs_meet().then(|| {
             // The arguments have a port that has a next one.

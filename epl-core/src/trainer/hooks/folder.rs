@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::segment::Segmented;
 use crate::trainer::checkpoint::{Checkpoints, Which};
 use crate::trainer::hook::Hook;
+use crate::trainer::launch_mark;
 use crate::trainer::run::Run;
 use crate::trainer::settings::TrainerConfig;
 
@@ -20,7 +21,9 @@ pub struct OpenFolder {
     out: PathBuf,
     checkpoints: Checkpoints,
     resume: bool,
-    resume_if_saved: bool,
+    /// What the folder bears from now on.
+    launch: Option<String>,
+    resume_restarted: bool,
     which: Which,
     replace: bool,
 }
@@ -29,17 +32,18 @@ impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
         let which = config.resume_step.map_or(Which::Latest, Which::Step);
-        let TrainerConfig { resume, resume_if_saved, replace, .. } = *config;
-        Self { out: out.into(), checkpoints, resume, resume_if_saved, which, replace }
+        let TrainerConfig { resume, resume_restarted, replace, .. } = *config;
+        Self { out: out.into(), checkpoints, resume, launch: config.launch.clone(), resume_restarted, which, replace }
     }
 
     /// Whether the run goes on. What the first rank finds counts for all. Collective.
     fn resumes(&self, world: &ProcessGroup) -> Result<bool> {
-        if self.resume || !self.resume_if_saved {
+        let Some(launch) = self.launch.as_ref().filter(|_| self.resume_restarted && !self.resume) else {
             return Ok(self.resume);
-        }
-        let is_saved = world.rank() == 0 && !self.checkpoints.steps()?.is_empty();
-        Ok(world.all_reduce_values(&[f64::from(u8::from(is_saved))], ReduceOp::Max)?[0] > 0.0)
+        };
+        let goes_on =
+            world.rank() == 0 && launch_mark::bears(&self.out, launch)? && !self.checkpoints.steps()?.is_empty();
+        Ok(world.all_reduce_values(&[f64::from(u8::from(goes_on))], ReduceOp::Max)?[0] > 0.0)
     }
 
     /// Makes the folder of a new run. The work of one rank.
@@ -68,10 +72,11 @@ impl<M: Segmented> Hook<M> for OpenFolder {
             let read = |checkpoint: &Arc<Checkpoint>| engine.restore(checkpoint);
             let saved = self.checkpoints.load(self.which, &world, &now, read)?;
             run.resume(saved);
-            return Ok(());
-        }
-        if run.is_first_rank() {
+        } else if run.is_first_rank() {
             self.make()?;
+        }
+        if let Some(launch) = self.launch.as_ref().filter(|_| run.is_first_rank()) {
+            launch_mark::make(&self.out, launch)?;
         }
         // Nobody writes before the folder is there.
         Ok(world.barrier()?)
