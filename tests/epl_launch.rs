@@ -186,6 +186,7 @@ fn signals_are_handed_on() {
     let mut run = launch("signals", &script(&[&TWO[..], &["--grace", "0.2"]].concat(), slow), &[]);
     let keepers = run.processes(2).into_iter().map(parent).collect::<Vec<_>>();
     keepers.iter().for_each(|keeper| signal(*keeper, "TERM"));
+    thread::sleep(Duration::from_millis(500));
     signal(run.id(), "TERM");
     run.end(LIMIT).expect(0, &["[worker 0] saved", "[worker 1] saved"]);
 }
