@@ -1,12 +1,13 @@
 //! What is learned: a tokenizer, datasets, and how an evaluation is scored.
 
 use std::error::Error;
-use std::fs;
+use std::io;
 use std::path::Path;
 
 use burn::data::dataset::Dataset;
 use epl::config::Config;
 use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
+use epl::durable::Unpublished;
 use epl::evaluate::Measure;
 use epl::models::text::{
     BpeConfig, CorpusBleu, Error as TextError, Judged, MeanScore, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs,
@@ -145,10 +146,10 @@ fn tokenizer(
     }
     let tokenizer = learn()?;
     if !args.plan {
-        // Under another name first: a run that dies here leaves no half of a tokenizer.
-        let partial = out.join("tokenizer.partial");
-        tokenizer.save(&partial)?;
-        fs::rename(partial, &path).map_err(|cause| TextError::Write { path, cause })?;
+        // All processes of a run write it: one is read whole, and one that dies here leaves no half of it.
+        let text = tokenizer.to_json()?;
+        let written = Unpublished::write(&path, |write| write(text.as_bytes())).and_then(Unpublished::publish);
+        written.map_err(|cause| TextError::Write { path, cause: io::Error::other(cause) })?;
     }
     Ok(tokenizer)
 }
