@@ -9,8 +9,6 @@
 //! lies between steps, gradients included (38 MB). `extra` is the step's time above that of the stored one, over the time
 //! of the forwards that are run again, as measured in the same pair.
 
-mod quartiles;
-
 use std::time::{Duration, Instant};
 
 use burn::data::dataloader::batcher::Batcher;
@@ -21,7 +19,7 @@ use epl::models::bert::{
     BertBatch, BertBatcher, BertForSequenceClassification, BertHead, BertItem, SequenceClassification,
 };
 use epl::prelude::*;
-use quartiles::{quartiles, show};
+use epl_benches::quartiles::{quartiles, show};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();

@@ -9,8 +9,6 @@
 //! 1F1B leaves (p − 1) ÷ (m + p − 1) of the time idle, interleaved over v chunks (p − 1) ÷ (v·m + p − 1) (Narayanan et
 //! al., 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM").
 
-mod quartiles;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
@@ -23,7 +21,7 @@ use burn::tensor::Tensor;
 use epl::comm::custom_vjp;
 use epl::config::PipelineStrategy;
 use epl::prelude::*;
-use quartiles::{quartiles, show};
+use epl_benches::quartiles::{quartiles, show};
 
 const STAGES: usize = 4;
 /// A stage's forward of a micro-batch, all chunks together, in milliseconds, unless it is said otherwise.

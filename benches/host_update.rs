@@ -9,14 +9,12 @@
 //! element and writes 14. What caches fetch besides is counted for neither. Burn's own AdamW then takes the same step on
 //! Flex tensors of the same size; its time is compared, not its bytes, as it goes over memory many times.
 
-mod quartiles;
-
 use std::time::{Duration, Instant};
 
 use burn::optim::{AdamWConfig, Optimizer};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use epl::offload::{FlatArray, Gradients, HostOptimizer, HostState, Ledger, OnePass, Storage, Update};
-use quartiles::{quartiles, show};
+use epl_benches::quartiles::{quartiles, show};
 use rayon::prelude::*;
 
 const ELEMENTS: usize = 64 << 20;

@@ -12,15 +12,13 @@
 //! A size is what one rank gives. Two programs are measured in turn, so that whatever else the machine does falls on
 //! both; what counts is the median of the ratios of the pairs. The time of a call is rank 0's, after a barrier.
 
-mod quartiles;
-
 use std::process::Command;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
+use epl_benches::quartiles::{quartiles, show};
 use epl_comm::testing::run_ranks;
 use epl_comm::{ProcessGroup, ReduceOp};
-use quartiles::{quartiles, show};
 
 const GLOO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/peers/collectives_gloo.py");
 /// Measurements of one size before the two programs change places.

@@ -8,14 +8,12 @@
 //! counts is the median of the ratios of the pairs. Where the system puts the threads of a launch decides much, so the
 //! pairs are spread over several launches.
 
-mod quartiles;
-
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
+use epl_benches::quartiles::{quartiles, show};
 use epl_comm::testing::run_ranks;
 use epl_comm::{Pool, ProcessGroup, ReduceOp};
-use quartiles::{quartiles, show};
 
 const BUCKETS: usize = 8;
 const WARM_UP: usize = 4;

@@ -9,8 +9,6 @@
 //! written, with its checksums, and synced, against a copy of the same files, synced; it is loaded, verified, against reading
 //! the same files. All are alternated; medians of the pairs' ratios, with quartiles.
 
-mod quartiles;
-
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Read;
@@ -25,7 +23,7 @@ use epl::comm::ProcessGroup;
 use epl::config::Config;
 use epl::trainer::{Checkpoints, Saved, Which};
 use epl::{Engine, Epl, Error, MicroBatch, Place, Result, WithLoss, launch};
-use quartiles::{quartiles, show};
+use epl_benches::quartiles::{quartiles, show};
 
 const RANKS: usize = 2;
 const LAYERS: usize = 6;

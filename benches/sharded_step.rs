@@ -8,9 +8,6 @@
 //! cargo bench --bench sharded_step [-- PAIRS]
 //! ```
 
-mod moe;
-mod quartiles;
-
 use std::time::Instant;
 
 use burn::optim::AdamWConfig;
@@ -19,8 +16,8 @@ use epl::comm::{ProcessGroup, local};
 use epl::config::Config;
 use epl::models::t5::{T5, T5Batch};
 use epl::{Engine, Epl, Error, MicroBatch};
-use moe::model;
-use quartiles::{quartiles, show};
+use epl_benches::moe::model;
+use epl_benches::quartiles::{quartiles, show};
 
 const RANKS: usize = 2;
 const ROWS: usize = 8;

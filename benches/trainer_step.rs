@@ -7,8 +7,6 @@
 //! cargo bench --bench trainer_step [-- PAIRS]
 //! ```
 
-mod moe;
-
 use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -17,7 +15,7 @@ use burn::tensor::Tensor;
 use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
 use epl::{Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Pass, Segmented, Weights, WholeModel};
-use moe::{batch, model};
+use epl_benches::moe::{batch, model};
 
 const CLIP: f64 = 1.0;
 const RATE: f64 = 1e-4;

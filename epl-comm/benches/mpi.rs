@@ -8,7 +8,7 @@
 //! has its result; what counts is the median of the ratios of the pairs. The group compares the calls, looks for
 //! failures while it waits, and adds in the order of the members; `MPI_Allreduce` does neither.
 
-#[path = "../../benches/quartiles/mod.rs"]
+#[path = "../../benches/quartiles.rs"]
 mod quartiles;
 
 use std::process::Command;

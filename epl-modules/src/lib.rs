@@ -25,7 +25,7 @@
 //!
 //! Under mixed precision activations and parameters have 16 bits (half: f16 or bf16), but for the parameters that a layer
 //! declares by [`Place::full_precision`](epl_core::Place::full_precision). What is computed in f32 is rounded once, at the
-//! end. `tests/f32/precision.rs` holds each line of the table.
+//! end. `tests/modules/f32/precision.rs` holds each line of the table.
 //!
 //! | layer | parameters | output | computed in f32 |
 //! |---|---|---|---|

@@ -4,15 +4,16 @@
 //! over MPI, and compares it with a run on one rank of that process.
 
 mod job;
-#[path = "../parity/mod.rs"]
+#[path = "../layouts/parity/mod.rs"]
 mod parity;
 
 use std::process::Command;
 use std::time::Duration;
 
+use burn::tensor::{Device, FloatDType};
 use epl::comm::mpi;
 use epl::config::{PipelineStrategy, StateTier, ZeroLevel};
-use parity::{Case, Layout, dense, in_f64, layout, moe};
+use parity::{Case, Layout, dense, layout, moe};
 
 /// In the environment: how many ranks are in each process.
 const RANKS: &str = "EPL_TEST_MPI_RANKS";
@@ -53,7 +54,7 @@ fn layouts() {
     if !mpi::is_launched() {
         return;
     }
-    in_f64();
+    Device::default().configure(FloatDType::F64).expect("no tensor was made before");
     let ranks: usize = std::env::var(RANKS).expect("the test says").parse().expect("a number");
     let place = mpi::place().expect("`mpirun` has started this process");
     for (case, layout) in cases(place.processes * ranks) {

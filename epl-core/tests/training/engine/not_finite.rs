@@ -1,0 +1,30 @@
+//! A norm that is no number ends the step before anything is updated.
+
+use burn::optim::AdamWConfig;
+use epl_core::testing::run;
+use epl_core::{Engine, EngineSettings};
+
+use crate::engine::chain::{Chain, micro_batches};
+
+#[test]
+fn a_bad_sample_on_one_rank_is_an_error_on_all_and_changes_nothing() {
+    for bad in [f64::NAN, f64::INFINITY] {
+        run((2, 1, 1), |epl| {
+            let mut engine = Engine::new(epl.build(Chain::new)?, &AdamWConfig::new(), EngineSettings::default())?;
+            engine.step(micro_batches(&epl, 1), 0.01)?;
+            let (parameters, state) = (engine.parameters()?, engine.optimizer_state()?);
+            let mut batches = micro_batches(&epl, 1);
+            if epl.context().world().rank() == 1 {
+                let target = &mut batches[0].batch.target;
+                *target = target.clone() * bad;
+            }
+            let text = engine.step(batches, 0.01).unwrap_err().to_string();
+            assert!(text.starts_with("the norm of the gradients is NaN at step 1 (loss "), "{text}");
+            assert!(text.contains("look for such a number in the batch, or lower the learning rate"), "{text}");
+            assert_eq!((engine.parameters()?, engine.optimizer_state()?, engine.steps()), (parameters, state, 1));
+            // It was the data: the engine goes on.
+            assert!(engine.step(micro_batches(&epl, 1), 0.01)?.loss.is_finite());
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,41 @@
+//! A run that fails on one rank ends on all, with the cause.
+
+use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
+use epl_core::schedule::{Decay, LearningRate};
+use epl_core::{Trainer, TrainerConfig, launch, testing};
+
+use crate::trainer::net::{Numbers, Pairs, SAMPLES, data, message, trainer};
+
+#[test]
+fn a_sample_that_one_rank_cannot_read_ends_the_run_everywhere() {
+    let sampler = ShuffledSampler::new(SAMPLES, 4, 9).unwrap();
+    let broken = sampler.batch(8).unwrap().indices[3];
+    let failed = launch(&testing::config(2, 1, 1), |epl| {
+        let dataset = Numbers { samples: SAMPLES, broken: Some(broken) };
+        let sampler = ShuffledSampler::new(SAMPLES, 4, 9)?;
+        let trainer = trainer(&epl, TrainerConfig::new(9))?;
+        trainer.fit(&TrainData::new(dataset, Pairs, sampler)?).map(|_| ())
+    });
+    let text = message(failed);
+    assert!(text.contains("rank 1") && text.contains("unreadable"), "{text}");
+}
+
+#[test]
+fn a_validation_sample_that_one_rank_cannot_read_ends_the_run_everywhere() {
+    let failed = launch(&testing::config(2, 1, 1), |epl| {
+        let valid = ValidData::new(Numbers { samples: SAMPLES, broken: Some(14) }, Pairs, 4)?;
+        trainer(&epl, TrainerConfig::new(2))?.with_valid(valid).fit(&data()).map(|_| ())
+    });
+    let text = message(failed);
+    assert!(text.contains("rank 1") && text.contains("unreadable"), "{text}");
+}
+
+#[test]
+fn an_engine_that_has_made_steps_is_refused() {
+    let failed = launch(&testing::config(1, 1, 1), |epl| {
+        let engine = trainer(&epl, TrainerConfig::new(1))?.fit(&data())?.engine;
+        let schedule = LearningRate::new(0.05, Decay::Constant);
+        Trainer::new(engine, TrainerConfig::new(2), schedule).quiet().fit(&data()).map(|_| ())
+    });
+    assert!(message(failed).contains("already made 1 steps"));
+}

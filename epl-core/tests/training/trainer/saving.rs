@@ -1,0 +1,157 @@
+//! Checkpoints that are written while training goes on, and those that cannot be.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use epl_core::durable::{Disk, DiskFile, FileSystem};
+use epl_core::testing::run;
+use epl_core::trainer::{Checkpoints, FailedSave, Hook, Run, StepRecord, Which};
+use epl_core::{Result, Segmented, launch, testing};
+use tempfile::tempdir;
+
+use crate::trainer::net::{config, data, fit, lines, message, trainer, valid, values};
+
+/// A file system on which a file below a folder of this name is only created once it may be.
+#[derive(Debug)]
+struct Gate {
+    name: &'static str,
+    opened: Mutex<Result<bool, io::ErrorKind>>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn new(name: &'static str, opened: Result<bool, io::ErrorKind>) -> Arc<Self> {
+        Arc::new(Self { name, opened: Mutex::new(opened), changed: Condvar::new() })
+    }
+
+    fn open(&self) {
+        *self.opened.lock().unwrap() = Ok(true);
+        self.changed.notify_all();
+    }
+
+    fn pass(&self, path: &Path) -> io::Result<()> {
+        if !path.components().any(|part| part.as_os_str() == self.name) {
+            return Ok(());
+        }
+        let waits = |opened: &mut Result<bool, io::ErrorKind>| *opened == Ok(false);
+        let opened = self.opened.lock().unwrap();
+        // Nobody opens it where training waits for the checkpoint.
+        let (opened, waited) = self.changed.wait_timeout_while(opened, Duration::from_secs(60), waits).unwrap();
+        match (*opened, waited.timed_out()) {
+            (Err(kind), _) => Err(kind.into()),
+            (Ok(_), true) => Err(io::ErrorKind::TimedOut.into()),
+            (Ok(_), false) => Ok(()),
+        }
+    }
+}
+
+impl Disk for Gate {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        FileSystem.create_folder(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.pass(path)?;
+        FileSystem.create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        FileSystem.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        FileSystem.remove_file(path)
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        FileSystem.remove_folder(path)
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        FileSystem.sync_folder(path)
+    }
+}
+
+/// Opens a gate after a step, and remembers what could not be saved.
+struct Watch<'a> {
+    gate: &'a Gate,
+    opens_after: u64,
+    failed: &'a Mutex<Vec<FailedSave>>,
+}
+
+impl<M: Segmented> Hook<M> for Watch<'_> {
+    fn after_step(&mut self, run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
+        if run.step() == self.opens_after {
+            self.gate.open();
+        }
+        Ok(())
+    }
+
+    fn after_failed_save(&mut self, run: &mut Run<M>, failed: &FailedSave) -> Result<()> {
+        if run.is_first_rank() {
+            self.failed.lock().unwrap().push(failed.clone());
+        }
+        Ok(())
+    }
+}
+
+fn run_on(disk: &Arc<Gate>, out: &Path, steps: u64, opens_after: u64) -> (Result<()>, Vec<FailedSave>) {
+    let failed = Mutex::new(Vec::new());
+    let ran = launch(&testing::config(2, 1, 1), |epl| {
+        let watch = Watch { gate: disk, opens_after, failed: &failed };
+        // Evaluated at the end only: an evaluation is noted in its checkpoint, and waits for it.
+        let config = config(out, steps).with_eval_every(None);
+        let trainer = trainer(&epl, config)?.with_valid(valid());
+        trainer.with_disk(disk.clone()).with_hook(watch).fit(&data()).map(|_| ())
+    });
+    (ran.map(|_| ()), failed.into_inner().unwrap())
+}
+
+/// The checkpoint of step 6 is only written when step 9 is done: training goes on meanwhile, and what is written is what
+/// was there after step 6.
+#[test]
+fn training_goes_on_while_a_checkpoint_is_written() {
+    let (folder, whole) = (tempdir().unwrap(), tempdir().unwrap());
+    let gate = Gate::new(".step-6.partial", Ok(false));
+    let (ran, failed) = run_on(&gate, folder.path(), 11, 9);
+    ran.unwrap();
+    assert!(failed.is_empty(), "{failed:?}");
+    let after_six = fit((1, 1, 1), config(whole.path(), 6));
+    let loaded = run((2, 1, 1), |epl| {
+        let checkpoints = Checkpoints::new(folder.path(), 2);
+        let mut trained = trainer(&epl, config(&folder.path().join("other"), 1))?.with_valid(valid()).fit(&data())?;
+        trained.engine.load(checkpoints.find(Which::Step(6))?)?;
+        assert_eq!(trained.engine.steps(), 6);
+        trained.engine.parameters()
+    });
+    let error = testing::largest_error(&loaded[0], &after_six);
+    assert!(error.1 < 1e-5, "{error:?}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_training_goes_on() {
+    let folder = tempdir().unwrap();
+    let gate = Gate::new(".step-12.partial", Err(io::ErrorKind::StorageFull));
+    let (ran, failed) = run_on(&gate, folder.path(), 20, 99);
+    ran.unwrap();
+    assert_eq!(failed.iter().map(|failed| failed.step).collect::<Vec<_>>(), [12]);
+    let reason = &failed[0].reason;
+    assert!(reason.contains("rank 0") && reason.contains("rank 1") && reason.contains(".step-12"), "{reason}");
+    assert_eq!(Checkpoints::new(folder.path(), 2).steps().unwrap(), [18, 20]);
+    assert_eq!(values(&lines(folder.path()), "step").len(), 20);
+}
+
+#[test]
+fn what_is_lost_at_the_end_is_an_error_and_the_run_resumes_from_the_one_before() {
+    let folder = tempdir().unwrap();
+    let gate = Gate::new(".step-9.partial", Err(io::ErrorKind::StorageFull));
+    let (ran, _) = run_on(&gate, folder.path(), 9, 99);
+    let text = message(ran);
+    assert!(text.contains("the last step, 9, could not be written"), "{text}");
+    assert!(!folder.path().join("checkpoints/.step-9.partial").exists());
+    let resumed = fit((2, 1, 1), config(folder.path(), 9).with_resume(true));
+    let whole: PathBuf = folder.path().join("whole");
+    assert_eq!(testing::largest_error(&resumed, &fit((2, 1, 1), config(&whole, 9))).1, 0.0);
+}

@@ -1,0 +1,10 @@
+//! Layers under layouts and element types, in f32, and what they refuse.
+
+mod attention;
+mod dropout;
+mod experts;
+mod half;
+mod precision;
+mod refusals;
+mod top_k;
+mod transformers;

@@ -1,0 +1,58 @@
+//! Tests that need a process of their own.
+//!
+//! Some state is a whole process's: the element type of a device, the counts of an allocator, Burn's random generator,
+//! what the system says is resident. A test of such state is an ordinary test whose body is given to [`alone`] or
+//! [`in_f64`]: the test program starts itself again for that one test. So a crate needs one test program.
+#![allow(clippy::panic, clippy::expect_used, reason = "tests fail by panics")]
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use burn::tensor::{Device, FloatDType};
+
+/// Runs the body of a test in a process of its own.
+///
+/// To be called by the test function itself with a closure written there: the closure's type tells the test's name.
+///
+/// # Panics
+/// If that process fails. What it printed becomes output of this test.
+pub fn alone<F: FnOnce()>(test: F) {
+    alone_after(|| (), test);
+}
+
+/// Runs the body of a test in a process of its own, in which floats are f64.
+///
+/// # Panics
+/// As [`alone`] does.
+pub fn in_f64<F: FnOnce()>(test: F) {
+    alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
+}
+
+fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {
+    let name = test_of(std::any::type_name::<F>());
+    let ran = format!("{name} ran in a process of its own");
+    let in_parent = |child: &mut rusty_fork::ChildWrapper, output: &mut File| {
+        let status = child.wait()?;
+        let mut text = Vec::new();
+        output.seek(SeekFrom::Start(0))?;
+        output.read_to_end(&mut text)?;
+        Ok((status, String::from_utf8_lossy(&text).contains(&ran)))
+    };
+    let in_child = || {
+        setup();
+        test();
+        println!("{ran}");
+    };
+    let result: std::io::Result<_> = rusty_fork::fork(name, name, |_| (), in_parent, in_child)
+        .unwrap_or_else(|error| panic!("{name}: no process of its own was started: {error}"));
+    let (status, ran) = result.unwrap_or_else(|error| panic!("{name}: its process was lost: {error}"));
+    assert!(status.success(), "{name}, in a process of its own: {status}");
+    // A process that finds no test of this name ends well, too.
+    assert!(ran, "{name}, in a process of its own: it did not run; the closure must stand in the test function itself");
+}
+
+/// The test in which a closure of this type stands: `program::module::test::{{closure}}`.
+fn test_of(closure: &'static str) -> &'static str {
+    let path = closure.split_once("::").map_or(closure, |(_program, path)| path);
+    path.trim_end_matches("::{{closure}}")
+}

@@ -1,0 +1,70 @@
+//! The layout never changes the mathematics: in f64, all errors are at most 1e-10.
+
+use crate::parity::{assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
+
+macro_rules! parity {
+    ($($name:ident: $case:expr, $data:literal x $tensor:literal / $expert:literal, accumulate $accumulation:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_parity(&$case, layout($data, $tensor, $expert, $accumulation));
+        }
+    )*};
+}
+
+parity! {
+    one_rank_accumulates:             moe(),                     1 x 1 / 1, accumulate 4;
+    data_2:                           moe(),                     2 x 1 / 1, accumulate 1;
+    data_2_accumulates:               moe(),                     2 x 1 / 1, accumulate 4;
+    data_4:                           moe(),                     4 x 1 / 1, accumulate 1;
+    data_4_accumulates:               moe(),                     4 x 1 / 1, accumulate 4;
+    data_2_dense:                     dense(),                   2 x 1 / 1, accumulate 1;
+    data_2_sgd:                       moe().sgd(),               2 x 1 / 1, accumulate 1;
+    tensor_2:                         moe(),                     1 x 2 / 1, accumulate 1;
+    tensor_2_accumulates:             moe(),                     1 x 2 / 1, accumulate 4;
+    tensor_2_dense:                   dense(),                   1 x 2 / 1, accumulate 1;
+    tensor_4:                         moe(),                     1 x 4 / 1, accumulate 1;
+    tensor_4_dense_sgd:               dense().sgd(),             1 x 4 / 1, accumulate 1;
+    expert_2:                         moe(),                     2 x 1 / 2, accumulate 1;
+    expert_2_accumulates:             moe(),                     2 x 1 / 2, accumulate 4;
+    expert_2_switch:                  moe().switch(),            2 x 1 / 2, accumulate 1;
+    expert_2_sgd:                     moe().sgd(),               2 x 1 / 2, accumulate 1;
+    expert_4:                         moe(),                     4 x 1 / 4, accumulate 1;
+    data_2_tensor_2:                  moe(),                     2 x 2 / 1, accumulate 1;
+    data_2_tensor_2_accumulates:      moe(),                     2 x 2 / 1, accumulate 4;
+    data_4_expert_2:                  moe(),                     4 x 1 / 2, accumulate 1;
+    data_4_expert_2_accumulates:      moe(),                     4 x 1 / 2, accumulate 4;
+    data_2_tensor_2_expert_2:         moe(),                     2 x 2 / 2, accumulate 1;
+    data_4_tensor_2_expert_2_switch:  moe().switch(),            4 x 2 / 2, accumulate 1;
+    no_valid_token_on_a_replica:      moe().half_ignored(),      2 x 1 / 1, accumulate 1;
+    no_valid_token_on_an_expert_rank: moe().half_ignored(),      2 x 1 / 2, accumulate 4;
+    fewer_samples_than_replicas:      moe().samples(3),          4 x 1 / 2, accumulate 1;
+    fewer_samples_than_micro_batches: moe().samples(3),          2 x 1 / 2, accumulate 4;
+}
+
+#[test]
+fn experts_without_tokens() {
+    epl_testing::in_f64(|| {
+        for layout in [layout(2, 1, 2, 1), layout(4, 1, 4, 1), layout(1, 2, 1, 1)] {
+            let outcome = assert_parity(&moe().many_experts(), layout);
+            let tokens = metric(&outcome, "tokens_per_expert");
+            assert!(
+                tokens.iter().all(|layer| layer.contains(&0.0)),
+                "every layer has an expert without tokens: {tokens:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn the_same_tokens_are_dropped_in_every_layout() {
+    epl_testing::in_f64(|| {
+        // `assert_parity` compares the counts as well.
+        for layout in [layout(2, 1, 2, 1), layout(4, 1, 2, 4), layout(2, 2, 1, 1), layout(1, 1, 1, 4)] {
+            for case in [moe().tight(), moe().switch().tight()] {
+                let outcome = assert_parity(&case, layout);
+                let dropped = metric(&outcome, "dropped_tokens");
+                assert!(dropped.len() == 2 && dropped.iter().all(|layer| layer[0] > 0.0), "{dropped:?}");
+            }
+        }
+    });
+}

@@ -1,0 +1,9 @@
+//! No layout changes what a run computes: in f64, all errors are at most 1e-10.
+
+mod layouts;
+mod nested;
+mod offload;
+mod pipeline;
+mod resharding;
+mod stage_widths;
+mod zero;

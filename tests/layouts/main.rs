@@ -1,0 +1,23 @@
+//! What layouts leave as it is: one program for all comparisons of runs.
+//!
+//! It counts what it allocates. What needs f64, or Burn's random generator for itself, has a process of its own
+//! (`epl_testing`).
+
+use epl::comm::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+mod checkpoint;
+mod checkpoints;
+mod custom_trainer;
+mod f32;
+mod f64;
+mod lora_amp;
+mod lora_f64;
+mod own_process;
+mod parity;
+mod quickstart;
+mod reference;
+mod scopes;
+mod widths;

@@ -1,0 +1,216 @@
+//! Launchers of several machines: what becomes of one becomes of all.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use epl::comm::Store;
+use epl::comm::rendezvous::{Client, Secret, Server, Settings};
+
+use crate::epl_launch::{TWO, WAITS, joining_with};
+use crate::launched::{LIMIT, Launched, PROMPTLY, folder, launch, parent, script, signal, until};
+
+/// Two addresses whose ports, and the next ones, are free.
+fn machines() -> String {
+    let free = |port: &u16| [*port, port + 1].into_iter().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+    // Tests run at the same time.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = 20_000 + (std::process::id() % 100) as u16 * 100 + NEXT.fetch_add(4, Ordering::SeqCst);
+    let first = (begin..begin + 2_000).step_by(2).find(free).expect("two ports are free");
+    format!("127.0.0.1:{first},127.0.0.1:{}", first + 2)
+}
+
+const SHARED: (&str, &str) = ("EPL_LAUNCH_SECRET", "a secret of two machines");
+
+#[test]
+fn a_machine_that_never_comes_is_named() {
+    let list = machines();
+    let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0", "--join_timeout", "2"]].concat();
+    let ended = launch("no second", &script(&first, WAITS), &[SHARED]).end(LIMIT);
+    ended.expect(1, &["worker 1 did not come within 2.0 s (1 of 2 have not come: 1)"]);
+    assert!(!ended.text.contains("I am"), "nothing was started:\n{}", ended.text);
+    let list = machines();
+    let second = [&TWO[..], &["--machine_list", &list, "--machine_rank", "1", "--join_timeout", "1"]].concat();
+    let ended = launch("no first", &script(&second, WAITS), &[SHARED]).end(LIMIT);
+    ended.expect(1, &["worker 1 could not join the rendezvous at 127.0.0.1:"]);
+}
+
+#[test]
+fn two_machines_end_together() {
+    let list = machines();
+    let text = "echo \"I am $EPL_LAUNCH_WORKER of $$\"; if [ $EPL_LAUNCH_WORKER = 2 ]; then exit 5; fi; sleep 1000";
+    let start = |rank: &'static str| {
+        let machine = ["--num_workers", "4", "--start", "processes", "--machine_list", &list, "--machine_rank", rank];
+        launch(&format!("machine {rank}"), &script(&machine, text), &[SHARED])
+    };
+    let mut runs = [start("0"), start("1")];
+    for run in &mut runs {
+        run.end(LIMIT).expect(5, &["epl-launch: worker 2", "failed: it exited with code 5"]);
+    }
+    assert!(runs[0].text().contains("[worker 1] I am 1") && !runs[0].text().contains("[worker 2]"));
+    assert!(runs[1].text().contains("[worker 3] I am 3") && runs[1].text().contains("[worker 2]"));
+}
+
+/// Programs that meet, on two machines.
+fn joining_machines(name: &str, what: &str) -> [Launched; 2] {
+    let list = machines();
+    ["0", "1"].map(|rank| {
+        let machine = ["--machine_list", &list, "--machine_rank", rank];
+        joining_with(&format!("{name} {rank}"), what, &machine, &[SHARED])
+    })
+}
+
+#[test]
+fn all_machines_name_the_program_that_failed_first() {
+    for killed in [0, 1] {
+        let mut runs = joining_machines("met", "waits");
+        let processes: Vec<u32> = runs.iter_mut().map(|run| run.processes(1)[0]).collect();
+        signal(processes[killed], "KILL");
+        for run in &mut runs {
+            let named = format!("epl-launch: worker {killed} ");
+            run.end(PROMPTLY).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
+        }
+    }
+    for mut run in joining_machines("said", "fails") {
+        run.end(LIMIT).expect(9, &["epl-launch: worker 1 "]);
+    }
+}
+
+#[test]
+fn who_waits_for_another_machine_can_be_interrupted() {
+    for (sent, code) in [("INT", 130), ("TERM", 143)] {
+        let list = machines();
+        let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0"]].concat();
+        let mut run = launch("waiting", &script(&first, WAITS), &[SHARED]);
+        until("the keeper", LIMIT, || (run.left().len() > 1).then_some(()));
+        thread::sleep(Duration::from_millis(500));
+        signal(run.id(), sent);
+        run.end(PROMPTLY).expect(code, &[&format!("epl-launch: interrupted by signal {}", code - 128)]);
+    }
+}
+
+#[test]
+fn a_stopped_keeper_on_another_machine_ends_all() {
+    let mut runs = two_machines("stopped keeper", [&[], &[]], WAITS);
+    let keepers: Vec<u32> = runs.iter_mut().map(|run| parent(run.processes(1)[0])).collect();
+    signal(keepers[1], "STOP");
+    for run in &mut runs {
+        run.end(PROMPTLY).expect(1, &["worker 1 "]);
+    }
+}
+
+/// Two launchers as two machines, with what each is given besides.
+fn two_machines(name: &str, more: [&[&str]; 2], text: &str) -> [Launched; 2] {
+    let list = machines();
+    [0, 1].map(|rank| {
+        let number = rank.to_string();
+        let machine = [&TWO[..], &["--machine_list", &list, "--machine_rank", &number], more[rank]].concat();
+        launch(&format!("{name} {rank}"), &script(&machine, text), &[SHARED])
+    })
+}
+
+#[test]
+fn all_machines_restart_or_none() {
+    let text = "echo \"try $EPL_LAUNCH_RESTART of $EPL_LAUNCH_ID.\"; if [ $EPL_LAUNCH_RESTART$EPL_LAUNCH_WORKER = 01 ]; then exit 4; fi; \
+                if [ $EPL_LAUNCH_RESTART = 1 ]; then exit 0; fi; sleep 1000";
+    let once = ["--max_restarts", "1"];
+    let mut ids = BTreeSet::new();
+    for mut run in two_machines("again", [&once, &once], text) {
+        let ended = run.end(LIMIT);
+        ended.expect(0, &["try 0", "restart 1 of 1", "try 1"]);
+        let told = ended.text.lines().filter_map(|line| line.split_once("] try ")?.1.split_once(" of "));
+        ids.extend(told.map(|(_, id)| id.to_string()));
+    }
+    assert!(ids.len() == 1 && ids.iter().all(|id| id.len() > 16), "one launch: {ids:?}");
+    // The user of one machine wants an end.
+    let waits = "echo \"I am $EPL_LAUNCH_WORKER of $$\"; exec sleep 1000";
+    let mut runs = two_machines("interrupted", [&once, &once], waits);
+    runs.iter_mut().for_each(|run| drop(run.processes(1)));
+    signal(runs[1].id(), "TERM");
+    for run in &mut runs {
+        let ended = run.end(LIMIT);
+        ended.expect(143, &[]);
+        assert!(!ended.text.contains("restart 1"), "{}", ended.text);
+    }
+    assert!(runs[0].text().contains("no restart: machine 1 (127.0.0.1:"), "{}", runs[0].text());
+}
+
+#[test]
+fn what_cannot_be_started_on_one_machine_is_tried_again_on_none() {
+    let folder = folder("one machine's program");
+    let file = folder.join("program");
+    fs::write(&file, "#!/no/such/interpreter\n").expect("a file can be written");
+    Command::new("chmod").arg("+x").arg(&file).status().expect("there is a chmod");
+    let list = machines();
+    let start = |rank: &str, program: &str| {
+        let often = ["--max_restarts", "3", "--machine_list", &list, "--machine_rank", rank, "--", program, "1000"];
+        launch(&format!("unstarted {rank}"), &[&TWO[..], &often].concat(), &[SHARED])
+    };
+    let mut runs = [start("0", "sleep"), start("1", file.to_str().expect("it is text"))];
+    for run in &mut runs {
+        let ended = run.end(LIMIT);
+        ended.expect(127, &["epl-launch: worker 1", "it could not be started"]);
+        assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
+    }
+    assert!(runs[0].text().contains("no restart: machine 1 (127.0.0.1:"), "{}", runs[0].text());
+}
+
+#[test]
+fn machines_that_are_given_other_numbers_are_refused_with_both() {
+    let terms = |ranks: &str, restarts: &str| format!("`--gpu_per_worker {ranks} --max_restarts {restarts}`");
+    for (first, second) in [(["1", "2"], ["1", "0"]), (["2", "0"], ["1", "0"])] {
+        let given = |[ranks, restarts]: [&'static str; 2]| ["--gpu_per_worker", ranks, "--max_restarts", restarts];
+        let runs = two_machines("unlike", [&given(first), &given(second)], "echo never; sleep 1000");
+        let [first, second] = [first, second].map(|[ranks, restarts]| terms(ranks, restarts));
+        for mut run in runs {
+            let ended = run.end(PROMPTLY);
+            ended.expect(2, &[&first, &second, "give all machines the same"]);
+            assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_is_done_waits_for_the_others() {
+    let text = "if [ $EPL_LAUNCH_WORKER = $LATE ]; then sleep 3; echo I stayed; exit $CODE; fi; echo done";
+    for (late, code) in [("1", 0), ("1", 6), ("0", 6)] {
+        let text = text.replace("$LATE", late).replace("$CODE", &code.to_string());
+        for (rank, mut run) in two_machines("late", [&[], &[]], &text).into_iter().enumerate() {
+            let said = if rank.to_string() == late { "] I stayed" } else { "] done" };
+            run.end(LIMIT).expect(code, &[said]);
+        }
+    }
+}
+
+#[test]
+fn a_launcher_that_is_killed_ends_the_other_machines() {
+    let [mut first, mut second] = two_machines("half", [&[], &[]], WAITS);
+    first.processes(1);
+    second.processes(1);
+    signal(second.id(), "KILL");
+    first.end(PROMPTLY).expect(1, &["epl-launch: worker 1"]);
+    until("the end of all", PROMPTLY, || second.left().is_empty().then_some(()));
+}
+
+#[test]
+fn a_keeper_hears_while_it_waits_for_where_programs_meet() {
+    let secret = Secret::from_bytes(format!("keepers {}", SHARED.1).as_bytes()).expect("it is long enough");
+    let server = Server::start(Settings::new(2, secret.clone())).expect("a port is free");
+    let address = server.address().to_string();
+    let list = format!("{address},127.0.0.1:1");
+    let second = [&TWO[..], &["--machine_list", &list, "--machine_rank", "1"]].concat();
+    let run = launch("deaf", &script(&second, WAITS), &[SHARED]);
+    let client = Client::join(&address, 0, 2, &secret, LIMIT).expect("it joins");
+    // It has joined, and asks where programs meet, which nobody says.
+    let terms = client.get("what machines are given", LIMIT).expect("it is there");
+    assert_eq!(terms, b"--gpu_per_worker 1 --max_restarts 0");
+    thread::sleep(Duration::from_millis(200));
+    signal(run.id(), "KILL");
+    until("the end of the keeper", PROMPTLY, || run.left().is_empty().then_some(()));
+    assert!(!run.text().contains("I am"), "{}", run.text());
+    until("the word of it", PROMPTLY, || client.failure());
+}

@@ -1,0 +1,159 @@
+//! SIGTERM and Ctrl-C end a run after its step, saved; the next run goes on with it. A second one ends the process.
+//!
+//! The example is run as a user runs it; `cargo test` has built it.
+#![cfg(unix)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use epl::trainer::Stop;
+use serde_json::Value;
+
+/// How long a process may take for anything, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(300);
+/// What two runs of the same steps do not have in common.
+const TIMES: [&str; 4] = ["seconds", "data_wait", "data_ahead", "tokens_per_second"];
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.0.id().to_string()).status();
+        assert!(sent.expect("there is a `kill`").success());
+    }
+
+    /// Waits until it has ended.
+    fn status(&mut self) -> ExitStatus {
+        until("the process ends", || self.0.try_wait().expect("it can be waited for"))
+    }
+}
+
+/// Waits for a condition.
+fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(met) = condition() {
+            return met;
+        }
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `moe_t5` on a corpus of four pairs, in a folder of its own.
+fn run(folder: &Path, out: &str, steps: usize, resume: bool) -> Process {
+    let here = std::env::current_exe().expect("a test has a path");
+    let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
+    let mut command = Command::new(examples.join("moe_t5"));
+    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("EPL_")) {
+        command.env_remove(key);
+    }
+    command.arg("--source").arg(folder.join("a.en")).arg("--target").arg(folder.join("a.de"));
+    command.args(["--model", "moe_t5_numbers", "--vocab", "300", "--steps", &steps.to_string()]);
+    command.arg("--out").arg(folder.join(out)).args(resume.then_some("--resume"));
+    let log = fs::File::create(folder.join(format!("{out}.log"))).expect("a file can be made");
+    command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+    Process(command.spawn().expect("the example was built; run `cargo test`, not this binary alone"))
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("signals").join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("the folder can be made");
+    fs::write(folder.join("a.en"), "a dog runs\na cat sleeps\na dog sleeps\na cat runs\n").expect("a file");
+    let german = "ein hund rennt\neine katze schläft\nein hund schläft\neine katze rennt\n";
+    fs::write(folder.join("a.de"), german).expect("a file");
+    folder
+}
+
+/// The steps of a run, without what depends on time.
+fn steps(folder: &Path, out: &str) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join(out).join("metrics.jsonl")).unwrap_or_default();
+    let line = |line: &str| {
+        let mut step: Value = serde_json::from_str(line).expect("a line is an object");
+        let fields = step.as_object_mut().expect("a line is an object");
+        fields.retain(|key, _| !TIMES.contains(&key.as_str()));
+        step
+    };
+    // The last line may be in the making.
+    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(line).collect()
+}
+
+/// Starts a run without end, signals it after its first steps, and goes on with it for three more.
+fn goes_on_after(signal: &str) {
+    let folder = folder(signal);
+    let log = |out: &str| fs::read_to_string(folder.join(format!("{out}.log"))).unwrap_or_default();
+    let mut process = run(&folder, "parts", 1_000_000, false);
+    until("the first line", || {
+        assert!(process.0.try_wait().expect("it can be waited for").is_none(), "{}", log("parts"));
+        (!steps(&folder, "parts").is_empty()).then_some(())
+    });
+    process.signal(signal);
+    assert_eq!(process.status().code(), Some(0), "{}", log("parts"));
+    assert!(
+        log("parts").contains("stopped after step") && log("parts").contains("--resume` goes on"),
+        "{}",
+        log("parts")
+    );
+
+    let done = steps(&folder, "parts").len();
+    assert!(done > 0 && done < 1_000_000);
+    assert!(run(&folder, "parts", done + 3, true).status().success(), "{}", log("parts"));
+    assert!(run(&folder, "whole", done + 3, false).status().success(), "{}", log("whole"));
+    let (parts, whole) = (steps(&folder, "parts"), steps(&folder, "whole"));
+    assert_eq!(parts.len(), done + 3);
+    // Also the losses of the last three steps, which are those of the saved parameters.
+    assert_eq!(parts, whole);
+}
+
+#[test]
+fn a_run_goes_on_after_a_sigterm() {
+    goes_on_after("TERM");
+}
+
+#[test]
+fn a_run_goes_on_after_a_ctrl_c() {
+    goes_on_after("INT");
+}
+
+/// What the next test starts: waits to be asked to stop, and then does not.
+#[test]
+fn stubborn() {
+    if std::env::var_os("EPL_TEST_STUBBORN").is_none() {
+        return;
+    }
+    let stop = Stop::on_signals().expect("signals can be handled");
+    println!("\nwaits");
+    until("a signal", || stop.is_requested().then_some(()));
+    println!("\nasked: {}", stop.is_interrupted());
+    until("nothing", || None::<()>);
+}
+
+#[test]
+fn a_second_signal_ends_the_process_at_once() {
+    for (first, second, status) in [("INT", "INT", 130), ("TERM", "INT", 130), ("INT", "TERM", 143)] {
+        let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+        command
+            .args(["--exact", "signals::stubborn", "--nocapture"])
+            .env("EPL_TEST_STUBBORN", "1")
+            .stdout(Stdio::piped());
+        let mut process = Process(command.spawn().expect("a test can be started"));
+        let mut lines = BufReader::new(process.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "waits"));
+        process.signal(first);
+        assert!(lines.any(|line| line == "asked: true"));
+        process.signal(second);
+        assert_eq!(process.status().code(), Some(status), "{first}, {second}");
+    }
+}

@@ -1,0 +1,103 @@
+//! The layer check: imports run one way, no file is forgotten, and no function passes its limit.
+//!
+//! A crate imports only from crates below it, a module only from modules that its `lib.rs` lists before it. Inside
+//! a folder the order of the parent's `mod` lines is not checked: there, one idea is spread over a few files.
+//!
+//! The check itself is tested on small made-up sources, in `source`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::source::Source;
+use crate::source::imports::{check_imports, modules};
+use crate::source::orphans::orphans;
+use crate::source::size::check_size;
+
+const CRATES: [&str; 4] = ["epl-comm", "epl-core", "epl-modules", "epl-models"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The sources below a folder of the project; their paths are relative to it.
+fn sources(folder: &str) -> Vec<Source> {
+    let folder = root().join(folder);
+    let mut sources = Vec::new();
+    read(&folder, &folder, &mut sources);
+    sources
+}
+
+fn read(folder: &Path, top: &Path, sources: &mut Vec<Source>) {
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            read(&path, top, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source file can be read");
+            let path = path.strip_prefix(top).expect("the file is below the folder").to_path_buf();
+            sources.push(Source { path, text });
+        }
+    }
+}
+
+/// Fails with all faults of all folders.
+fn assert_none(what: &str, folders: &[String], check: impl Fn(&[Source]) -> Vec<String>) {
+    let faults = folders.iter().flat_map(|folder| {
+        let sources = sources(folder);
+        assert!(!sources.is_empty(), "{folder} has sources");
+        check(&sources).into_iter().map(move |fault| format!("{folder}/{fault}"))
+    });
+    let faults: Vec<String> = faults.collect();
+    assert!(faults.is_empty(), "{what}:\n{}", faults.join("\n"));
+}
+
+fn crates() -> Vec<String> {
+    CRATES.map(|name| format!("{name}/src")).to_vec()
+}
+
+#[test]
+fn crates_import_only_from_crates_below() {
+    let mut faults = Vec::new();
+    for (level, name) in CRATES.iter().enumerate() {
+        let manifest = fs::read_to_string(root().join(name).join("Cargo.toml")).expect("every crate has a manifest");
+        for above in &CRATES[level..] {
+            let depends = |line: &str| line.starts_with(&format!("{above}.")) || line.starts_with(&format!("{above} "));
+            if manifest.lines().any(depends) {
+                faults.push(format!("{name} depends on {above}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "imports that run upwards:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn modules_import_only_from_modules_listed_before() {
+    for folder in crates() {
+        assert!(!modules(&sources(&folder)).is_empty(), "{folder} declares modules");
+    }
+    assert_none("imports that run upwards", &crates(), check_imports);
+}
+
+/// The folders of the programs.
+fn programs() -> Vec<String> {
+    let folders = fs::read_dir(root().join("src/bin")).into_iter().flatten().flatten();
+    folders.map(|folder| format!("src/bin/{}", folder.file_name().to_string_lossy())).collect()
+}
+
+#[test]
+fn every_file_is_named_by_a_module() {
+    assert_none("files that no `mod` names", &[crates(), programs()].concat(), orphans);
+    // Each program is a crate of its own.
+    let of_facade = |sources: &[Source]| {
+        let own = sources.iter().filter(|source| !source.path.starts_with("bin"));
+        orphans(&own.cloned().collect::<Vec<_>>())
+    };
+    assert_none("files that no `mod` names", &["src".into()], of_facade);
+}
+
+#[test]
+fn functions_stay_within_their_limit() {
+    let folders = [crates(), vec!["src".into(), "examples".into(), "benches".into()]].concat();
+    assert_none("over the limit", &folders, |sources| sources.iter().flat_map(check_size).collect());
+}
