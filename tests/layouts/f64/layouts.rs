@@ -6,7 +6,9 @@ macro_rules! parity {
     ($($name:ident: $case:expr, $data:literal x $tensor:literal / $expert:literal, accumulate $accumulation:literal;)*) => {$(
         #[test]
         fn $name() {
-            assert_parity(&$case, layout($data, $tensor, $expert, $accumulation));
+            epl_testing::in_f64(|| {
+                assert_parity(&$case, layout($data, $tensor, $expert, $accumulation));
+            });
         }
     )*};
 }

@@ -15,7 +15,9 @@ macro_rules! schedules {
     ($($name:ident: $case:expr, $stages:literal stages x $chunks:literal, $schedule:expr;)*) => {$(
         #[test]
         fn $name() {
-            every_number_of_micro_batches(&$case, $stages, $chunks, $schedule);
+            epl_testing::in_f64(|| {
+                every_number_of_micro_batches(&$case, $stages, $chunks, $schedule);
+            });
         }
     )*};
 }
@@ -42,8 +44,10 @@ macro_rules! beside {
     ($($name:ident: $case:expr, $data:literal x $tensor:literal / $expert:literal x $stages:literal stages, $micro_batches:literal micro_batches;)*) => {$(
         #[test]
         fn $name() {
-            let layout = layout($data, $tensor, $expert, $micro_batches);
-            assert_parity(&$case, layout.stages($stages, 1, PreferBackward));
+            epl_testing::in_f64(|| {
+                let layout = layout($data, $tensor, $expert, $micro_batches);
+                assert_parity(&$case, layout.stages($stages, 1, PreferBackward));
+            });
         }
     )*};
 }

@@ -23,7 +23,9 @@ macro_rules! scopes {
     ($($name:ident: $($scope:ident($devices:literal)),* on $ranks:literal, $rows:literal rows in $micro_batches:literal;)*) => {$(
         #[test]
         fn $name() {
-            assert_parity(&Case::new($ranks, &[$($scope($devices)),*], $rows, $micro_batches));
+            epl_testing::in_f64(|| {
+                assert_parity(&Case::new($ranks, &[$($scope($devices)),*], $rows, $micro_batches));
+            });
         }
     )*};
 }
