@@ -304,6 +304,21 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_sees_its_own_devices_only_begins_with_the_first() {
+        let step = "SLURM_STEP_ID=1 SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=1";
+        let first = |devices: &str, ranks| worker(&format!("{step} {devices}"), Some(ranks)).first_device();
+        // As `--gpus-per-task` binds them; a GPU may be named, too.
+        for bound in ["0", "3", "GPU-8f6a"] {
+            assert_eq!(first(&format!("CUDA_VISIBLE_DEVICES={bound}"), 1), 0, "{bound}");
+        }
+        assert_eq!(first("CUDA_VISIBLE_DEVICES=2,3", 2), 0);
+        // All tasks of the host see these.
+        for all in ["", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=0,1,2,3"] {
+            assert_eq!([first(all, 1), first(all, 2)], [1, 2], "{all}");
+        }
+    }
+
+    #[test]
     fn what_is_half_set_or_contradicts_is_named() {
         let both = "is set, and";
         assert_eq!(refused("RANK=1"), "RANK is set, and WORLD_SIZE is not; set both, or neither");

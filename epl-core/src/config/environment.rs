@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn other_variables_are_left_alone() {
-        for name in ["PATH", "XEPL_A", "EPL_REFERENCE_CASES", "EPL_LAUNCH_RANK", "epl_train_seed"] {
+        for name in ["PATH", "XEPL_A", "EPL_REFERENCE_CASES", "EPL_LAUNCH_RANK", "EPL_NCCL_LIBRARY", "epl_train_seed"] {
             assert!(option_of(name).unwrap().is_none(), "{name}");
         }
     }
