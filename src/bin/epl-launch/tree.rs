@@ -105,4 +105,23 @@ mod tests {
         assert_eq!(read, Some((true, process)));
         assert_eq!(Process::parse("12 (a"), None);
     }
+
+    /// The system cuts a name after 15 bytes, wherever a character ends.
+    #[test]
+    fn a_process_is_seen_whose_name_is_no_text() {
+        let folder = tempfile::tempdir().expect("a folder for a moment");
+        let program = folder.path().join("entrainer_mode\u{e9}");
+        fs::copy("/bin/sleep", &program).expect("there is a program that sleeps");
+        let mut child = std::process::Command::new(&program).arg("1000").spawn().expect("it can be started");
+        // Until it runs, it has the name of this one.
+        let cut = |process: &Process| process.id == child.id() && process.name.starts_with("entrainer_mode");
+        let begin = Instant::now();
+        let mut seen = None;
+        while seen.is_none() && begin.elapsed() < Duration::from_secs(20) {
+            seen = descendants().into_iter().find(cut);
+            thread::sleep(PAUSE);
+        }
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(seen.is_some());
+    }
 }
