@@ -320,6 +320,9 @@ mod tests {
         assert!(refused(config.clone().with_max_tokens(9), &[]).contains("no sample"));
         assert!(refused(config.clone().with_max_samples(9).with_spread(-0.5), &[1]).contains("-0.5"));
         assert!(refused(config.clone().with_max_samples(9).with_epochs(0), &[1]).contains("0 epochs"));
+        let message = refused(config.clone().with_max_tokens(9), &[3, 0, 5]);
+        assert!(message.contains("sample 1 has 0 tokens") && message.contains("with_max_samples"), "{message}");
+        assert!(config.clone().with_max_tokens(9).with_max_samples(2).init(vec![3, 0, 5]).is_ok());
         let message = refused(config.with_max_tokens(9), &[3, 12]);
         assert!(message.contains("sample 1 has 12 tokens") && message.contains("at most 9"), "{message}");
     }

@@ -147,6 +147,20 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_without_memory_for_it_is_refused() {
+        for size in [usize::MAX, usize::MAX / 2 + 1, 1 << 60] {
+            let refused = |position| ShuffledSampler::new(5, size, 7).unwrap().batch(position).unwrap_err().to_string();
+            for position in [0, 5, 1 << 62] {
+                let message = refused(position);
+                assert!(message.contains(&size.to_string()) && message.contains("global_batch_size"), "{message}");
+            }
+            // Where the data ends, so does the batch.
+            let ends = ShuffledSampler::new(5, size, 7).unwrap().with_epochs(2).unwrap();
+            assert_eq!(ends.batch(3).unwrap().indices.len(), 7);
+        }
+    }
+
+    #[test]
     fn empty_sizes_are_refused() {
         assert!(ShuffledSampler::new(0, 1, 0).unwrap_err().to_string().contains("no sample"));
         assert!(ShuffledSampler::new(1, 0, 0).unwrap_err().to_string().contains("global batch"));
