@@ -10,6 +10,9 @@ use crate::rendezvous::Secret;
 /// The variable of the secret, whoever starts the workers.
 pub(super) const SECRET: &str = "EPL_LAUNCH_SECRET";
 
+/// The variable of the devices that a process may see.
+const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Who says which worker a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -97,7 +100,19 @@ pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>, local_ranks: Optio
     };
     let local_worker = variables.number(local_name)?;
     let local_ranks = local_ranks.unwrap_or(1);
-    Ok(Some(Worker { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart: 0, source }))
+    let listed_devices = variables.get(DEVICES).map(|list| list.split(',').count());
+    let restart = 0;
+    Ok(Some(Worker {
+        workers,
+        worker,
+        local_ranks,
+        local_worker,
+        listed_devices,
+        carrier,
+        meeting_point,
+        restart,
+        source,
+    }))
 }
 
 impl Variables<'_> {
@@ -165,7 +180,18 @@ impl Variables<'_> {
         let restart = restarts(self.0)?;
         let local_worker = self.number(EPL_LAUNCH[2])?;
         let Seat { source, worker, workers, .. } = seat;
-        Ok(Worker { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart, source })
+        let listed_devices = None;
+        Ok(Worker {
+            workers,
+            worker,
+            local_ranks,
+            local_worker,
+            listed_devices,
+            carrier,
+            meeting_point,
+            restart,
+            source,
+        })
     }
 
     /// Where torchrun's variables say that workers meet. It has its own store there, if it is itself that set them, and
