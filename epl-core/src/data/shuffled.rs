@@ -64,9 +64,19 @@ impl Sampler for ShuffledSampler {
     }
 
     fn batch(&self, position: u64) -> Result<GlobalBatch> {
-        let end = position + self.global_batch as u64;
+        let end = position.saturating_add(self.global_batch as u64);
         let numbers = position..self.end.map_or(end, |last| end.min(last));
-        Ok(GlobalBatch::new(position, numbers.map(|number| self.index(number)).collect()))
+        let mut indices = Vec::new();
+        let reserved = usize::try_from(numbers.end - position).map(|samples| indices.try_reserve_exact(samples));
+        if !matches!(reserved, Ok(Ok(()))) {
+            return Err(Error::invalid(format!(
+                "a global batch of {} samples (train.global_batch_size) after {position}: there is no memory for the numbers \
+                 of so many, 8 bytes each; take fewer, in more steps",
+                self.global_batch
+            )));
+        }
+        indices.extend(numbers.map(|number| self.index(number)));
+        Ok(GlobalBatch::new(position, indices))
     }
 
     fn order(&self) -> String {
