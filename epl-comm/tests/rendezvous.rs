@@ -427,6 +427,60 @@ fn a_server_that_ends_is_missed() {
     Server::start(Settings { address, ..settings(1) }).unwrap();
 }
 
+/// What the next test starts and stops: a server, which says where it is, and ends with its input.
+#[test]
+fn serves() {
+    if std::env::var_os("EPL_TEST_SERVES").is_some() {
+        let server = Server::start(settings(1)).unwrap();
+        println!("\nat {}", server.address());
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+}
+
+/// As one whose host swaps, or that a user has stopped.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_that_is_stopped_is_waited_for_as_long_as_a_member_has_patience() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    for patience in [Duration::from_millis(300), LIMIT] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "serves", "--nocapture"]).env("EPL_TEST_SERVES", "1");
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(|line| line.ok());
+        let address = lines.find_map(|line| Some(line.strip_prefix("at ")?.to_string())).unwrap();
+        let client = Client::join(&address, 0, 1, &secret(), LIMIT).unwrap();
+        client.set("early", b"value").unwrap();
+        client.set_patience(patience);
+        let id = process.id().to_string();
+        let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        signal("-STOP");
+        // Each thread by itself, when it has heard of it.
+        let tasks = || std::fs::read_dir(format!("/proc/{id}/task")).unwrap().map(|task| task.unwrap().path());
+        let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let has_stopped = |task: std::path::PathBuf| state(std::fs::read_to_string(task.join("stat")).unwrap());
+        until("the stop", || tasks().all(|task| has_stopped(task) == Some('T')));
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| client.get("early", Duration::ZERO));
+            // Longer than a server may be away without noticing it itself.
+            thread::sleep(Duration::from_secs(2));
+            signal("-CONT");
+            let answer = asks.join().unwrap();
+            match patience == LIMIT {
+                true => assert_eq!((answer.unwrap(), client.failure()), (b"value".to_vec(), None)),
+                false => {
+                    let error = answer.unwrap_err().to_string();
+                    assert!(error.contains("does not answer") || error.contains("nothing was heard"), "{error}");
+                }
+            }
+        });
+        drop(client);
+        drop(process.stdin.take());
+        assert!(process.wait().unwrap().success());
+    }
+}
+
 /// Messages of a stranger: random ones, and ones that are nearly right.
 fn message(random: &mut TestRng, number: usize, overheard: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; random.random_range(0..200)];
