@@ -234,6 +234,21 @@ fn workers_that_host_the_rendezvous_may_meet_again() {
     });
 }
 
+/// A program that runs one world after the other may be back before its last word of the one before has been read.
+#[test]
+fn who_comes_again_is_let_in_once_its_last_word_is_read() {
+    let server = Server::start(settings(1)).unwrap();
+    let mut before = by_hand_inside(&server, 0, 1);
+    thread::scope(|scope| {
+        let again = scope.spawn(|| join(&server, 0, 1).map(drop));
+        until("a try", || server.refused() > 0 || again.is_finished());
+        // It leaves.
+        before.write_all(&[1, 0, 0, 0, 5]).unwrap();
+        again.join().unwrap().unwrap();
+    });
+    assert_eq!(server.failure(), None);
+}
+
 #[test]
 fn a_server_before_which_nobody_may_wait_is_refused() {
     let error = Server::start(Settings { pending: 0, ..settings(2) }).unwrap_err().to_string();
