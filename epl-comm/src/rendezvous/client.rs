@@ -16,7 +16,7 @@ use super::secret::Secret;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
-/// How long a try to connect and to be let in may take.
+/// How long a try to connect and to be let in may take, and for how long a number that is taken is tried again.
 const TRY: Duration = Duration::from_secs(5);
 /// Between two tries, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
@@ -270,6 +270,8 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
             Ok((_, verdict)) => match refusal(address, claim, verdict) {
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
+                // That may be this one, whose last word of an earlier world has not been read yet.
+                refused if verdict == Verdict::Taken && begin.elapsed() < TRY => refused,
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(Unlet::Known(why)) => known.insert(why).clone(),
