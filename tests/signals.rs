@@ -238,7 +238,9 @@ fn trains() {
 fn signalled(what: &str, signal: &str) -> (ExitStatus, bool) {
     let folder = folder(&format!("{what} {signal}"));
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    command.args(["--exact", "trains", "--nocapture"]).env("EPL_TEST_SIGNALS", what);
+    // In whichever test program this file is a module.
+    let test = module_path!().split_once("::").map_or("trains".into(), |(_, module)| format!("{module}::trains"));
+    command.args(["--exact", &test, "--nocapture"]).env("EPL_TEST_SIGNALS", what);
     let log = fs::File::create(folder.join("log")).expect("a file can be made");
     command.env("EPL_TEST_OUT", folder.join("out")).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
     let mut process = Process(command.spawn().expect("a test can be started"));

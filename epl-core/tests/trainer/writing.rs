@@ -1,13 +1,11 @@
 //! What a run writes, and that it does not depend on the layout.
 
-use std::fs::{self, File};
+use std::fs;
 
-use epl_core::checkpoint::Checkpoint;
 use epl_core::testing::largest_error;
-use epl_core::{Error, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
-use crate::net::{config, data, fit, lines, trainer, values};
+use crate::net::{config, fit, lines, values};
 
 #[test]
 fn a_run_learns_and_writes_what_it_did() {
@@ -52,6 +50,9 @@ fn curves_of_all_layouts_lie_on_each_other() {
 /// Two of them would rename each other's checkpoints.
 #[test]
 fn a_folder_has_one_run_at_a_time() {
+    use super::net::{data, trainer};
+    use epl_core::{Error, TrainerConfig, checkpoint::Checkpoint, launch, testing};
+
     let out = tempdir().unwrap();
     let told = config(out.path(), 8).with_eval_every(None);
     let resumed = TrainerConfig { steps: 9, ..told.clone().with_resume(true) };
@@ -61,7 +62,7 @@ fn a_folder_has_one_run_at_a_time() {
         entries.filter(|path| path.is_file() && !path.ends_with("lock")).map(|path| (fs::read(&path).unwrap(), path))
     };
     let before: Vec<_> = files().collect();
-    let lock = File::options().write(true).open(out.path().join("lock")).unwrap();
+    let lock = fs::File::options().write(true).open(out.path().join("lock")).unwrap();
     lock.try_lock().expect("the run is over");
     for sizes in [(1, 1, 1), (2, 1, 1)] {
         for told in [resumed.clone(), told.clone().with_replace(true)] {
