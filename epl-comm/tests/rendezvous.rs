@@ -234,6 +234,21 @@ fn workers_that_host_the_rendezvous_may_meet_again() {
     });
 }
 
+/// A program that runs one world after the other may be back before its last word of the one before has been read.
+#[test]
+fn who_comes_again_is_let_in_once_its_last_word_is_read() {
+    let server = Server::start(settings(1)).unwrap();
+    let mut before = by_hand_inside(&server, 0, 1);
+    thread::scope(|scope| {
+        let again = scope.spawn(|| join(&server, 0, 1).map(drop));
+        until("a try", || server.refused() > 0 || again.is_finished());
+        // It leaves.
+        before.write_all(&[1, 0, 0, 0, 5]).unwrap();
+        again.join().unwrap().unwrap();
+    });
+    assert_eq!(server.failure(), None);
+}
+
 #[test]
 fn a_server_before_which_nobody_may_wait_is_refused() {
     let error = Server::start(Settings { pending: 0, ..settings(2) }).unwrap_err().to_string();
@@ -425,6 +440,60 @@ fn a_server_that_ends_is_missed() {
     // Its port is free again.
     drop(client);
     Server::start(Settings { address, ..settings(1) }).unwrap();
+}
+
+/// What the next test starts and stops: a server, which says where it is, and ends with its input.
+#[test]
+fn serves() {
+    if std::env::var_os("EPL_TEST_SERVES").is_some() {
+        let server = Server::start(settings(1)).unwrap();
+        println!("\nat {}", server.address());
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+}
+
+/// As one whose host swaps, or that a user has stopped.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_that_is_stopped_is_waited_for_as_long_as_a_member_has_patience() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    for patience in [Duration::from_millis(300), LIMIT] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "serves", "--nocapture"]).env("EPL_TEST_SERVES", "1");
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(|line| line.ok());
+        let address = lines.find_map(|line| Some(line.strip_prefix("at ")?.to_string())).unwrap();
+        let client = Client::join(&address, 0, 1, &secret(), LIMIT).unwrap();
+        client.set("early", b"value").unwrap();
+        client.set_patience(patience);
+        let id = process.id().to_string();
+        let signal = |name: &str| assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        signal("-STOP");
+        // Each thread by itself, when it has heard of it.
+        let tasks = || std::fs::read_dir(format!("/proc/{id}/task")).unwrap().map(|task| task.unwrap().path());
+        let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let has_stopped = |task: std::path::PathBuf| state(std::fs::read_to_string(task.join("stat")).unwrap());
+        until("the stop", || tasks().all(|task| has_stopped(task) == Some('T')));
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| client.get("early", Duration::ZERO));
+            // Longer than a server may be away without noticing it itself.
+            thread::sleep(Duration::from_secs(2));
+            signal("-CONT");
+            let answer = asks.join().unwrap();
+            match patience == LIMIT {
+                true => assert_eq!((answer.unwrap(), client.failure()), (b"value".to_vec(), None)),
+                false => {
+                    let error = answer.unwrap_err().to_string();
+                    assert!(error.contains("does not answer") || error.contains("nothing was heard"), "{error}");
+                }
+            }
+        });
+        drop(client);
+        drop(process.stdin.take());
+        assert!(process.wait().unwrap().success());
+    }
 }
 
 /// Messages of a stranger: random ones, and ones that are nearly right.

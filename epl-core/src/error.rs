@@ -37,6 +37,14 @@ pub enum Error {
         /// The cause.
         reason: String,
     },
+    /// Another run is under way in the folder of a run.
+    #[error("{path} is in use by {holder}; wait for the end of that run, or choose another folder")]
+    InUse {
+        /// The folder.
+        path: String,
+        /// The process and its host, and since when, as far as they are known.
+        holder: String,
+    },
     /// A rank failed and ended the run.
     #[error("{rank}: {cause}")]
     Rank {
@@ -54,6 +62,20 @@ impl Error {
     /// An [`Error::Invalid`] with this message.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
+    }
+
+    /// An [`Error::InUse`] of the folder `path`.
+    pub(crate) fn in_use(path: &std::path::Path, holder: String) -> Self {
+        Self::InUse { path: path.display().to_string(), holder }
+    }
+
+    /// The exit code for a program that ends with this error: 2 for a folder that [another run](Self::InUse) uses, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::InUse { .. } => 2,
+            Self::Rank { cause, .. } => cause.exit_code(),
+            _ => 1,
+        }
     }
 
     /// An [`Error::File`] about `path`.

@@ -29,24 +29,23 @@ use task::Task;
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() -> ExitCode {
-    match train(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    train(&Args::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(error.downcast_ref().map_or(1, epl::Error::exit_code))
+    })
 }
 
-fn train(args: &Args) -> Result<(), Box<dyn Error>> {
+fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let task = Task::prepare(args)?;
     let config = args.config(task.train.rows.len())?;
     let start = args.start(&task.tokenizer)?;
     let stop = Stop::on_signals()?;
-    let results = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args, &stop))?;
+    let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args, &stop))?;
+    // The same on all ranks.
+    let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);
     // The last line of the run: what the predictions are worth.
-    if let Some(result) = results.into_iter().flatten().next() {
-        println!("{result}");
+    if let Some(line) = ends.into_iter().find_map(|(line, _)| line) {
+        println!("{line}");
     }
-    Ok(())
+    Ok(code)
 }

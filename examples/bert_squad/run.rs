@@ -1,5 +1,7 @@
 //! What every rank does: build, train, predict.
 
+use std::process::ExitCode;
+
 use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
 use epl::data::{EvaluationLoader, Share, ShuffledSampler, TrainData, ValidData};
@@ -16,8 +18,11 @@ use crate::task::{Row, Task};
 /// Rows that one replica predicts at a time.
 const BATCH: usize = 16;
 
-/// Trains on one rank. The first rank returns the last line of the run.
-pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> Result<Option<String>> {
+/// The last line of the run, on the first rank, and the exit code of the program.
+pub type Ended = (Option<String>, ExitCode);
+
+/// Trains on one rank.
+pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> Result<Ended> {
     let first = epl.context().world().rank() == 0;
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
@@ -28,7 +33,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> 
         Ok(bert::load(model, &plan.records, folder)?)
     })?;
     if args.plan {
-        return Ok(first.then(|| built.plan().to_string()));
+        return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));
     }
     // BERT's own optimizer corrects no bias, and decays neither norms nor biases; Burn's does both.
     let optimizer = AdamWConfig::new().with_epsilon(1e-6).with_weight_decay(0.01);
@@ -52,15 +57,16 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> 
         })
         .fit(&data)?;
     if trained.summary.interrupted {
-        return Ok(first.then(|| format!("`--out {} --resume` goes on", args.out().display())));
+        let line = first.then(|| format!("`--out {} --resume` goes on", args.out().display()));
+        return Ok((line, trained.summary.exit_code()));
     }
     let (predictions, score) = predict(&trained.engine, task, &predicted)?;
     if !first {
-        return Ok(None);
+        return Ok((None, ExitCode::SUCCESS));
     }
     predictions.save(args.out()).map_err(wrong)?;
     task.vocabulary.save(args.out().join("vocab.txt")).map_err(wrong)?;
-    Ok(Some(score.to_string()))
+    Ok((Some(score.to_string()), ExitCode::SUCCESS))
 }
 
 /// The answers to all questions: the last stage has the logits, and every rank learns them. Collective.

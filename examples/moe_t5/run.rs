@@ -1,6 +1,7 @@
 //! What every rank does: build, train, translate.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
@@ -31,12 +32,15 @@ pub struct Settings {
     pub stop: Stop,
 }
 
-/// Trains on one rank. The first rank returns the last line of the run.
-pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Result<Option<String>> {
+/// The last line of the run, on the first rank, and the exit code of the program.
+pub type Ended = (Option<String>, ExitCode);
+
+/// Trains on one rank.
+pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Result<Ended> {
     let built = epl.build(|place| model.init(place))?;
     let first = epl.context().world().rank() == 0;
     if settings.plan_only {
-        return Ok(first.then(|| built.plan().to_string()));
+        return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));
     }
     let optimizer = AdamWConfig::new().with_beta_2(0.98).with_epsilon(1e-9).with_weight_decay(0.01);
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
@@ -55,7 +59,8 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     }
     let mut trained = trainer.fit(&data)?;
     if trained.summary.interrupted {
-        return Ok(first.then(|| format!("`--out {} --resume` goes on", settings.out.display())));
+        let line = first.then(|| format!("`--out {} --resume` goes on", settings.out.display()));
+        return Ok((line, trained.summary.exit_code()));
     }
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
     if !task.test.is_empty() {
@@ -63,7 +68,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         result = judge(task, &task.test)?.measure(&trained.engine)?.first().map(|(_, score)| *score);
     }
     show(&trained.engine.inference()?, task, first)?;
-    Ok(result.filter(|_| first).map(|score| task.show_score(score)))
+    Ok((result.filter(|_| first).map(|score| task.show_score(score)), ExitCode::SUCCESS))
 }
 
 /// What the command line says of a run.

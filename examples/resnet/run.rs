@@ -1,5 +1,7 @@
 //! What every rank does: build, train, judge.
 
+use std::process::ExitCode;
+
 use burn::optim::SgdConfig;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -18,8 +20,11 @@ use crate::task::Task;
 /// Images that one replica judges at a time.
 const BATCH: usize = 100;
 
-/// Trains on one rank. The first rank returns the last line of the run.
-pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &Stop) -> Result<Option<String>> {
+/// The last line of the run, on the first rank, and the exit code of the program.
+pub type Ended = (Option<String>, ExitCode);
+
+/// Trains on one rank.
+pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &Stop) -> Result<Ended> {
     match args.split {
         true => {
             train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, args, stop)
@@ -28,13 +33,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &St
     }
 }
 
-fn train<C: ClassLayer>(
-    epl: &Epl,
-    built: Built<ResNet<C>>,
-    task: &Task,
-    args: &Args,
-    stop: &Stop,
-) -> Result<Option<String>> {
+fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &Args, stop: &Stop) -> Result<Ended> {
     let (model, replicas) = (built.model().config().clone(), built.context().replicas());
     let optimizer = SgdConfig::new()
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))
@@ -58,14 +57,14 @@ fn train<C: ClassLayer>(
     }
     let summary = trainer.fit(&data)?.summary;
     if summary.interrupted {
-        return Ok(None);
+        return Ok((None, summary.exit_code()));
     }
     let found = summary.evaluation.filter(|_| epl.context().world().rank() == 0);
     let percent = |found: &Evaluation, name: &str| found.get(name).map(|share| 100.0 * share);
     let said = |found: Evaluation| {
         Some(format!("top-1: {:.1}%, top-5: {:.1}%", percent(&found, "top1")?, percent(&found, "top5")?))
     };
-    Ok(found.and_then(said))
+    Ok((found.and_then(said), ExitCode::SUCCESS))
 }
 
 /// Whether each image's class is the most likely one, and whether it is among five.

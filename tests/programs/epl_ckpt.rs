@@ -64,6 +64,14 @@ fn damage_is_found() {
     fs::write(&file, bytes).expect("the file can be written");
     let (code, text) = run(&["verify"], &[out.path()]);
     assert!(code == Some(1) && text.contains("rank-00000.safetensors") && text.contains("tensor `"), "{code:?} {text}");
+    // Where the index is damaged, too; of a checkpoint that is named there is nothing else to tell.
+    fs::write(folder.join("index.json"), "{").expect("the file can be written");
+    for path in [out.path(), &out.path().join("checkpoints")] {
+        let (code, text) = run(&["list"], &[path]);
+        assert!(code == Some(1) && text.starts_with("damaged: ") && text.contains("step-1"), "{code:?} {text}");
+    }
+    let (code, text) = run(&["list"], &[&folder]);
+    assert!(code == Some(2) && text.contains("index.json"), "{code:?} {text}");
     let (code, text) = run(&["verify"], &[&out.path().join("nowhere")]);
     assert!(code == Some(2) && text.contains("no checkpoint"), "{code:?} {text}");
 }

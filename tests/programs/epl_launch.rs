@@ -39,6 +39,31 @@ fn a_worker_that_is_stopped_ends_all() {
     after("stopped", &TWO, "STOP", 1, &["has been stopped for "]);
 }
 
+/// As by a debugger, a profiler or a shell's job control.
+#[test]
+fn a_process_of_another_group_below_a_worker_may_be_stopped() {
+    let text = "set -m; sleep 1000 & kill -STOP $!; sleep 4; kill -KILL $!; echo it went on";
+    let patient = [&TWO[..], &["--patience", "1"]].concat();
+    let ended = launch("job", &script(&patient, text), &[]).end(LIMIT);
+    ended.expect(0, &["[worker 0] it went on", "[worker 1] it went on"]);
+}
+
+/// Who asks a worker to end wants no other start of it.
+#[test]
+fn what_a_user_stopped_is_not_started_again() {
+    let again = [&TWO[..], &["--max_restarts", "2"]].concat();
+    for (text, sent, code) in [
+        ("echo \"I am $EPL_LAUNCH_WORKER of $$\"; exec sleep 1000", "TERM", 143),
+        ("trap 'exit 130' INT; echo \"I am $EPL_LAUNCH_WORKER of $$\"; while true; do sleep 0.05; done", "INT", 130),
+    ] {
+        let mut run = launch("asked", &script(&again, text), &[]);
+        signal(run.processes(2)[1], sent);
+        let ended = run.end(PROMPTLY);
+        ended.expect(code, &["epl-launch: worker 1"]);
+        assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
+    }
+}
+
 #[test]
 fn a_keeper_that_is_killed_or_stopped_ends_all() {
     for (sent, said) in [("KILL", "was lost"), ("STOP", "does not answer: nothing was heard from it for ")] {

@@ -1,15 +1,23 @@
-//! SIGTERM and Ctrl-C end a run after its step, saved; the next run goes on with it. A second one ends the process.
+//! SIGTERM and Ctrl-C end a run after its step, saved; the next run goes on with it. A second one ends the process. A
+//! folder has one run at a time.
 //!
 //! The example is run as a user runs it; `cargo test` has built it.
 #![cfg(unix)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use epl::trainer::Stop;
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use epl::data::{ShuffledSampler, TrainData};
+use epl::trainer::{Stop, Trainer};
+use epl::{Place, WithLoss, launch, testing};
 use serde_json::Value;
 
 /// How long a process may take for anything, on a machine that does much else.
@@ -53,6 +61,11 @@ fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 
 /// `moe_t5` on a corpus of four pairs, in a folder of its own.
 fn run(folder: &Path, out: &str, steps: usize, resume: bool) -> Process {
+    run_with(folder, out, out, &["--steps", &steps.to_string()], resume)
+}
+
+/// The same with these arguments, and what it says in `log`.
+fn run_with(folder: &Path, out: &str, log: &str, arguments: &[&str], resume: bool) -> Process {
     let here = std::env::current_exe().expect("a test has a path");
     let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
     let mut command = Command::new(examples.join("moe_t5"));
@@ -60,9 +73,9 @@ fn run(folder: &Path, out: &str, steps: usize, resume: bool) -> Process {
         command.env_remove(key);
     }
     command.arg("--source").arg(folder.join("a.en")).arg("--target").arg(folder.join("a.de"));
-    command.args(["--model", "moe_t5_numbers", "--vocab", "300", "--steps", &steps.to_string()]);
+    command.args(["--model", "moe_t5_numbers", "--vocab", "300"]).args(arguments);
     command.arg("--out").arg(folder.join(out)).args(resume.then_some("--resume"));
-    let log = fs::File::create(folder.join(format!("{out}.log"))).expect("a file can be made");
+    let log = fs::File::create(folder.join(format!("{log}.log"))).expect("a file can be made");
     command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
     Process(command.spawn().expect("the example was built; run `cargo test`, not this binary alone"))
 }
@@ -91,7 +104,7 @@ fn steps(folder: &Path, out: &str) -> Vec<Value> {
 }
 
 /// Starts a run without end, signals it after its first steps, and goes on with it for three more.
-fn goes_on_after(signal: &str) {
+fn goes_on_after(signal: &str, code: i32) {
     let folder = folder(signal);
     let log = |out: &str| fs::read_to_string(folder.join(format!("{out}.log"))).unwrap_or_default();
     let mut process = run(&folder, "parts", 1_000_000, false);
@@ -100,7 +113,7 @@ fn goes_on_after(signal: &str) {
         (!steps(&folder, "parts").is_empty()).then_some(())
     });
     process.signal(signal);
-    assert_eq!(process.status().code(), Some(0), "{}", log("parts"));
+    assert_eq!(process.status().code(), Some(code), "{}", log("parts"));
     assert!(
         log("parts").contains("stopped after step") && log("parts").contains("--resume` goes on"),
         "{}",
@@ -119,12 +132,12 @@ fn goes_on_after(signal: &str) {
 
 #[test]
 fn a_run_goes_on_after_a_sigterm() {
-    goes_on_after("TERM");
+    goes_on_after("TERM", 143);
 }
 
 #[test]
 fn a_run_goes_on_after_a_ctrl_c() {
-    goes_on_after("INT");
+    goes_on_after("INT", 130);
 }
 
 /// What the next test starts: waits to be asked to stop, and then does not.
@@ -156,4 +169,107 @@ fn a_second_signal_ends_the_process_at_once() {
         process.signal(second);
         assert_eq!(process.status().code(), Some(status), "{first}, {second}");
     }
+}
+
+#[test]
+fn a_folder_has_one_run_at_a_time() {
+    let folder = folder("one at a time");
+    let log = |log: &str| fs::read_to_string(folder.join(format!("{log}.log"))).unwrap_or_default();
+    let endless = ["--steps", "1000000", "--set", "train.save_every=1"];
+    let mut first = run_with(&folder, "out", "first", &endless, false);
+    until("the first checkpoint", || {
+        assert!(first.0.try_wait().expect("it can be waited for").is_none(), "{}", log("first"));
+        folder.join("out/checkpoints/latest").exists().then_some(())
+    });
+    let tokenizer = fs::read(folder.join("out/tokenizer.json")).expect("it was learned");
+    for resume in [true, false] {
+        let mut second = run_with(&folder, "out", "second", &["--steps", "1"], resume);
+        let code = second.status().code();
+        let said = log("second");
+        assert_eq!(code, Some(2), "{said}");
+        let holder = format!("process {}", first.0.id());
+        assert!(said.contains("is in use by") && said.contains(&holder) && said.contains(" on "), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    assert_eq!(fs::read(folder.join("out/tokenizer.json")).expect("it is there"), tokenizer);
+    assert!(first.0.try_wait().expect("it can be waited for").is_none(), "{}", log("first"));
+    // The system releases what a killed process held.
+    drop(first);
+    let done = steps(&folder, "out").len();
+    let mut again = run(&folder, "out", done + 3, true);
+    assert!(again.status().success(), "{}", log("out"));
+    assert_eq!(steps(&folder, "out").len(), done + 3);
+}
+
+/// Numbers as a column.
+struct Column;
+
+impl Batcher<f32, Tensor<2>> for Column {
+    fn batch(&self, numbers: Vec<f32>, device: &Device) -> Tensor<2> {
+        Tensor::<1>::from_floats(numbers.as_slice(), device).unsqueeze_dim(1)
+    }
+}
+
+/// What the next test starts: trains without end on two ranks, and says nothing of signals but what it is told to.
+#[test]
+fn trains() {
+    let (Some(out), Ok(what)) = (std::env::var_os("EPL_TEST_OUT"), std::env::var("EPL_TEST_SIGNALS")) else { return };
+    let own = (what == "handled").then(|| Stop::on_signals().expect("signals can be handled"));
+    if let Some(own) = own {
+        std::thread::spawn(move || {
+            until("a signal", || own.is_interrupted().then_some(()));
+            std::process::exit(7);
+        });
+    }
+    let config = testing::config(2, 1, 1).with("train.steps", 1_000_000).expect("an option");
+    let ran = launch(&config, |epl| {
+        let loss = |net: &Linear, x: &Tensor<2>| net.forward(x.clone()).powi_scalar(2).mean();
+        let layer = |at: &Place| WithLoss::new(LinearConfig::new(1, 2).init(at), loss);
+        let data = InMemDataset::new((0..10).map(|number| number as f32).collect());
+        let data = TrainData::new(data, Column, ShuffledSampler::new(10, 4, 0)?)?;
+        let trainer = Trainer::build(&epl, layer, &AdamWConfig::new())?.quiet();
+        let trainer = trainer.with_settings(|run| run.with_out(Some(out.clone().into())));
+        let trainer = if what == "left" { trainer.with_stop(Stop::new()) } else { trainer };
+        trainer.fit(&data)?;
+        println!("\nafter the run");
+        Ok(())
+    });
+    println!("\nends: {:?}", ran.err());
+}
+
+/// How a program ends that gets this signal in the midst of a run, and whether the run was saved.
+fn signalled(what: &str, signal: &str) -> (ExitStatus, bool) {
+    let folder = folder(&format!("{what} {signal}"));
+    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+    // In whichever test program this file is a module.
+    let test = module_path!().split_once("::").map_or("trains".into(), |(_, module)| format!("{module}::trains"));
+    command.args(["--exact", &test, "--nocapture"]).env("EPL_TEST_SIGNALS", what);
+    let log = fs::File::create(folder.join("log")).expect("a file can be made");
+    command.env("EPL_TEST_OUT", folder.join("out")).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+    let mut process = Process(command.spawn().expect("a test can be started"));
+    let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
+    until("the first line", || {
+        assert!(process.0.try_wait().expect("it can be waited for").is_none(), "{}", log());
+        (!steps(&folder, "out").is_empty()).then_some(())
+    });
+    process.signal(signal);
+    let status = process.status();
+    assert!(!log().contains("after the run") && !log().contains("ends: "), "{}", log());
+    (status, folder.join("out/checkpoints/latest").exists())
+}
+
+#[test]
+fn a_trainer_that_is_told_nothing_saves_before_the_signal_ends_the_process() {
+    for (signal, code) in [("TERM", 143), ("INT", 130)] {
+        let (status, is_saved) = signalled("default", signal);
+        assert_eq!((status.code(), is_saved), (Some(code), true), "{signal}");
+    }
+}
+
+#[test]
+fn signals_that_a_program_handles_or_leaves_to_the_system_stay_so() {
+    let (status, is_saved) = signalled("handled", "TERM");
+    assert_eq!((status.code(), is_saved), (Some(7), false));
+    let (status, is_saved) = signalled("left", "TERM");
+    assert_eq!((status.signal(), is_saved), (Some(15), false));
 }

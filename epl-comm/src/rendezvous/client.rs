@@ -1,7 +1,7 @@
 //! A member: joins, beats, asks, and hears who failed.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -16,15 +16,13 @@ use super::secret::Secret;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
-/// How long a try to connect and to be let in may take.
+/// How long a try to connect and to be let in may take, and for how long a number that is taken is tried again.
 const TRY: Duration = Duration::from_secs(5);
 /// Between two tries, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
-/// An answer may be later than the server was asked to wait by this.
-const SLACK: Duration = Duration::from_secs(10);
 /// Beats that fit into the time after which a member that is silent is given up.
 const BEATS: u32 = 5;
-/// The server may be silent for so many times as long as a member: without it all is over.
+/// The server may be silent for so many times as long as a member, where nothing else is said: without it all is over.
 const PATIENCE: u32 = 3;
 
 /// A worker's place at the rendezvous. It leaves when it is dropped, and fails if that is in a panic.
@@ -41,6 +39,8 @@ struct Inner {
     connection: Connection,
     mailbox: Mailbox,
     leaving: AtomicBool,
+    /// How long the server may be silent, in milliseconds.
+    patience: AtomicU64,
 }
 
 impl fmt::Debug for Client {
@@ -85,7 +85,8 @@ impl Client {
             message: format!("the connection to the rendezvous at {address} cannot be set up: {error}"),
         })?;
         let (address, mailbox, leaving) = (address.to_string(), Mailbox::default(), AtomicBool::new(false));
-        let inner = Arc::new(Inner { worker, workers, address, connection, mailbox, leaving });
+        let patience = AtomicU64::new(milliseconds(silence.saturating_mul(PATIENCE)));
+        let inner = Arc::new(Inner { worker, workers, address, connection, mailbox, leaving, patience });
         let (reading, beating) = (inner.clone(), inner.clone());
         let reader = inner.thread("rendezvous reader", move || reading.read())?;
         let beater = inner.thread("rendezvous beat", move || beating.beat(silence))?;
@@ -103,6 +104,16 @@ impl Client {
     /// How many workers the run has.
     pub fn workers(&self) -> usize {
         self.inner.workers
+    }
+
+    /// From now on the server may be silent for so long, as one that was stopped or swaps is, before it counts as lost:
+    /// whoever asks it something waits as much longer. Three times as long as the server allows its members, until it is
+    /// set. That a server's process has ended is seen at once in any case.
+    pub fn set_patience(&self, patience: Duration) {
+        // It may not have been asked for longer than that.
+        self.inner.mailbox.excuse();
+        self.inner.patience.store(milliseconds(patience), Ordering::Relaxed);
+        self.beating.unpark();
     }
 
     /// Waits until all workers are at the barrier of this name. It can be used again.
@@ -180,12 +191,16 @@ impl Inner {
         })
     }
 
-    /// Makes a request and waits for its answer, a little longer than the server was asked to.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
+    /// Makes a request and waits for its answer: as long as the server was asked to, and as long as it may be silent.
     fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
         let _ = self.connection.send(&request(id).encode());
-        self.mailbox.wait(id, wait.saturating_add(SLACK)).unwrap_or_else(|| {
+        self.mailbox.wait(id, wait.saturating_add(self.patience())).unwrap_or_else(|| {
             let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
             Err(Error::Joining { message })
         })
@@ -216,11 +231,10 @@ impl Inner {
 
     /// Beats until it leaves or the connection ends.
     fn beat(&self, silence: Duration) {
-        let (every, limit) = (silence / BEATS, silence * PATIENCE);
         while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat.encode()).is_ok() {
-            thread::park_timeout(every);
+            thread::park_timeout(silence.min(self.patience()) / BEATS);
             let silence = self.mailbox.silence();
-            if silence > limit {
+            if silence > self.patience() {
                 self.lose(&format!("nothing was heard from it for {:.1} s", silence.as_secs_f64()));
                 return self.connection.close();
             }
@@ -256,6 +270,8 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
             Ok((_, verdict)) => match refusal(address, claim, verdict) {
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
+                // That may be this one, whose last word of an earlier world has not been read yet.
+                refused if verdict == Verdict::Taken && begin.elapsed() < TRY => refused,
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(Unlet::Known(why)) => known.insert(why).clone(),

@@ -10,6 +10,9 @@ use crate::rendezvous::Secret;
 /// The variable of the secret, whoever starts the workers.
 pub(super) const SECRET: &str = "EPL_LAUNCH_SECRET";
 
+/// The variable of the devices that a process may see.
+const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Who says which worker a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -97,7 +100,19 @@ pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>, local_ranks: Optio
     };
     let local_worker = variables.number(local_name)?;
     let local_ranks = local_ranks.unwrap_or(1);
-    Ok(Some(Worker { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart: 0, source }))
+    let listed_devices = variables.get(DEVICES).map(|list| list.split(',').count());
+    let restart = 0;
+    Ok(Some(Worker {
+        workers,
+        worker,
+        local_ranks,
+        local_worker,
+        listed_devices,
+        carrier,
+        meeting_point,
+        restart,
+        source,
+    }))
 }
 
 impl Variables<'_> {
@@ -165,7 +180,18 @@ impl Variables<'_> {
         let restart = restarts(self.0)?;
         let local_worker = self.number(EPL_LAUNCH[2])?;
         let Seat { source, worker, workers, .. } = seat;
-        Ok(Worker { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart, source })
+        let listed_devices = None;
+        Ok(Worker {
+            workers,
+            worker,
+            local_ranks,
+            local_worker,
+            listed_devices,
+            carrier,
+            meeting_point,
+            restart,
+            source,
+        })
     }
 
     /// Where torchrun's variables say that workers meet. It has its own store there, if it is itself that set them, and
@@ -301,6 +327,21 @@ mod tests {
         let one = worker("SLURM_STEP_ID=1 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=0", None);
         assert_eq!((one.source(), one.carrier(), one.worker()), (Source::Slurm, Carrier::Mpi, 2));
         assert_eq!(worker("RANK=0 WORLD_SIZE=1", Some(4)).carrier(), Carrier::Threads);
+    }
+
+    #[test]
+    fn a_worker_that_sees_its_own_devices_only_begins_with_the_first() {
+        let step = "SLURM_STEP_ID=1 SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=1";
+        let first = |devices: &str, ranks| worker(&format!("{step} {devices}"), Some(ranks)).first_device();
+        // As `--gpus-per-task` binds them; a GPU may be named, too.
+        for bound in ["0", "3", "GPU-8f6a"] {
+            assert_eq!(first(&format!("CUDA_VISIBLE_DEVICES={bound}"), 1), 0, "{bound}");
+        }
+        assert_eq!(first("CUDA_VISIBLE_DEVICES=2,3", 2), 0);
+        // All tasks of the host see these.
+        for all in ["", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=0,1,2,3"] {
+            assert_eq!([first(all, 1), first(all, 2)], [1, 2], "{all}");
+        }
     }
 
     #[test]

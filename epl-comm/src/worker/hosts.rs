@@ -6,6 +6,10 @@ use crate::error::Result;
 use crate::store::Store;
 
 /// A name of this machine, which its containers share and no other machine has; none where the system tells none.
+///
+/// Containers count as one host though they may not share memory: what follows from it, that their ranks are neighbours and
+/// divide the machine's cores, holds for them too, and no data goes through shared memory because of it. NCCL finds out by
+/// itself what two processes share, and MPI tells its own hosts.
 pub(super) fn name_of_machine() -> Option<String> {
     let told = |file: &str| {
         let text = std::fs::read_to_string(file).ok()?.trim().to_string();

@@ -8,6 +8,9 @@
 //! | another `mpirun`, by PMI | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID` |
 //! | Slurm's `srun` | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` |
 //!
+//! Where workers of a host all see all its GPUs, each takes its share of them by its number there; `CUDA_VISIBLE_DEVICES`
+//! with as many GPUs as a worker has ranks lists a worker's own.
+//!
 //! The first that is there counts. Those of torchrun and of MPI must agree where both are there, as must those of
 //! `epl-launch` and of MPI where MPI carries the data. Slurm's count only where nothing else does, and only in a step:
 //! the script of a batch job has them, too, and is not the first of many.
@@ -54,6 +57,8 @@ pub struct Worker {
     worker: usize,
     local_ranks: usize,
     local_worker: Option<usize>,
+    /// How many devices the environment lists as those that this process may see.
+    listed_devices: Option<usize>,
     carrier: Carrier,
     meeting_point: Option<MeetingPoint>,
     restart: u32,
@@ -95,8 +100,17 @@ impl Worker {
     ///
     /// Numbers that do not fit, or several workers between which nothing carries data.
     pub fn new(workers: usize, worker: usize, local_ranks: usize, carrier: Carrier) -> Result<Self> {
-        let (local_worker, meeting_point, restart, source) = (None, None, 0, Source::Explicit);
-        let new = Self { workers, worker, local_ranks, local_worker, carrier, meeting_point, restart, source };
+        let new = Self {
+            workers,
+            worker,
+            local_ranks,
+            local_worker: None,
+            listed_devices: None,
+            carrier,
+            meeting_point: None,
+            restart: 0,
+            source: Source::Explicit,
+        };
         new.checked()
     }
 
@@ -191,10 +205,12 @@ impl Worker {
     }
 
     /// The device of this worker's first rank, among those that its process sees; the others follow. `epl-launch` shows
-    /// each worker its own devices only.
+    /// each worker its own devices only; so does whoever lists as many in `CUDA_VISIBLE_DEVICES` as a worker has ranks,
+    /// such as Slurm with `--gpus-per-task`.
     pub fn first_device(&self) -> usize {
         match self.source {
             Source::EplLaunch => 0,
+            _ if self.listed_devices == Some(self.local_ranks) => 0,
             _ => self.local_worker.unwrap_or(0) * self.local_ranks,
         }
     }

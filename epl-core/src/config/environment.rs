@@ -10,8 +10,8 @@ use super::sections::OPTIONS;
 
 const PREFIX: &str = "EPL_";
 
-/// Variables of ours that are no options. They serve tests, and what a launcher tells its workers.
-const OTHERS: &[&str] = &["EPL_REFERENCE_CASES", "EPL_WRITE_OPTIONS"];
+/// Variables of ours that are no options. They name NCCL's library, serve tests, and say what a launcher tells its workers.
+const OTHERS: &[&str] = &["EPL_NCCL_LIBRARY", "EPL_REFERENCE_CASES", "EPL_WRITE_OPTIONS"];
 const OTHER_PREFIXES: &[&str] = &["EPL_LAUNCH_", "EPL_TEST_"];
 
 /// The environment variable of an option: `EPL_PIPELINE_NUM_MICRO_BATCH`.
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn other_variables_are_left_alone() {
-        for name in ["PATH", "XEPL_A", "EPL_REFERENCE_CASES", "EPL_LAUNCH_RANK", "epl_train_seed"] {
+        for name in ["PATH", "XEPL_A", "EPL_REFERENCE_CASES", "EPL_LAUNCH_RANK", "EPL_NCCL_LIBRARY", "epl_train_seed"] {
             assert!(option_of(name).unwrap().is_none(), "{name}");
         }
     }

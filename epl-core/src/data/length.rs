@@ -67,7 +67,7 @@ impl LengthSamplerConfig {
     /// # Errors
     ///
     /// When there is no sample, no bound, a bound or a number of epochs of zero, a negative spread, or a sample longer than
-    /// the bound.
+    /// the bound; or a sample without a token, of which a bound on tokens alone would let any number into a batch.
     pub fn init(self, lengths: Vec<usize>) -> Result<LengthSampler> {
         if self.max_tokens.is_none() && self.max_samples.is_none() {
             return Err(Error::invalid("batches by length need a bound: `with_max_tokens` or `with_max_samples`"));
@@ -81,6 +81,12 @@ impl LengthSamplerConfig {
         let Some(longest) = (0..lengths.len()).max_by_key(|&sample| lengths[sample]) else {
             return Err(Error::invalid("the dataset has no sample; training needs at least one"));
         };
+        if let (Some(empty), None) = (lengths.iter().position(|length| *length == 0), self.max_samples) {
+            return Err(Error::invalid(format!(
+                "sample {empty} has 0 tokens, so that a bound on tokens lets any number of such samples into a batch; leave \
+                 them out, or bound the samples, too: `with_max_samples`"
+            )));
+        }
         match self.max_tokens {
             Some(bound) if lengths[longest] > bound => Err(Error::invalid(format!(
                 "sample {longest} has {} tokens and a global batch at most {bound}; allow {} or more, or leave out or \
@@ -167,7 +173,7 @@ impl LengthSampler {
         let mut batches = Vec::new();
         let (mut start, mut longest) = (0, 0);
         for (end, &sample) in samples.iter().enumerate() {
-            let padded = (end + 1 - start) * longest.max(self.lengths[sample]);
+            let padded = (end + 1 - start).saturating_mul(longest.max(self.lengths[sample]));
             let full = self.config.max_tokens.is_some_and(|bound| padded > bound)
                 || self.config.max_samples.is_some_and(|bound| end - start == bound);
             if full && end > start {
@@ -320,6 +326,9 @@ mod tests {
         assert!(refused(config.clone().with_max_tokens(9), &[]).contains("no sample"));
         assert!(refused(config.clone().with_max_samples(9).with_spread(-0.5), &[1]).contains("-0.5"));
         assert!(refused(config.clone().with_max_samples(9).with_epochs(0), &[1]).contains("0 epochs"));
+        let message = refused(config.clone().with_max_tokens(9), &[3, 0, 5]);
+        assert!(message.contains("sample 1 has 0 tokens") && message.contains("with_max_samples"), "{message}");
+        assert!(config.clone().with_max_tokens(9).with_max_samples(2).init(vec![3, 0, 5]).is_ok());
         let message = refused(config.with_max_tokens(9), &[3, 12]);
         assert!(message.contains("sample 1 has 12 tokens") && message.contains("at most 9"), "{message}");
     }

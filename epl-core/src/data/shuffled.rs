@@ -64,9 +64,19 @@ impl Sampler for ShuffledSampler {
     }
 
     fn batch(&self, position: u64) -> Result<GlobalBatch> {
-        let end = position + self.global_batch as u64;
+        let end = position.saturating_add(self.global_batch as u64);
         let numbers = position..self.end.map_or(end, |last| end.min(last));
-        Ok(GlobalBatch::new(position, numbers.map(|number| self.index(number)).collect()))
+        let mut indices = Vec::new();
+        let reserved = usize::try_from(numbers.end - position).map(|samples| indices.try_reserve_exact(samples));
+        if !matches!(reserved, Ok(Ok(()))) {
+            return Err(Error::invalid(format!(
+                "a global batch of {} samples (train.global_batch_size) after {position}: there is no memory for the numbers \
+                 of so many, 8 bytes each; take fewer, in more steps",
+                self.global_batch
+            )));
+        }
+        indices.extend(numbers.map(|number| self.index(number)));
+        Ok(GlobalBatch::new(position, indices))
     }
 
     fn order(&self) -> String {
@@ -144,6 +154,20 @@ mod tests {
         let first = sampler.batch(4).unwrap();
         sampler.batch(22).unwrap();
         assert_eq!(sampler.batch(4).unwrap(), first);
+    }
+
+    #[test]
+    fn a_batch_without_memory_for_it_is_refused() {
+        for size in [usize::MAX, usize::MAX / 2 + 1, 1 << 60] {
+            let refused = |position| ShuffledSampler::new(5, size, 7).unwrap().batch(position).unwrap_err().to_string();
+            for position in [0, 5, 1 << 62] {
+                let message = refused(position);
+                assert!(message.contains(&size.to_string()) && message.contains("global_batch_size"), "{message}");
+            }
+            // Where the data ends, so does the batch.
+            let ends = ShuffledSampler::new(5, size, 7).unwrap().with_epochs(2).unwrap();
+            assert_eq!(ends.batch(3).unwrap().indices.len(), 7);
+        }
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn choose(devices: usize, visible: &str, taking: Taking) -> Result<Vec<usize>> {
     if first + ranks > seen.len() && !share {
         return Err(Error::invalid(format!(
             "{ranks} ranks of this worker need a GPU each, from number {first} on, and it sees {}; start fewer ranks, or more \
-             workers on other hosts",
+             workers on other hosts; or, if what it sees is its own, list just that in CUDA_VISIBLE_DEVICES",
             seen.len()
         )));
     }

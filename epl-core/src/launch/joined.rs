@@ -54,6 +54,10 @@ impl Joined {
         // Over NCCL workers cannot do without; where there is no meeting point, it says what to set.
         let meets = worker.meeting_point().is_some() || (worker.workers() > 1 && worker.carrier() == Carrier::Nccl);
         let meeting = meets.then(|| worker.meet(MEET_WITHIN)).transpose()?;
+        if let Some(meeting) = &meeting {
+            // A rendezvous that is stopped for a while is no reason to end ranks that do not need it meanwhile.
+            meeting.client().set_patience(time_limit(config).unwrap_or(Duration::MAX));
+        }
         let cluster = match hosts(&worker, meeting.as_ref())? {
             Some(hosts) => cluster.with_hosts(hosts)?,
             None => cluster,

@@ -13,6 +13,8 @@ use super::hooks::{
     CheckReplicas, Curve, EvaluateEvery, EvaluateWith, KeepBest, MetricsLog, OpenFolder, Progress, SaveEvery,
     StopOnRequest, ValidLoss,
 };
+use super::interruption::Interruption;
+use super::lock::FolderLock;
 use super::record::Summary;
 use super::run::Run;
 use super::settings::TrainerConfig;
@@ -51,6 +53,14 @@ use crate::segment::Segmented;
 ///
 /// Every rank builds the same trainer. What is shown and written comes from the first rank of the world.
 ///
+/// A run has its folder for itself: see [`lock`](super::lock).
+///
+/// **Signals.** A run that saves checkpoints ends at a SIGINT (Ctrl-C) or SIGTERM to any of its processes after the step
+/// under way, saved; then the process ends with 128 + the signal: 130 or 143. What follows [`fit`](Self::fit) in the
+/// program is not done, nor is a trace written. A second signal ends the process at once, with the same code. Before and after a run, and in one
+/// that saves nothing, signals do what they do without. So they do in a program that handles or ignores them by itself
+/// before its first run; and [`with_stop`](Self::with_stop) leaves them to the program, whenever it says so.
+///
 /// What it does beside the steps is done by [`Hook`]s, which it makes from its settings: see [`hooks`](super::hooks).
 pub struct Trainer<'a, M: Segmented> {
     engine: Engine<M>,
@@ -61,7 +71,8 @@ pub struct Trainer<'a, M: Segmented> {
     /// Those of the user.
     hooks: Hooks<'a, M>,
     disk: Arc<dyn Disk>,
-    stop: Stop,
+    /// None: signals save.
+    stop: Option<Stop>,
     invariants: BTreeMap<String, Value>,
     run_config: Value,
     /// Whether the configuration asks for files to be divided.
@@ -128,7 +139,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             evaluators: Vec::new(),
             hooks: Vec::new(),
             disk: Arc::new(FileSystem),
-            stop: Stop::new(),
+            stop: None,
             invariants: invariants.map(|(name, value)| (name.to_string(), value)).into(),
             run_config: Value::Null,
             slices_files: false,
@@ -190,10 +201,11 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         self
     }
 
-    /// A handle that ends the run, such as one that heeds signals: [`Stop::on_signals`].
+    /// A handle that ends the run. Signals are then the program's: what [`Stop::on_signals`] heeds, what handlers of its
+    /// own do, or, with [`Stop::new`], what the system does.
     #[must_use]
     pub fn with_stop(mut self, stop: Stop) -> Self {
-        self.stop = stop;
+        self.stop = Some(stop);
         self
     }
 
@@ -229,7 +241,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     ///
     /// # Errors
     ///
-    /// Before the first step: when the settings contradict themselves, `io.slicing` is set and the data is not of files
+    /// Before anything is written: [`Error::InUse`], when another run is under way in `out`. Before the first step: when the settings contradict themselves, `io.slicing` is set and the data is not of files
     /// that are divided, the engine has already made steps, `out`
     /// holds another run, or the checkpoint to resume from is missing, damaged or of another layout, seed, data or
     /// invariant.
@@ -252,14 +264,32 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             ));
         }
         let saved = self.state(data.sampler());
+        // Before what may still write when it is dropped.
+        let world = self.engine.context().world().clone();
+        let lock = self.config.out.as_ref().map(|out| FolderLock::take(out, self.config.resume, &world));
+        let mut lock = lock.transpose()?;
+        let saves = self.config.out.is_some() && self.config.save;
+        let interruption = (saves && self.stop.is_none()).then(Interruption::begin).transpose()?;
+        let stop = interruption.as_ref().map(Interruption::stop).or(self.stop.take()).unwrap_or_default();
         let checkpoints = self.config.out.as_ref();
         let checkpoints = checkpoints.map(|out| Checkpoints::on(self.disk.clone(), out, self.config.keep_last));
-        let mut hooks = self.own_hooks(checkpoints.as_ref());
+        let mut hooks = self.own_hooks(checkpoints.as_ref(), stop);
         hooks.append(&mut self.evaluators);
         hooks.append(&mut self.hooks);
-        let run = Run::new(self.engine, self.config.steps, saved.clone()).with_data_end(data.sampler().end());
+        let mut run = Run::new(self.engine, self.config.steps, saved.clone()).with_data_end(data.sampler().end());
+        if let Some(lock) = &mut lock {
+            run.forgive(std::mem::replace(&mut lock.warning, Ok(())));
+        }
         let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &self.schedule };
         let run = cycle.all(data)?;
+        drop(hooks);
+        if run.signal().is_some() {
+            // No process ends before all ranks are done.
+            world.barrier()?;
+        }
+        if let Some(interruption) = interruption {
+            interruption.end(run.signal());
+        }
         Ok(Trained { summary: run.summary(), engine: run.into_engine(), saved, checkpoints })
     }
 
@@ -281,7 +311,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     }
 
     /// The trainer's own hooks, but for those that measure.
-    fn own_hooks(&self, checkpoints: Option<&Checkpoints>) -> Hooks<'a, M> {
+    fn own_hooks(&self, checkpoints: Option<&Checkpoints>, stop: Stop) -> Hooks<'a, M> {
         let config = &self.config;
         let mut hooks: Hooks<'a, M> = Vec::new();
         if let (Some(out), Some(checkpoints)) = (&config.out, checkpoints) {
@@ -290,7 +320,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         if self.engine.context().world().rank() == 0 {
             self.add_watchers(&mut hooks);
         }
-        hooks.push(Box::new(StopOnRequest::new(self.stop.clone())));
+        hooks.push(Box::new(StopOnRequest::new(stop)));
         if let Some(every) = config.check_replicas_every {
             hooks.push(Box::new(CheckReplicas::every(every)));
         }

@@ -13,8 +13,10 @@
 //!
 //! - [`settings`]: what a run is told; the best checkpoint.
 //! - [`stop`]: asks a run to end from outside.
+//! - `interruption`: what a signal does to a run that was told nothing of signals.
 //! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
 //! - [`json_lines`]: files that outlive a crash.
+//! - [`lock`]: one run at a time in a folder.
 //! - [`launch_mark`]: which launch a run's folder belongs to.
 //! - [`checkpoint`]: the checkpoints of a run.
 //! - [`run`]: a run as its hooks see it.
@@ -25,8 +27,10 @@
 
 pub mod settings;
 pub mod stop;
+mod interruption;
 pub mod record;
 pub mod json_lines;
+pub mod lock;
 pub mod launch_mark;
 pub mod checkpoint;
 pub mod run;
@@ -39,6 +43,7 @@ pub use checkpoint::{Checkpoints, FailedSave, Saved, Which, fingerprint};
 pub use fit::{Trained, Trainer};
 pub use hook::Hook;
 pub use hooks::{Curve, MetricsLog, Progress};
+pub use lock::check_unused;
 pub use record::{Evaluation, StepRecord, Summary};
 pub use run::Run;
 pub use settings::{Best, TrainerConfig};

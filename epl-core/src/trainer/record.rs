@@ -1,5 +1,6 @@
 //! What a run tells: of a step, of an evaluation, of its end.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::engine::StepReport;
@@ -68,10 +69,20 @@ pub struct Summary {
     pub stopped: bool,
     /// Whether it was to end at once: what is left to be done is left to the run that goes on.
     pub interrupted: bool,
+    /// The signal that was the reason, on any rank.
+    pub signal: Option<i32>,
     /// The last step; none if there was nothing left to do.
     pub last: Option<StepRecord>,
     /// The last evaluation.
     pub evaluation: Option<Evaluation>,
+}
+
+impl Summary {
+    /// With what a program ends that made this run: 128 + the signal that interrupted it, as a shell shows it; else 0.
+    pub fn exit_code(&self) -> ExitCode {
+        let signal = self.signal.and_then(|signal| u8::try_from(signal).ok());
+        signal.and_then(|signal| signal.checked_add(128)).map_or(ExitCode::SUCCESS, ExitCode::from)
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub struct Run<M: Segmented> {
     asked: Asked,
     /// What the ranks agreed on.
     ending: Ending,
+    signal: Option<i32>,
 }
 
 /// What hooks have asked for.
@@ -43,6 +44,8 @@ struct Asked {
     save: bool,
     evaluation: bool,
     end: Ending,
+    /// Because of which it is to end.
+    signal: Option<i32>,
 }
 
 /// Whether a run is to end before its last step.
@@ -73,6 +76,7 @@ impl<M: Segmented> Run<M> {
             data_end: None,
             asked: Asked::default(),
             ending: Ending::No,
+            signal: None,
         }
     }
 
@@ -138,6 +142,11 @@ impl<M: Segmented> Run<M> {
     /// makes where it is due.
     pub fn is_interrupted(&self) -> bool {
         self.ending == Ending::AtOnce
+    }
+
+    /// The signal that interrupted it, on any rank.
+    pub fn signal(&self) -> Option<i32> {
+        self.signal
     }
 
     /// Whether something falls due after this step: every so many steps, and at the end.
@@ -218,15 +227,22 @@ impl<M: Segmented> Run<M> {
         self.asked.end = Ending::AtOnce;
     }
 
+    /// Asks for the same because of a signal to this process.
+    pub(super) fn request_interruption_by(&mut self, signal: Option<i32>) {
+        self.request_interruption();
+        self.asked.signal = signal;
+    }
+
     /// Ends the run after this step if any rank has asked for it. Collective.
     ///
     /// # Errors
     ///
     /// When a peer failed.
     pub fn agree_to_end(&mut self) -> Result<()> {
-        let most = self.most(self.asked.end as u8)?;
-        let agreed = [Ending::Whole, Ending::AtOnce].into_iter().find(|ending| *ending as u8 == most);
+        let [end, signal] = self.most([self.asked.end as i32, self.asked.signal.unwrap_or(0)])?;
+        let agreed = [Ending::Whole, Ending::AtOnce].into_iter().find(|ending| *ending as i32 == end);
         self.ending = self.ending.max(agreed.unwrap_or_default());
+        self.signal = Some(signal).filter(|signal| *signal > 0).or(self.signal);
         Ok(())
     }
 
@@ -236,16 +252,17 @@ impl<M: Segmented> Run<M> {
     ///
     /// When a peer failed.
     pub fn any(&self, yes: bool) -> Result<bool> {
-        Ok(self.most(u8::from(yes))? > 0)
+        Ok(self.most([i32::from(yes)])? > [0])
     }
 
-    /// The largest of what the ranks say. Collective.
-    fn most(&self, mine: u8) -> Result<u8> {
+    /// The largest of what the ranks say, number by number. Collective.
+    fn most<const N: usize>(&self, mine: [i32; N]) -> Result<[i32; N]> {
         let world = self.context().world();
         if world.size() == 1 {
             return Ok(mine);
         }
-        Ok(world.all_reduce_values(&[f64::from(mine)], ReduceOp::Max)?[0] as u8)
+        let most = world.all_reduce_values(&mine.map(f64::from), ReduceOp::Max)?;
+        Ok(std::array::from_fn(|number| most[number] as i32))
     }
 
     /// How it stands, in one value.
@@ -255,6 +272,7 @@ impl<M: Segmented> Run<M> {
             position: self.position(),
             stopped: self.is_ended(),
             interrupted: self.is_interrupted(),
+            signal: self.signal,
             last: self.last.clone(),
             evaluation: self.evaluation.clone(),
         }

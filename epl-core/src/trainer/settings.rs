@@ -77,8 +77,8 @@ pub struct TrainerConfig {
     pub check_replicas_every: Option<u64>,
     /// Which checkpoint is kept beside the last ones. An evaluation that finds a better one saves it at once.
     pub keep_best: Option<Best>,
-    /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`, and `launch` where `epl-launch` has started it.
-    /// None: nothing is written.
+    /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`, `lock`, and `launch` where `epl-launch` has
+    /// started it. None: nothing is written.
     pub out: Option<PathBuf>,
     /// Whether to go on from the latest checkpoint in `out`.
     #[config(default = false)]

@@ -1,13 +1,16 @@
 //! Ends a run from outside.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::error::{Error, Result};
+
+/// The signals that ask a process to end.
+pub(super) const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
 /// Asks a run to end. A cheap clone, for a signal, a timer or a hook.
 ///
@@ -18,6 +21,8 @@ pub struct Stop {
     requested: Arc<AtomicBool>,
     /// Set by a signal.
     interrupted: Arc<AtomicBool>,
+    /// The last one that has come; 0: none.
+    signal: Arc<AtomicUsize>,
     deadline: Option<Instant>,
 }
 
@@ -40,6 +45,9 @@ impl Stop {
     /// run that goes on. A second such signal ends the process at once, with the status that a shell shows for it: 130 or
     /// 143.
     ///
+    /// A trainer that is given none does so by itself: see [`Trainer`](super::Trainer). This one is for a program that has
+    /// something to do after the interrupted run; it then ends with [`Summary::exit_code`](super::Summary::exit_code).
+    ///
     /// Signals belong to the process, so call it once there, before [`launch`](crate::launch), and give every rank a
     /// clone. From then on the first signal does not end the process by itself, whether a run is under way or not.
     ///
@@ -47,10 +55,17 @@ impl Stop {
     ///
     /// When the system does not let the process handle them.
     pub fn on_signals() -> Result<Self> {
+        Self::on(&SIGNALS, None)
+    }
+
+    /// Asks by itself at one of these signals; while `idle` is set, they do what the system does by default.
+    pub(super) fn on(signals: &[i32], idle: Option<&Arc<AtomicBool>>) -> Result<Self> {
         let stop = Self::default();
-        for signal in [SIGINT, SIGTERM] {
-            // The first of the two sees the flag as it was before this signal.
-            flag::register_conditional_shutdown(signal, 128 + signal, stop.interrupted.clone())
+        for &signal in signals {
+            let idle = idle.map_or(Ok(()), |idle| flag::register_conditional_default(signal, idle.clone()).map(drop));
+            // The first of these three sees the flag as it was before this signal.
+            idle.and_then(|()| flag::register_conditional_shutdown(signal, 128 + signal, stop.interrupted.clone()))
+                .and_then(|_| flag::register_usize(signal, stop.signal.clone(), signal as usize))
                 .and_then(|_| flag::register(signal, stop.interrupted.clone()))
                 .map_err(|cause| Error::invalid(format!("signal {signal} cannot be handled: {cause}")))?;
         }
@@ -73,6 +88,11 @@ impl Stop {
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
+
+    /// The signal by which it was asked, if it was.
+    pub fn signal(&self) -> Option<i32> {
+        i32::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +106,7 @@ mod tests {
         assert!(!clone.is_requested());
         stop.request();
         assert!(clone.is_requested() && !clone.is_interrupted());
+        assert_eq!(clone.signal(), None);
         assert!(Stop::after(Duration::ZERO).is_requested());
         assert!(!Stop::after(Duration::MAX).is_requested());
         assert!(!Stop::after(Duration::from_secs(3600)).is_requested());

@@ -135,18 +135,18 @@ fn run(command: Command, out: &mut impl Write) -> Result<bool, Failure> {
 }
 
 fn list(path: &Path, tensors: bool, out: &mut impl Write) -> Result<bool, Failure> {
+    if let Some(named) = Checkpoint::find(path) {
+        list::one(&Checkpoint::open(named)?, tensors, out)?;
+        return Ok(true);
+    }
     let (found, mut is_well) = (places::find(path)?, true);
-    match &*found {
-        [one] => list::one(&Checkpoint::open(one)?, tensors, out)?,
-        several => {
-            for folder in several {
-                match Checkpoint::open(folder) {
-                    Ok(checkpoint) => list::line(&checkpoint, out)?,
-                    Err(error) => {
-                        is_well = false;
-                        writeln!(out, "{}", list::damaged(folder, &error))?;
-                    }
-                }
+    for folder in &found {
+        match Checkpoint::open(folder) {
+            Ok(checkpoint) if found.len() == 1 => list::one(&checkpoint, tensors, out)?,
+            Ok(checkpoint) => list::line(&checkpoint, out)?,
+            Err(error) => {
+                is_well = false;
+                writeln!(out, "{}", list::damaged(folder, &error))?;
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::output::{Output, kind};
 use crate::program::interpreted;
 use crate::signals::Signals;
 use crate::system::{Change, adopt_orphans, bound, die_with_parent, next_change, send_group};
-use crate::tree::{descendants, end_all};
+use crate::tree::{Process, descendants, end_all};
 
 const LOOK: Duration = Duration::from_millis(20);
 /// How often all processes are looked at.
@@ -261,15 +261,20 @@ impl Keeper {
                 return ending;
             }
             if let Some(error) = client.failure() {
-                // Programs that meet have heard it, too, and one of them may be who said it: it ends by itself.
-                let waits = self.order.program_secret.is_some();
-                if !waits || told.get_or_insert_with(Instant::now).elapsed() >= AFTER_WORDS {
+                let patience = match self.order.program_secret {
+                    // It has the user's signal, and may be saving: another one would end it at once.
+                    _ if self.asked => self.order.grace,
+                    // Programs that meet have heard it, too, and one of them may be who said it: it ends by itself.
+                    Some(_) => AFTER_WORDS,
+                    None => Duration::ZERO,
+                };
+                if told.get_or_insert_with(Instant::now).elapsed() >= patience {
                     return released(&error);
                 }
             }
             if surveyed.elapsed() >= SURVEY {
                 surveyed = Instant::now();
-                if let Some(ending) = self.survey(&mut stopped) {
+                if let Some(ending) = self.survey(child.id(), &mut stopped) {
                     return ending;
                 }
             }
@@ -297,9 +302,11 @@ impl Keeper {
         }
     }
 
-    /// Whether a process has been stopped for too long.
-    fn survey(&self, stopped: &mut Option<(u32, Instant)>) -> Option<Ending> {
-        let Some(process) = descendants().into_iter().find(|process| process.is_stopped()) else {
+    /// Whether a process of the program's own group has been stopped for too long. One of another group may be, as by a
+    /// shell's job control or a profiler.
+    fn survey(&self, program: u32, stopped: &mut Option<(u32, Instant)>) -> Option<Ending> {
+        let is_stopped = |process: &Process| process.group == program && process.is_stopped();
+        let Some(process) = descendants().into_iter().find(is_stopped) else {
             *stopped = None;
             return None;
         };

@@ -11,6 +11,8 @@
 //!      └ rendezvous                   keepers meet here, of all machines: the first failure ends all
 //! ```
 //!
+//! A program that SIGINT or SIGTERM has ended, which it may tell by exiting with 128 and the signal, is not started again.
+//!
 //! The exit code is that of the first worker that failed, or 128 and the signal that killed it; 1 where a worker is
 //! stopped, silent or does not come, and 2 for a command line that cannot be.
 //!

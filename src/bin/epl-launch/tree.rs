@@ -16,18 +16,22 @@ const KILLED: Duration = Duration::from_secs(5);
 pub struct Process {
     pub id: u32,
     pub parent: u32,
+    /// The process group, by the number of its first process.
+    pub group: u32,
     pub state: char,
     pub name: String,
 }
 
 impl Process {
-    /// From the text of its `stat`; the name may have any characters.
-    fn parse(stat: &str) -> Option<Self> {
+    /// From the text of its `stat`; the name may have any characters, and any bytes: the system cuts it after 15.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let stat = String::from_utf8_lossy(stat);
         let (id, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ');
         let state = fields.next()?.chars().next()?;
-        Some(Self { id: id.parse().ok()?, parent: fields.next()?.parse().ok()?, state, name: name.into() })
+        let mut number = || fields.next()?.parse().ok();
+        Some(Self { id: id.parse().ok()?, parent: number()?, group: number()?, state, name: name.into() })
     }
 
     /// Whether it is stopped, by a signal and not by a debugger.
@@ -46,7 +50,7 @@ pub fn descendants() -> Vec<Process> {
     let numbered =
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(|c: char| c.is_ascii_digit()));
     let all: Vec<Process> =
-        numbered.filter_map(|entry| Process::parse(&fs::read_to_string(entry.path().join("stat")).ok()?)).collect();
+        numbered.filter_map(|entry| Process::parse(&fs::read(entry.path().join("stat")).ok()?)).collect();
     let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
     all.into_iter().for_each(|process| children.entry(process.parent).or_default().push(process));
     let (mut found, mut open) = (Vec::new(), vec![std::process::id()]);
@@ -100,9 +104,28 @@ mod tests {
 
     #[test]
     fn a_process_is_read_whatever_its_name() {
-        let read = Process::parse("12 (a) R (b) T 7 12 12 0 -1").map(|process| (process.is_stopped(), process));
-        let process = Process { id: 12, parent: 7, state: 'T', name: "a) R (b".into() };
+        let read = Process::parse(b"12 (a) R (b) T 7 11 12 0 -1").map(|process| (process.is_stopped(), process));
+        let process = Process { id: 12, parent: 7, group: 11, state: 'T', name: "a) R (b".into() };
         assert_eq!(read, Some((true, process)));
-        assert_eq!(Process::parse("12 (a"), None);
+        assert_eq!(Process::parse(b"12 (a"), None);
+    }
+
+    /// The system cuts a name after 15 bytes, wherever a character ends.
+    #[test]
+    fn a_process_is_seen_whose_name_is_no_text() {
+        let folder = tempfile::tempdir().expect("a folder for a moment");
+        let program = folder.path().join("entrainer_mode\u{e9}");
+        fs::copy("/bin/sleep", &program).expect("there is a program that sleeps");
+        let mut child = std::process::Command::new(&program).arg("1000").spawn().expect("it can be started");
+        // Until it runs, it has the name of this one.
+        let cut = |process: &Process| process.id == child.id() && process.name.starts_with("entrainer_mode");
+        let begin = Instant::now();
+        let mut seen = None;
+        while seen.is_none() && begin.elapsed() < Duration::from_secs(20) {
+            seen = descendants().into_iter().find(cut);
+            thread::sleep(PAUSE);
+        }
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(seen.is_some());
     }
 }

@@ -7,6 +7,9 @@ use epl::comm::rendezvous::Failure;
 use crate::order::{Ending, Report, is_final, parse_cause};
 use crate::socket::Merged;
 
+/// The exit codes of a program that was asked to end, whether it saved first or not: whoever asked wants no other start.
+const ASKED_TO_END: [i32; 2] = [128 + libc::SIGINT, 128 + libc::SIGTERM];
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -133,12 +136,15 @@ impl Evidence {
             causes.push("ended before its time".into());
         }
         let process = self.programs.get(&worker).map(|process| format!(" (process {process})")).unwrap_or_default();
+        // Other machines hear of it in a vote.
+        let was_asked = own.is_some_and(|report| ASKED_TO_END.contains(&report.ending.code()));
         Verdict {
             code: if code == 0 { 1 } else { code },
             cause: Some(format!("worker {worker}{process} {}", causes.join("; it "))),
             tail: report.map(|report| report.tail.clone()).unwrap_or_default(),
             can_restart: self.interrupted.is_none()
                 && !is_final
+                && !was_asked
                 && !self.reports.values().any(|(_, report)| matches!(report.ending, Ending::NotStarted(..))),
             is_final,
         }
@@ -232,5 +238,10 @@ mod tests {
         let lost = Some(Failure { worker: 0, fault: Fault::Lost });
         let given_up = Evidence { given_up: Some(2), failure: lost, ..Evidence::default() };
         assert_eq!((given_up.verdict().code, given_up.verdict().can_restart), (130, false));
+        // A program that was asked to end is not started again, however it ends.
+        for ending in [Ending::Exited(143), Ending::Killed(2), Ending::Killed(15)] {
+            let verdict = evidence(vec![(0, report(ending, false))]).verdict();
+            assert!(verdict.code > 128 && !verdict.can_restart, "{verdict:?}");
+        }
     }
 }

@@ -46,3 +46,41 @@ fn curves_of_all_layouts_lie_on_each_other() {
         assert!(error <= 1e-4, "{sizes:?} {micro_batches}: {name} {error}");
     }
 }
+
+/// Two of them would rename each other's checkpoints.
+#[test]
+fn a_folder_has_one_run_at_a_time() {
+    use super::net::{data, trainer};
+    use epl_core::{Error, TrainerConfig, checkpoint::Checkpoint, launch, testing};
+
+    let out = tempdir().unwrap();
+    let told = config(out.path(), 8).with_eval_every(None);
+    let resumed = TrainerConfig { steps: 9, ..told.clone().with_resume(true) };
+    fit((1, 1, 1), told.clone());
+    let files = || {
+        let entries = fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_file() && !path.ends_with("lock")).map(|path| (fs::read(&path).unwrap(), path))
+    };
+    let before: Vec<_> = files().collect();
+    let lock = fs::File::options().write(true).open(out.path().join("lock")).unwrap();
+    lock.try_lock().expect("the run is over");
+    for sizes in [(1, 1, 1), (2, 1, 1)] {
+        for told in [resumed.clone(), told.clone().with_replace(true)] {
+            let refused = launch(&testing::config(sizes.0, sizes.1, sizes.2), |epl| {
+                let error = trainer(&epl, told.clone())?.fit(&data()).err().expect("it should fail");
+                // All ranks are told the same.
+                assert!(matches!(error, Error::InUse { .. }), "{error}");
+                Ok(error.to_string())
+            });
+            for error in refused.unwrap() {
+                let name = out.path().display().to_string();
+                assert!(error.starts_with(&name) && error.contains("is in use by"), "{error}");
+            }
+        }
+    }
+    assert_eq!(files().collect::<Vec<_>>(), before);
+    // Who only reads does not ask.
+    Checkpoint::open(out.path().join("checkpoints/step-8")).unwrap().verify().unwrap();
+    drop(lock);
+    fit((1, 1, 1), resumed);
+}
