@@ -151,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_is_never_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, before] = ["trace.json", "before.json"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "before").unwrap();
+        std::fs::hard_link(&path, &before).unwrap();
+        write_trace(&Trace::new(), &path).unwrap();
+        assert_eq!(std::fs::read_to_string(&before).unwrap(), "before", "the file that was there is not written to");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), r#"{"traceEvents":[]}"#);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
     fn nothing_is_an_empty_list() {
         assert_eq!(document(&Trace::new()), json!({ "traceEvents": [] }));
     }

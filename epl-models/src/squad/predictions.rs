@@ -192,6 +192,27 @@ mod tests {
         assert!(two().save(folder.path().join("none")).unwrap_err().to_string().contains("predictions.json"));
     }
 
+    /// A disk that is full, or a kill, leaves no half of a file; and not one file of this run and one of another.
+    #[test]
+    fn both_files_are_of_one_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        two().save(folder.path()).unwrap();
+        let before = two().to_json();
+        std::fs::hard_link(path(PREDICTIONS), path("before.json")).unwrap();
+        let mut one = Predictions::new();
+        one.add("a", vec![answer("other", 1.0)]).unwrap();
+        one.save(folder.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(path("before.json")).unwrap(), before, "it is not written to");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        // The second file cannot be written.
+        std::fs::remove_file(path(NBEST)).unwrap();
+        std::fs::create_dir(path(NBEST)).unwrap();
+        assert!(two().save(folder.path()).unwrap_err().to_string().contains(NBEST));
+        assert_eq!(std::fs::read_to_string(path(PREDICTIONS)).unwrap(), one.to_json());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
     #[test]
     fn a_question_is_answered_once() {
         let mut predictions = two();

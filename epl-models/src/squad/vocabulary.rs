@@ -101,6 +101,39 @@ mod tests {
         assert!(matches!(Vocabulary::load("no/such/vocab.txt"), Err(Error::Open { .. })));
     }
 
+    /// What would never be found in a text, as every text is lower-cased.
+    #[test]
+    fn a_vocabulary_of_a_cased_model_is_refused() {
+        let said = message(&["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "paris", "##Ä"]);
+        assert!(said.contains("line 8 is \"##Ä\"") && said.contains("uncased"), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vocab.txt");
+        std::fs::write(&path, "[PAD]\n[UNK]\n[CLS]\n[SEP]\nparis\n").unwrap();
+        let config = |text: &str| {
+            std::fs::write(folder.path().join("tokenizer_config.json"), text).unwrap();
+            Vocabulary::load(&path).map_err(|error| error.to_string())
+        };
+        for fits in ["{}", r#"{"do_lower_case": true, "model_max_length": 512}"#, r#"{"do_lower_case": null}"#] {
+            assert_eq!(config(fits), Ok(Vocabulary::load(&path).unwrap()));
+        }
+        let said = config(r#"{"do_lower_case": false}"#).unwrap_err();
+        assert!(said.contains("tokenizer_config.json") && said.contains("do_lower_case"), "{said}");
+        let said = config(r#"{"do_lower_case""#).unwrap_err();
+        assert!(said.contains("tokenizer_config.json") && said.contains("JSON"), "{said}");
+    }
+
+    /// As a full disk or a kill would leave it: whole, the one before or the one after.
+    #[test]
+    fn a_vocabulary_is_never_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, before] = ["vocab.txt", "before.txt"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "before").unwrap();
+        std::fs::hard_link(&path, &before).unwrap();
+        Vocabulary::new(SPECIAL.map(String::from).into()).unwrap().save(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&before).unwrap(), "before", "the file that was there is not written to");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
     #[test]
     fn a_saved_vocabulary_is_the_same_again() {
         let folder = tempfile::tempdir().unwrap();

@@ -203,5 +203,10 @@ mod tests {
         let refused = images.get(0).unwrap_err().to_string();
         assert!(refused.contains("y.png is not a whole PNG or JPEG image"), "{refused}");
         assert!(message(ImageFolderConfig::new(0).open(root.path())).contains("`size` is 0"));
+        let refused = message(ImageFolderConfig::new(8).with_variants(usize::MAX / 2 + 1).open(folder().path()));
+        assert!(
+            refused.contains("3 images") && refused.contains(&format!("{} variants", usize::MAX / 2 + 1)),
+            "{refused}"
+        );
     }
 }
