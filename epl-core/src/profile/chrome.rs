@@ -9,30 +9,27 @@
 //! The format is described in Google's *Trace Event Format*; times are in microseconds from the first event.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
 use epl_comm::{Event, EventKind, Rank, Trace};
 use serde_json::{Value, json};
 
+use crate::durable::replace;
 use crate::error::{Error, Result};
 
 /// The thread of what a rank itself does; those of groups come behind it.
 const RANK: usize = 0;
 
-/// Writes a trace to a file.
+/// Writes a trace to a file. One that is there is replaced when the new one is whole.
 ///
 /// # Errors
 ///
 /// When the file cannot be written.
 pub fn write_trace(trace: &Trace, path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
-    let failed = |error: std::io::Error| Error::file(path, error);
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-    serde_json::to_writer(&mut file, &document(trace)).map_err(|error| failed(error.into()))?;
-    file.flush().map_err(failed)
+    let text = serde_json::to_vec(&document(trace)).map_err(|error| Error::file(path, error))?;
+    replace(path, &text)
 }
 
 fn document(trace: &Trace) -> Value {

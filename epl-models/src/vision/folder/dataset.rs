@@ -36,7 +36,8 @@ impl ImageFolderConfig {
     ///
     /// # Errors
     ///
-    /// When a folder cannot be read, there is no class, or a class has no image.
+    /// When a folder cannot be read, there is no class, a class has no image, or the variants of all images are more than
+    /// can be counted.
     pub fn open(&self, root: impl AsRef<Path>) -> Result<ImageFolder> {
         self.init(list(root.as_ref(), None)?)
     }
@@ -56,6 +57,9 @@ impl ImageFolderConfig {
             return Err(Error::Number { name: "size", found: 0, least: 1 });
         }
         let Listing { classes, files, others } = listing;
+        if files.len().checked_mul(self.variants).is_none() {
+            return Err(Error::Variants { images: files.len(), variants: self.variants });
+        }
         Ok(ImageFolder { config: self.clone(), classes, files: files.into(), others })
     }
 }
