@@ -1,4 +1,7 @@
 //! The loss in tensor operations, for backends that are not host memory.
+//!
+//! Reading the targets would wait for the device. So a row whose target is neither a class nor ignored has a NaN for its
+//! sum, which makes the loss and the row's gradient NaN.
 
 use burn::tensor::{Bool, IndexingUpdateOp, Int, Tensor};
 use epl_comm::ReduceOp;
@@ -9,7 +12,7 @@ use super::classes::Classes;
 pub(super) struct Saved {
     /// e^(x − m), `[rows, local classes]`
     exponentials: Tensor<2>,
-    /// Σ e^(x − m) over all classes, `[rows, 1]`
+    /// Σ e^(x − m) over all classes, NaN where the target is unknown, `[rows, 1]`
     sums: Tensor<2>,
     /// The target's column among this rank's classes, and whether it is one of them, `[rows, 1]`
     columns: Tensor<2, Int>,
@@ -28,22 +31,32 @@ pub(super) struct Saved {
 pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
     let rows = logits.dims()[0];
     let targets = targets.inner().reshape([rows, 1]);
-    let (start, end) = (classes.mine.start as i64, classes.mine.end as i64);
+    let outside = |first: usize, end: usize| {
+        targets.clone().lower_scalar(first as i64).bool_or(targets.clone().greater_equal_scalar(end as i64))
+    };
     let ignored = targets.clone().equal_scalar(classes.ignore_index);
-    let outside = targets.clone().lower_scalar(start).bool_or(targets.clone().greater_equal_scalar(end));
-    let foreign = outside.bool_or(ignored.clone());
-    let columns = targets.sub_scalar(start).mask_fill(foreign.clone(), 0);
+    let unknown = outside(0, classes.total).bool_and(ignored.clone().bool_not());
+    let foreign = outside(classes.mine.start, classes.mine.end).bool_or(ignored.clone());
+    let columns = targets.sub_scalar(classes.mine.start as i64).mask_fill(foreign.clone(), 0);
 
     let largest = classes.reduce(logits.clone().max_dim(1), ReduceOp::Max);
     let shifted = logits - largest;
     let exponentials = shifted.clone().exp();
     let target = shifted.clone().gather(1, columns.clone()).mask_fill(foreign.clone(), 0.0);
-    let numbers = Tensor::cat(vec![exponentials.clone().sum_dim(1), target, shifted.sum_dim(1)], 1);
-    let numbers = classes.reduce(numbers, ReduceOp::Sum);
+    let mut numbers = vec![exponentials.clone().sum_dim(1), target];
+    // Without smoothing it would count zero times, which of -∞ is not zero.
+    if classes.smoothing > 0.0 {
+        numbers.push(shifted.sum_dim(1));
+    }
+    let numbers = classes.reduce(Tensor::cat(numbers, 1), ReduceOp::Sum);
 
-    let sums = numbers.clone().narrow(1, 0, 1);
+    let number = |column: usize| numbers.clone().narrow(1, column, 1);
+    let sums = number(0).mask_fill(unknown, f64::NAN);
     let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
-    let losses = sums.clone().log() - numbers.clone().narrow(1, 1, 1) * on - numbers.narrow(1, 2, 1) * off;
+    let mut losses = sums.clone().log() - number(1) * on;
+    if classes.smoothing > 0.0 {
+        losses = losses - number(2) * off;
+    }
     let loss = losses.mask_fill(ignored.clone(), 0.0).sum();
     (loss, Saved { exponentials, sums, columns, foreign, ignored, classes })
 }
@@ -56,6 +69,10 @@ impl Saved {
         let on = self.sums.full_like(self.classes.smoothing - 1.0).mask_fill(self.foreign, 0.0);
         let difference = smoothed.scatter(1, self.columns, on, IndexingUpdateOp::Add);
         let shape = difference.dims();
+        if shape[0] == 0 {
+            // Burn does not expand to no row.
+            return difference;
+        }
         difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])
     }
 }
