@@ -2,9 +2,11 @@
 //!
 //! - `groups`: one for every axis of the mesh.
 //! - `moment`: the current pass, and where in it a rank is.
+//! - `flops`: the operations of a forward that is measured.
 //! - `nan`: what may have made a loss NaN.
 //! - `precision`: the parameters that mixed precision leaves as they are.
 
+mod flops;
 mod groups;
 mod moment;
 mod nan;
@@ -18,6 +20,7 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
+pub(crate) use flops::Flops;
 pub use groups::Groups;
 pub use moment::Pass;
 use moment::needs_context;
@@ -91,6 +94,8 @@ struct State {
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     nan_causes: NanCauses,
+    /// While a forward is measured.
+    flops: Option<Flops>,
     shardings: HashMap<ParamId, Sharding>,
     full_precision: HashSet<ParamId>,
     scopes: Scopes,
@@ -120,6 +125,7 @@ impl Context {
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
             nan_causes: NanCauses::default(),
+            flops: None,
             shardings: HashMap::new(),
             full_precision: HashSet::new(),
             scopes: Scopes::default(),

@@ -10,6 +10,7 @@ mod transformer;
 mod attention;
 mod dropout;
 mod experts;
+mod flops;
 mod half;
 mod precision;
 mod refusals;
