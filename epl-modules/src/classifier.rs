@@ -76,7 +76,7 @@ impl SplitClassifierConfig {
             .with_ignore_index(self.ignore_index);
         SplitClassifier {
             linear: place.behind_bridge(|place| linear.init(&place.child("linear"))),
-            cross_entropy: cross_entropy.init(),
+            cross_entropy: cross_entropy.init(place.context()),
             bridge: Bridge::new(place),
         }
     }

@@ -11,7 +11,7 @@ use epl_core::{Context, Place};
 
 use crate::host;
 use crate::invalid::{check_last_dim, refuse};
-use crate::linear::{Operand, affine};
+use crate::linear::{Operand, affine, count_affine};
 use crate::placement::{self, check_enough};
 
 /// Configuration to create a [`SplitEmbedding`] layer using the [init function](SplitEmbeddingConfig::init).
@@ -78,6 +78,7 @@ impl SplitEmbedding {
     /// ids would wait for the device), or a peer fails.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
         self.check_ids(&ids);
+        self.context.count_flops(Some(self.weight.id), 0.0);
         let group = self.context.tensor();
         if group.size() == 1 {
             return lookup(self.weight.val(), ids);
@@ -121,6 +122,7 @@ impl SplitEmbedding {
         let group = self.context.tensor();
         let input = input.into().copied(group).local();
         check_last_dim("head tied to an embedding", ("d_model", self.d_model), input.dims());
+        count_affine(&self.context, self.weight.id, input.dims(), self.n_embedding);
         let local = affine(input, self.weight.val().transpose(), None);
         Split::from_local(local, D - 1, self.n_embedding, group)
     }

@@ -22,6 +22,14 @@ pub(crate) fn check_last_dim<const D: usize>(layer: &str, (name, size): (&str, u
     }
 }
 
+/// Refuses an epsilon with which a norm would not normalise: of zero or less, equal values have no deviation to be divided
+/// by; with an infinite one every output is the shift.
+pub(crate) fn check_epsilon(path: &str, epsilon: f64) {
+    if !epsilon.is_finite() || epsilon <= 0.0 {
+        refuse(format!("{path}: epsilon {epsilon} is not finite and positive; 1e-5 and 1e-6 are usual"));
+    }
+}
+
 /// Refuses a tensor that is split or copied over other ranks than the layer's.
 pub(crate) fn check_group(layout: &str, found: &ProcessGroup, layer: &ProcessGroup) {
     let same_members = found.size() == layer.size() && (0..layer.size()).all(|m| found.global(m) == layer.global(m));

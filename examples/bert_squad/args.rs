@@ -7,7 +7,7 @@ use epl::config::{Config, ConfigError, Layers};
 use epl::models::BertConfig;
 use epl::models::bert;
 use epl::models::huggingface::Folder;
-use epl::models::squad::{FeaturesConfig, WordPiece};
+use epl::models::squad::{FeaturesConfig, WordPiece, check_uncased};
 
 /// Train a BERT across pipeline stages to answer questions about texts.
 ///
@@ -87,8 +87,8 @@ const STAGES: [&str; 2] = ["auto.auto_parallel", "pipeline.num_stages"];
 const SIZE: &str = "dist.pipeline_parallel_size";
 
 impl Args {
-    /// This program's settings < environment < `--set` < the other flags. Where nothing is said of the schedule, a file of
-    /// so many rows is gone through twice; a tenth is the warm-up, and then the rate falls in a line.
+    /// This program's settings < environment < `--set` < the other flags, with a schedule for so many rows where the batch of
+    /// a step is known: without `train.global_batch_size` it depends on the replicas, which the launch tells.
     pub fn config(&self, rows: usize) -> Result<Config, ConfigError> {
         let (defaults, name) = if self.data.is_some() { (SQUAD, "squad.toml") } else { (SAMPLE, "sample.toml") };
         let layers = Layers::new().toml(defaults, Path::new(name))?.process_environment()?;
@@ -100,17 +100,10 @@ impl Args {
             config.set(STAGES[0], true)?;
             config.set(STAGES[1], 2)?;
         }
-        if !config.is_given("schedule.steps") {
-            let batch = config.train.global_batch_size.unwrap_or(1);
-            config.set("schedule.steps", EPOCHS * rows.div_ceil(batch))?;
+        match config.train.global_batch_size {
+            Some(batch) => scheduled(config, rows.div_ceil(batch)),
+            None => Ok(config),
         }
-        if !config.is_given("schedule.warmup_steps") {
-            config.set("schedule.warmup_steps", config.schedule.steps.unwrap_or(0) / 10)?;
-        }
-        if !config.is_given("schedule.kind") {
-            config.set("schedule.kind", "linear")?;
-        }
-        Ok(config)
     }
 
     /// How rows are made.
@@ -137,6 +130,7 @@ impl Args {
             let model = BertConfig::preset(&self.model, vocab)?.with_pad(tokenizer.pad());
             return Ok(Start { model, weights: None });
         };
+        check_uncased(folder)?;
         let (folder, model) = bert::open(folder)?;
         if model.vocab != vocab {
             let tokens = model.vocab;
@@ -144,4 +138,19 @@ impl Args {
         }
         Ok(Start { model, weights: Some(folder) })
     }
+}
+
+/// Where nothing is said of the schedule, a file that takes so many steps is gone through [`EPOCHS`] times; a tenth is the
+/// warm-up, and then the rate falls in a line.
+pub fn scheduled(mut config: Config, steps: usize) -> Result<Config, ConfigError> {
+    if !config.is_given("schedule.steps") {
+        config.set("schedule.steps", EPOCHS * steps)?;
+    }
+    if !config.is_given("schedule.warmup_steps") {
+        config.set("schedule.warmup_steps", config.schedule.steps.unwrap_or(0) / 10)?;
+    }
+    if !config.is_given("schedule.kind") {
+        config.set("schedule.kind", "linear")?;
+    }
+    Ok(config)
 }

@@ -12,7 +12,7 @@ use epl::models::squad::{Predictions, SquadScore};
 use epl::trainer::{Stop, Trainer};
 use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
 
-use crate::args::{Args, Start};
+use crate::args::{Args, Start, scheduled};
 use crate::task::{Row, Task};
 
 /// Rows that one replica predicts at a time.
@@ -39,18 +39,20 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> 
     let optimizer = AdamWConfig::new().with_epsilon(1e-6).with_weight_decay(0.01);
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
     let batch = epl.config().batch(engine.context().replicas())?.global_batch_size;
-    let sampler = ShuffledSampler::new(task.train.rows.len(), batch, epl.config().train.seed)?;
+    let config = scheduled(epl.config().clone(), task.train.rows.len().div_ceil(batch))?;
+    let sampler = ShuffledSampler::new(task.train.rows.len(), batch, config.train.seed)?;
     let batcher = BertBatcher::<QuestionAnswering>::new(&start.model);
     let data = TrainData::new(InMemDataset::new(task.train.rows.clone()), batcher.clone(), sampler)?;
     let predicted = ValidData::new(InMemDataset::new(task.predicted().rows.clone()), batcher, BATCH)?;
     let told = |trainer: TrainerConfig| {
         trainer.with_out(Some(args.out())).with_resume(args.resume).with_replace(args.replace())
     };
-    let trained = Trainer::from_config(engine, epl.config())?
+    let trained = Trainer::from_config(engine, &config)?
         .with_settings(told)
         .with_stop(stop.clone())
         .with_invariant("model", &start.model)?
         .with_invariant("vocabulary", &task.vocabulary.pieces())?
+        .with_invariant("file of questions", &task.train.fingerprint())?
         .with_evaluation(|engine| {
             let (_, score) = predict(engine, task, &predicted)?;
             Ok(vec![("f1".to_string(), score.mean_f1()), ("exact_match".to_string(), score.exact_match())])

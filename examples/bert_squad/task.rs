@@ -7,6 +7,7 @@ use epl::models::bert::BertItem;
 use epl::models::squad::{
     AnswersConfig, Error as SquadError, Features, Logits, Predictions, Squad, SquadScore, Vocabulary, WordPiece,
 };
+use epl::trainer::fingerprint;
 
 use crate::args::Args;
 
@@ -76,6 +77,17 @@ impl Questions {
         let windows = |features: &Features| 0..features.windows().len();
         let rows = features.iter().flat_map(|features| windows(features).map(|window| row(features, window)));
         Ok(Self { rows: rows.collect::<Result<_, _>>()?, features, squad })
+    }
+
+    /// What tells these rows from others: a run does not go on with other ones.
+    pub fn fingerprint(&self) -> String {
+        let bytes = |row: &Row| -> Vec<u8> {
+            let (start, end) = row.label;
+            let lengths = [row.tokens, start, end].map(|number| number as i64);
+            let numbers = lengths.iter().chain(&row.ids).chain(&row.token_types);
+            numbers.flat_map(|number| number.to_le_bytes()).collect()
+        };
+        fingerprint(self.rows.iter().map(bytes))
     }
 
     /// The answers that the logits of start and end say, of all tokens of all rows, and what they are worth.

@@ -155,9 +155,6 @@ impl Args {
                 "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
             )));
         }
-        if !self.plan {
-            std::fs::create_dir_all(&out).map_err(|error| epl::Error::file(&out, error))?;
-        }
         Ok(out)
     }
 

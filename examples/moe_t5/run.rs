@@ -1,6 +1,6 @@
 //! What every rank does: build, train, translate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use burn::data::dataset::InMemDataset;
@@ -9,7 +9,7 @@ use epl::data::{TrainData, ValidData};
 use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::{Judged, Pair, PairBatcher};
-use epl::trainer::{Best, Stop, Trainer, TrainerConfig, Which};
+use epl::trainer::{Best, Hook, Run, Stop, Trainer, TrainerConfig, Which};
 use epl::{Engine, EngineSettings, Epl, Error, Result};
 
 use crate::task::Task;
@@ -52,7 +52,9 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         .with_settings(|trainer| told(trainer, task, settings))
         .with_stop(settings.stop.clone())
         .with_invariant("model", model)?
-        .with_invariant("tokenizer", &task.fingerprint()?)?;
+        .with_invariant("tokenizer", &task.fingerprint()?)?
+        .with_invariant("corpus", &task.train.fingerprint())?
+        .with_hook(KeepTokenizer { task, out: &settings.out });
     if let Some(valid) = &task.valid {
         let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
         trainer = trainer.with_valid(valid).with_evaluator(judge(task, &task.judged)?);
@@ -69,6 +71,18 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     }
     show(&trained.engine.inference()?, task, first)?;
     Ok((result.filter(|_| first).map(|score| task.show_score(score)), ExitCode::SUCCESS))
+}
+
+/// Writes the tokenizer once the folder is this run's: a command that cannot run leaves that of an earlier one.
+struct KeepTokenizer<'a> {
+    task: &'a Task,
+    out: &'a Path,
+}
+
+impl Hook<T5> for KeepTokenizer<'_> {
+    fn before_run(&mut self, run: &mut Run<T5>) -> Result<()> {
+        if run.is_first_rank() { self.task.keep_tokenizer(self.out) } else { Ok(()) }
+    }
 }
 
 /// What the command line says of a run.

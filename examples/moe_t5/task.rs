@@ -1,21 +1,20 @@
 //! What is learned: a tokenizer, datasets, and how an evaluation is scored.
 
 use std::error::Error;
-use std::io;
 use std::path::Path;
 
 use burn::data::dataset::Dataset;
 use epl::config::Config;
 use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
-use epl::durable::Unpublished;
 use epl::evaluate::Measure;
 use epl::models::text::{
-    BpeConfig, CorpusBleu, Error as TextError, Judged, MeanScore, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs,
-    Tokenizer,
+    BpeConfig, CorpusBleu, Judged, MeanScore, NumberPairsConfig, Pair, ParallelCorpus, TokenPairs, Tokenizer,
 };
 
 use crate::args::Args;
 
+/// The tokenizer in the folder of a run.
+const TOKENIZER: &str = "tokenizer.json";
 /// Pieces of the tokenizer where the user says nothing.
 const NUMBER_PIECES: usize = 400;
 /// Number words to learn them from: enough to meet every morpheme often.
@@ -41,6 +40,7 @@ pub struct Task {
 
 impl Task {
     /// Reads or makes the data, and learns the tokenizer from the training text, or loads it to resume.
+    /// Nothing is written.
     pub fn prepare(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
         let task = if args.has_corpus() { Self::corpus(args, out)? } else { Self::numbers(args, config, out)? };
         println!(
@@ -100,7 +100,12 @@ impl Task {
     /// What tells the tokenizer from others: a checkpoint means nothing with another one.
     pub fn fingerprint(&self) -> epl::Result<String> {
         let text = self.tokenizer.to_json().map_err(|error| epl::Error::invalid(error.to_string()))?;
-        Ok(epl::trainer::fingerprint(text.as_bytes()))
+        Ok(epl::trainer::fingerprint([text]))
+    }
+
+    /// Writes the tokenizer beside the checkpoints that need it.
+    pub fn keep_tokenizer(&self, out: &Path) -> epl::Result<()> {
+        self.tokenizer.save(out.join(TOKENIZER)).map_err(|error| epl::Error::invalid(error.to_string()))
     }
 
     pub fn default_model(&self) -> &'static str {
@@ -134,22 +139,11 @@ impl Task {
     }
 }
 
-/// The tokenizer of the run: learned and kept beside its checkpoints, or the one that is there.
+/// The tokenizer of the run: learned, or to resume the one that is there.
 fn tokenizer(
     args: &Args,
     out: &Path,
     learn: impl FnOnce() -> epl::models::text::Result<Tokenizer>,
 ) -> epl::models::text::Result<Tokenizer> {
-    let path = out.join("tokenizer.json");
-    if args.resume {
-        return Tokenizer::load(path);
-    }
-    let tokenizer = learn()?;
-    if !args.plan {
-        // All processes of a run write it: one is read whole, and one that dies here leaves no half of it.
-        let text = tokenizer.to_json()?;
-        let written = Unpublished::write(&path, |write| write(text.as_bytes())).and_then(Unpublished::publish);
-        written.map_err(|cause| TextError::Write { path, cause: io::Error::other(cause) })?;
-    }
-    Ok(tokenizer)
+    if args.resume { Tokenizer::load(out.join(TOKENIZER)) } else { learn() }
 }

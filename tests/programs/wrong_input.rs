@@ -264,6 +264,8 @@ refused_resumes! {
         [".safetensors: the file has", "and the index says", "it is damaged; take another checkpoint"];
     flipped_bit: ["--resume"], flip_largest =>
         [".safetensors: tensor `", "has checksum", "it is damaged; take another checkpoint"];
+    other_data: ["--resume"], swap_two_pairs =>
+        ["saved with another corpus: \"", "bytes with checksum", "resume with what it was saved with"];
     damaged_tokenizer: ["--resume"], damage_tokenizer => ["tokenizer.json is not a usable tokenizer file"];
     missing_tokenizer: ["--resume"], remove_tokenizer => ["cannot open", "tokenizer.json: No such file"];
 }
@@ -295,12 +297,83 @@ fn remove_tokenizer(out: &Path) {
     fs::remove_file(out.join("tokenizer.json")).expect("a file can be removed");
 }
 
+/// As many pairs as before, of the same lengths.
+fn swap_two_pairs(out: &Path) {
+    for side in ["a.en", "a.de"] {
+        let path = out.with_file_name(side);
+        let text = fs::read_to_string(&path).expect("a file can be read");
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.swap(0, 3);
+        fs::write(path, lines.join("\n") + "\n").expect("a file can be written");
+    }
+}
+
 /// Puts a tokenizer with other pieces in the place of the run's own.
 fn swap_tokenizer(out: &Path) {
-    // It is learned and saved, and then there is no such model.
-    on_corpus("tokenizer_of_another_run", &["--vocab", "290", "--model", "none"]);
+    assert!(on_corpus("tokenizer_of_another_run", &["--vocab", "290"]).status.success());
     let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong_input/tokenizer_of_another_run/out/tokenizer.json");
     fs::copy(other, out.join("tokenizer.json")).expect("a file can be copied");
+}
+
+/// The run of the number words is replaced by the next one, but not by a command that cannot run.
+#[test]
+fn a_command_that_is_refused_leaves_the_tokenizer_of_an_earlier_run() {
+    let folder = folder("kept_tokenizer");
+    let tokenizer = folder.join("out/moe_t5-numbers/tokenizer.json");
+    fs::create_dir_all(tokenizer.with_file_name("checkpoints")).expect("a folder can be made");
+    fs::write(&tokenizer, "of an earlier run").expect("a file can be written");
+    for (arguments, word) in [
+        (&["--model", "moe_t6"][..], "there is no model `moe_t6`"),
+        (&["--data", "3", "--expert", "2"], "expert 2 does not divide data 3"),
+        (&["--expert", "3"], "4 experts cannot be divided evenly"),
+        (&["--check-replicas", "0"], "a check of the replicas every 0 steps"),
+    ] {
+        let output = run(example("moe_t5").current_dir(&folder).args(["--vocab", "200"]).args(arguments));
+        assert_error(&output, 1, &[word]);
+        let kept = fs::read_to_string(&tokenizer).expect("it is there");
+        assert!(kept == "of an earlier run", "{arguments:?} has replaced it");
+    }
+}
+
+/// `bert_squad` on a copy of the sample, as a file of one's own.
+fn bert_squad(folder: &Path) -> (PathBuf, Command) {
+    let data = folder.join("questions.json");
+    if !data.exists() {
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/squad/sample.json");
+        fs::copy(sample, &data).expect("a file can be copied");
+    }
+    let mut command = example("bert_squad");
+    command.arg("--data").arg(&data).args(["--length", "192"]).arg("--out").arg(folder.join("out"));
+    (data, command)
+}
+
+/// 70 rows, 14 of which are a step, twice.
+#[test]
+fn two_epochs_are_counted_in_steps_of_all_replicas_and_micro_batches() {
+    let (_, mut command) = bert_squad(&folder("epochs"));
+    let settings = [
+        "train.global_batch_size=none",
+        "train.micro_batch_size=7",
+        "pipeline.num_micro_batch=1",
+        "dist.data_parallel_size=2",
+        "schedule.warmup_steps=1000",
+    ];
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+    assert_error(&run(&mut command), 1, &["schedule.warmup_steps = 1000 exceeds schedule.steps = 10;"]);
+}
+
+#[test]
+fn a_run_on_questions_is_not_gone_on_with_on_others() {
+    let folder = folder("questions");
+    let (data, mut command) = bert_squad(&folder);
+    let output = run(command.args(["--steps", "1"]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(&data).expect("a file can be read");
+    assert!(text.contains("Where"), "the sample asks where");
+    fs::write(&data, text.replace("Where", "Whose").replace("where", "whose")).expect("a file can be written");
+    let (_, mut command) = bert_squad(&folder);
+    let output = run(command.args(["--steps", "2", "--resume", "--vocab"]).arg(folder.join("out/vocab.txt")));
+    assert_error(&output, 1, &["saved with another file of questions: \"", "bytes with checksum"]);
 }
 
 #[test]

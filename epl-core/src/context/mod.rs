@@ -2,10 +2,14 @@
 //!
 //! - `groups`: one for every axis of the mesh.
 //! - `moment`: the current pass, and where in it a rank is.
+//! - `flops`: the operations of a forward that is measured.
+//! - `nan`: what may have made a loss NaN.
 //! - `precision`: the parameters that mixed precision leaves as they are.
 
+mod flops;
 mod groups;
 mod moment;
+mod nan;
 mod precision;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,10 +20,12 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
+pub(crate) use flops::Flops;
 pub use groups::Groups;
 pub use moment::Pass;
 use moment::needs_context;
 pub(crate) use moment::{Moment, without_context};
+pub(crate) use nan::NanCauses;
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
@@ -87,6 +93,9 @@ struct State {
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
+    nan_causes: NanCauses,
+    /// While a forward is measured.
+    flops: Option<Flops>,
     shardings: HashMap<ParamId, Sharding>,
     full_precision: HashSet<ParamId>,
     scopes: Scopes,
@@ -115,6 +124,8 @@ impl Context {
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
+            nan_causes: NanCauses::default(),
+            flops: None,
             shardings: HashMap::new(),
             full_precision: HashSet::new(),
             scopes: Scopes::default(),
@@ -324,6 +335,7 @@ impl Context {
         (state.segment, state.replay) = ((0, 0), false);
         state.calls.clear();
         state.outputs.next_pass();
+        state.nan_causes = NanCauses::default();
     }
 
     /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result

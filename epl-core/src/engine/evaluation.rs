@@ -9,6 +9,7 @@ use super::links::Links;
 use super::parameters::Parameters;
 use super::report::{EvalReport, StepReport, TermSums};
 use super::{Engine, MicroBatch, caught, weights};
+use crate::context::NanCauses;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, TermWeights};
 use crate::precision::widen_carry;
@@ -46,9 +47,9 @@ impl<M: Segmented> Engine<M> {
                 weights = weights.plus(own.clone())?;
             }
             let losses = caught(|| self.forward(&model, &window, count, &mut links))?;
-            for ((loss, own), micro_batch) in losses.into_iter().zip(&own).zip(&window) {
+            for (((loss, causes), own), micro_batch) in losses.into_iter().zip(&own).zip(&window) {
                 loss.check(own, micro_batch.empty)?;
-                sums.add(loss, own, micro_batch.empty)?;
+                sums.add(loss, causes, own, micro_batch.empty)?;
             }
             count += window.len();
         }
@@ -77,7 +78,7 @@ impl<M: Segmented> Engine<M> {
         micro_batches: &[MicroBatch<M::Batch>],
         first: usize,
         links: &mut Links<'_>,
-    ) -> Result<Vec<Loss>> {
+    ) -> Result<Vec<(Loss, NanCauses)>> {
         let (mut losses, stages) = (Vec::new(), &self.plan.stages);
         let own = (0..stages.chunks()).map(|chunk| stages.parts()[stages.part(self.plan.stage(), chunk)].clone());
         let looks =
@@ -98,7 +99,8 @@ impl<M: Segmented> Engine<M> {
             Ok(carry.expect("a part has at least one segment"))
         };
         links.through(first, micro_batches, run, |exit, micro_batch| {
-            losses.push(last.take().as_deref().unwrap_or(model).loss(widen_carry(exit), &micro_batch.batch));
+            let loss = last.take().as_deref().unwrap_or(model).loss(widen_carry(exit), &micro_batch.batch);
+            losses.push((loss, self.context.take_nan_causes()));
         })?;
         Ok(losses)
     }

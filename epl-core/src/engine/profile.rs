@@ -9,6 +9,7 @@ use epl_comm::{ReduceOp, ThreadMemory};
 use super::parameters::Parameters;
 use super::{Engine, MicroBatch, caught};
 use crate::carry::{Carry, CarryMapper};
+use crate::context::Flops;
 use crate::error::{Error, Result};
 use crate::graph::{Seed, Track, Untrack};
 use crate::plan::{ParamRecord, Plan};
@@ -32,8 +33,8 @@ struct Measured {
     result_bytes: u64,
     forward: Duration,
     backward: Duration,
-    /// Rows of the first tensor that leaves: all its dims but the features.
-    rows: usize,
+    /// Of the forward's products; none where they are not known.
+    flops: Option<f64>,
 }
 
 impl<M: Segmented> Engine<M> {
@@ -58,10 +59,10 @@ impl<M: Segmented> Engine<M> {
         // Of what another stage runs this rank knows nothing.
         let mut numbers = vec![-1.0; NUMBERS * segments.len()];
         for (segment, measured) in caught(|| self.measure(micro_batch))? {
-            let Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, rows } = measured;
+            let Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, flops } = measured;
             let activations = activation_bytes.map_or(-1.0, |bytes| bytes as f64);
             let times = [forward.as_secs_f64(), backward.as_secs_f64()];
-            let own = [carry_bytes as f64, activations, result_bytes as f64, times[0], times[1], rows as f64];
+            let own = [carry_bytes as f64, activations, result_bytes as f64, times[0], times[1], flops.unwrap_or(-1.0)];
             numbers[NUMBERS * segment..NUMBERS * (segment + 1)].copy_from_slice(&own);
         }
         let numbers = self.context.world().all_reduce_values(&numbers, ReduceOp::Max)?;
@@ -74,7 +75,7 @@ impl<M: Segmented> Engine<M> {
             result_bytes: numbers[2] as u64,
             forward: Duration::from_secs_f64(numbers[3]),
             backward: Duration::from_secs_f64(numbers[4]),
-            flops: of(records, segment).map(multiplied).sum::<f64>() * 2.0 * numbers[5],
+            flops: (numbers[5] >= 0.0).then_some(numbers[5]),
         };
         Ok(Profile(numbers.chunks(NUMBERS).enumerate().map(of_segment).collect()))
     }
@@ -122,7 +123,8 @@ impl<M: Segmented> Engine<M> {
         let span = self.enter(segment, "measure", 0);
         self.wait()?;
         let (before, begun) = (ThreadMemory::now(), Instant::now());
-        let exit = model.forward_segment(segment, entrance.clone().map(|carry| self.narrow(carry)), batch);
+        let forward = || model.forward_segment(segment, entrance.clone().map(|carry| self.narrow(carry)), batch);
+        let (exit, told) = self.context.with_flops(forward);
         self.wait()?;
         let forward = begun.elapsed();
         // What enters is kept, what leaves belongs to the next segment.
@@ -138,7 +140,8 @@ impl<M: Segmented> Engine<M> {
         self.wait()?;
         drop(span);
         let (backward, result_bytes) = (begun.elapsed(), results.bytes());
-        let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, rows: rows(&exit) };
+        let flops = flops(of(&self.plan.records, segment), &told, rows(&exit));
+        let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, flops };
         Ok((exit.map(&mut Untrack), measured))
     }
 
@@ -251,20 +254,24 @@ fn of(records: &[ParamRecord], segment: usize) -> impl Iterator<Item = &ParamRec
     records.iter().filter(move |record| record.segments.contains(&segment))
 }
 
-/// The elements by which a row is multiplied: those of matrices and kernels. A table is looked up, of a stack of experts
-/// one counts.
-fn multiplied(record: &ParamRecord) -> f64 {
-    let elements = record.global_numel() as f64;
-    match *record.global_shape {
-        _ if record.table => 0.0,
-        [] | [_] => 0.0,
-        [experts, _, _] => elements / experts as f64,
-        _ => elements,
-    }
+/// What layers told, and two for each row and element of a matrix of which nobody told; none where it is not known how a
+/// parameter is used.
+fn flops<'a>(mut records: impl Iterator<Item = &'a ParamRecord>, told: &Flops, rows: Option<usize>) -> Option<f64> {
+    records.try_fold(told.total, |sum, record| {
+        let is_told = told.weights.contains(&record.id);
+        match record.global_shape.len() {
+            _ if is_told => Some(sum),
+            0 | 1 => Some(sum),
+            // Where it is used for the second time it may be a head.
+            2 if record.table => (record.segments.len() == 1).then_some(sum),
+            2 => rows.map(|rows| sum + 2.0 * (rows * record.global_numel()) as f64),
+            _ => None,
+        }
+    })
 }
 
-/// The rows of a carry's first tensor: of a picture its positions, else all dims but the last.
-fn rows<C: Carry>(carry: &C) -> usize {
+/// The rows of a carry's first tensor, if it has one: of a picture its positions, else all dims but the last.
+fn rows<C: Carry>(carry: &C) -> Option<usize> {
     struct Rows(Option<usize>);
     impl CarryMapper for Rows {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
@@ -276,7 +283,7 @@ fn rows<C: Carry>(carry: &C) -> usize {
     }
     let mut counted = Rows(None);
     let _ = carry.clone().map(&mut counted);
-    counted.0.unwrap_or(0)
+    counted.0
 }
 
 #[cfg(test)]

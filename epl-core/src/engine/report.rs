@@ -8,7 +8,7 @@ use epl_comm::{ProcessGroup, ReduceOp};
 use super::weights;
 use crate::cluster::Axis;
 use crate::config::ReduceMethod;
-use crate::context::Context;
+use crate::context::{Context, NanCauses};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, TermWeights};
 use crate::output::{self, Outputs, Over};
@@ -56,8 +56,9 @@ impl TermSums {
     ///
     /// # Errors
     ///
-    /// When the model names other terms than for the micro-batch before.
-    pub fn add(&mut self, loss: Loss, own: &TermWeights, empty: bool) -> Result<()> {
+    /// When the model names other terms than for the micro-batch before, or a term is NaN and one of the `causes` is
+    /// found.
+    pub fn add(&mut self, loss: Loss, causes: NanCauses, own: &TermWeights, empty: bool) -> Result<()> {
         if self.0.is_empty() {
             self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
         }
@@ -69,12 +70,20 @@ impl TermSums {
                  terms for every batch"
             )));
         }
+        if empty {
+            return Ok(());
+        }
+        let mut is_nan = false;
         for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
             let to_sum = term.to_sum(own.get(term.name).unwrap_or(0.0));
-            let value = scalar(term.value) * to_sum;
-            *sum += if empty { 0.0 } else { value };
+            let value = scalar(term.value);
+            is_nan |= value.is_nan();
+            *sum += value * to_sum;
         }
-        Ok(())
+        match is_nan.then(|| causes.find()).flatten() {
+            Some(cause) => Err(Error::invalid(cause)),
+            None => Ok(()),
+        }
     }
 
     /// Σ coefficient · sum ÷ weight, and the terms one by one.

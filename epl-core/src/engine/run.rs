@@ -28,6 +28,7 @@ use super::step::Accumulated;
 use super::tape::{Around, Start, Tape};
 use super::{Engine, norm, weights};
 use crate::carry::Carry;
+use crate::context::NanCauses;
 use crate::error::{Error, Result};
 use crate::loss::{Loss, Term, TermWeights};
 use crate::pipeline::{Action, Kind};
@@ -62,7 +63,7 @@ struct Flight<'a, M: Segmented> {
 /// Where a part's forward has ended, and its backward begins.
 enum End {
     /// At the loss; the root is what is differentiated, `own` are the micro-batch's weights.
-    Loss { root: Box<Tensor<1>>, loss: Loss, own: TermWeights },
+    Loss { root: Box<Tensor<1>>, loss: Loss, causes: NanCauses, own: TermWeights },
     /// At the entrance of another part, which sends the gradients.
     Exit,
 }
@@ -148,6 +149,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let own = weights::weights_of(model, micro_batch);
         // What is handed out of 16 bits is summed in f32.
         let loss = model.loss(widen_carry(exit), &micro_batch.batch);
+        let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
         let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
         let scale = |term: &Term| match micro_batch.empty {
@@ -161,7 +163,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let root =
             loss.terms.iter().map(|term| widen(term.value.clone()) * (scale(term) * loss_scale)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
-        Ok(End::Loss { root: Box::new(root), loss, own })
+        Ok(End::Loss { root: Box::new(root), loss, causes, own })
     }
 
     fn backward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -170,7 +172,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let flight = self.in_flight.remove(&(number, chunk));
         let Flight { tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
         let (start, told) = match end {
-            End::Loss { root, loss, own } => (Start::Root(root), Some((loss, own))),
+            End::Loss { root, loss, causes, own } => (Start::Root(root), Some((loss, causes, own))),
             End::Exit => (Start::Exit(self.links.receive_gradients(number, part)?), None),
         };
         let micro_batch = &self.micro_batches[number];
@@ -178,7 +180,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         if let Some(before) = part.checked_sub(1) {
             self.links.send_gradients(number, before, found)?;
         }
-        told.map_or(Ok(()), |(loss, own)| self.sums.add(loss, &own, micro_batch.empty))
+        told.map_or(Ok(()), |(loss, causes, own)| self.sums.add(loss, causes, &own, micro_batch.empty))
     }
 
     fn pass(&mut self, number: usize) -> RunPass<'_, 'a, M> {

@@ -9,30 +9,27 @@
 //! The format is described in Google's *Trace Event Format*; times are in microseconds from the first event.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
 use epl_comm::{Event, EventKind, Rank, Trace};
 use serde_json::{Value, json};
 
+use crate::durable::replace;
 use crate::error::{Error, Result};
 
 /// The thread of what a rank itself does; those of groups come behind it.
 const RANK: usize = 0;
 
-/// Writes a trace to a file.
+/// Writes a trace to a file. One that is there is replaced when the new one is whole.
 ///
 /// # Errors
 ///
 /// When the file cannot be written.
 pub fn write_trace(trace: &Trace, path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
-    let failed = |error: std::io::Error| Error::file(path, error);
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-    serde_json::to_writer(&mut file, &document(trace)).map_err(|error| failed(error.into()))?;
-    file.flush().map_err(failed)
+    let text = serde_json::to_vec(&document(trace)).map_err(|error| Error::file(path, error))?;
+    replace(path, &text)
 }
 
 fn document(trace: &Trace) -> Value {
@@ -148,6 +145,18 @@ mod tests {
             let process = &of(rank, "M", "process_name")[0]["args"]["name"];
             assert_eq!(process, &json!(format!("rank {rank} (stage {rank})")));
         }
+    }
+
+    #[test]
+    fn a_trace_is_never_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, before] = ["trace.json", "before.json"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "before").unwrap();
+        std::fs::hard_link(&path, &before).unwrap();
+        write_trace(&Trace::new(), &path).unwrap();
+        assert_eq!(std::fs::read_to_string(&before).unwrap(), "before", "the file that was there is not written to");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), r#"{"traceEvents":[]}"#);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -12,10 +12,13 @@ pub struct SegmentProfile {
     pub stage: usize,
     /// Elements of the parameters that it uses, tied ones too.
     pub parameters: usize,
-    /// Floating-point operations of its forward's products with parameters: two for an element and a row of what
-    /// leaves it. Products of activations with each other, such as attention scores, are not counted; of a stack of
-    /// experts one is.
-    pub flops: f64,
+    /// Floating-point operations of the products in its forward, for the rows of one rank: two for a multiplication and its
+    /// addition. Layers of epl-modules tell theirs: attention scores too, every expert's with its padding, and a head tied
+    /// to an embedding. Of other layers, a matrix is taken to be multiplied with every row of what leaves the segment,
+    /// and an embedding to be looked up; what their activations are multiplied with is not known. None where another
+    /// layer has a parameter of more dims, such as a kernel, or an embedding that several segments use, and where a model
+    /// of one segment computes all in its loss, which is not measured.
+    pub flops: Option<f64>,
     /// Bytes of what enters it.
     pub carry_bytes: u64,
     /// Bytes that are stored from its forward to its backward, of what enters too; none where nobody counts.
@@ -49,8 +52,8 @@ impl fmt::Display for Profile {
             stored = stored.zip(*activation_bytes).map(|(stored, bytes)| stored + bytes);
             write!(
                 f,
-                "\n{name:width$}  {stage:>5}  {parameters:>10}  {:>9.2}  {carry_bytes:>11}  {:>11}  {:>10.2}  {:>11.2}  {:>13}",
-                flops / 1e6,
+                "\n{name:width$}  {stage:>5}  {parameters:>10}  {:>9}  {carry_bytes:>11}  {:>11}  {:>10.2}  {:>11.2}  {:>13}",
+                flops.map_or("?".to_string(), |flops| format!("{:.2}", flops / 1e6)),
                 known(*activation_bytes),
                 segment.forward.as_secs_f64() * 1e3,
                 segment.backward.as_secs_f64() * 1e3,
@@ -67,11 +70,11 @@ mod tests {
 
     #[test]
     fn a_table_tells_what_is_stored_so_far() {
-        let segment = |name: &str, bytes| SegmentProfile {
+        let segment = |name: &str, bytes: Option<u64>| SegmentProfile {
             name: name.into(),
             stage: 0,
             parameters: 12,
-            flops: 2.5e6,
+            flops: bytes.map(|_| 2.5e6),
             carry_bytes: 40,
             activation_bytes: bytes,
             result_bytes: 0,
@@ -83,6 +86,7 @@ mod tests {
         assert!(lines[1].starts_with("embedding      0          12       2.50"), "{text}");
         assert!(lines[2].ends_with("        1.50         3.25            150"), "{text}");
         assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
-        assert!(Profile(vec![segment("head", None)]).to_string().ends_with('?'));
+        let unknown = Profile(vec![segment("head", None)]).to_string();
+        assert!(unknown.ends_with('?') && unknown.matches('?').count() == 3, "{unknown}");
     }
 }

@@ -103,7 +103,7 @@ impl BertHead for MaskedLanguage {
     fn loss(&self, logits: Tensor<3>, batch: &BertBatch<TokenLabels>) -> Loss {
         let [rows, length, classes] = logits.dims();
         let logits = self.split(logits.reshape([rows * length, classes]));
-        let criterion = SplitCrossEntropyConfig::new().with_ignore_index(IGNORED).init();
+        let criterion = SplitCrossEntropyConfig::new().with_ignore_index(IGNORED).init(&self.context);
         let targets = batch.labels.targets.clone().reshape([rows * length]);
         Loss::new().with(CROSS_ENTROPY, criterion.forward(logits, targets), 1.0)
     }

@@ -56,8 +56,10 @@ impl<C: ClassLayer> Segmented for ResNet<C> {
     fn loss(&self, carry: Tensor<4>, batch: &ImageBatch) -> Loss {
         // Smoothing is a means of training; what is evaluated is the likelihood.
         let smoothing = if self.context().is_training() { self.config().label_smoothing } else { 0.0 };
-        let criterion =
-            SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init();
+        let criterion = SplitCrossEntropyConfig::new()
+            .with_label_smoothing(smoothing)
+            .with_ignore_index(IGNORED)
+            .init(self.context());
         let labels = Labels { classes: batch.labels.clone(), criterion: &criterion };
         let sum = self.class_layer.loss(carry.flatten(1, 3), labels, self.context());
         Loss::new().with(CROSS_ENTROPY, sum, 1.0)

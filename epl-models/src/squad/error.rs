@@ -17,12 +17,10 @@ pub enum Error {
     },
 
     /// A file could not be written.
-    #[error("cannot write {}: {cause}", path.display())]
+    #[error("cannot write {cause}")]
     Write {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        cause: io::Error,
+        /// The file, and what the operating system said.
+        cause: epl_core::Error,
     },
 
     /// A file is not JSON, or not of SQuAD's form.
@@ -84,6 +82,26 @@ pub enum Error {
         name: String,
         /// What is wrong with it, and what to do.
         cause: String,
+    },
+
+    /// What lies beside a vocabulary cannot be read.
+    #[error("{} is not JSON: {cause}; take it from where the vocabulary is from, or remove it", path.display())]
+    TokenizerConfig {
+        /// The file.
+        path: PathBuf,
+        /// What the JSON reader said, with line and column.
+        cause: serde_json::Error,
+    },
+
+    /// A model that tells capitals from small letters.
+    #[error(
+        "{} says do_lower_case = false, so this is a cased BERT, and here every text is lower-cased: take the weights and \
+         the vocabulary of an uncased one",
+        path.display()
+    )]
+    Cased {
+        /// The file.
+        path: PathBuf,
     },
 
     /// A vocabulary cannot be learned from a text without a character.

@@ -43,5 +43,5 @@ pub use features::{Features, FeaturesConfig, Row};
 pub use metrics::SquadScore;
 pub use pieces::Pieces;
 pub use predictions::Predictions;
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{Vocabulary, check_uncased};
 pub use word_piece::WordPiece;

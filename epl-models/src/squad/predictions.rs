@@ -10,8 +10,10 @@
 //! script opens the file in whatever encoding the machine prefers.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
+use epl_core::durable::{Disk, FileSystem, Unpublished};
 use serde::ser::{Serialize, Serializer};
 use serde_json::ser::PrettyFormatter;
 
@@ -78,16 +80,29 @@ impl Predictions {
         self.places.get(id).map(|&place| self.answers[place].1.as_slice())
     }
 
-    /// Writes both files into a folder that exists.
+    /// Writes both files into a folder that exists, in place of those of another run. When that fails or is stopped, what is
+    /// there is whole and of one run, though `nbest_predictions.json` may be missing.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        for (name, content) in [(PREDICTIONS, self.to_json()), (NBEST, self.to_nbest_json())] {
-            let path = folder.as_ref().join(name);
-            std::fs::write(&path, content).map_err(|cause| Error::Write { path, cause })?;
-        }
-        Ok(())
+        self.replace(folder.as_ref()).map_err(|cause| Error::Write { cause })
+    }
+
+    fn replace(&self, folder: &Path) -> epl_core::Result<()> {
+        let written =
+            |name: &str, content: String| Unpublished::write(&folder.join(name), |write| write(content.as_bytes()));
+        let (best, ranked) = (written(PREDICTIONS, self.to_json())?, written(NBEST, self.to_nbest_json())?);
+        // Two names cannot change at once; so one of the old files goes before the other is replaced.
+        let old = folder.join(NBEST);
+        let removed = match FileSystem.remove_file(&old) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(()),
+            Err(cause) => Err(cause),
+            Ok(()) => FileSystem.sync_folder(folder),
+        };
+        removed.map_err(|cause| epl_core::Error::file(&old, cause))?;
+        best.publish()?;
+        ranked.publish()
     }
 
     /// The content of `predictions.json`.
@@ -190,6 +205,27 @@ mod tests {
         assert_eq!(best, serde_json::json!({"z": "Zo\u{eb} \"\u{1f980}\"\n", "a": "c"}));
         assert_eq!((ranked["z"][1]["text"].as_str(), ranked["z"].as_array().unwrap().len()), (Some("b"), 2));
         assert!(two().save(folder.path().join("none")).unwrap_err().to_string().contains("predictions.json"));
+    }
+
+    /// A disk that is full, or a kill, leaves no half of a file; and not one file of this run and one of another.
+    #[test]
+    fn both_files_are_of_one_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        two().save(folder.path()).unwrap();
+        let before = two().to_json();
+        std::fs::hard_link(path(PREDICTIONS), path("before.json")).unwrap();
+        let mut one = Predictions::new();
+        one.add("a", vec![answer("other", 1.0)]).unwrap();
+        one.save(folder.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(path("before.json")).unwrap(), before, "it is not written to");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        // The second file cannot be written.
+        std::fs::remove_file(path(NBEST)).unwrap();
+        std::fs::create_dir(path(NBEST)).unwrap();
+        assert!(two().save(folder.path()).unwrap_err().to_string().contains(NBEST));
+        assert_eq!(std::fs::read_to_string(path(PREDICTIONS)).unwrap(), one.to_json());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 mod learn;
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
+
+use epl_core::durable::Unpublished;
 
 use super::{Error, Result};
 
@@ -20,7 +23,8 @@ impl Vocabulary {
     /// Pieces in the order of their numbers.
     ///
     /// # Errors
-    /// [`Error::Vocabulary`] if a piece is empty, has spaces or stands there twice, or if a special piece is missing.
+    /// [`Error::Vocabulary`] if a piece is empty, has spaces or capitals or stands there twice, or if a special piece is
+    /// missing.
     pub fn new(pieces: Vec<String>) -> Result<Self> {
         Self::checked(pieces, "the list of pieces".into())
     }
@@ -28,9 +32,10 @@ impl Vocabulary {
     /// Reads a `vocab.txt`.
     ///
     /// # Errors
-    /// [`Error::Open`] if there is no such file; otherwise as [`new`](Self::new).
+    /// [`Error::Open`] if there is no such file; otherwise as [`new`](Self::new), and as [`check_uncased`] of its folder.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        check_uncased(path.parent().unwrap_or(path))?;
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|cause| Error::Open { path: path.into(), cause })?;
         match String::from_utf8(bytes) {
@@ -39,13 +44,14 @@ impl Vocabulary {
         }
     }
 
-    /// Writes a `vocab.txt`.
+    /// Writes a `vocab.txt`. A file that is there is replaced when the new one is whole.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        std::fs::write(path, self.lines()).map_err(|cause| Error::Write { path: path.into(), cause })
+        let text = self.lines();
+        let written = Unpublished::write(path.as_ref(), |write| write(text.as_bytes()));
+        written.and_then(Unpublished::publish).map_err(|cause| Error::Write { cause })
     }
 
     /// The pieces, in the order of their numbers.
@@ -66,6 +72,34 @@ impl Vocabulary {
     }
 }
 
+/// Refuses the folder of a cased BERT, by its `tokenizer_config.json`: every text is lower-cased here, so that a word would
+/// become other pieces than the model has learned. A folder without that file says nothing of it.
+///
+/// # Errors
+/// [`Error::Cased`]; [`Error::Open`] and [`Error::TokenizerConfig`] if the file is there and cannot be read.
+pub fn check_uncased(folder: impl AsRef<Path>) -> Result<()> {
+    let path = folder.as_ref().join("tokenizer_config.json");
+    let bytes = match std::fs::read(&path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(Error::Open { path, cause }),
+        Ok(bytes) => bytes,
+    };
+    let config: serde_json::Value = match serde_json::from_slice(&bytes) {
+        Err(cause) => return Err(Error::TokenizerConfig { path, cause }),
+        Ok(config) => config,
+    };
+    match config["do_lower_case"].as_bool() {
+        Some(false) => Err(Error::Cased { path }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether lower-casing changes a piece that is no special one: no text has such a piece.
+fn is_cased(piece: &str) -> bool {
+    let is_special = piece.starts_with('[') && piece.ends_with(']');
+    !is_special && piece.chars().any(|letter| letter.to_lowercase().ne([letter]))
+}
+
 /// What is wrong with these pieces. Lines count from one.
 fn fault(pieces: &[String]) -> Option<String> {
     let mut lines = HashMap::new();
@@ -73,6 +107,12 @@ fn fault(pieces: &[String]) -> Option<String> {
         let line = index + 1;
         if piece.is_empty() || piece.contains(char::is_whitespace) {
             return Some(format!("line {line} is {piece:?}; a piece has a character and no spaces"));
+        }
+        if is_cased(piece) {
+            return Some(format!(
+                "line {line} is {piece:?}, which has a capital, and every text is lower-cased; take the weights and the \
+                 vocabulary of an uncased BERT"
+            ));
         }
         if let Some(first) = lines.insert(piece.as_str(), line) {
             return Some(format!("{piece:?} is on line {first} and on line {line}; each piece has one number"));
@@ -99,6 +139,39 @@ mod tests {
         assert!(message(&["[PAD]", ""]).contains(r#"line 2 is """#));
         assert!(message(&["a b"]).contains(r#"line 1 is "a b""#));
         assert!(matches!(Vocabulary::load("no/such/vocab.txt"), Err(Error::Open { .. })));
+    }
+
+    /// What would never be found in a text, as every text is lower-cased.
+    #[test]
+    fn a_vocabulary_of_a_cased_model_is_refused() {
+        let said = message(&["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "paris", "##Ä"]);
+        assert!(said.contains("line 8 is \"##Ä\"") && said.contains("uncased"), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vocab.txt");
+        std::fs::write(&path, "[PAD]\n[UNK]\n[CLS]\n[SEP]\nparis\n").unwrap();
+        let config = |text: &str| {
+            std::fs::write(folder.path().join("tokenizer_config.json"), text).unwrap();
+            Vocabulary::load(&path).map_err(|error| error.to_string())
+        };
+        for fits in ["{}", r#"{"do_lower_case": true, "model_max_length": 512}"#, r#"{"do_lower_case": null}"#] {
+            assert_eq!(config(fits), Ok(Vocabulary::load(&path).unwrap()));
+        }
+        let said = config(r#"{"do_lower_case": false}"#).unwrap_err();
+        assert!(said.contains("tokenizer_config.json") && said.contains("do_lower_case"), "{said}");
+        let said = config(r#"{"do_lower_case""#).unwrap_err();
+        assert!(said.contains("tokenizer_config.json") && said.contains("JSON"), "{said}");
+    }
+
+    /// As a full disk or a kill would leave it: whole, the one before or the one after.
+    #[test]
+    fn a_vocabulary_is_never_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, before] = ["vocab.txt", "before.txt"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "before").unwrap();
+        std::fs::hard_link(&path, &before).unwrap();
+        Vocabulary::new(SPECIAL.map(String::from).into()).unwrap().save(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&before).unwrap(), "before", "the file that was there is not written to");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]

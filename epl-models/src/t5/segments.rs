@@ -169,8 +169,10 @@ impl Segmented for T5 {
         let logits = self.split(carry.hidden.reshape([rows * length, classes]));
         // Smoothing is a means of training; what is evaluated is the likelihood.
         let smoothing = if self.context().is_training() { config.label_smoothing } else { 0.0 };
-        let criterion =
-            SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init();
+        let criterion = SplitCrossEntropyConfig::new()
+            .with_label_smoothing(smoothing)
+            .with_ignore_index(IGNORED)
+            .init(self.context());
         let sum = criterion.forward(logits, batch.targets.clone().reshape([rows * length]));
         let loss = Loss::new().with(CROSS_ENTROPY, sum, 1.0);
         match (carry.losses, &config.moe) {

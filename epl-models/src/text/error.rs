@@ -46,12 +46,10 @@ pub enum Error {
     },
 
     /// A file could not be written.
-    #[error("cannot write {}: {cause}", path.display())]
+    #[error("cannot write {cause}")]
     Write {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        cause: io::Error,
+        /// The file, and what the operating system said.
+        cause: epl_core::Error,
     },
 
     /// A line is not UTF-8.

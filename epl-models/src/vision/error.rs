@@ -66,6 +66,15 @@ pub enum Error {
         folder: PathBuf,
     },
 
+    /// More rows than can be counted.
+    #[error("{variants} variants of each of {images} images are too many to be counted; ask for at most {}", usize::MAX / images)]
+    Variants {
+        /// The images of the folder.
+        images: usize,
+        /// The setting.
+        variants: usize,
+    },
+
     /// A number that cannot be.
     #[error("`{name}` is {found}; it should be at least {least}")]
     Number {

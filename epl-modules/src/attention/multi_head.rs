@@ -210,6 +210,9 @@ impl MultiHeadAttention {
             padding: input.padding,
             dropout: self.dropout.mask(batch_size, 1, first_head),
         };
+        // Of the scores and of the weighted values, each 2.
+        let pairs = (batch_size * self.n_heads) as f64 * (queries * positions) as f64;
+        self.context.count_flops(None, 4.0 * pairs * self.head_dim as f64);
         let context = attend((query, keys, values), input.bias, weighing);
         let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
         self.output.forward(Split::from_local(context, 2, self.n_heads * self.head_dim, self.group()))

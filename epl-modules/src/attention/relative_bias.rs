@@ -95,6 +95,7 @@ impl RelativeBias {
     ///
     /// - output: `[1, local heads, queries, keys]`
     pub fn forward(&self, queries: usize, keys: usize, offset: usize) -> Tensor<4> {
+        self.context.count_flops(Some(self.weight.id), 0.0);
         // One gather of the heads' rows: the result is contiguous, as attention wants it.
         let table = self.weight.val().transpose();
         let heads = table.dims()[0];

@@ -4,6 +4,7 @@ use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{DType, Tensor};
+use epl_core::Context;
 
 use crate::host::is_host;
 use crate::invalid::refuse;
@@ -13,14 +14,17 @@ pub(super) fn default_initializer() -> Initializer {
     Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }
 }
 
-/// What two convolutions of the same channels may differ in.
+/// How a kernel moves, between which channels.
 #[derive(Clone, Debug)]
 pub(super) struct Geometry {
+    /// In and out, over all ranks.
+    pub channels: [usize; 2],
     pub kernel_size: [usize; 2],
     pub stride: [usize; 2],
     pub dilation: [usize; 2],
     pub groups: usize,
     pub padding: PaddingConfig2d,
+    pub context: Context,
 }
 
 impl Geometry {
@@ -33,9 +37,9 @@ impl Geometry {
         }
     }
 
-    /// Fan-in and fan-out of `channels`, in and out, as Burn counts them.
-    pub fn fans(&self, [input, output]: [usize; 2]) -> (usize, usize) {
-        let kernel: usize = self.kernel_size.iter().product();
+    /// Fan-in and fan-out, as Burn counts them.
+    pub fn fans(&self) -> (usize, usize) {
+        let ([input, output], kernel) = (self.channels, self.kernel_size.iter().product::<usize>());
         (input / self.groups * kernel, output / self.groups * kernel)
     }
 
@@ -61,7 +65,12 @@ impl Geometry {
             groups: self.groups,
             padding: self.padding.clone(),
         };
-        layer.forward(x.cast(dtype).cast(inside)).cast(dtype)
+        let y = layer.forward(x.cast(dtype).cast(inside)).cast(dtype);
+        // Each pixel of each output channel is a sum over a kernel.
+        let [batch, _, height, width] = y.dims();
+        let sums = (batch * height * width * self.channels[1]) as f64;
+        self.context.count_flops(Some(weight.id), 2.0 * sums * self.fans().0 as f64);
+        y
     }
 }
 

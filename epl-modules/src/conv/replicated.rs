@@ -69,14 +69,16 @@ impl ReplicatedConv2dConfig {
             ));
         }
         let geometry = Geometry {
+            channels: self.channels,
             kernel_size: self.kernel_size,
             stride: self.stride,
             dilation: self.dilation,
             groups,
             padding: self.padding.clone(),
+            context: place.context().clone(),
         };
         geometry.check(place.path());
-        let (fans, [height, width]) = (geometry.fans(self.channels), self.kernel_size);
+        let (fans, [height, width]) = (geometry.fans(), self.kernel_size);
         let shape = [output, input / groups, height, width];
         let weight = place.split_param_with_fans(shape, &[], self.initializer.clone(), fans);
         let bias = || place.split_param_with_fans([output], &[], self.initializer.clone(), fans);

@@ -101,18 +101,20 @@ impl SplitConv2dConfig {
             ));
         }
         let geometry = Geometry {
+            channels: self.channels,
             kernel_size: self.kernel_size,
             stride: self.stride,
             dilation: self.dilation,
             groups: 1,
             padding: self.padding.clone(),
+            context: place.context().clone(),
         };
         geometry.check(place.path());
         let (dim, bias_cut): (_, &[_]) = match self.cut {
             ChannelCut::Output => (0, &[(Axis::Tensor, 0)]),
             ChannelCut::Input => (1, &[]),
         };
-        let (shape, fans) = ([output, input, height, width], geometry.fans(self.channels));
+        let (shape, fans) = ([output, input, height, width], geometry.fans());
         check_enough(group, place.path(), self.cut.noun(), shape[dim]);
         let weight = place.split_param_with_fans(shape, &[(Axis::Tensor, dim)], self.initializer.clone(), fans);
         let bias = || place.split_param_with_fans([output], bias_cut, self.initializer.clone(), fans);

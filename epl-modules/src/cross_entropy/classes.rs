@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 use epl_comm::{ProcessGroup, ReduceOp, unwind};
 
 /// The classes, which of them are this rank's, and what a target means.
@@ -16,6 +16,22 @@ pub(super) struct Classes {
 }
 
 impl Classes {
+    /// What is wrong with the target of a row that is neither a class nor ignored.
+    pub(super) fn unknown(&self, row: usize, target: i64) -> String {
+        format!(
+            "the target of row {row} is {target}, but there are {} classes; a row that does not count has the target {}",
+            self.total, self.ignore_index
+        )
+    }
+
+    /// What is wrong with the first target that is neither a class nor ignored, if one is: waits for the device.
+    pub(super) fn look(&self, targets: Tensor<1, Int>) -> Option<String> {
+        let known = |id: i64| id == self.ignore_index || usize::try_from(id).is_ok_and(|id| id < self.total);
+        let targets = targets.into_data();
+        let (row, id) = targets.iter::<i64>().enumerate().find(|(_, id)| !known(*id))?;
+        Some(self.unknown(row, id))
+    }
+
     /// Reduces numbers of the rows over the ranks that hold the other classes.
     pub(super) fn reduce(&self, numbers: Tensor<2>, op: ReduceOp) -> Tensor<2> {
         match self.group.size() {

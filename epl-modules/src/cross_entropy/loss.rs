@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Int, Tensor};
 use epl_comm::{Split, custom_vjp};
+use epl_core::Context;
 use epl_core::precision::widen;
 
 use super::classes::Classes;
@@ -25,7 +26,13 @@ pub struct SplitCrossEntropyConfig {
 /// The cross-entropy of logits whose classes are split over the tensor axis.
 ///
 /// It is the *sum* over the rows that count; the loss contract divides by their global number. Label smoothing and
-/// the ignored index mean what they mean in PyTorch: the smoothed target is `(1 - ε) onehot + ε / classes`.
+/// the ignored index mean what they mean in PyTorch: the smoothed target is `(1 - ε) onehot + ε / classes`. So a class
+/// whose logit is -∞ adds nothing, and has an infinite loss where it is the target or has a share of it.
+///
+/// A target that is neither a class nor the ignored index is refused, by its row. In host memory that is before anything
+/// is computed. Elsewhere reading the targets would wait for the device: there the loss and the row's gradient are NaN, and
+/// the engine, which reads the loss in any case, then looks at the targets and refuses the step or the evaluation, also
+/// under mixed precision. In a loop of one's own a loss that is NaN must not be trained on.
 ///
 /// Should be created with [`SplitCrossEntropyConfig`].
 #[derive(Module, Debug)]
@@ -35,6 +42,8 @@ pub struct SplitCrossEntropy {
     pub label_smoothing: f64,
     /// The target of a row that does not count.
     pub ignore_index: i64,
+    #[module(skip)]
+    context: Context,
 }
 
 impl SplitCrossEntropyConfig {
@@ -43,11 +52,15 @@ impl SplitCrossEntropyConfig {
     /// # Errors
     ///
     /// Unwinds with an error when the label smoothing is not in `[0, 1]`.
-    pub fn init(&self) -> SplitCrossEntropy {
+    pub fn init(&self, context: &Context) -> SplitCrossEntropy {
         if !(0.0..=1.0).contains(&self.label_smoothing) {
             refuse(format!("label smoothing {} is not in [0, 1]", self.label_smoothing));
         }
-        SplitCrossEntropy { label_smoothing: self.label_smoothing, ignore_index: self.ignore_index }
+        SplitCrossEntropy {
+            label_smoothing: self.label_smoothing,
+            ignore_index: self.ignore_index,
+            context: context.clone(),
+        }
     }
 }
 
@@ -62,19 +75,20 @@ impl SplitCrossEntropy {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a target is neither a class nor the ignored index (in host memory; elsewhere
-    /// this is not checked), or a peer fails.
+    /// Unwinds with an error when a target is neither a class nor the ignored index (in host memory; elsewhere the loss is
+    /// NaN, see above), a rank has no class, or a peer fails.
     pub fn forward(&self, logits: Split<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-        if logits.dim() != 1 {
-            refuse(format!("the classes of a cross-entropy are split along dim 1; got dim {}", logits.dim()));
-        }
-        let classes = Classes {
-            total: logits.size(),
-            mine: logits.range(),
-            group: logits.group().clone(),
-            smoothing: self.label_smoothing,
-            ignore_index: self.ignore_index,
-        };
+        self.sum(logits, targets, host_float)
+    }
+
+    /// [`forward`](Self::forward), in host memory where `host` says so.
+    fn sum(
+        &self,
+        logits: Split<2>,
+        targets: Tensor<1, Int>,
+        host: impl Fn(&Tensor<2>) -> Option<HostFloat>,
+    ) -> Tensor<1> {
+        let classes = self.classes(&logits);
         let logits = logits.local();
         let [rows, local] = logits.dims();
         if targets.dims() != [rows] || local != classes.mine.len() {
@@ -86,17 +100,44 @@ impl SplitCrossEntropy {
         }
         custom_vjp(
             (logits,),
-            move |(logits,)| {
+            |(logits,)| {
                 let (dtype, logits) = (logits.dtype(), widen(logits));
-                let (loss, saved) = match host_float(&logits) {
+                let (loss, saved) = match host(&logits) {
                     Some(HostFloat::Single) => Saved::rows(rows::forward::<f32>(logits, targets, classes)),
                     Some(HostFloat::Double) => Saved::rows(rows::forward::<f64>(logits, targets, classes)),
-                    None => Saved::tensors(tensors::forward(logits, targets, classes)),
+                    None => {
+                        let (looked_at, all) = (targets.clone().inner(), classes.clone());
+                        self.context.explain_nan(move || all.look(looked_at));
+                        Saved::tensors(tensors::forward(logits, targets, classes))
+                    }
                 };
                 (loss, (saved, dtype))
             },
             |(saved, dtype), grad| (Some(saved.backward(grad).cast(dtype)),),
         )
+    }
+
+    /// The classes of these logits. Every rank has one: to the largest logit a rank without would add a zero.
+    fn classes(&self, logits: &Split<2>) -> Classes {
+        let (total, group) = (logits.size(), logits.group());
+        if logits.dim() != 1 {
+            refuse(format!("the classes of a cross-entropy are split along dim 1; got dim {}", logits.dim()));
+        }
+        if total < group.size() {
+            refuse(format!(
+                "a cross-entropy of {total} classes over the {} ranks of group `{}`, some of which hold none: split the \
+                 classes over at most {total} ranks",
+                group.size(),
+                group.name()
+            ));
+        }
+        Classes {
+            total,
+            mine: logits.range(),
+            group: group.clone(),
+            smoothing: self.label_smoothing,
+            ignore_index: self.ignore_index,
+        }
     }
 
     /// How many targets count: the weight of [`forward`](Self::forward)'s sum.
@@ -145,5 +186,90 @@ impl Saved {
             Self::Rows(saved) => saved.backward::<f32>(grad),
             Self::Tensors(saved) => saved.backward(grad),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Param;
+    use burn::nn::Initializer;
+    use burn::optim::AdamWConfig;
+    use epl_core::config::HalfDtype;
+    use epl_core::{Engine, Loss, MicroBatch, OneSegment, Place, Weights, WholeModel, launch, testing};
+
+    use super::*;
+
+    /// The same five logits for every row, and their loss in tensor operations, as on another device than the host.
+    #[derive(Module, Debug)]
+    struct Net {
+        logits: Param<Tensor<1>>,
+        criterion: SplitCrossEntropy,
+    }
+
+    impl Net {
+        fn new(place: &Place) -> OneSegment<Self> {
+            let criterion = SplitCrossEntropyConfig::new().init(place.context());
+            OneSegment { model: Self { logits: place.param([5], Initializer::Zeros), criterion } }
+        }
+    }
+
+    impl WholeModel for Net {
+        type Batch = Vec<i64>;
+
+        fn weights(&self, targets: &Vec<i64>) -> Weights {
+            Weights::new().with("loss", self.criterion.weight(targets))
+        }
+
+        fn forward_loss(&self, targets: &Vec<i64>) -> Loss {
+            let logits = self.logits.val().unsqueeze::<2>().expand([targets.len(), 5]);
+            let ids = Tensor::<1, Int>::from_data(targets.as_slice(), &logits.device());
+            let logits = Split::from_local(logits, 1, 5, self.criterion.context.tensor());
+            Loss::new().with("loss", self.criterion.sum(logits, ids, |_| None), 1.0)
+        }
+    }
+
+    fn engine(epl: &epl_core::Epl) -> epl_core::Result<Engine<OneSegment<Net>>> {
+        Engine::build(epl, Net::new, &AdamWConfig::new())
+    }
+
+    fn batch(rank: u64, target: i64) -> MicroBatch<Vec<i64>> {
+        MicroBatch::new(vec![0, target, -100], [3 * rank, 3 * rank + 1, 3 * rank + 2])
+    }
+
+    fn assert_refused<T>(outcome: epl_core::Result<T>) {
+        let error = outcome.err().expect("there is no such class").to_string();
+        assert!(error.contains("the target of row 1 is 5, but there are 5 classes"), "{error}");
+    }
+
+    /// A step and an evaluation in tensor operations name it; nothing is learned from it, nor is the step skipped.
+    #[test]
+    fn a_target_that_is_no_class_is_named() {
+        let config = testing::config(1, 1, 1);
+        for config in [config.clone(), testing::in_half(config, HalfDtype::F16)] {
+            let ran = launch(&config, |epl| {
+                let mut engine = engine(&epl)?;
+                engine.step(vec![batch(0, 4)], 0.1)?;
+                let before = engine.parameters()?;
+                // Of two micro-batches the first may be the wrong one.
+                for targets in [vec![5], vec![2, 5], vec![5, 2]] {
+                    assert_refused(engine.step(targets.into_iter().map(|target| batch(0, target)).collect(), 0.1));
+                }
+                assert_refused(engine.evaluate([Ok(batch(0, 5))]));
+                assert!(engine.parameters()? == before);
+                assert!(engine.loss_scaler().is_none_or(|scaler| scaler.state().skipped == 0));
+                let report = engine.step(vec![batch(0, 3)], 0.1)?;
+                assert!(report.loss.is_finite() && !report.skipped && engine.steps() == 2);
+                Ok(())
+            });
+            ran.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    #[test]
+    fn a_rank_names_it_and_releases_the_others() {
+        assert_refused(launch(&testing::config(2, 1, 1), |epl| {
+            let rank = epl.context().data().rank() as u64;
+            engine(&epl)?.step(vec![batch(rank, if rank == 1 { 5 } else { 1 })], 0.1)
+        }));
     }
 }

@@ -34,10 +34,7 @@ fn read_targets(targets: Tensor<1, Int>, classes: &Classes) -> Vec<Target> {
         _ if id == classes.ignore_index => Target::Ignored,
         Ok(id) if classes.mine.contains(&id) => Target::Mine(id - classes.mine.start),
         Ok(id) if id < classes.total => Target::Foreign,
-        _ => refuse(format!(
-            "the target of row {row} is {id}, but there are {} classes; a row that does not count has the target {}",
-            classes.total, classes.ignore_index
-        )),
+        _ => refuse(classes.unknown(row, id)),
     };
     targets.into_data().iter::<i64>().enumerate().map(read).collect()
 }

@@ -1,4 +1,7 @@
 //! The loss in tensor operations, for backends that are not host memory.
+//!
+//! Reading the targets would wait for the device. So a row whose target is neither a class nor ignored has a NaN for its
+//! sum, which makes the loss and the row's gradient NaN.
 
 use burn::tensor::{Bool, IndexingUpdateOp, Int, Tensor};
 use epl_comm::ReduceOp;
@@ -9,7 +12,7 @@ use super::classes::Classes;
 pub(super) struct Saved {
     /// e^(x − m), `[rows, local classes]`
     exponentials: Tensor<2>,
-    /// Σ e^(x − m) over all classes, `[rows, 1]`
+    /// Σ e^(x − m) over all classes, NaN where the target is unknown, `[rows, 1]`
     sums: Tensor<2>,
     /// The target's column among this rank's classes, and whether it is one of them, `[rows, 1]`
     columns: Tensor<2, Int>,
@@ -28,22 +31,32 @@ pub(super) struct Saved {
 pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
     let rows = logits.dims()[0];
     let targets = targets.inner().reshape([rows, 1]);
-    let (start, end) = (classes.mine.start as i64, classes.mine.end as i64);
+    let outside = |first: usize, end: usize| {
+        targets.clone().lower_scalar(first as i64).bool_or(targets.clone().greater_equal_scalar(end as i64))
+    };
     let ignored = targets.clone().equal_scalar(classes.ignore_index);
-    let outside = targets.clone().lower_scalar(start).bool_or(targets.clone().greater_equal_scalar(end));
-    let foreign = outside.bool_or(ignored.clone());
-    let columns = targets.sub_scalar(start).mask_fill(foreign.clone(), 0);
+    let unknown = outside(0, classes.total).bool_and(ignored.clone().bool_not());
+    let foreign = outside(classes.mine.start, classes.mine.end).bool_or(ignored.clone());
+    let columns = targets.sub_scalar(classes.mine.start as i64).mask_fill(foreign.clone(), 0);
 
     let largest = classes.reduce(logits.clone().max_dim(1), ReduceOp::Max);
     let shifted = logits - largest;
     let exponentials = shifted.clone().exp();
     let target = shifted.clone().gather(1, columns.clone()).mask_fill(foreign.clone(), 0.0);
-    let numbers = Tensor::cat(vec![exponentials.clone().sum_dim(1), target, shifted.sum_dim(1)], 1);
-    let numbers = classes.reduce(numbers, ReduceOp::Sum);
+    let mut numbers = vec![exponentials.clone().sum_dim(1), target];
+    // Without smoothing it would count zero times, which of -∞ is not zero.
+    if classes.smoothing > 0.0 {
+        numbers.push(shifted.sum_dim(1));
+    }
+    let numbers = classes.reduce(Tensor::cat(numbers, 1), ReduceOp::Sum);
 
-    let sums = numbers.clone().narrow(1, 0, 1);
+    let number = |column: usize| numbers.clone().narrow(1, column, 1);
+    let sums = number(0).mask_fill(unknown, f64::NAN);
     let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
-    let losses = sums.clone().log() - numbers.clone().narrow(1, 1, 1) * on - numbers.narrow(1, 2, 1) * off;
+    let mut losses = sums.clone().log() - number(1) * on;
+    if classes.smoothing > 0.0 {
+        losses = losses - number(2) * off;
+    }
     let loss = losses.mask_fill(ignored.clone(), 0.0).sum();
     (loss, Saved { exponentials, sums, columns, foreign, ignored, classes })
 }
@@ -56,6 +69,10 @@ impl Saved {
         let on = self.sums.full_like(self.classes.smoothing - 1.0).mask_fill(self.foreign, 0.0);
         let difference = smoothed.scatter(1, self.columns, on, IndexingUpdateOp::Add);
         let shape = difference.dims();
+        if shape[0] == 0 {
+            // Burn does not expand to no row.
+            return difference;
+        }
         difference.mask_fill(self.ignored.expand(shape), 0.0) * grad.reshape([1, 1])
     }
 }
@@ -67,27 +84,103 @@ mod tests {
     use super::super::classes::Classes;
     use super::super::rows;
 
+    /// Loss and gradient of a path.
+    type Found = (f32, Vec<f32>);
+
+    /// Both paths on this rank's slice of the rows `logits`: in host memory, then in tensor operations.
+    fn both(group: &epl_comm::ProcessGroup, logits: &Tensor<2>, targets: &[i64], smoothing: f64) -> [Found; 2] {
+        let (device, total) = (Device::flex(), logits.dims()[1]);
+        let mine = epl_comm::shard_range(total, group.size(), group.rank());
+        let logits = logits.clone().slice([0..logits.dims()[0], mine.clone()]);
+        let classes = Classes { total, mine, group: group.clone(), smoothing, ignore_index: -100 };
+        let targets = Tensor::<1, Int>::from_data(targets, &device);
+        let grad = Tensor::<1>::from_floats([0.7], &device);
+        let found = |loss: Tensor<1>, gradient: Tensor<2>| {
+            (loss.into_scalar::<f32>(), gradient.into_data().iter::<f32>().collect())
+        };
+        let (loss, saved) = rows::forward::<f32>(logits.clone(), targets.clone(), classes.clone());
+        let on_host = found(loss, saved.backward::<f32>(grad.clone()));
+        let (loss, saved) = super::forward(logits, targets, classes);
+        [on_host, found(loss, saved.backward(grad))]
+    }
+
+    /// Whether two numbers are the same infinity, or close.
+    fn close(a: f32, b: f32) -> bool {
+        a == b || (a - b).abs() <= 1e-5 * b.abs().max(1.0)
+    }
+
+    fn assert_agree([(loss, gradient), (other, others)]: &[Found; 2]) {
+        assert!(close(*loss, *other), "the loss is {loss} in host memory and {other} in tensor operations");
+        let agree = gradient.iter().zip(others).all(|(a, b)| close(*a, *b));
+        assert!(
+            agree && gradient.len() == others.len(),
+            "{gradient:?} in host memory, {others:?} in tensor operations"
+        );
+    }
+
     #[test]
     fn both_paths_agree() {
-        let outcome = epl_comm::testing::run_ranks(2, |group| {
-            let device = Device::flex();
-            let mut worst = 0f32;
-            for smoothing in [0.0, 0.1] {
-                let mine = epl_comm::shard_range(37, 2, group.rank());
-                let classes =
-                    Classes { total: 37, mine: mine.clone(), group: group.clone(), smoothing, ignore_index: -100 };
-                let logits = Tensor::<2>::random([19, mine.len()], Distribution::Normal(0.0, 3.0), &device);
-                let ids: Vec<i64> = (0..19).map(|row| if row % 5 == 3 { -100 } else { row * 7 % 37 }).collect();
-                let targets = Tensor::<1, Int>::from_data(ids.as_slice(), &device);
-                let grad = Tensor::<1>::from_floats([0.7], &device);
-                let (a, saved_a) = rows::forward::<f32>(logits.clone(), targets.clone(), classes.clone());
-                let (b, saved_b) = super::forward(logits, targets, classes);
-                let gradient = saved_a.backward::<f32>(grad.clone()) - saved_b.backward(grad);
-                worst = worst.max(((a - b.clone()) / b).abs().into_scalar::<f32>());
-                worst = worst.max(gradient.abs().max().into_scalar::<f32>());
-            }
-            worst
+        let device = Device::flex();
+        let logits = Tensor::<2>::random([19, 37], Distribution::Normal(0.0, 3.0), &device);
+        let ids: Vec<i64> = (0..19).map(|row| if row % 5 == 3 { -100 } else { row * 7 % 37 }).collect();
+        let logits = logits.into_data();
+        epl_comm::testing::run_ranks(2, |group| {
+            let logits = Tensor::<2>::from_data(logits.clone(), &device);
+            [0.0, 0.1].map(|smoothing| assert_agree(&both(&group, &logits, &ids, smoothing)))
         });
-        assert!(outcome.iter().all(|worst| *worst < 1e-5), "{outcome:?}");
+    }
+
+    /// As in PyTorch: a class that cannot be adds nothing, is an infinite loss where it is the target or has a share of
+    /// it, and the gradient is softmax − target, which is finite.
+    #[test]
+    fn a_logit_may_be_minus_infinity() {
+        for ranks in [1, 2, 3] {
+            epl_comm::testing::run_ranks(ranks, |group| {
+                let never = f32::NEG_INFINITY;
+                let logits = Tensor::<2>::from_floats([[2.0, 1.0, never], [never, never, 3.0]], &Device::flex());
+                let of = |targets: [i64; 2], smoothing: f64| {
+                    let found = both(&group, &logits, &targets, smoothing);
+                    assert_agree(&found);
+                    assert!(found[1].1.iter().all(|x| x.is_finite()), "{found:?}");
+                    found[1].0
+                };
+                assert!(close(of([0, 2], 0.0), 0.313_261_7));
+                assert!(close(of([1, -100], 0.0), 1.313_261_7));
+                assert_eq!(of([2, 2], 0.0), f32::INFINITY);
+                assert_eq!(of([0, 2], 0.1), f32::INFINITY);
+                assert!(close(of([-100, -100], 0.1), 0.0));
+            });
+        }
+    }
+
+    /// In host memory it is refused; here it must not be learned from.
+    #[test]
+    fn a_target_that_is_no_class_makes_the_loss_and_its_row_nan() {
+        for (ranks, unknown) in [(1, 5), (1, -1), (2, 5), (2, i64::MAX), (2, i64::MIN)] {
+            epl_comm::testing::run_ranks(ranks, |group| {
+                let device = Device::flex();
+                let mine = epl_comm::shard_range(5, ranks, group.rank());
+                let classes =
+                    Classes { total: 5, mine: mine.clone(), group: group.clone(), smoothing: 0.0, ignore_index: -100 };
+                let targets = Tensor::<1, Int>::from_data([1, unknown, -100], &device);
+                let (loss, saved) = super::forward(Tensor::ones([3, mine.len()], &device), targets, classes);
+                assert!(loss.clone().into_scalar::<f32>().is_nan(), "{loss}");
+                let gradient = saved.backward(Tensor::from_floats([1.0], &device)).into_data();
+                let is_nan: Vec<bool> = gradient.iter::<f32>().map(f32::is_nan).collect();
+                let columns = mine.len();
+                let expected: Vec<bool> = (0..3 * columns).map(|at| at / columns == 1).collect();
+                assert_eq!(is_nan, expected, "{gradient}");
+            });
+        }
+    }
+
+    #[test]
+    fn no_row_is_a_sum_of_nothing() {
+        epl_comm::testing::run_ranks(2, |group| {
+            let logits = Tensor::<2>::zeros([0, 5], &Device::flex());
+            let found = both(&group, &logits, &[], 0.1);
+            assert_agree(&found);
+            assert_eq!(found[1], (0.0, Vec::new()));
+        });
     }
 }

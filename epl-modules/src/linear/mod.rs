@@ -18,4 +18,4 @@ pub use operand::Operand;
 pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
-pub(crate) use replicated::{affine, default_initializer};
+pub(crate) use replicated::{affine, count_affine, default_initializer};

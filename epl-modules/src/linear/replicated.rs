@@ -1,10 +1,10 @@
 //! A linear layer that every rank holds whole.
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_core::Place;
+use epl_core::{Context, Place};
 
 use crate::invalid::check_last_dim;
 use crate::placement::REPLICATED;
@@ -48,6 +48,8 @@ pub struct ReplicatedLinear {
     pub d_input: usize,
     /// The size of the output features.
     pub d_output: usize,
+    #[module(skip)]
+    context: Context,
 }
 
 impl ReplicatedLinearConfig {
@@ -58,7 +60,13 @@ impl ReplicatedLinearConfig {
         let initializer = self.bias_initializer.as_ref().unwrap_or(&self.initializer);
         // The bias is drawn with its weight's fans, as in Burn.
         let bias = || place.split_param_with_fans([self.d_output], &[], initializer.clone(), fans);
-        ReplicatedLinear { weight, bias: self.bias.then(bias), d_input: self.d_input, d_output: self.d_output }
+        ReplicatedLinear {
+            weight,
+            bias: self.bias.then(bias),
+            d_input: self.d_input,
+            d_output: self.d_output,
+            context: place.context().clone(),
+        }
     }
 }
 
@@ -75,6 +83,7 @@ impl ReplicatedLinear {
     /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         check_last_dim("linear layer", ("d_input", self.d_input), input.dims());
+        count_affine(&self.context, self.weight.id, input.dims(), self.d_output);
         affine(input, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 }
@@ -112,4 +121,9 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
         None => y,
     };
     y.reshape(shape)
+}
+
+/// Tells the operations of [`affine`], of all slices of the layer: `x` is the whole input's shape.
+pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x: [usize; D], d_output: usize) {
+    context.count_flops(Some(weight), 2.0 * x.iter().product::<usize>() as f64 * d_output as f64);
 }

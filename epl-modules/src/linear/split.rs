@@ -9,7 +9,7 @@ use epl_core::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::operand::Operand;
-use super::replicated::{affine, default_initializer};
+use super::replicated::{affine, count_affine, default_initializer};
 use crate::invalid::{check_group, check_last_dim, refuse};
 use crate::placement::{self, check_enough};
 
@@ -126,6 +126,7 @@ impl SplitLinear {
         let group = self.context.tensor();
         let input = input.copied(group).local();
         check_last_dim("linear layer", ("d_input", self.d_input), input.dims());
+        count_affine(&self.context, self.weight.id, input.dims(), self.d_output);
         let local = affine(input, self.weight.val(), self.bias.as_ref().map(Param::val));
         Split::from_local(local, D - 1, self.d_output, group)
     }
@@ -144,7 +145,11 @@ impl SplitLinear {
             ));
         }
         check_group("split", input.group(), self.context.tensor());
-        let local = affine(input.local(), self.weight.val(), None);
+        let input = input.local();
+        let mut whole = input.dims();
+        whole[D - 1] = self.d_input;
+        count_affine(&self.context, self.weight.id, whole, self.d_output);
+        let local = affine(input, self.weight.val(), None);
         let sum = Partial::from_local(local, self.context.tensor()).all_reduce();
         match &self.bias {
             Some(bias) => sum + bias.val().unsqueeze(),

@@ -13,6 +13,7 @@ use super::dispatch::{Dispatch, indices};
 use super::routing::Routing;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
+use crate::linear::count_affine;
 use crate::placement;
 use crate::random::Row;
 
@@ -131,6 +132,9 @@ impl Experts {
     /// - x: `[local experts, rows, d_model]`
     /// - output: `[local experts, rows, d_model]`
     fn networks(&self, x: Tensor<3>, mask: Option<Mask>) -> Tensor<3> {
+        for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
+            count_affine(&self.context, weight.id, x.dims(), self.d_ff);
+        }
         let hidden = self.activation.forward(x.clone().matmul(self.input.val()));
         let hidden = match &self.gate {
             Some(gate) => hidden * x.matmul(gate.val()),

@@ -8,6 +8,7 @@ use epl_core::{Context, Place};
 
 use super::config::MoeConfig;
 use crate::invalid::{check_last_dim, refuse};
+use crate::linear::count_affine;
 use crate::placement::REPLICATED;
 use crate::random::Noise;
 
@@ -78,6 +79,7 @@ impl Router {
     pub fn forward(&self, x: Tensor<3>) -> Routed {
         check_last_dim("router", ("d_model", self.d_model), x.dims());
         let [batch, length, width] = x.dims();
+        count_affine(&self.context, self.weight.id, x.dims(), self.experts);
         let x = self.shake(widen(x));
         let weight = self.weight.val().cast(x.dtype());
         let logits = x.reshape([batch * length, width]).matmul(weight);

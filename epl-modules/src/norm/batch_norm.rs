@@ -3,13 +3,13 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
 use burn::nn::Initializer;
-use burn::tensor::{Tensor, module};
+use burn::tensor::{Bool, Tensor, module};
 use epl_core::precision::{in_wide, widen};
 use epl_core::{Context, Place};
 
 use super::standardise::{Scale, flat, standardise};
 use super::statistics::{Moments, weighted_mean};
-use crate::invalid::refuse;
+use crate::invalid::{check_epsilon, refuse};
 use crate::placement::REPLICATED;
 
 /// Over which rows a [`SyncBatchNorm`] takes mean and variance.
@@ -69,6 +69,8 @@ pub struct SyncBatchNormConfig {
 ///   not the same as one large batch, as everywhere.
 /// - **Running statistics** are equal on all ranks, to the bit. They are not trained and have no part in the norm of
 ///   the gradients; a record saves them. A step that fails, or whose gradients are only looked at, has updated them.
+///   A micro-batch whose mean or variance is not finite, as when an activation overflows f16, leaves them as they are, on
+///   all ranks.
 /// - **Recomputation** runs a forward twice: the second time it gets the moments of the first run, asks no other rank,
 ///   and updates nothing.
 ///
@@ -113,9 +115,7 @@ impl SyncBatchNormConfig {
         if self.num_features == 0 {
             refuse(format!("{path}: a batch norm of 0 channels; give it the channels of its input, at least 1"));
         }
-        if !self.epsilon.is_finite() || self.epsilon <= 0.0 {
-            refuse(format!("{path}: epsilon {} is not finite and positive", self.epsilon));
-        }
+        check_epsilon(path, self.epsilon);
         if !(0.0..=1.0).contains(&self.momentum) {
             refuse(format!("{path}: momentum {} is not in [0, 1]", self.momentum));
         }
@@ -189,12 +189,11 @@ impl SyncBatchNorm {
         let (group, counts) = (self.context.data(), !self.context.is_stand_in());
         let own = if counts { Moments::of(&x) } else { Moments::none(&x) };
         let all = own.over(group);
-        // 1, or 0 when every replica has a stand-in.
-        let any = all.count.clone().clamp_max(1.0);
-        let mean = merge(all.mean.clone(), &self.running_mean, &any);
-        let variance = merge(all.variance(false), &self.running_var, &any);
+        let any = all.count.clone().greater_scalar(0.0);
+        let mean = chosen(&any, all.mean.clone(), &self.running_mean);
+        let variance = chosen(&any, all.variance(false), &self.running_var);
         let unbiased = all.variance(self.unbiased);
-        self.update(&any, all.mean, unbiased);
+        self.update(any, all.mean, unbiased);
         Scale { mean, inverse: self.inverse(variance), count: all.count, counts, group: Some(group.clone()) }
     }
 
@@ -204,7 +203,7 @@ impl SyncBatchNorm {
         let counted = if self.context.is_stand_in() { Moments::none(&x) } else { own.clone() };
         let batch = [counted.mean.clone(), counted.variance(self.unbiased)];
         let (count, [mean, variance]) = weighted_mean(counted.count, batch, self.context.data());
-        self.update(&count.clamp_max(1.0), mean, variance);
+        self.update(count.greater_scalar(0.0), mean, variance);
         let inverse = self.inverse(own.variance(false));
         Scale { mean: own.mean, inverse, count: own.count, counts: true, group: None }
     }
@@ -213,16 +212,18 @@ impl SyncBatchNorm {
         (variance + self.epsilon).sqrt().recip()
     }
 
-    /// Moves the running statistics towards those of the batch; not at all where `any` is 0.
-    fn update(&self, any: &Tensor<1>, mean: Tensor<1>, variance: Tensor<1>) {
+    /// Moves the running statistics towards those of the batch, which are the same on all ranks; not at all where `any` is
+    /// false, or one of them is not finite.
+    fn update(&self, any: Tensor<1, Bool>, mean: Tensor<1>, variance: Tensor<1>) {
         if self.context.is_replay() {
             // They were moved when this was run first.
             return;
         }
-        let share = any.clone() * self.momentum;
+        let moves = any.bool_and(mean.clone().is_finite().bool_and(variance.clone().is_finite()).all());
         for (running, batch) in [(&self.running_mean, mean), (&self.running_var, variance)] {
             let old = running.value_sync();
-            let new = merge(batch, running, &share).cast(old.dtype());
+            let kept = plain(old.clone()).cast(batch.dtype());
+            let new = chosen(&moves, kept * (1.0 - self.momentum) + batch * self.momentum, running).cast(old.dtype());
             running.update(if old.is_autodiff() { Tensor::from_inner(new) } else { new });
             // An update waits until the layer reads again; what saves or compares the model would miss it.
             let _ = running.value_sync();
@@ -230,10 +231,11 @@ impl SyncBatchNorm {
     }
 }
 
-/// running · (1 − share) + batch · share: one of them to the bit where the share is 0 or 1.
-fn merge(batch: Tensor<1>, running: &RunningState<Tensor<1>>, share: &Tensor<1>) -> Tensor<1> {
+/// The numbers of the batch where `which` is true, else the running ones: chosen, not weighed by one and zero, as what is
+/// not finite stays so when it is multiplied by zero.
+fn chosen(which: &Tensor<1, Bool>, batch: Tensor<1>, running: &RunningState<Tensor<1>>) -> Tensor<1> {
     let running = plain(running.value_sync()).cast(batch.dtype());
-    running * (share.clone().neg() + 1.0) + batch * share.clone()
+    running.mask_where(which.clone().expand(batch.dims()), batch)
 }
 
 /// Without a graph, on the device without autodiff.

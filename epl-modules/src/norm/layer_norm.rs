@@ -10,7 +10,7 @@ use epl_core::precision::widen;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
-use crate::invalid::{check_last_dim, refuse};
+use crate::invalid::{check_epsilon, check_last_dim};
 use crate::placement::REPLICATED;
 
 /// Configuration to create a [`LayerNorm`] layer using the [init function](LayerNormConfig::init).
@@ -51,11 +51,9 @@ impl LayerNormConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when epsilon is not positive.
+    /// Unwinds with an error when epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> LayerNorm {
-        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
-            refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
-        }
+        check_epsilon(place.path(), self.epsilon);
         LayerNorm {
             gamma: place.full_precision(place.param([self.d_model], Initializer::Ones)),
             beta: self.bias.then(|| place.full_precision(place.param([self.d_model], Initializer::Zeros))),

@@ -10,7 +10,7 @@ use epl_core::precision::widen;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
-use crate::invalid::{check_last_dim, refuse};
+use crate::invalid::{check_epsilon, check_last_dim};
 use crate::placement::REPLICATED;
 
 /// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
@@ -46,11 +46,9 @@ impl RmsNormConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when epsilon is not positive.
+    /// Unwinds with an error when epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> RmsNorm {
-        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
-            refuse(format!("{}: epsilon {} is not positive", place.path(), self.epsilon));
-        }
+        check_epsilon(place.path(), self.epsilon);
         let gamma = place.full_precision(place.param([self.d_model], Initializer::Ones));
         RmsNorm { gamma, epsilon: self.epsilon, d_model: self.d_model }
     }

@@ -118,3 +118,13 @@ fn batch_norm_of_a_large_mean() {
 fn running_statistics() {
     replicas::running_statistics();
 }
+
+#[test]
+fn running_statistics_outlive_an_overflow() {
+    replicas::an_overflow();
+}
+
+#[test]
+fn running_statistics_outlive_a_batch_that_fails() {
+    replicas::a_batch_that_fails();
+}

@@ -105,6 +105,11 @@ impl TokenPairs {
         self.target.push(&tokens.target);
     }
 
+    /// What tells these pairs from others, for a run's checkpoints: see `Trainer::with_invariant`.
+    pub fn fingerprint(&self) -> String {
+        epl_core::trainer::fingerprint(self.source.bytes().chain(self.target.bytes()))
+    }
+
     /// How long a pair is, without building it: for sorting into batches of similar length.
     ///
     /// # Panics
@@ -135,6 +140,13 @@ impl Rows {
     fn push(&mut self, row: &[i64]) {
         self.tokens.extend(row.iter().map(|&token| u32::try_from(token).expect("a tokenizer numbers pieces in u32")));
         self.ends.push(self.tokens.len());
+    }
+
+    /// The lengths of the rows, then their tokens.
+    fn bytes(&self) -> impl Iterator<Item = [u8; 8]> {
+        let number = |number: u64| number.to_le_bytes();
+        let ends = self.ends.iter().map(move |end| number(*end as u64));
+        ends.chain(self.tokens.iter().map(move |token| number(u64::from(*token))))
     }
 
     fn range(&self, index: usize) -> std::ops::Range<usize> {

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::path::Path;
 
+use epl_core::durable::Unpublished;
+
 use crate::text::{Error, Result};
 
 /// T5's special tokens, in the order of their numbers in a vocabulary that is learned here.
@@ -53,13 +55,15 @@ impl Tokenizer {
         Self::wrap(inner).map_err(fail)
     }
 
-    /// Writes the tokenizer as JSON. The same tokenizer always gives the same bytes.
+    /// Writes the tokenizer as JSON. The same tokenizer always gives the same bytes. A file that is there is replaced when
+    /// the new one is whole; several processes may write it.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        std::fs::write(path, self.to_json()?).map_err(|cause| Error::Write { path: path.into(), cause })
+        let text = self.to_json()?;
+        let written = Unpublished::write(path.as_ref(), |write| write(text.as_bytes()));
+        written.and_then(Unpublished::publish).map_err(|cause| Error::Write { cause })
     }
 
     /// The content of the file that [`save`](Self::save) writes.

@@ -191,3 +191,16 @@ fn nothing_is_learned_from_no_text() {
     assert!(matches!(Tokenizer::characters(["", ""].iter()), Err(Error::NoText)));
     assert!(matches!(BpeConfig::new(300).train(none.iter()), Err(Error::NoText)));
 }
+
+/// As a full disk or a kill would leave it: whole, the one before or the one after.
+#[test]
+fn a_tokenizer_is_never_half_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, before] = ["tokenizer.json", "before.json"].map(|name| folder.path().join(name));
+    std::fs::write(&path, "before").unwrap();
+    std::fs::hard_link(&path, &before).unwrap();
+    characters().save(&path).unwrap();
+    assert_eq!(std::fs::read_to_string(&before).unwrap(), "before", "the file that was there is not written to");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), characters().to_json().unwrap());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}

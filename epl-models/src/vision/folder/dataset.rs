@@ -36,7 +36,8 @@ impl ImageFolderConfig {
     ///
     /// # Errors
     ///
-    /// When a folder cannot be read, there is no class, or a class has no image.
+    /// When a folder cannot be read, there is no class, a class has no image, or the variants of all images are more than
+    /// can be counted.
     pub fn open(&self, root: impl AsRef<Path>) -> Result<ImageFolder> {
         self.init(list(root.as_ref(), None)?)
     }
@@ -56,6 +57,9 @@ impl ImageFolderConfig {
             return Err(Error::Number { name: "size", found: 0, least: 1 });
         }
         let Listing { classes, files, others } = listing;
+        if files.len().checked_mul(self.variants).is_none() {
+            return Err(Error::Variants { images: files.len(), variants: self.variants });
+        }
         Ok(ImageFolder { config: self.clone(), classes, files: files.into(), others })
     }
 }
@@ -203,5 +207,10 @@ mod tests {
         let refused = images.get(0).unwrap_err().to_string();
         assert!(refused.contains("y.png is not a whole PNG or JPEG image"), "{refused}");
         assert!(message(ImageFolderConfig::new(0).open(root.path())).contains("`size` is 0"));
+        let refused = message(ImageFolderConfig::new(8).with_variants(usize::MAX / 2 + 1).open(folder().path()));
+        assert!(
+            refused.contains("3 images") && refused.contains(&format!("{} variants", usize::MAX / 2 + 1)),
+            "{refused}"
+        );
     }
 }

@@ -51,7 +51,7 @@ fn layers_accept_half_precision() {
         let dropout = DropoutConfig::new(0.5).init(epl.place());
         check(epl, "dropout", shape, |x| dropout.forward(x));
         check(epl, "gelu", shape, |x| Activation::GeluNew.forward(x));
-        let loss = SplitCrossEntropyConfig::new().with_label_smoothing(0.1).init();
+        let loss = SplitCrossEntropyConfig::new().with_label_smoothing(0.1).init(epl.context());
         let targets = Tensor::<1, Int>::from_data([1, 5, 23, 0, -100, 3, 9, 9, 7, 2], epl.place().device());
         check(epl, "loss", shape, |x| {
             let logits = Split::from_local(x.reshape([10, 24]), 1, 24, epl.context().tensor());

@@ -3,6 +3,7 @@
 mod attention;
 mod dropout;
 mod experts;
+mod flops;
 mod half;
 mod precision;
 mod refusals;

@@ -280,7 +280,7 @@ fn losses_are_f32() {
     let targets = |x: &Tensor<2>| Tensor::<1, Int>::from_data([1, 5, 23, 0, -100, 3, 9, 9, 7, 2], &x.device());
     for smoothing in [0.0, 0.1] {
         let line = Line { layer: "cross-entropy", parameters: &[], output: Full, within: Once };
-        let build = |_: &Place| SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init();
+        let build = |at: &Place| SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init(at.context());
         check(line, build, |epl, layer, x| {
             let x = x.reshape([10, 24]);
             layer.forward(sliced(x.clone(), 1, epl.context().tensor()), targets(&x))

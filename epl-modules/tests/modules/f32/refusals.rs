@@ -48,13 +48,15 @@ fn values_out_of_range() {
         TransformerLayerConfig::new(4, 2, 8).with_activation_dropout(1.0).init(&epl.place().child("layer"))
     });
     refused(1, &["epsilon 0"], |epl| LayerNormConfig::new(4).with_epsilon(0.0).init(epl.place()));
+    refused(1, &["epsilon inf"], |epl| LayerNormConfig::new(4).with_epsilon(f64::INFINITY).init(epl.place()));
+    refused(1, &["epsilon inf"], |epl| RmsNormConfig::new(4).with_epsilon(f64::INFINITY).init(epl.place()));
     refused(1, &["epsilon NaN"], |epl| SyncBatchNormConfig::new(4).with_epsilon(f64::NAN).init(epl.place()));
     refused(1, &["momentum 1.1", "[0, 1]"], |epl| SyncBatchNormConfig::new(4).with_momentum(1.1).init(epl.place()));
     refused(1, &["0 channels"], |epl| SyncBatchNormConfig::new(0).init(epl.place()));
     refused(1, &["stride is [1, 0]", "at least 1"], |epl| {
         ReplicatedConv2dConfig::new([2, 2], [3, 3]).with_stride([1, 0]).init(epl.place())
     });
-    refused(1, &["2", "[0, 1]"], |_| SplitCrossEntropyConfig::new().with_label_smoothing(2.0).init());
+    refused(1, &["2", "[0, 1]"], |epl| SplitCrossEntropyConfig::new().with_label_smoothing(2.0).init(epl.context()));
 }
 
 #[test]
@@ -71,7 +73,17 @@ fn inputs_that_do_not_fit() {
     refused(1, &["row 1 is 7", "5 classes", "-100"], |epl| {
         let logits =
             epl_comm::Split::from_local(Tensor::ones([2, 5], epl.place().device()), 1, 5, epl.context().tensor());
-        SplitCrossEntropyConfig::new().init().forward(logits, Tensor::<1, Int>::from_data([0, 7], epl.place().device()))
+        SplitCrossEntropyConfig::new()
+            .init(epl.context())
+            .forward(logits, Tensor::<1, Int>::from_data([0, 7], epl.place().device()))
+    });
+    refused(4, &["3 classes", "4 ranks", "hold none"], |epl| {
+        let group = epl.context().tensor();
+        let mine = epl_comm::shard_range(3, 4, group.rank()).len();
+        let logits = epl_comm::Split::from_local(Tensor::ones([2, mine], epl.place().device()), 1, 3, group);
+        SplitCrossEntropyConfig::new()
+            .init(epl.context())
+            .forward(logits, Tensor::<1, Int>::from_data([0, 2], epl.place().device()))
     });
     refused(1, &["2 x 3 keys", "[2, 4]"], |epl| {
         let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());

@@ -110,7 +110,9 @@ pub(crate) fn cross_entropy(limit: f64) {
         let targets = Tensor::<1, Int>::from_data([0, 10, 3, 3, 7, 5], device);
         for smoothing in [None, Some(0.1)] {
             let theirs = CrossEntropyLossConfig::new().with_smoothing(smoothing).init(device);
-            let ours = SplitCrossEntropyConfig::new().with_label_smoothing(smoothing.unwrap_or(0.0).into()).init();
+            let ours = SplitCrossEntropyConfig::new()
+                .with_label_smoothing(smoothing.unwrap_or(0.0).into())
+                .init(epl.context());
             let split = Split::from_local(logits.clone(), 1, 11, epl.context().tensor());
             let found = outcome(ours.forward(split, targets.clone()), [("logits", grad(logits.clone()))]);
             let mean = theirs.forward(logits.clone(), targets.clone());

@@ -77,7 +77,7 @@ pub(crate) fn cross_entropy(limit: f64) {
         check("cross-entropy", limit, &RANKS, |ranks| {
             let build = |place: &Place| SplitLinearConfig::new(6, classes).init(place);
             outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, SplitLinear>| {
-                let loss = SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init();
+                let loss = SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).init(at.epl.context());
                 let targets = ids([4, 3], classes as i64, at.epl.place()).reshape([12]);
                 let ignored = Tensor::<1, Bool>::from_data(
                     [0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0].map(|x| x == 1),

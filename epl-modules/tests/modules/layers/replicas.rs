@@ -7,8 +7,9 @@ use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::shard_range;
+use epl_core::config::HalfDtype;
 use epl_core::{
-    Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, StepReport, Weights, WholeModel, testing,
+    Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, StepReport, Weights, WholeModel, launch, testing,
 };
 use epl_modules::*;
 
@@ -54,7 +55,7 @@ impl WholeModel for Net {
         let x = activation::tanh(self.entry.forward(self.first.forward(batch.clone())));
         let (left, right) = (self.branch.forward(x.clone()), activation::tanh(x));
         let y = activation::tanh(self.left.forward(left)) + self.right.forward(right);
-        Loss::new().with("squares", (y - batch.clone()).powi_scalar(2).sum(), 1.0)
+        Loss::new().with("squares", (y.cast(batch.dtype()) - batch.clone()).powi_scalar(2).sum(), 1.0)
     }
 }
 
@@ -160,5 +161,67 @@ pub(crate) fn running_statistics() {
             Ok(())
         });
         std::fs::remove_dir_all(&folder).expect("the folder is ours");
+    }
+}
+
+/// Steps in f16, of which one has a number on one rank that f16 has not: it is skipped, moves no statistics, and the run
+/// goes on.
+pub(crate) fn an_overflow() {
+    for (statistics, data) in
+        [(BatchStatistics::Global, 1), (BatchStatistics::Global, 3), (BatchStatistics::PerReplica, 3)]
+    {
+        for bad in 0..data {
+            let what = format!("{statistics:?}, replica {bad} of {data}");
+            let config = testing::in_half(testing::config(data, 1, 1), HalfDtype::F16);
+            let ran = launch(&config, |epl| {
+                let mut engine = Engine::build(&epl, |place| Net::new(place, statistics), &AdamWConfig::new())?;
+                let rank = epl.context().data().rank();
+                let step = |engine: &mut Engine<_>, factor: f64| {
+                    let rows = batch(4 * rank..4 * rank + 4, epl.place().device()) * factor;
+                    let samples: Vec<u64> = (4 * rank as u64..4 * rank as u64 + 4).collect();
+                    engine.step(vec![MicroBatch::new(rows, samples)], 0.02)
+                };
+                // Until the scale is one that these gradients fit in.
+                while step(&mut engine, 1.0)?.skipped {}
+                let (before, scale) = (engine.parameters()?, engine.loss_scaler().map(|scaler| scaler.scale()));
+                assert!(step(&mut engine, if rank == bad { 1e6 } else { 1.0 })?.skipped, "{what}");
+                assert!(engine.parameters()? == before, "{what}: a skipped step updates nothing");
+                assert_eq!(engine.loss_scaler().map(|scaler| 2.0 * scaler.scale()), scale, "{what}");
+                for number in 0..3 {
+                    assert!(!step(&mut engine, 1.0)?.skipped, "{what}: step {number} after it");
+                }
+                let parameters = engine.parameters()?;
+                assert!(parameters.values().all(|values| values.iter::<f64>().all(f64::is_finite)), "{what}");
+                engine.check_replicas()?;
+                let rows = MicroBatch::new(batch(0..2, epl.place().device()), [0, 1]);
+                assert!(engine.evaluate([Ok(rows)])?.loss.is_finite(), "{what}");
+                Ok(())
+            });
+            ran.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+}
+
+/// A step that fails on its batch, and is caught, leaves the statistics and the next step as they are.
+pub(crate) fn a_batch_that_fails() {
+    for statistics in [BatchStatistics::Global, BatchStatistics::PerReplica] {
+        let found = testing::run((2, 1, 1), |epl| {
+            let trained = |fails: bool| -> epl_core::Result<_> {
+                let built = epl.build(|place| Net::new(place, statistics))?;
+                let mut engine = Engine::new(built, &AdamWConfig::new(), EngineSettings::default())?;
+                engine.step(micro_batches(&epl, 5, 1), 0.02)?;
+                if fails {
+                    let before = engine.parameters()?;
+                    let broken = |m: MicroBatch<Tensor<3>>| MicroBatch { batch: m.batch.full_like(f32::NAN), ..m };
+                    let failed = engine.step(micro_batches(&epl, 5, 1).into_iter().map(broken).collect(), 0.02);
+                    assert!(failed.is_err_and(|error| error.to_string().contains("NaN")));
+                    assert!(engine.parameters()? == before, "{statistics:?}");
+                }
+                let report = engine.step(micro_batches(&epl, 4, 1), 0.02)?;
+                Ok((report, engine.parameters()?))
+            };
+            Ok((trained(false)?, trained(true)?))
+        });
+        assert!(found.iter().all(|(without, with)| without == with), "{statistics:?}");
     }
 }
