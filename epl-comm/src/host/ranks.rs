@@ -167,3 +167,39 @@ impl<F: Fates> Drop for Departure<'_, F> {
         self.fates.end(self.rank);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rank that failed first.
+    struct First(Rank);
+
+    impl Fates for First {
+        fn fail(&self, _rank: Rank, _cause: String) {}
+
+        fn end(&self, _rank: Rank) {}
+
+        fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+            Some((self.0, Error::invalid(format!("released from {operation}"))))
+        }
+    }
+
+    /// Who is said to have failed, where ranks failed with these texts and rank `first` was the first.
+    fn told(texts: [&str; 3], first: usize) -> (Rank, String) {
+        let fates = First(Rank(first));
+        let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
+        let (rank, error) = Ranks::new(&fates, 0..3, 3).judge(ended).unwrap_err();
+        (rank, error.to_string())
+    }
+
+    #[test]
+    fn of_ranks_that_fail_alike_the_lowest_is_told() {
+        for first in 0..3 {
+            let (rank, text) = told(["a wrong option"; 3], first);
+            assert_eq!((rank, text.contains("a wrong option")), (Rank(0), true), "rank {first} was the first: {text}");
+        }
+        assert_eq!(told(["released", "a wrong option", "a wrong option"], 2).0, Rank(1));
+        assert_eq!(told(["released", "released", "a bad sample"], 2).0, Rank(2));
+    }
+}
