@@ -136,11 +136,7 @@ impl<M: Segmented> Engine<M> {
         if let Some(budget) = epl.config().offload.device_bytes {
             planned.memory(optimizer)?.check(budget)?;
         }
-        let built = epl.draw(planned)?;
-        let settings = EngineSettings::from_config(epl.config());
-        // From whichever two of the batch sizes are given.
-        let settings = EngineSettings { num_micro_batch: built.plan.micro_batches, ..settings };
-        Self::of(built, optimizer, settings)
+        Self::of(epl.draw(planned)?, optimizer, EngineSettings::from_config(epl.config()))
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
@@ -225,9 +221,9 @@ impl<M: Segmented> Engine<M> {
         &self.device
     }
 
-    /// The micro-batches of a step of [`step_whole`](Self::step_whole).
+    /// The micro-batches of a step of [`step_whole`](Self::step_whole), from whichever of the batch sizes are given.
     pub(crate) fn num_micro_batch(&self) -> usize {
-        self.settings.num_micro_batch
+        self.plan.micro_batches
     }
 
     /// How many samples were drawn for [`step_whole`](Self::step_whole).

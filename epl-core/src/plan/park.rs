@@ -300,7 +300,7 @@ pub(crate) fn own_parts<'a>(
 }
 
 /// The parameter with other values, of any shape.
-fn with<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>, tracked: bool) -> Param<Tensor<D>> {
+pub(super) fn with<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>, tracked: bool) -> Param<Tensor<D>> {
     param.map(|old| Tracking::of(&old).put_on(values, tracked))
 }
 

@@ -179,15 +179,11 @@ fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
                 return param;
             }
             let device = param.lazy_device();
-            let plain = device.clone().without_autodiff();
             let values: Tensor<D> = match record.segments.contains(&self.1) {
-                true => Tensor::from_data(numbers(&record.shape()), (&plain, record.dtype)),
-                false => Tensor::empty(Shape::from(vec![0; D]), (&plain, record.dtype)),
+                true => Tensor::from_data(numbers(&record.shape()), (&device, record.dtype)),
+                false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
             };
-            let values = match device.is_autodiff() {
-                true => Tensor::from_inner(values).set_require_grad(record.trainable),
-                false => values,
-            };
+            let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
             Param::initialized(param.id, values)
         }
     }
