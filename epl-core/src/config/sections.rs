@@ -53,7 +53,8 @@ options! {
         budget: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
-        /// In the first step, compare with the gradients computed without recomputation, value by value.
+        /// In the first step, compare with the gradients computed without recomputation, value by value. Two more forwards and
+        /// backwards, which change nothing.
         check_gradients: bool = false, Kind::Switch, Implemented;
     }
     /// State sharded over the data axis.

@@ -81,7 +81,7 @@ struct State {
     pass: Pass,
     /// The segment that is run, and how many were before it in this pass.
     segment: (usize, u64),
-    /// Whether what is run was run before.
+    /// Whether what is run was run before: see [`Context::replaying`].
     replay: bool,
     calls: HashMap<u64, Calls>,
     layers: HashMap<String, u64>,
@@ -321,7 +321,7 @@ impl Context {
     pub fn begin(&self, pass: Pass) {
         let mut state = self.state();
         state.pass = pass;
-        (state.segment, state.replay) = ((0, 0), false);
+        state.segment = (0, 0);
         state.calls.clear();
         state.outputs.next_pass();
     }
@@ -331,11 +331,6 @@ impl Context {
     pub fn is_replay(&self) -> bool {
         needs_context();
         self.state().replay
-    }
-
-    /// Says whether what follows was run before.
-    pub(crate) fn replay(&self, replay: bool) {
-        self.state().replay = replay;
     }
 
     /// Enters a segment of the current pass, perhaps again.

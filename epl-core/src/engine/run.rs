@@ -302,11 +302,9 @@ impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T> {
         let Engine { context, .. } = self.run.engine;
         self.run.engine.begin(&self.run.micro_batches[self.number], true);
-        context.replay(true);
+        let _again = context.replaying();
         self.what = "recompute";
-        let value = context.world().replay(results, || f(self));
-        context.replay(false);
-        Ok(value?)
+        Ok(context.world().replay(results, || f(self))?)
     }
 
     fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T> {

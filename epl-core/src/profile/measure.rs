@@ -58,10 +58,8 @@ impl<M: Segmented> Bench<'_, M> {
         let samples: Vec<u64> = (0..rows as u64).collect();
         self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
         // Layers tell nothing and move nothing.
-        self.context.replay(true);
-        let measured = epl_comm::catch(|| self.walk(batch));
-        self.context.replay(false);
-        measured?
+        let _again = self.context.replaying();
+        epl_comm::catch(|| self.walk(batch))?
     }
 
     fn walk(&self, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
