@@ -9,6 +9,7 @@ mod moment;
 mod precision;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
@@ -30,10 +31,17 @@ use crate::scopes::Scopes;
 ///
 /// A cheap clone, one per rank. Layers keep it in a `#[module(skip)]` field; the engine writes it.
 /// A model that holds contexts is never forked to another rank.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context {
     shared: Arc<Shared>,
     part: Part,
+}
+
+/// Every layer's text has its context: no more of it than tells the rank.
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.rank()).finish()
+    }
 }
 
 /// Over which ranks the split layers of a part of the model are cut.
@@ -49,7 +57,6 @@ pub(crate) enum Part {
     },
 }
 
-#[derive(Debug)]
 struct Shared {
     groups: Groups,
     mesh: Mesh,
@@ -76,7 +83,6 @@ struct Calls {
     count: u64,
 }
 
-#[derive(Debug)]
 struct State {
     pass: Pass,
     /// The segment that is run, and how many were before it in this pass.
@@ -326,8 +332,8 @@ impl Context {
         state.outputs.next_pass();
     }
 
-    /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
-    /// (metrics, outputs, running statistics) has been told.
+    /// Whether what is run now was run before, in the same pass, and was not kept, or is run to be measured or compared:
+    /// whatever it tells beside its result (metrics, outputs, running statistics) has been told, or is not to be.
     pub fn is_replay(&self) -> bool {
         needs_context();
         self.state().replay

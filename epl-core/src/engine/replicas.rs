@@ -12,10 +12,10 @@ use epl_comm::ProcessGroup;
 use super::Engine;
 use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::place::stable_hash;
 use crate::plan::ParamRecord;
 use crate::plan::park::members;
 use crate::segment::Segmented;
+use crate::stable_hash::stable_hash;
 
 impl<M: Segmented> Engine<M> {
     /// Checks that every parameter has the same bits on all ranks that hold a copy of it; under ZeRO v3 those that lie in
@@ -64,7 +64,7 @@ impl<M: Segmented> Engine<M> {
 }
 
 fn checksum(data: &TensorData) -> i64 {
-    stable_hash(&data.as_bytes()).cast_signed()
+    stable_hash(data.as_bytes()).cast_signed()
 }
 
 /// One checksum of the bits of every parameter, in the module's order.

@@ -11,8 +11,8 @@ use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::loss::TermWeights;
-use crate::place::stable_hash;
 use crate::segment::Segmented;
+use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.
 pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
@@ -32,9 +32,9 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
     if stages.size() == 1 {
         return Ok(());
     }
-    let samples = |micro_batch: &MicroBatch<B>| stable_hash(&(&*micro_batch.samples, micro_batch.empty));
+    let samples = |micro_batch: &MicroBatch<B>| stable_hash(&(&*micro_batch.samples, u64::from(micro_batch.empty)));
     let all: Vec<u64> = micro_batches.iter().map(samples).collect();
-    let told = stages.all_gather_counts(&[micro_batches.len() as i64, stable_hash(&all).cast_signed()])?;
+    let told = stages.all_gather_counts(&[micro_batches.len() as i64, stable_hash(&all[..]).cast_signed()])?;
     let Some(other) = told.iter().position(|other| *other != told[0]) else { return Ok(()) };
     let (first, other_count) = (told[0][0], told[other][0]);
     let what = match first == other_count {

@@ -16,7 +16,7 @@ use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::place::stable_hash;
+use crate::stable_hash::stable_hash;
 
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
 static GENERATOR: Mutex<()> = Mutex::new(());
