@@ -71,7 +71,7 @@ pub use step::Accumulated;
 
 use crate::context::{Context, Pass};
 use crate::error::Result;
-use crate::json::json;
+use crate::json::{check_finite, json};
 use crate::launch::{Built, Epl};
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
 use crate::place::Place;
@@ -143,8 +143,9 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When the optimizer would compute something else under this layout, the plan needs more of the device than
-    /// `offload.device_bytes`, or a rank failed.
+    /// When a setting is not one that the option of the same meaning takes, one of the optimizer's is not finite, the optimizer
+    /// would compute something else under this layout, the plan needs more of the device than `offload.device_bytes`, or a
+    /// rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         if let Some(budget) = built.config.offload.device_bytes {
             PlannedMemory::of(&built.plan, built.context(), &built.config, optimizer)?.check(budget)?;
@@ -154,6 +155,8 @@ impl<M: Segmented> Engine<M> {
 
     /// The engine of a model that is known to fit.
     fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        settings.check()?;
+        check_finite(O::NAME, optimizer)?;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &optimizer_settings.1, &plan)?;

@@ -74,9 +74,10 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
-    /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
+    /// When a collective fails, the rate is negative or not finite, or the norm of the gradients is not finite; the parameters
+    /// are then as before. Under mixed precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
+        self.check_rate(rate)?;
         let Accumulated { store, mut report, bubble, number, loss_scale } = accumulated;
         if self.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
@@ -102,6 +103,22 @@ impl<M: Segmented> Engine<M> {
         Ok(report)
     }
 
+    /// A rate with which parameters would be lost, or follow the gradient upwards.
+    fn check_rate(&self, rate: f64) -> Result<()> {
+        match rate.is_finite() && rate >= 0.0 {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "learning rate {rate} at step {}; give a finite number of at least 0",
+                self.next_step()
+            ))),
+        }
+    }
+
+    /// The number of the step that is made, as the trainer shows it: from 1.
+    pub(super) fn next_step(&self) -> u64 {
+        self.step + 1
+    }
+
     /// A norm that is not finite, in full precision.
     fn not_finite(&self, report: &StepReport) -> Error {
         let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
@@ -110,7 +127,9 @@ impl<M: Segmented> Engine<M> {
         };
         Error::invalid(format!(
             "the norm of the gradients is {} at step {} (loss {}): {remedy}",
-            report.grad_norm, self.step, report.loss
+            report.grad_norm,
+            self.next_step(),
+            report.loss
         ))
     }
 
