@@ -3,6 +3,7 @@
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `meter`, `held`: how many bytes of each kind a rank holds.
 //! - `weights`: the global divisors.
+//! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
@@ -22,6 +23,7 @@
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod away;
+mod batches;
 mod compress;
 mod evaluation;
 mod gather;
@@ -82,6 +84,7 @@ use crate::planned::PlannedMemory;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
+pub(crate) use batches::Given;
 use gather::Source;
 use held::Meters;
 use links::Links;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::batches::Given;
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, caught};
@@ -32,7 +33,7 @@ impl<M: Segmented> Engine<M> {
         let _again = self.context.replaying();
         let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            let accumulated = caught(|| StepRun::new(self, again, micro_batches)?.all())?;
+            let accumulated = caught(|| StepRun::new(self, again, micro_batches, Given::default())?.all())?;
             let is_finite = accumulated.report().grad_norm.is_finite();
             Ok::<_, Error>((self.whole_store(accumulated)?, is_finite))
         };
