@@ -121,12 +121,13 @@ impl<'a, F: Fates> Ranks<'a, F> {
         Error::invalid(message)
     }
 
-    /// All results, or the one that counts among the failures.
+    /// All results, or the one that counts among the failures: the first, or, where others failed alike, that of the lowest
+    /// rank, so that it is the same in every run.
     ///
     /// # Panics
     ///
     /// With what the caller's own code panicked with.
-    pub(crate) fn judge<T, E: From<Error>>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
+    pub(crate) fn judge<T, E: From<Error> + Display>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
         let mut values = Vec::with_capacity(ended.len());
         let mut failures = Vec::new();
         for (rank, ended) in self.ranks.clone().zip(ended) {
@@ -142,8 +143,12 @@ impl<'a, F: Fates> Ranks<'a, F> {
         // The culprit may have returned well, too early, or in another process; then whoever noticed says so.
         let culprit = failure.map(|(rank, _)| rank);
         let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
-        let (rank, error) = failures.swap_remove(index);
-        Err((culprit.unwrap_or(rank), error))
+        let text = |(_, error): &(Rank, E)| catch(|| error.to_string()).ok();
+        let first = text(&failures[index]);
+        let is_culprit = culprit.is_none_or(|culprit| culprit == failures[index].0);
+        let alike = failures.iter().position(|failure| is_culprit && first.is_some() && text(failure) == first);
+        let (rank, error) = failures.swap_remove(alike.unwrap_or(index));
+        Err((if is_culprit { rank } else { culprit.unwrap_or(rank) }, error))
     }
 }
 
