@@ -83,3 +83,35 @@ impl Error {
         Self::File { path: path.as_ref().display().to_string(), reason: reason.to_string() }
     }
 }
+
+/// What is in the way of a plan: told together, so that not every run shows one fault more.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Vec<Error>);
+
+impl Refusals {
+    /// Adds one.
+    pub fn add(&mut self, error: Error) {
+        self.0.push(error);
+    }
+
+    /// What was found, or none, and the error is added.
+    pub fn of<T>(&mut self, found: Result<T, impl Into<Error>>) -> Option<T> {
+        found.map_err(|error| self.add(error.into())).ok()
+    }
+
+    /// Nothing where there is none.
+    ///
+    /// # Errors
+    ///
+    /// The only one as it is, or all of them as one.
+    pub fn into_result(mut self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            count => {
+                let all: Vec<String> = self.0.iter().map(|error| format!("- {error}")).collect();
+                Err(Error::invalid(format!("{count} things are in the way:\n{}", all.join("\n"))))
+            }
+        }
+    }
+}

@@ -21,6 +21,7 @@ pub mod memory;
 mod error;
 mod json;
 mod texts;
+mod stable_hash;
 pub mod durable;
 pub mod offload;
 pub mod checkpoint;

@@ -1,7 +1,6 @@
 //! Where a part of the model goes: a device, the rank's context and the part's path.
 
 use core::ops::Deref;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::nn::Initializer;
@@ -11,6 +10,7 @@ use epl_comm::shard_range;
 use crate::cluster::Axis;
 use crate::context::{Context, Part, Sharding};
 use crate::layout::{Strategy, StrategyKind};
+use crate::stable_hash::stable_hash;
 
 /// Where a part of the model goes.
 ///
@@ -68,11 +68,12 @@ impl Place {
         self.scope(Strategy::replicate(devices), part)
     }
 
-    /// Makes a part of the model in a `split` scope: each of so many devices holds a slice of its split layers.
+    /// Makes a part of the model in a `split` scope: each of so many devices holds a slice of its split layers. Other layers
+    /// in it, such as a norm, are whole on each.
     ///
     /// # Errors
     ///
-    /// As [`scope`](Self::scope).
+    /// As [`scope`](Self::scope); when the model is laid out, also where no parameter of the part is cut.
     pub fn split<M: Module>(&self, devices: usize, part: impl FnOnce(&Place) -> M) -> M {
         self.scope(Strategy::split(devices), part)
     }
@@ -349,12 +350,4 @@ impl ModuleVisitor for FindWhole<'_> {
 #[cold]
 fn refuse(message: String) -> ! {
     epl_comm::unwind(epl_comm::Error::invalid(message))
-}
-
-/// A hash that does not change between runs, processes or ranks.
-pub(crate) fn stable_hash(value: &impl Hash) -> u64 {
-    // `DefaultHasher::new()` has fixed keys.
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }

@@ -23,7 +23,7 @@ use epl_comm::{Recording, custom_vjp, unwind};
 use crate::carry::{Carry, CarryMapper};
 use crate::context::{Context, Moment, without_context};
 use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
-use crate::stateful::{Remembers, first_stateful};
+use crate::stateful::{Remembers, stateful};
 
 /// `f(module, carry)`, of which nothing is stored for backward but the carry: it is run again there. For a part of a model
 /// in a loop of one's own, whatever the loop.
@@ -114,7 +114,7 @@ where
 }
 
 fn refuse_stateful<M: Module>(module: &M) {
-    let Some((path, remembers)) = first_stateful(module) else { return };
+    let Some((path, remembers)) = stateful(module).into_iter().next() else { return };
     let (what, remedy) = match remembers {
         Remembers::Generator => ("draws random numbers, which would be others", "use the Dropout of epl-modules"),
         Remembers::Statistics => ("keeps running statistics, which would move", "use SyncBatchNorm"),

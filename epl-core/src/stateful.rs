@@ -1,6 +1,6 @@
 //! Burn's layers that remember something from one forward to the next, beside their parameters.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
 /// What a layer remembers.
@@ -15,7 +15,7 @@ pub(crate) enum Remembers {
 impl Remembers {
     /// What the layer remembers that has this field, if it is of Burn and remembers anything. Of each layer one field
     /// tells.
-    pub fn of(container_type: &str, field: &str) -> Option<Self> {
+    fn of(container_type: &str, field: &str) -> Option<Self> {
         match (container_type, field) {
             ("Struct:Dropout" | "Struct:GaussianNoise", "training") => Some(Self::Generator),
             ("Struct:BatchNorm", "gamma") => Some(Self::Statistics),
@@ -24,22 +24,45 @@ impl Remembers {
     }
 }
 
-/// The first layer of a module that remembers something, by its path.
-pub(crate) fn first_stateful<M: Module>(module: &M) -> Option<(String, Remembers)> {
-    let mut search = Search { path: Vec::new(), found: None };
+/// The layers of a module that remember something, by their paths, in its order. One that draws with probability zero, or
+/// adds noise of no deviation, leaves the generator alone and is none.
+pub(crate) fn stateful<M: Module>(module: &M) -> Vec<(String, Remembers)> {
+    let mut search = Search { path: Vec::new(), found: Vec::new() };
     module.visit(&mut search);
-    search.found
+    let mut found = search.found;
+    if found.iter().any(|layer| layer.flag.is_some()) {
+        // A visitor is shown parameters and no plain numbers. The text of a module has these; of parameters, identifiers.
+        let text = format!("{module:?}");
+        found.retain(|layer| !layer.flag.is_some_and(|flag| is_silent(&text, flag)));
+    }
+    found.into_iter().map(|layer| (layer.path, layer.remembers)).collect()
+}
+
+/// Whether the layer with this flag never draws, in the text of its module.
+fn is_silent(text: &str, flag: ParamId) -> bool {
+    let Some((before, _)) = text.split_once(&format!(", training: Param: {flag} -")) else { return false };
+    ["Dropout { prob: ", "GaussianNoise { std: "].iter().any(|start| {
+        let number = before.rsplit_once(start).map(|(_, number)| number.parse::<f64>());
+        number.is_some_and(|number| number.is_ok_and(|number| number == 0.0))
+    })
+}
+
+struct Layer {
+    path: String,
+    remembers: Remembers,
+    /// Of one that draws: what switches it.
+    flag: Option<ParamId>,
 }
 
 struct Search {
     path: Vec<String>,
-    found: Option<(String, Remembers)>,
+    found: Vec<Layer>,
 }
 
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        if let (Some(what), None) = (Remembers::of(container_type, name), &self.found) {
-            self.found = Some((self.path.join("."), what));
+        if let Some(remembers) = Remembers::of(container_type, name) {
+            self.found.push(Layer { path: self.path.join("."), remembers, flag: None });
         }
         self.path.push(name.to_string());
     }
@@ -49,4 +72,12 @@ impl ModuleVisitor for Search {
     }
 
     fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {}
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        let Some((field, layer)) = self.path.split_last() else { return };
+        let own = self.found.last_mut().filter(|found| found.remembers == Remembers::Generator && field == "training");
+        if let Some(found) = own.filter(|found| found.path == layer.join(".")) {
+            found.flag = Some(flag.id);
+        }
+    }
 }

@@ -121,12 +121,13 @@ impl<'a, F: Fates> Ranks<'a, F> {
         Error::invalid(message)
     }
 
-    /// All results, or the one that counts among the failures.
+    /// All results, or the one that counts among the failures: the first, or, where others failed alike, that of the lowest
+    /// rank, so that it is the same in every run.
     ///
     /// # Panics
     ///
     /// With what the caller's own code panicked with.
-    pub(crate) fn judge<T, E: From<Error>>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
+    pub(crate) fn judge<T, E: From<Error> + Display>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
         let mut values = Vec::with_capacity(ended.len());
         let mut failures = Vec::new();
         for (rank, ended) in self.ranks.clone().zip(ended) {
@@ -142,8 +143,12 @@ impl<'a, F: Fates> Ranks<'a, F> {
         // The culprit may have returned well, too early, or in another process; then whoever noticed says so.
         let culprit = failure.map(|(rank, _)| rank);
         let index = failures.iter().position(|(rank, _)| Some(*rank) == culprit).unwrap_or(0);
-        let (rank, error) = failures.swap_remove(index);
-        Err((culprit.unwrap_or(rank), error))
+        let text = |(_, error): &(Rank, E)| catch(|| error.to_string()).ok();
+        let first = text(&failures[index]);
+        let is_culprit = culprit.is_none_or(|culprit| culprit == failures[index].0);
+        let alike = failures.iter().position(|failure| is_culprit && first.is_some() && text(failure) == first);
+        let (rank, error) = failures.swap_remove(alike.unwrap_or(index));
+        Err((if is_culprit { rank } else { culprit.unwrap_or(rank) }, error))
     }
 }
 
@@ -165,5 +170,41 @@ impl<F: Fates> Drop for Departure<'_, F> {
             self.fates.fail(self.rank, "it panicked while it handled an error".to_string());
         }
         self.fates.end(self.rank);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rank that failed first.
+    struct First(Rank);
+
+    impl Fates for First {
+        fn fail(&self, _rank: Rank, _cause: String) {}
+
+        fn end(&self, _rank: Rank) {}
+
+        fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
+            Some((self.0, Error::invalid(format!("released from {operation}"))))
+        }
+    }
+
+    /// Who is said to have failed, where ranks failed with these texts and rank `first` was the first.
+    fn told(texts: [&str; 3], first: usize) -> (Rank, String) {
+        let fates = First(Rank(first));
+        let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
+        let (rank, error) = Ranks::new(&fates, 0..3, 3).judge(ended).unwrap_err();
+        (rank, error.to_string())
+    }
+
+    #[test]
+    fn of_ranks_that_fail_alike_the_lowest_is_told() {
+        for first in 0..3 {
+            let (rank, text) = told(["a wrong option"; 3], first);
+            assert_eq!((rank, text.contains("a wrong option")), (Rank(0), true), "rank {first} was the first: {text}");
+        }
+        assert_eq!(told(["released", "a wrong option", "a wrong option"], 2).0, Rank(1));
+        assert_eq!(told(["released", "released", "a bad sample"], 2).0, Rank(2));
     }
 }

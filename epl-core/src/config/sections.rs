@@ -53,7 +53,8 @@ options! {
         budget: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
-        /// In the first step, compare with the gradients computed without recomputation, value by value.
+        /// In the first step, compare with the gradients computed without recomputation, value by value. Two more forwards and
+        /// backwards, which change nothing.
         check_gradients: bool = false, Kind::Switch, Implemented;
     }
     /// State sharded over the data axis.
@@ -74,8 +75,10 @@ options! {
         gradients: Option<StateTier> = None, TIER, Implemented;
         /// Where the optimizer's state lies; the update runs there. none: as offload.level says.
         optimizer_state: Option<StateTier> = None, TIER, Implemented;
-        /// The bytes of the device that a rank may use. What the plan needs is compared with it before the first
-        /// step, without activations, which are not known then. none: it is not compared.
+        /// The bytes of the device that a rank may use for parameters, gradients and optimizer state, with what their
+        /// reduction and update take: what the plan needs of these is compared with it before the first step. Activations
+        /// are not counted, as they are not known then, and what is used while a run goes on is not watched. none: it is
+        /// not compared.
         device_bytes: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
         /// The folder for files; they have no names, and are gone when the run ends. Empty: the system's for
         /// temporary files.
@@ -98,8 +101,8 @@ options! {
     }
     /// The update of the parameters.
     optimizer: OptimizerConfig {
-        /// Parameters are updated in this many groups, one after the other, to lower the peak of
-        /// memory.
+        /// Parameters are updated in this many groups, one after the other, to lower the peak of memory. A bucket that is
+        /// sharded or lies away from the device is updated by itself, however few these are.
         num_apply_group: usize = 1, COUNT, Implemented;
     }
     /// Which devices are used, and for what.
@@ -122,13 +125,14 @@ options! {
         /// nccl the feature cuda.
         transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
-        /// cores for.
+        /// cores for. Where gradients are reduced in every micro-batch (zero.level v2 and v3, offloaded gradients), one is.
         num_communicators: usize = 2, COUNT, Implemented;
         /// true: gradients of embeddings travel whole. false: as the rows that are not zero, in every step in which
-        /// that is fewer bytes.
+        /// that is fewer bytes; whole, too, where gradients are sharded (zero.level v1 to v3) or offloaded.
         sparse_as_dense: bool = false, Kind::Switch, Implemented;
         /// At most this many buckets of gradients, never fewer than there are pairs of dtype and axis (1: one for each
-        /// pair); beside them one for each embedding, unless `sparse_as_dense`.
+        /// pair); beside them one for each embedding, unless `sparse_as_dense`. Where parameters are gathered (zero.level
+        /// v3, offloaded parameters), there is one for each segment and pair instead.
         max_splits: usize = 5, COUNT, Implemented;
         /// Send gradients in 16 bits. Changes the result.
         fp16: bool = false, Kind::Switch, Implemented;

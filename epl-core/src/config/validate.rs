@@ -1,8 +1,9 @@
 //! What a configuration must agree on with itself. What depends on the ranks that exist is checked
 //! where they are known: [`Config::batch`] and [`cluster`](crate::cluster).
 
-use super::choice::{AmpLevel, OffloadLevel, ScheduleKind, StateTier};
+use super::choice::{AmpLevel, OffloadLevel, ScheduleKind, StateTier, ZeroLevel};
 use super::error::{ConfigError, Result};
+use super::origin::Origin;
 use super::sections::{Config, OPTIONS, OffloadConfig, ScheduleConfig};
 
 /// A setting, what must be on for it to have an effect, and whether that is.
@@ -16,7 +17,44 @@ const DETAILS: &[Detail] = &[
     ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
     ("io.drop_last_files", "io.slicing = true", sliced),
+    (
+        "communication.max_splits",
+        "parameters that stay whole on the device (zero.level up to v2, none offloaded), as those that are gathered make a \
+         bucket for each segment",
+        parameters_stay,
+    ),
+    (
+        "communication.num_communicators",
+        "gradients that are reduced once a step (zero.level up to v1, none offloaded), as one bucket travels at a time where \
+         they are in every micro-batch",
+        reduces_once,
+    ),
 ];
+
+/// The same of a default that says something, where it was said on the command line or in the environment: elsewhere it may
+/// stand because a configuration was saved, with all options.
+const SAID: &[Detail] = &[(
+    "communication.sparse_as_dense",
+    "gradients that stay whole (zero.level up to v0, none offloaded), as rows are not scattered",
+    gradients_stay,
+)];
+
+fn parameters_stay(config: &Config) -> bool {
+    config.zero.level != ZeroLevel::V3 && on_device(config, config.offload.parameters)
+}
+
+fn reduces_once(config: &Config) -> bool {
+    !matches!(config.zero.level, ZeroLevel::V2 | ZeroLevel::V3) && on_device(config, config.offload.gradients)
+}
+
+fn gradients_stay(config: &Config) -> bool {
+    !config.zero.level.shards_gradients() && on_device(config, config.offload.gradients)
+}
+
+/// Whether state of a kind lies on the device, where this is said of it.
+fn on_device(config: &Config, said: Option<StateTier>) -> bool {
+    said.map_or(config.offload.level == OffloadLevel::Off, |tier| tier == StateTier::Device)
+}
 
 fn in_half(config: &Config) -> bool {
     config.amp.level == AmpLevel::O1
@@ -41,6 +79,7 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         OPTIONS.iter().try_for_each(|option| self.check(option))?;
         DETAILS.iter().try_for_each(|detail| self.check_detail(detail))?;
+        SAID.iter().try_for_each(|detail| self.check_said(detail))?;
         self.check_stages()?;
         self.schedule.validate()
     }
@@ -52,9 +91,19 @@ impl Config {
     }
 
     /// A value other than the default must do something. The default may stand in a file: saved configurations have all.
-    fn check_detail(&self, &(key, needs, is_on): &Detail) -> Result<()> {
-        let (value, default) = (self.get(key), Self::default().get(key));
-        match value.filter(|value| Some(value) != default.as_ref() && !is_on(self)) {
+    fn check_detail(&self, detail: &Detail) -> Result<()> {
+        let default = Self::default().get(detail.0);
+        self.refuse_detail(detail, self.get(detail.0) != default)
+    }
+
+    fn check_said(&self, detail: &Detail) -> Result<()> {
+        let is_default = self.get(detail.0) == Self::default().get(detail.0);
+        let is_said = matches!(self.origin(detail.0), Origin::CommandLine | Origin::Environment { .. });
+        self.refuse_detail(detail, is_said && is_default)
+    }
+
+    fn refuse_detail(&self, &(key, needs, is_on): &Detail, is_meant: bool) -> Result<()> {
+        match self.get(key).filter(|_| is_meant && !is_on(self)) {
             Some(value) => {
                 Err(ConfigError::NoEffect { key, given: value.to_string(), origin: self.origin(key), needs })
             }

@@ -13,6 +13,7 @@ mod nan;
 mod precision;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
@@ -36,10 +37,17 @@ use crate::scopes::Scopes;
 ///
 /// A cheap clone, one per rank. Layers keep it in a `#[module(skip)]` field; the engine writes it.
 /// A model that holds contexts is never forked to another rank.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context {
     shared: Arc<Shared>,
     part: Part,
+}
+
+/// Every layer's text has its context: no more of it than tells the rank.
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.rank()).finish()
+    }
 }
 
 /// Over which ranks the split layers of a part of the model are cut.
@@ -55,7 +63,6 @@ pub(crate) enum Part {
     },
 }
 
-#[derive(Debug)]
 struct Shared {
     groups: Groups,
     mesh: Mesh,
@@ -82,12 +89,11 @@ struct Calls {
     count: u64,
 }
 
-#[derive(Debug)]
 struct State {
     pass: Pass,
     /// The segment that is run, and how many were before it in this pass.
     segment: (usize, u64),
-    /// Whether what is run was run before.
+    /// Whether what is run was run before: see [`Context::replaying`].
     replay: bool,
     calls: HashMap<u64, Calls>,
     layers: HashMap<String, u64>,
@@ -332,22 +338,17 @@ impl Context {
     pub fn begin(&self, pass: Pass) {
         let mut state = self.state();
         state.pass = pass;
-        (state.segment, state.replay) = ((0, 0), false);
+        state.segment = (0, 0);
         state.calls.clear();
         state.outputs.next_pass();
         state.nan_causes = NanCauses::default();
     }
 
-    /// Whether what is run now was run before, in the same pass, and was not kept: whatever it tells beside its result
-    /// (metrics, outputs, running statistics) has been told.
+    /// Whether what is run now was run before, in the same pass, and was not kept, or is run to be measured or compared:
+    /// whatever it tells beside its result (metrics, outputs, running statistics) has been told, or is not to be.
     pub fn is_replay(&self) -> bool {
         needs_context();
         self.state().replay
-    }
-
-    /// Says whether what follows was run before.
-    pub(crate) fn replay(&self, replay: bool) {
-        self.state().replay = replay;
     }
 
     /// Enters a segment of the current pass, perhaps again.

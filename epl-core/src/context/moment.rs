@@ -54,6 +54,19 @@ pub(super) fn needs_context() {
     }
 }
 
+/// While it is held, what runs was run before, in the same pass: see [`Context::replaying`].
+#[must_use = "it ends when it is dropped"]
+pub(crate) struct Replaying<'a> {
+    context: &'a Context,
+    before: bool,
+}
+
+impl Drop for Replaying<'_> {
+    fn drop(&mut self) {
+        self.context.state().replay = self.before;
+    }
+}
+
 /// Moves a context back, also when what was run unwinds.
 struct Back<'a> {
     context: &'a Context,
@@ -73,6 +86,12 @@ impl Context {
     pub(crate) fn moment(&self) -> Moment {
         let state = self.state();
         Moment { pass: state.pass.clone(), segment: state.segment, calls: state.calls.clone(), replay: state.replay }
+    }
+
+    /// Says that what runs was run before, or is run to be looked at: what it tells beside its result, or keeps, is not told
+    /// nor kept. It ends when the result is dropped, also when what was run fails, and holds for all passes until then.
+    pub(crate) fn replaying(&self) -> Replaying<'_> {
+        Replaying { context: self, before: core::mem::replace(&mut self.state().replay, true) }
     }
 
     /// Runs `f` at a moment that was, for the second time: its layers draw what they drew then, and tell nothing.

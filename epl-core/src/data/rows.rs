@@ -1,12 +1,15 @@
 //! Batches that can be cut by rows.
 
+use std::hash::Hasher;
 use std::ops::Range;
 
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 
+use siphasher::sip::SipHasher13;
+
 use super::cut::Share;
-use crate::engine::{Engine, MicroBatch, StepReport};
+use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
 
@@ -22,6 +25,21 @@ pub trait Rows: Sized {
     /// Some of the rows.
     #[must_use]
     fn narrow(&self, rows: Range<usize>) -> Self;
+
+    /// Feeds the values to a digest, by which ranks see whether they have the same batch. Where nothing is fed, as by default,
+    /// and of a list, they compare the numbers of rows only.
+    fn digest(&self, _digest: &mut Digest) {}
+}
+
+/// What tells a batch from others.
+#[derive(Clone, Debug, Default)]
+pub struct Digest(SipHasher13);
+
+impl Digest {
+    /// Takes in some bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
 }
 
 impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
@@ -31,6 +49,12 @@ impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
 
     fn narrow(&self, rows: Range<usize>) -> Self {
         self.clone().slice_dim(0, rows)
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        let data = self.to_data();
+        digest.feed(format!("{:?} {:?}", data.dtype(), data.shape()).as_bytes());
+        digest.feed(data.as_bytes());
     }
 }
 
@@ -52,6 +76,11 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     fn narrow(&self, rows: Range<usize>) -> Self {
         (self.0.narrow(rows.clone()), self.1.narrow(rows))
     }
+
+    fn digest(&self, digest: &mut Digest) {
+        self.0.digest(digest);
+        self.1.digest(digest);
+    }
 }
 
 impl<A: Rows, B: Rows, C: Rows> Rows for (A, B, C) {
@@ -62,25 +91,36 @@ impl<A: Rows, B: Rows, C: Rows> Rows for (A, B, C) {
     fn narrow(&self, rows: Range<usize>) -> Self {
         (self.0.narrow(rows.clone()), self.1.narrow(rows.clone()), self.2.narrow(rows))
     }
+
+    fn digest(&self, digest: &mut Digest) {
+        self.0.digest(digest);
+        self.1.digest(digest);
+        self.2.digest(digest);
+    }
 }
 
 impl<M: Segmented> Engine<M>
 where
     M::Batch: Rows,
 {
-    /// Makes one step on a batch that every rank has whole: each rank runs its rows of it, in
+    /// Makes one step on a batch that every rank has whole, the same on each: each rank runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
+    ///
+    /// Ranks compare their numbers of rows and a digest of the values ([`Rows::digest`]), which are read to the host.
     ///
     /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
     /// [`Loader`](super::Loader), whose position is saved.
     ///
     /// # Errors
     ///
-    /// As [`step`](Self::step) and [`micro_batches`].
+    /// As [`step`](Self::step) and [`micro_batches`]; when ranks have different batches, before anything is updated.
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
         let share = Share::of(self.context(), self.num_micro_batch())?;
-        let report = self.step(micro_batches(batch, share, self.drawn())?, rate)?;
-        self.draw(batch.rows()? as u64);
+        let (rows, mut digest) = (batch.rows()?, Digest::default());
+        batch.digest(&mut digest);
+        let given = Given::whole(rows, digest.0.finish());
+        let report = self.step_given(micro_batches(batch, share, self.drawn())?, given, rate)?;
+        self.draw(rows as u64);
         Ok(report)
     }
 }

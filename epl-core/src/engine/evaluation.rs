@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use epl_comm::ReduceOp;
 
+use super::batches::Given;
 use super::links::Links;
 use super::parameters::Parameters;
 use super::report::{EvalReport, StepReport, TermSums};
@@ -23,7 +24,8 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When the ranks have different numbers of micro-batches, or none, or one of them could not be loaded.
+    /// When the ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, or a micro-batch
+    /// could not be loaded.
     pub fn evaluate(
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
@@ -33,7 +35,7 @@ impl<M: Segmented> Engine<M> {
         let mut sums = TermSums::default();
         let device = self.device.clone().without_autodiff();
         let mut links = self.links(&device);
-        let (mut weights, mut count) = (TermWeights::default(), 0);
+        let (mut weights, mut given, mut count) = (TermWeights::default(), Given::default(), 0);
         let mut micro_batches = micro_batches.into_iter();
         loop {
             let window = self.next_of_all(&mut micro_batches, self.window())?;
@@ -41,6 +43,7 @@ impl<M: Segmented> Engine<M> {
                 break;
             }
             links.expect(count, &window)?;
+            given.add(&window);
             let own: Vec<TermWeights> =
                 window.iter().map(|micro_batch| weights::weights_of(&model, micro_batch)).collect();
             for own in &own {
@@ -57,8 +60,8 @@ impl<M: Segmented> Engine<M> {
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
-        let weights = weights::sum_over_replicas(weights, count, &self.context)?;
-        let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &self.context)?;
+        let weights = weights::sum_over_replicas(weights, count, &mut given, &self.context)?;
+        let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &given, &self.context)?;
         Ok(EvalReport { loss, terms, weights, outputs })
     }
 

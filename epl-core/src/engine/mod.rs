@@ -3,6 +3,7 @@
 //! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
 //! - `meter`, `held`: how many bytes of each kind a rank holds.
 //! - `weights`: the global divisors.
+//! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
@@ -22,6 +23,7 @@
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod away;
+mod batches;
 mod compress;
 mod evaluation;
 mod gather;
@@ -71,7 +73,7 @@ pub use step::Accumulated;
 
 use crate::context::{Context, Pass};
 use crate::error::Result;
-use crate::json::json;
+use crate::json::{check_finite, json};
 use crate::launch::{Built, Epl};
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
 use crate::place::Place;
@@ -82,6 +84,7 @@ use crate::planned::PlannedMemory;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
+pub(crate) use batches::Given;
 use gather::Source;
 use held::Meters;
 use links::Links;
@@ -136,19 +139,16 @@ impl<M: Segmented> Engine<M> {
         if let Some(budget) = epl.config().offload.device_bytes {
             planned.memory(optimizer)?.check(budget)?;
         }
-        let built = epl.draw(planned)?;
-        let settings = EngineSettings::from_config(epl.config());
-        // From whichever two of the batch sizes are given.
-        let settings = EngineSettings { num_micro_batch: built.plan.micro_batches, ..settings };
-        Self::of(built, optimizer, settings)
+        Self::of(epl.draw(planned)?, optimizer, EngineSettings::from_config(epl.config()))
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
     ///
     /// # Errors
     ///
-    /// When the optimizer would compute something else under this layout, the plan needs more of the device than
-    /// `offload.device_bytes`, or a rank failed.
+    /// When a setting is not one that the option of the same meaning takes, one of the optimizer's is not finite, the optimizer
+    /// would compute something else under this layout, the plan needs more of the device than `offload.device_bytes`, or a
+    /// rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         if let Some(budget) = built.config.offload.device_bytes {
             PlannedMemory::of(&built.plan, built.context(), &built.config, optimizer)?.check(budget)?;
@@ -158,6 +158,8 @@ impl<M: Segmented> Engine<M> {
 
     /// The engine of a model that is known to fit.
     fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        settings.check()?;
+        check_finite(O::NAME, optimizer)?;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
         let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
         let optimizer = optim::build(optimizer, &optimizer_settings.1, &plan)?;
@@ -225,9 +227,9 @@ impl<M: Segmented> Engine<M> {
         &self.device
     }
 
-    /// The micro-batches of a step of [`step_whole`](Self::step_whole).
+    /// The micro-batches of a step of [`step_whole`](Self::step_whole), from whichever of the batch sizes are given.
     pub(crate) fn num_micro_batch(&self) -> usize {
-        self.settings.num_micro_batch
+        self.plan.micro_batches
     }
 
     /// How many samples were drawn for [`step_whole`](Self::step_whole).

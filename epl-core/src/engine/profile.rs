@@ -88,13 +88,12 @@ impl<M: Segmented> Engine<M> {
         let run = |_, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
-            self.context.replay(true);
+            let _again = self.context.replaying();
             for segment in segments {
                 let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, &micro_batch.batch)?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
-            self.context.replay(false);
             Ok(carry.expect("a part has at least one segment"))
         };
         links.through(0, core::slice::from_ref(micro_batch), run, |_, _| {})?;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::batches::Given;
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, caught};
@@ -20,7 +21,7 @@ impl<M: Segmented> Engine<M> {
     /// the largest difference, as a fraction of its largest element, the largest one first; nothing where nothing is
     /// recomputed. Collective.
     ///
-    /// Running statistics of layers that keep some are updated twice.
+    /// Layers tell nothing of it, and keep nothing: running statistics stay as they are.
     ///
     /// # Errors
     ///
@@ -29,9 +30,10 @@ impl<M: Segmented> Engine<M> {
         if self.plan.recompute.is_empty() {
             return Ok(Vec::new());
         }
+        let _again = self.context.replaying();
         let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            let accumulated = caught(|| StepRun::new(self, again, micro_batches)?.all())?;
+            let accumulated = caught(|| StepRun::new(self, again, micro_batches, Given::default())?.all())?;
             let is_finite = accumulated.report().grad_norm.is_finite();
             Ok::<_, Error>((self.whole_store(accumulated)?, is_finite))
         };

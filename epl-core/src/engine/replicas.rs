@@ -6,20 +6,21 @@
 //! copies of it exist.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use epl_comm::ProcessGroup;
 
 use super::Engine;
 use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::place::stable_hash;
 use crate::plan::ParamRecord;
-use crate::plan::park::members;
+use crate::plan::park::{gathered, members, moment_device};
 use crate::segment::Segmented;
+use crate::stable_hash::stable_hash;
 
 impl<M: Segmented> Engine<M> {
-    /// Checks that every parameter has the same bits on all ranks that hold a copy of it; under ZeRO v3 those that lie in
-    /// shards are not compared. Collective.
+    /// Checks that every parameter has the same bits on all ranks that hold a copy of it. What lies in shards over the replicas
+    /// (ZeRO v3) is gathered for that, one bucket after the other, and compared with what other slices and stages have of it.
+    /// Collective.
     ///
     /// # Errors
     ///
@@ -29,17 +30,19 @@ impl<M: Segmented> Engine<M> {
         for (number, checksum) in self.parked_checksums()? {
             checksums[number] = checksum;
         }
-        // Of what is sharded there are no copies, or they are cut in other places.
+        // Of what is sharded the replicas have no copies.
         let is_shard = |record: &ParamRecord| record.parked && self.plan.shards_parameters();
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
             let records = self.plan.records.iter().zip(&checksums);
-            let copied = records
-                .filter(|(record, _)| record.held && record.replicated_over().contains(&axis) && !is_shard(record));
+            let copied = records.filter(|(record, _)| {
+                let is_whole = axis == Axis::Tensor || !is_shard(record);
+                record.held && record.replicated_over().contains(&axis) && is_whole
+            });
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
         for (stages, group) in self.lanes.tied() {
             let records = self.plan.records.iter().zip(&checksums);
-            let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages && !is_shard(record));
+            let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
             if stages.contains(&self.plan.stage()) {
                 compare(&tied.collect::<Vec<_>>(), group, self.step)?;
             }
@@ -49,22 +52,20 @@ impl<M: Segmented> Engine<M> {
 }
 
 impl<M: Segmented> Engine<M> {
-    /// The checksums of parked parameters that this rank keeps whole, by the numbers of their records.
+    /// The checksums of parked parameters, whole, by the numbers of their records. Collective where ranks keep shards.
     fn parked_checksums(&self) -> Result<Vec<(usize, i64)>> {
         let mut all = Vec::new();
         for (unit, chunk) in self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit)) {
-            if !self.plan.shards_parameters() {
-                let kept = chunk.read(&Device::flex())?;
-                let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
-                all.extend(members(unit, &self.plan.records, kept).map(checksum));
-            }
+            let whole = gathered(chunk.read(&moment_device(chunk))?, unit, &self.plan, &self.context)?;
+            let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
+            all.extend(members(unit, &self.plan.records, whole).map(checksum));
         }
         Ok(all)
     }
 }
 
 fn checksum(data: &TensorData) -> i64 {
-    stable_hash(&data.as_bytes()).cast_signed()
+    stable_hash(data.as_bytes()).cast_signed()
 }
 
 /// One checksum of the bits of every parameter, in the module's order.

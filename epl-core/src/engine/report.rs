@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp};
 
+use super::batches::Given;
 use super::weights;
 use crate::cluster::Axis;
 use crate::config::ReduceMethod;
@@ -117,7 +118,11 @@ impl TermSums {
 
     /// Sums over the world what each rank counts: `norm` of the parameters it owns; its terms and metrics if it is
     /// the first of its tensor group, whose ranks all hold the same. Collective.
-    pub fn reduce(mut self, norm: f64, weights: &TermWeights, context: &Context) -> Result<StepReport> {
+    ///
+    /// # Errors
+    ///
+    /// When ranks were not `given` the same where they must be.
+    pub fn reduce(mut self, norm: f64, weights: &TermWeights, given: &Given, context: &Context) -> Result<StepReport> {
         let stages = context.axis(Axis::Pipeline);
         if stages.size() > 1 {
             let width = &context.mesh().widths()[context.coordinate().pipeline];
@@ -127,12 +132,15 @@ impl TermSums {
         let mut metrics = context.take_metrics();
         let first = context.coordinate().along(Axis::Tensor) == 0;
         let share = if first { 1.0 } else { 0.0 };
-        let mut values = vec![norm];
+        let mut values = given.over_all().to_vec();
+        let compared = values.len();
+        values.push(norm);
         values.extend(self.0.iter().map(|(_, _, sum)| sum * share));
         values.extend(metrics.values().flatten().map(|value| value * share));
         let world = context.world();
         let sums = if world.size() > 1 { world.all_reduce_values(&values, ReduceOp::Sum)? } else { values };
-        let mut sums = sums.into_iter();
+        given.check(&sums[..compared], world, context)?;
+        let mut sums = sums.into_iter().skip(compared);
         let mut next = || sums.next().unwrap_or(0.0);
         let grad_norm = next().sqrt();
         self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());

@@ -43,7 +43,8 @@ impl StatesOf {
     ///
     /// # Errors
     ///
-    /// When some is of a parameter that is not trained here, or a field is there for some parameters only.
+    /// When some is of a parameter that is not trained here, one that is trained has none and others have some, or a field is
+    /// there for some parameters only.
     pub fn find<M: Segmented>(engine: &Engine<M>, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
         let mut by_name: BTreeMap<&str, Stored> = BTreeMap::new();
         let parts = |name: &'_ str| -> Option<(usize, usize)> {
@@ -66,9 +67,15 @@ impl StatesOf {
             }
         }
         check_fields(checkpoint, &by_name)?;
+        let other = by_name.keys().next().map(|name| name.to_string());
         let mut fields = BTreeMap::new();
         for (number, record) in engine.plan.records.iter().enumerate() {
-            let Some(stored) = by_name.remove(record.name.as_str()) else { continue };
+            let Some(stored) = by_name.remove(record.name.as_str()) else {
+                if let (Some(other), true) = (&other, record.trainable && record.global_numel() > 0) {
+                    return Err(without_state(record, other, checkpoint));
+                }
+                continue;
+            };
             if !record.trainable {
                 return Err(Error::Parameter {
                     name: record.name.clone(),
@@ -155,7 +162,7 @@ impl StatesOf {
         let (plan, Some(one_pass)) = (&engine.plan, &mut engine.one_pass) else { return Ok(()) };
         for (unit, state) in plan.trained().zip(&mut one_pass.states) {
             for (piece, member) in unit.members.iter().enumerate() {
-                // What it does not have begins anew.
+                // Where nothing has any, as before the first step.
                 let stored = self.fields.get(member).cloned().unwrap_or_default();
                 let record = &plan.records[*member];
                 let wrong = |reason: String| Error::Parameter { name: record.name.clone(), reason };
@@ -202,6 +209,18 @@ fn check_type(record: &ParamRecord, stored: DType, device: &Device) -> Result<()
             own.name()
         ),
     })
+}
+
+/// A trained parameter whose state would begin anew, beside others that go on.
+fn without_state(record: &ParamRecord, other: &str, checkpoint: &Checkpoint) -> Error {
+    Error::Parameter {
+        name: record.name.clone(),
+        reason: format!(
+            "is trained, and has no optimizer state in {}, where `{other}` has some; train the same parameters, or load the \
+             parameters alone, so that all state begins anew",
+            checkpoint.folder().display()
+        ),
+    }
 }
 
 /// Whether all parameters that have state have the same fields: what is missing would begin anew without a word.

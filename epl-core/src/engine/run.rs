@@ -17,6 +17,7 @@ use std::time::Instant;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
+use super::batches::Given;
 use super::gradients::GradientStore;
 use super::idle::Work;
 use super::links::Links;
@@ -41,6 +42,8 @@ pub(super) struct StepRun<'a, M: Segmented> {
     micro_batches: &'a [MicroBatch<M::Batch>],
     /// The weights of the step.
     weights: TermWeights,
+    /// What this rank was given for it.
+    given: Given,
     actions: Vec<Action>,
     parameters: Parameters<'a, M>,
     /// What has gone forward and not yet backward, by micro-batch and chunk.
@@ -74,10 +77,11 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         engine: &'a Engine<M>,
         again: &'a [Range<usize>],
         micro_batches: &'a [MicroBatch<M::Batch>],
+        mut given: Given,
     ) -> Result<Self> {
         let mut links = engine.links(&engine.device);
         links.expect(0, micro_batches)?;
-        let weights = weights::global_weights(engine.model(), micro_batches, &engine.context)?;
+        let weights = weights::global_weights(engine.model(), micro_batches, &mut given, &engine.context)?;
         let plan = &engine.plan;
         let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), micro_batches.len())?;
         let looks: Vec<Look> = actions.iter().flat_map(|action| looks(engine, action, again)).collect();
@@ -85,6 +89,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             engine,
             micro_batches,
             weights,
+            given,
             actions,
             parameters: Parameters::new(engine, engine.model(), looks),
             in_flight: HashMap::new(),
@@ -115,7 +120,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(plan))?;
         let squared = (norm::squared(plan, &store) + away) / (scale * scale);
-        let report = self.sums.reduce(squared, &self.weights, context)?;
+        let report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
         Ok(Accumulated { store, report, bubble: work.bubble(context)?, number, loss_scale: scale })
     }
 
@@ -304,11 +309,9 @@ impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T> {
         let Engine { context, .. } = self.run.engine;
         self.run.engine.begin(&self.run.micro_batches[self.number], true);
-        context.replay(true);
+        let _again = context.replaying();
         self.what = "recompute";
-        let value = context.world().replay(results, || f(self));
-        context.replay(false);
-        Ok(value?)
+        Ok(context.world().replay(results, || f(self))?)
     }
 
     fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T> {

@@ -1,7 +1,7 @@
 //! What the engine needs to know beside the plan.
 
 use super::compress::Compression;
-use crate::config::{Config, LossScale, ReduceMethod};
+use crate::config::{Config, ConfigError, LossScale, ReduceMethod};
 
 /// Settings of an [`Engine`](super::Engine).
 #[derive(Clone, Debug)]
@@ -10,11 +10,10 @@ pub struct EngineSettings {
     pub clip_norm: Option<f64>,
     /// How the gradients of micro-batches and replicas are combined.
     pub reduce: ReduceMethod,
-    /// Micro-batches of a step of [`Engine::step_whole`](super::Engine::step_whole).
-    pub num_micro_batch: usize,
     /// Reductions that may be in flight together.
     pub num_communicators: usize,
-    /// Groups in which the parameters are updated, one after the other; at least one for each bucket that is sharded.
+    /// Groups in which the parameters are updated, one after the other; a bucket that is sharded or lies away from the device
+    /// is at least one by itself, however few these are.
     pub num_apply_group: usize,
     /// Whether the trainer logs the types in which parameters are computed with.
     pub debug_log: bool,
@@ -61,14 +60,33 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// What the options `train.clip_norm`, `pipeline.num_micro_batch`, `optimizer.num_apply_group`, `communication.*`,
-    /// `amp.*`, `profile.*` and `gradient_checkpoint.check_gradients` say.
+    /// Whether the options of the same meaning take what was given in code.
+    ///
+    /// # Errors
+    ///
+    /// The first that does not, by its name.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let mut config = Config::new();
+        config.set("train.clip_norm", self.clip_norm)?;
+        config.set("communication.num_communicators", self.num_communicators)?;
+        config.set("optimizer.num_apply_group", self.num_apply_group)?;
+        config.set("amp.loss_scale", self.loss_scale)?;
+        if let Some(compression) = self.compression {
+            config.set("communication.fp16_scale", compression.scale)?;
+        }
+        match self.trace {
+            Some(window) => config.set("profile.trace_steps", window.steps),
+            None => Ok(()),
+        }
+    }
+
+    /// What the options `train.clip_norm`, `optimizer.num_apply_group`, `communication.*`, `amp.*`, `profile.*` and
+    /// `gradient_checkpoint.check_gradients` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
         Self {
             clip_norm: config.train.clip_norm,
             reduce: communication.gradients_reduce_method,
-            num_micro_batch: config.pipeline.num_micro_batch,
             num_communicators: communication.num_communicators,
             debug_log: config.amp.debug_log,
             loss_scale: config.amp.loss_scale,

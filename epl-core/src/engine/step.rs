@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 
+use super::batches::Given;
 use super::gather::Source;
 use super::gradients::GradientStore;
 use super::run::StepRun;
@@ -41,9 +42,21 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before.
+    /// When a collective fails, ranks of one replica run other samples, the rate is negative or not finite, or the norm of the
+    /// gradients is not finite; the parameters are then as before.
     pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
-        let accumulated = self.accumulate(micro_batches)?;
+        self.step_given(micro_batches, Given::default(), rate)
+    }
+
+    /// A [`step`](Self::step) over what was `given`.
+    pub(crate) fn step_given(
+        &mut self,
+        micro_batches: Vec<MicroBatch<M::Batch>>,
+        given: Given,
+        rate: f64,
+    ) -> Result<StepReport> {
+        self.check_rate(rate)?;
+        let accumulated = self.accumulate_given(micro_batches, given)?;
         self.apply(accumulated, rate)
     }
 
@@ -53,8 +66,12 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When a collective fails.
+    /// When a collective fails, or ranks of one replica run other samples.
     pub fn accumulate(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>) -> Result<Accumulated> {
+        self.accumulate_given(micro_batches, Given::default())
+    }
+
+    fn accumulate_given(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, given: Given) -> Result<Accumulated> {
         if let (Some(path), true) = (self.plan.batch_norms.first(), micro_batches.len() > 1) {
             return Err(Error::invalid(format!(
                 "`{path}` is a BatchNorm: over {} micro-batches its statistics would differ from one batch's; use \
@@ -67,16 +84,17 @@ impl<M: Segmented> Engine<M> {
             self.check_recomputation(&micro_batches)?;
         }
         self.trace_step();
-        self.accumulated(&micro_batches)
+        self.accumulated(&micro_batches, given)
     }
 
     /// Updates the parameters: the second half of a [`step`](Self::step). Collective.
     ///
     /// # Errors
     ///
-    /// When a collective fails, or the norm of the gradients is not finite; the parameters are then as before. Under mixed
-    /// precision such a step is skipped, on all ranks alike, and too many of them are an error.
+    /// When a collective fails, the rate is negative or not finite, or the norm of the gradients is not finite; the parameters
+    /// are then as before. Under mixed precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
+        self.check_rate(rate)?;
         let Accumulated { store, mut report, bubble, number, loss_scale } = accumulated;
         if self.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
@@ -102,6 +120,22 @@ impl<M: Segmented> Engine<M> {
         Ok(report)
     }
 
+    /// A rate with which parameters would be lost, or follow the gradient upwards.
+    fn check_rate(&self, rate: f64) -> Result<()> {
+        match rate.is_finite() && rate >= 0.0 {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "learning rate {rate} at step {}; give a finite number of at least 0",
+                self.next_step()
+            ))),
+        }
+    }
+
+    /// The number of the step that is made, as the trainer shows it: from 1.
+    pub(super) fn next_step(&self) -> u64 {
+        self.step + 1
+    }
+
     /// A norm that is not finite, in full precision.
     fn not_finite(&self, report: &StepReport) -> Error {
         let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
@@ -110,7 +144,9 @@ impl<M: Segmented> Engine<M> {
         };
         Error::invalid(format!(
             "the norm of the gradients is {} at step {} (loss {}): {remedy}",
-            report.grad_norm, self.step, report.loss
+            report.grad_norm,
+            self.next_step(),
+            report.loss
         ))
     }
 
@@ -161,7 +197,7 @@ impl<M: Segmented> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let accumulated = self.accumulated(&micro_batches)?;
+        let accumulated = self.accumulated(&micro_batches, Given::default())?;
         let report = accumulated.report.clone();
         let mut store = self.whole_store(accumulated)?;
         store.scale_by(1.0 / self.loss_scale());
@@ -176,10 +212,10 @@ impl<M: Segmented> Engine<M> {
         }
     }
 
-    fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<Accumulated> {
+    fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>], given: Given) -> Result<Accumulated> {
         caught(|| {
             self.context.open_outputs();
-            StepRun::new(self, &self.plan.recompute, micro_batches)?.all()
+            StepRun::new(self, &self.plan.recompute, micro_batches, given)?.all()
         })
     }
 }

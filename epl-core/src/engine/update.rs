@@ -31,7 +31,7 @@ use crate::segment::Segmented;
 impl<M: Segmented> Engine<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub(super) fn update(&mut self, mut store: GradientStore, update: Update) -> Result<()> {
-        let _span = self.context.span(|| format!("update {}", self.step));
+        let _span = self.context.span(|| format!("update {}", self.next_step()));
         if self.one_pass.is_none() {
             store.scale_by(update.factor);
         }

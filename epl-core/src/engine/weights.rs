@@ -6,13 +6,14 @@
 
 use epl_comm::{ProcessGroup, ReduceOp};
 
+use super::batches::{Given, OVER_REPLICAS};
 use super::micro_batch::MicroBatch;
 use crate::config::ReduceMethod;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::loss::TermWeights;
-use crate::place::stable_hash;
 use crate::segment::Segmented;
+use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.
 pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
@@ -32,9 +33,9 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
     if stages.size() == 1 {
         return Ok(());
     }
-    let samples = |micro_batch: &MicroBatch<B>| stable_hash(&(&*micro_batch.samples, micro_batch.empty));
+    let samples = |micro_batch: &MicroBatch<B>| stable_hash(&(&*micro_batch.samples, u64::from(micro_batch.empty)));
     let all: Vec<u64> = micro_batches.iter().map(samples).collect();
-    let told = stages.all_gather_counts(&[micro_batches.len() as i64, stable_hash(&all).cast_signed()])?;
+    let told = stages.all_gather_counts(&[micro_batches.len() as i64, stable_hash(&all[..]).cast_signed()])?;
     let Some(other) = told.iter().position(|other| *other != told[0]) else { return Ok(()) };
     let (first, other_count) = (told[0][0], told[other][0]);
     let what = match first == other_count {
@@ -51,19 +52,22 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
 pub(crate) fn global_weights<M: Segmented>(
     model: &M,
     micro_batches: &[MicroBatch<M::Batch>],
+    given: &mut Given,
     context: &Context,
 ) -> Result<TermWeights> {
     if micro_batches.is_empty() {
         return Err(Error::invalid("a step without a micro-batch; give a replica without samples a stand-in"));
     }
+    given.add(micro_batches);
     let mut total = TermWeights::default();
     for micro_batch in micro_batches {
         total = total.plus(weights_of(model, micro_batch))?;
     }
-    sum_over_replicas(total, micro_batches.len(), context)
+    sum_over_replicas(total, micro_batches.len(), given, context)
 }
 
-/// The weights of `micro_batches` micro-batches of this rank, summed over all replicas. Collective over the data axis.
+/// The weights of `micro_batches` micro-batches of this rank, summed over all replicas, as what tells their samples from
+/// others. Collective over the data axis.
 ///
 /// # Errors
 ///
@@ -71,9 +75,11 @@ pub(crate) fn global_weights<M: Segmented>(
 pub(crate) fn sum_over_replicas(
     mut total: TermWeights,
     micro_batches: usize,
+    given: &mut Given,
     context: &Context,
 ) -> Result<TermWeights> {
     let mut values: Vec<f64> = vec![micro_batches as f64];
+    values.extend(given.over_replicas());
     values.extend(total.0.iter().map(|(_, sum)| sum));
     let data = context.data();
     let sums = if data.size() > 1 { data.all_reduce_values(&values, ReduceOp::Sum)? } else { values.clone() };
@@ -86,7 +92,9 @@ pub(crate) fn sum_over_replicas(
             sums[0]
         )));
     }
-    total.0.iter_mut().zip(&sums[1..]).for_each(|((_, weight), sum)| *weight = *sum);
+    let (samples, sums) = sums[1..].split_at(OVER_REPLICAS);
+    given.summed(samples);
+    total.0.iter_mut().zip(sums).for_each(|((_, weight), sum)| *weight = *sum);
     Ok(total)
 }
 

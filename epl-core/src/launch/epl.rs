@@ -1,5 +1,7 @@
 //! What a rank knows, and how it builds models.
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::{ProcessGroup, Trace};
@@ -7,12 +9,14 @@ use epl_comm::{ProcessGroup, Trace};
 use crate::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusals, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::memory::{Tier, Tiers};
+use crate::pipeline::Stages;
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::stores::Stores;
+use crate::plan::survey::Survey;
 use crate::plan::{self, Order, Plan};
 use crate::planned::Planned;
 use crate::precision::HalfPrecision;
@@ -121,7 +125,7 @@ impl Epl {
     ///
     /// # Errors
     ///
-    /// When the mesh is not one of the group's ranks; or when the option `profile.trace` is given and no trace: only
+    /// What is wrong with the configuration; when the mesh is not one of the group's ranks; or when the option `profile.trace` is given and no trace: only
     /// `launch` writes that file.
     pub fn new(config: Config, mesh: Mesh, world: ProcessGroup, trace: Option<Trace>) -> Result<Self> {
         let cluster = Cluster::local(world.size())?;
@@ -140,6 +144,7 @@ impl Epl {
         world: ProcessGroup,
         trace: Option<Trace>,
     ) -> Result<Self> {
+        config.validate()?;
         if let (None, false) = (&trace, config.profile.trace.is_empty()) {
             return Err(Error::invalid(format!(
                 "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `profile::write_trace`, \
@@ -234,33 +239,27 @@ impl Epl {
     ///
     /// # Errors
     ///
-    /// When the model cannot be laid out as asked.
+    /// When the model cannot be laid out as asked: all that is known to be in the way.
     pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
-        let context = place.context();
+        let (context, config) = (place.context(), &self.config);
         let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
-        let (zero, amp) = (self.config.zero.level, &self.config.amp);
-        let half = (amp.level == AmpLevel::O1).then(|| HalfPrecision::new(amp.dtype));
-        let tiers = Tiers::from_config(&self.config);
-        let parks = plan::parks(zero, tiers);
-        let recomputes = self.config.gradient_checkpoint.r#type != CheckpointType::Off || parks;
-        survey.check(context, self.config.train.allow_unseeded_layers, recomputes, half.is_some())?;
+        let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
+        let tiers = Tiers::from_config(config);
+        let recomputes =
+            config.gradient_checkpoint.r#type != CheckpointType::Off || plan::parks(config.zero.level, tiers);
+        let mut refusals = Refusals::default();
+        survey.check(context, config.train.allow_unseeded_layers, recomputes, half.is_some(), &mut refusals);
         survey.records.iter_mut().for_each(|record| record.half &= half.is_some());
         // Rows are not scattered.
-        let is_each = zero.shards_gradients() || tiers.gradients != Tier::Device;
-        if self.config.communication.sparse_as_dense || is_each {
+        let is_each = config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
+        if config.communication.sparse_as_dense || is_each {
             survey.records.iter_mut().for_each(|record| record.sparse = false);
         }
-        let (count, segments) = (context.mesh().stages(), model.segments());
-        let stages = plan::stages::stages(&survey.records, segments, count, layout.as_ref(), &self.config)?;
-        survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
-        if context.mesh().is_bridged() {
-            plan::record::check_bridged(&survey.records)?;
-        }
-        let names: Vec<String> = (0..segments).map(|segment| model.segment_name(segment)).collect();
-        let recompute = plan::kept::runs(&survey.records, &names, &stages, &self.config)?;
-        let micro_batches = self.config.num_micro_batch(context.replicas())?;
-        let schedule = Order::from_config(&self.config, count, micro_batches)?;
+        let names: Vec<String> = (0..model.segments()).map(|segment| model.segment_name(segment)).collect();
+        let found = self.stages(&mut survey, &names, layout.as_ref(), context, &mut refusals);
+        refusals.into_result()?;
+        let Staged { stages, recompute, schedule, micro_batches } = found.expect("what is not there was refused");
         let mut plan = Plan {
             mesh: context.mesh().clone(),
             placement: Placement::of(&self.cluster, context.mesh()),
@@ -269,24 +268,45 @@ impl Epl {
             device: format!("{:?}", place.device()),
             segments: names,
             recompute,
-            recompute_budget: self.config.gradient_checkpoint.budget,
+            recompute_budget: config.gradient_checkpoint.budget,
             stages,
             schedule,
             micro_batches,
             records: survey.records,
-            zero,
+            zero: config.zero.level,
             tiers,
             half,
             buckets: Vec::new(),
             tied: Vec::new(),
             frozen: Vec::new(),
-            max_splits: self.config.communication.max_splits,
-            exceptions: exceptions(&self.config),
+            max_splits: config.communication.max_splits,
+            exceptions: exceptions(config),
             unseeded_layers: survey.unseeded_layers,
             batch_norms: survey.batch_norms,
         };
         plan.pack(context, true);
-        Ok(Planned { model, plan, place, config: self.config.clone() })
+        Ok(Planned { model, plan, place, config: config.clone() })
+    }
+
+    /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.
+    fn stages(
+        &self,
+        survey: &mut Survey,
+        names: &[String],
+        layout: Option<&Layout>,
+        context: &Context,
+        refusals: &mut Refusals,
+    ) -> Option<Staged> {
+        let (config, count) = (&self.config, context.mesh().stages());
+        let micro_batches = refusals.of(config.num_micro_batch(context.replicas()));
+        let schedule = micro_batches.and_then(|number| refusals.of(Order::from_config(config, count, number)));
+        let stages = refusals.of(plan::stages::stages(&survey.records, names.len(), count, layout, config))?;
+        survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
+        if context.mesh().is_bridged() {
+            refusals.of(plan::record::check_bridged(&survey.records))?;
+        }
+        let recompute = refusals.of(plan::kept::runs(&survey.records, names, &stages, config))?;
+        Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.
@@ -339,6 +359,11 @@ impl Epl {
         }
         let layout = Layout::new(graphs, &self.cluster, Arrangement::from_config(&self.config))?;
         layout.check_agrees(&self.config)?;
+        for graph in 0..layout.task_graphs().len() {
+            let own = owners.graphs.iter().filter(|(_, owner)| **owner == graph);
+            let is_cut = |id| context.sharding(id).is_some_and(|sharding| !sharding.cuts.is_empty());
+            layout.check_cut(graph, own.map(|(id, _)| is_cut(*id)))?;
+        }
         Ok((Some(layout), owners))
     }
 }
@@ -349,6 +374,14 @@ struct Laid<M> {
     layout: Option<Layout>,
     owners: Owners,
     place: Place,
+}
+
+/// Which stage runs what, and when.
+struct Staged {
+    stages: Stages,
+    recompute: Vec<Range<usize>>,
+    schedule: Order,
+    micro_batches: usize,
 }
 
 /// The options by which the layout changes the mathematics.

@@ -26,6 +26,13 @@ pub enum LayoutError {
         /// The task graph.
         graph: TaskGraph,
     },
+    /// A `split` around parameters that nobody cuts.
+    #[error("{graph}: none of its parameters is cut, so that each of the {} devices would hold all of them and run the same \
+             rows; make split layers in it, as those of epl-modules, or use replicate({})", .graph.devices, .graph.devices)]
+    NothingCut {
+        /// The task graph.
+        graph: TaskGraph,
+    },
     /// Replicas cannot be made of the ranks.
     #[error("{} need {devices} devices a replica{how}, and {ranks} ranks do not divide by that; use {below}{above} ranks{remedy}",
         listed(.graphs))]

@@ -106,6 +106,16 @@ impl Layout {
         if self.arrangement.colocated && is_shared { Axis::Expert } else { Axis::Tensor }
     }
 
+    /// Refuses a `split` of parameters of which none `is_cut`.
+    pub(crate) fn check_cut(&self, graph: usize, is_cut: impl IntoIterator<Item = bool>) -> Result<()> {
+        let (graph, mut is_cut) = (&self.task_graphs[graph], is_cut.into_iter().peekable());
+        let is_asked = graph.kind == StrategyKind::Split && graph.devices > 1 && is_cut.peek().is_some();
+        match is_asked && !is_cut.any(|is_cut| is_cut) {
+            true => Err(LayoutError::NothingCut { graph: graph.clone() }),
+            false => Ok(()),
+        }
+    }
+
     /// Compares with what `dist.*` says.
     pub(crate) fn check_agrees(&self, config: &Config) -> Result<()> {
         let dist = &config.dist;

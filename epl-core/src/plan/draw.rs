@@ -10,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::park::{Parked, Parking};
+use super::park::{Parked, Parking, with};
 use super::stores::Stores;
 use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::place::stable_hash;
+use crate::stable_hash::stable_hash;
 
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
 static GENERATOR: Mutex<()> = Mutex::new(());
@@ -79,16 +79,13 @@ pub(crate) fn agree(
     Ok(agreed.into_iter().map(|agreed| agreed.is_some_and(|(_, said)| said > 0)).collect())
 }
 
-/// The parameter with other values; whether it asks for a gradient, and its identifier, stay.
+/// The parameter with other values; whether it asks for a gradient, how that is computed, and its identifier stay.
 ///
 /// # Shapes
 ///
 /// - values: the parameter's, on its device without autodiff
 pub fn with_values<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>) -> Param<Tensor<D>> {
-    param.map(|old| match old.is_autodiff() {
-        true => Tensor::from_inner(values).set_require_grad(old.is_require_grad()),
-        false => values,
-    })
+    with(param, values, true)
 }
 
 /// Nothing in the place of a parameter that another stage holds. Traversals initialise what is lazy: so it is initialised.

@@ -206,7 +206,7 @@ pub(crate) fn unpark<M: Module>(
 }
 
 /// The whole of a unit. Collective where ranks keep shards.
-fn gathered(own: Tensor<1>, unit: &Bucket, plan: &Plan, context: &Context) -> Result<Tensor<1>> {
+pub(crate) fn gathered(own: Tensor<1>, unit: &Bucket, plan: &Plan, context: &Context) -> Result<Tensor<1>> {
     match plan.shards_parameters() {
         true => Ok(context.axis(unit.axis).all_gather_uneven(own, 0, &unit.shards)?),
         false => Ok(own),
@@ -240,7 +240,7 @@ pub(crate) fn recut(parked: Parked, before: &Plan, plan: &Plan, context: &Contex
 }
 
 /// Where a chunk's values are for a moment.
-fn moment_device(chunk: &Chunk) -> Device {
+pub(crate) fn moment_device(chunk: &Chunk) -> Device {
     match chunk {
         Chunk::Device(values) => values.device(),
         Chunk::Away(_) => Device::flex(),
@@ -300,7 +300,7 @@ pub(crate) fn own_parts<'a>(
 }
 
 /// The parameter with other values, of any shape.
-fn with<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>, tracked: bool) -> Param<Tensor<D>> {
+pub(super) fn with<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>, tracked: bool) -> Param<Tensor<D>> {
     param.map(|old| Tracking::of(&old).put_on(values, tracked))
 }
 

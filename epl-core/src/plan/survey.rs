@@ -9,11 +9,11 @@ use epl_comm::shard_range;
 use super::record::{Cut, Origin, ParamRecord};
 use crate::cluster::Axis;
 use crate::context::{Context, Sharding};
-use crate::error::{Error, Result};
-use crate::place::stable_hash;
+use crate::error::{Error, Refusals, Result};
 use crate::scopes::Owners;
 use crate::segment::Segmented;
-use crate::stateful::Remembers;
+use crate::stable_hash::stable_hash;
+use crate::stateful::{Remembers, stateful};
 
 /// What a survey of a model found.
 pub(crate) struct Survey {
@@ -23,42 +23,59 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Refuses layers whose result would depend on the layout.
-    pub fn check(&self, context: &Context, allow_unseeded: bool, recomputes: bool, half: bool) -> Result<()> {
+    /// Refuses layers whose result would depend on the layout, each for every reason.
+    pub fn check(
+        &self,
+        context: &Context,
+        allow_unseeded: bool,
+        recomputes: bool,
+        half: bool,
+        refusals: &mut Refusals,
+    ) {
         let ranks = context.world().size();
-        if let (Some(path), true) = (self.unseeded_layers.first(), recomputes) {
-            return Err(Error::invalid(format!(
-                "`{path}` draws from a generator that goes on, so that its masks would be others when it is recomputed; \
-                 use the Dropout of epl-modules, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, \
-                 offloaded parameters"
-            )));
-        }
-        if let (Some(path), true) = (self.batch_norms.first(), recomputes) {
-            return Err(Error::invalid(format!(
-                "`{path}` is a BatchNorm, whose running statistics would move twice when it is recomputed; use \
-                 SyncBatchNorm, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters"
-            )));
-        }
-        if let (Some(path), false) = (self.unseeded_layers.first().filter(|_| ranks > 1), allow_unseeded) {
-            return Err(Error::invalid(format!(
-                "`{path}` draws from the generator that all {ranks} ranks share, so that its masks depend on the \
-                 layout; use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"
-            )));
-        }
-        if let (Some(path), true) = (self.batch_norms.first(), half) {
-            return Err(Error::invalid(format!(
-                "`{path}` is a BatchNorm, which would mix its statistics in f32 with what it gets in 16 bits under amp.level \
-                 = O1; use SyncBatchNorm, or leave amp.level out"
-            )));
-        }
-        let mut replicas = self.batch_norms.iter().map(|path| (path, self.replicas(path, context)));
-        match replicas.find(|(_, replicas)| *replicas > 1) {
-            Some((path, replicas)) => Err(Error::invalid(format!(
-                "`{path}` is a BatchNorm: with {replicas} replicas its statistics would differ from one replica's; \
-                 use SyncBatchNorm, or one replica"
-            ))),
-            None => Ok(()),
-        }
+        let (unseeded, norms) = (&*self.unseeded_layers, &*self.batch_norms);
+        let mut refuse = |is_wrong: bool, layers: &[String], reason: &str| {
+            if let (true, [first, others @ ..]) = (is_wrong, layers) {
+                refusals.add(Error::invalid(format!("`{first}` {reason}{}", same_of(others))));
+            }
+        };
+        refuse(
+            recomputes,
+            unseeded,
+            "draws from a generator that goes on, so that its masks would be others when it is recomputed; use the Dropout \
+             of epl-modules, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters",
+        );
+        refuse(
+            ranks > 1 && !allow_unseeded,
+            unseeded,
+            &format!(
+                "draws from the generator that all {ranks} ranks share, so that its masks depend on the layout; use the \
+                 Dropout of epl-modules, or set train.allow_unseeded_layers = true"
+            ),
+        );
+        refuse(
+            recomputes,
+            norms,
+            "is a BatchNorm, whose running statistics would move twice when it is recomputed; use SyncBatchNorm, or nothing \
+             that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters",
+        );
+        refuse(
+            half,
+            norms,
+            "is a BatchNorm, which would mix its statistics in f32 with what it gets in 16 bits under amp.level = O1; use \
+             SyncBatchNorm, or leave amp.level out",
+        );
+        let over = |path: &String| self.replicas(path, context);
+        let cut: Vec<String> = norms.iter().filter(|path| over(path) > 1).cloned().collect();
+        let replicas = cut.first().map_or(1, over);
+        refuse(
+            replicas > 1,
+            &cut,
+            &format!(
+                "is a BatchNorm: with {replicas} replicas its statistics would differ from one replica's; use \
+                 SyncBatchNorm, or one replica"
+            ),
+        );
     }
 
     /// How many ranks run rows of their own in the layer at `path`: those of its stage.
@@ -70,6 +87,16 @@ impl Survey {
             .filter(|_| context.mesh().is_bridged())
             .map_or(context.data().size(), |stage| context.mesh().sizes_in(stage).along(Axis::Data))
     }
+}
+
+/// The layers of which the same is said as of a first one.
+fn same_of(others: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut names: Vec<String> = others.iter().take(SHOWN).map(|path| format!("`{path}`")).collect();
+    if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        names.push(format!("{more} more"));
+    }
+    if names.is_empty() { String::new() } else { format!(". The same holds for {}", names.join(", ")) }
 }
 
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
@@ -85,12 +112,10 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners
         table: None,
         records: Vec::new(),
         names_by_id: HashMap::new(),
-        unseeded: Vec::new(),
-        batch_norms: Vec::new(),
         error: None,
     };
     model.visit(&mut surveyor);
-    let Surveyor { mut records, names_by_id, unseeded, batch_norms, error, .. } = surveyor;
+    let Surveyor { mut records, names_by_id, error, .. } = surveyor;
     if let Some(error) = error {
         return Err(error);
     }
@@ -107,7 +132,10 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners
         record.segments = segments_of(model, &record.name)?;
     }
     check_owned(&records, &owners.graphs)?;
-    Ok(Survey { records, unseeded_layers: unseeded, batch_norms })
+    let (unseeded, norms): (Vec<_>, Vec<_>) =
+        stateful(model).into_iter().partition(|(_, remembers)| *remembers == Remembers::Generator);
+    let paths = |layers: Vec<(String, Remembers)>| layers.into_iter().map(|(path, _)| path).collect();
+    Ok(Survey { records, unseeded_layers: paths(unseeded), batch_norms: paths(norms) })
 }
 
 /// Where some parameters are in scopes, all are: EPL would not know where to put the others.
@@ -143,8 +171,6 @@ struct Surveyor<'a> {
     table: Option<usize>,
     records: Vec<ParamRecord>,
     names_by_id: HashMap<ParamId, String>,
-    unseeded: Vec<String>,
-    batch_norms: Vec<String>,
     error: Option<Error>,
 }
 
@@ -223,12 +249,6 @@ impl Surveyor<'_> {
 
 impl ModuleVisitor for Surveyor<'_> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        let path = || self.path.join(".");
-        match Remembers::of(container_type, name) {
-            Some(Remembers::Generator) => self.unseeded.push(path()),
-            Some(Remembers::Statistics) => self.batch_norms.push(path()),
-            None => {}
-        }
         self.path.push(name.to_string());
         if container_type.ends_with("Embedding") && name == TABLE {
             self.table = Some(self.path.len());

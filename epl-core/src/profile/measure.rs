@@ -58,10 +58,8 @@ impl<M: Segmented> Bench<'_, M> {
         let samples: Vec<u64> = (0..rows as u64).collect();
         self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
         // Layers tell nothing and move nothing.
-        self.context.replay(true);
-        let measured = epl_comm::catch(|| self.walk(batch));
-        self.context.replay(false);
-        measured?
+        let _again = self.context.replaying();
+        epl_comm::catch(|| self.walk(batch))?
     }
 
     fn walk(&self, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
@@ -179,15 +177,11 @@ fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
                 return param;
             }
             let device = param.lazy_device();
-            let plain = device.clone().without_autodiff();
             let values: Tensor<D> = match record.segments.contains(&self.1) {
-                true => Tensor::from_data(numbers(&record.shape()), (&plain, record.dtype)),
-                false => Tensor::empty(Shape::from(vec![0; D]), (&plain, record.dtype)),
+                true => Tensor::from_data(numbers(&record.shape()), (&device, record.dtype)),
+                false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
             };
-            let values = match device.is_autodiff() {
-                true => Tensor::from_inner(values).set_require_grad(record.trainable),
-                false => values,
-            };
+            let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
             Param::initialized(param.id, values)
         }
     }

@@ -312,6 +312,35 @@ fn details_of_what_is_off() {
         "offload.resident_bytes = 1000000 (file run.toml, line 3) has no effect without state in files (offload.level = v1, \
          or a tier of file); set that, or leave offload.resident_bytes out",
     );
+    // Buckets of gradients are what is gathered for a segment, one each.
+    for whole in ["zero.level=v3", "offload.parameters=host", "offload.level=v0"] {
+        let error = Layers::new().command_line([whole, "communication.max_splits=3"]).unwrap().resolve().unwrap_err();
+        let expected = "communication.max_splits = 3 (command line) has no effect without parameters that stay whole on the \
+                        device";
+        assert!(error.to_string().starts_with(expected), "{whole}: {error}");
+    }
+    // One bucket travels at a time where they travel in every micro-batch; rows are not scattered.
+    for each in ["zero.level=v2", "zero.level=v3", "offload.gradients=host", "offload.level=v1"] {
+        let error = Layers::new().command_line([each, "communication.num_communicators=4"]).unwrap().resolve();
+        assert!(
+            error.unwrap_err().to_string().contains("num_communicators = 4 (command line) has no effect"),
+            "{each}"
+        );
+    }
+    for scattered in ["zero.level=v1", "zero.level=v2", "zero.level=v3", "offload.gradients=host"] {
+        let error = Layers::new().command_line([scattered, "communication.sparse_as_dense=false"]).unwrap().resolve();
+        assert!(error.unwrap_err().to_string().contains("sparse_as_dense = false (command line) has no effect"));
+        // A file may be a configuration that was saved, which has every option.
+        Layers::new().command_line([scattered]).unwrap().resolve().unwrap();
+        let mut saved = from_toml("").unwrap();
+        saved.zero.level = epl_core::config::ZeroLevel::V1;
+        from_toml(&saved.to_toml()).unwrap();
+    }
+    for kept in ["zero.level=v1", "offload.optimizer_state=host"] {
+        let settings = [kept, "communication.max_splits=3", "communication.num_communicators=4"];
+        Layers::new().command_line(settings).unwrap().resolve().unwrap();
+    }
+    Layers::new().command_line(["zero.level=v0", "communication.sparse_as_dense=false"]).unwrap().resolve().unwrap();
     let on = ["amp.level=O1", "amp.dtype=bf16", "amp.debug_log=true"];
     Layers::new().command_line(on).unwrap().resolve().unwrap();
     for files in ["offload.level=v1", "offload.optimizer_state=file"] {

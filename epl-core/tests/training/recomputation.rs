@@ -61,6 +61,40 @@ fn a_layer_that_remembers_something_is_found() {
     assert!(step(&config, forgetful).is_ok(), "nothing is compared unless it is asked for");
 }
 
+/// What a layer keeps beside its result, such as running statistics, moves once a forward, and not when a forward is only
+/// repeated.
+#[test]
+fn the_check_of_gradients_moves_nothing_that_layers_keep() {
+    let moved = |check: bool| {
+        let mut config = recomputing(&[2]);
+        config.gradient_checkpoint.check_gradients = check;
+        let moved = Arc::new(AtomicUsize::new(0));
+        let keeping = |at: &Place| {
+            let (moved, context) = (moved.clone(), at.context().clone());
+            chain(at, move || {
+                moved.fetch_add(usize::from(!context.is_replay()), Ordering::Relaxed);
+                1.0
+            })
+        };
+        step(&config, keeping).unwrap();
+        moved.load(Ordering::Relaxed)
+    };
+    assert_eq!((moved(false), moved(true)), (1, 1));
+}
+
+/// Who catches the error goes on with a pass that counts.
+#[test]
+fn measuring_that_fails_leaves_no_pass_marked_as_a_repetition() {
+    let marked = launch(&Config::new(), |epl| {
+        let engine = Engine::build(&epl, |at| chain(at, || panic!("broken")), &SgdConfig::new())?;
+        let rows = Tensor::ones([2, 3], epl.place().device());
+        let error = engine.profile(&MicroBatch::new(rows, [0, 1])).unwrap_err().to_string();
+        assert!(error.contains("broken"), "{error}");
+        Ok(engine.context().is_replay())
+    });
+    assert_eq!(marked.unwrap(), [false]);
+}
+
 fn refused(config: &Config) -> String {
     step(config, |at| chain(at, || 1.0)).unwrap_err().to_string()
 }
@@ -87,14 +121,14 @@ struct Unfit {
 
 #[test]
 fn layers_of_burn_that_would_do_something_else_again_are_named() {
-    let unfit = |dropout: bool| {
-        let built = launch(&recomputing(&[1]), |epl| {
+    let build = |dropout: Option<f64>| {
+        launch(&recomputing(&[1]), |epl| {
             epl.build(|at| {
                 let linear = || LinearConfig::new(3, 3).init(at);
                 let net = Unfit {
                     up: linear(),
-                    dropout: dropout.then(|| DropoutConfig::new(0.1).init()),
-                    norm: (!dropout).then(|| BatchNormConfig::new(3).init(at)),
+                    dropout: dropout.map(|prob| DropoutConfig::new(prob).init()),
+                    norm: dropout.is_none().then(|| BatchNormConfig::new(3).init(at)),
                     down: linear(),
                 };
                 Chain::of(net)
@@ -103,9 +137,10 @@ fn layers_of_burn_that_would_do_something_else_again_are_named() {
                     .mean_loss(|rows, _| rows.mean())
             })
             .map(|_| ())
-        });
-        built.unwrap_err().to_string()
+        })
     };
+    let unfit = |dropout: bool| build(dropout.then_some(0.1)).unwrap_err().to_string();
+    assert!(build(Some(0.0)).is_ok(), "what never draws is the same again");
     assert!(unfit(true).contains("`dropout`") && unfit(true).contains("Dropout of epl-modules"), "{}", unfit(true));
     assert!(
         unfit(false).contains("`norm` is a BatchNorm") && unfit(false).contains("SyncBatchNorm"),

@@ -2,18 +2,32 @@
 
 #![allow(clippy::unwrap_used)]
 
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::Tensor;
+use epl_core::Axis;
 use epl_core::cluster::{Cluster, RankOrder};
 use epl_core::layout::{Arrangement, StrategyKind, TaskGraph};
 use epl_core::{Config, Epl, Error, Layout, Place, Result, Strategy, WithLoss, launch_dry};
 
+/// A layer that a `split` scope cuts.
 #[derive(Module, Debug)]
-struct Two {
-    first: Linear,
-    second: Linear,
+struct Cut {
+    weight: Param<Tensor<2>>,
 }
 
+#[derive(Module, Debug)]
+struct Two {
+    first: Cut,
+    second: Cut,
+}
+
+fn cut(at: &Place) -> Cut {
+    // Made where its rows have been gathered, so that it may be colocated with a replicated part.
+    at.behind_bridge(|at| Cut { weight: at.split_param([3, 8], &[(Axis::Tensor, 1)], Initializer::Zeros) })
+}
+
+/// A layer of Burn, which nobody cuts.
 fn linear(at: &Place) -> Linear {
     LinearConfig::new(3, 3).init(at)
 }
@@ -31,7 +45,7 @@ fn layout<M: Module>(config: &Config, model: impl Fn(&Place) -> M) -> Result<Str
 }
 
 fn first_and_second(first: Strategy, second: Strategy) -> impl Fn(&Place) -> Two {
-    move |at| Two { first: at.scope(first.clone(), linear), second: at.scope(second.clone(), linear) }
+    move |at| Two { first: at.scope(first.clone(), cut), second: at.scope(second.clone(), cut) }
 }
 
 #[test]
@@ -66,7 +80,7 @@ fn two_replicates_are_two_stages() {
 
 #[test]
 fn data_parallelism_is_wrapped_around_a_split() {
-    let plan = layout(&config(16, false), |at| at.split(8, linear)).unwrap();
+    let plan = layout(&config(16, false), |at| at.split(8, cut)).unwrap();
     let ranks = "[0 1 2 3 4 5 6 7] [8 9 10 11 12 13 14 15]";
     assert_eq!(plan, format!("16 ranks = 2 replicas\n  `0` split(8)  {ranks}"));
 }
@@ -103,7 +117,7 @@ fn replicate_and_split_share_their_devices() {
 #[test]
 fn a_default_strategy_takes_what_is_in_no_scope() {
     let net = |at: &Place, total: usize| {
-        at.default_strategy(Strategy::replicate(total), |at| Two { first: linear(at), second: at.split(total, linear) })
+        at.default_strategy(Strategy::replicate(total), |at| Two { first: cut(at), second: at.split(total, cut) })
     };
     let total = |epl: &Epl| epl.cluster().total_gpu_num();
     let (layout, _) = launch_dry(&config(4, true), 0, |epl| epl.layout(|at| net(at, total(&epl)))).unwrap();
@@ -116,7 +130,7 @@ fn a_default_strategy_takes_what_is_in_no_scope() {
 /// EPL's way to two stages: a second default strategy.
 #[test]
 fn a_second_default_strategy_is_another_task_graph() {
-    let part = |at: &Place| at.default_strategy(Strategy::replicate(1), linear);
+    let part = |at: &Place| at.default_strategy(Strategy::replicate(1), cut);
     let plan = layout(&config(4, false), |at| Two { first: part(at), second: part(at) }).unwrap();
     assert_eq!(plan, "4 ranks = 2 replicas × 2 stages\n  `0` replicate(1)  [0] [2]\n  `1` replicate(1)  [1] [3]");
     // One in which nothing was made takes no device.
@@ -159,7 +173,6 @@ fn both_orders_of_ranks_across_two_workers() {
 /// The mesh of a layout agrees with its placement.
 #[test]
 fn the_mesh_is_the_placement() {
-    use epl_core::Axis;
     for (colocated, first, second, ranks, sizes) in [
         (false, Strategy::replicate(1), Strategy::replicate(1), 8, [4, 2, 1, 1]),
         (false, Strategy::split(2), Strategy::split(2), 8, [2, 2, 2, 1]),
@@ -295,7 +308,7 @@ fn build(config: &Config, model: impl Fn(&Place) -> Two) -> Error {
 
 #[test]
 fn a_parameter_outside_all_scopes_is_named() {
-    let error = build(&config(2, false), |at| Two { first: at.replicate(1, linear), second: linear(at) });
+    let error = build(&config(2, false), |at| Two { first: at.replicate(1, cut), second: cut(at) });
     assert!(error.to_string().starts_with("parameter `second.weight`: is in no scope, and others are"), "{error}");
 }
 
@@ -307,11 +320,35 @@ fn stages_of_one_segment_are_refused() {
     assert!(said.starts_with(expected), "{said}");
 }
 
+/// Each device of the scope would hold all of it, and run the same rows, where a slice of the work was asked for.
+#[test]
+fn a_split_scope_in_which_nothing_is_cut_is_refused_by_name() {
+    #[derive(Module, Debug)]
+    struct Normed {
+        norm: LayerNorm,
+        cut: Cut,
+    }
+    let head = || Strategy::split(4).named("head");
+    for colocated in [false, true] {
+        let plan = layout(&config(4, colocated), |at| at.scope(head(), linear));
+        let error = plan.unwrap_err().to_string();
+        assert!(error.starts_with("`head` split(4): none of its parameters is cut"), "{error}");
+        assert!(error.contains("each of the 4 devices would hold all of them"), "{error}");
+        assert!(error.contains("epl-modules") && error.contains("replicate(4)"), "{error}");
+    }
+    let default = layout(&config(4, false), |at| at.default_strategy(head(), linear));
+    assert!(default.unwrap_err().to_string().contains("`head` split(4)"));
+    // What is not cut may stand beside what is; what has no parameters has nothing to be cut; one device holds all anyway.
+    let normed = |at: &Place| Normed { norm: LayerNormConfig::new(3).init(at), cut: cut(at) };
+    assert!(layout(&config(4, false), |at| at.scope(head(), normed)).is_ok());
+    assert!(layout(&config(2, false), |at| at.split(1, linear)).is_ok());
+    let none = |at: &Place| (at.split(2, cut), at.split(2, |_| burn::nn::Relu::new()));
+    assert!(layout(&config(4, false), none).is_ok());
+}
+
 /// A split layer without a bridge would multiply rows of one rank with the classes of another.
 #[test]
 fn a_divided_parameter_needs_its_rows_gathered() {
-    use burn::nn::Initializer;
-    use epl_core::Axis;
     #[derive(Module, Debug)]
     struct Net {
         body: Linear,

@@ -91,7 +91,7 @@ fn every_rank_tells_what_it_does_in_the_steps_that_are_asked_for() {
             let again = format!("recompute {micro_batch} segment {segment}");
             assert_eq!(count(&events, rank, &again), if *segment == 3 { 0 } else { 2 }, "{again}");
         }
-        let of_steps: Vec<usize> = (0..5).map(|step| count(&events, rank, &format!("update {step}"))).collect();
+        let of_steps: Vec<usize> = (0..5).map(|step| count(&events, rank, &format!("update {}", step + 1))).collect();
         assert_eq!(of_steps, [0, 1, 1, 0, 0]);
         let sent = |name: &str| {
             events.iter().any(|event| event["pid"] == rank && event["name"].as_str().unwrap().starts_with(name))
@@ -117,7 +117,7 @@ fn a_run_that_fails_leaves_its_trace() {
     let path = folder.path().join("trace.json");
     let error = train(&config(path.to_str().unwrap()), 5, Duration::ZERO, Some(2)).unwrap_err().to_string();
     assert!(error.contains("stopped"), "{error}");
-    assert_eq!(count(&read(&path), 0, "update 1"), 1);
+    assert_eq!(count(&read(&path), 0, "update 2"), 1);
 }
 
 #[test]

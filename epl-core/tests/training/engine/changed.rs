@@ -74,3 +74,27 @@ fn what_a_change_gets_wrong_is_said() {
     });
     assert!(shape.contains("parameter `up`: holds [6, 11], and the plan says [6, 10]"), "{shape}");
 }
+
+/// As a frozen one whose state is there is refused, so is one that is trained and whose state is not.
+#[test]
+fn a_parameter_without_state_beside_others_that_have_some_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved");
+    let engine = |epl: &Epl, is_frozen: bool| {
+        let freeze = |chain: Chain| Chain { head: chain.head.no_grad(), ..chain };
+        let built = epl.build(|at| if is_frozen { freeze(Chain::new(at)) } else { Chain::new(at) })?;
+        Engine::new(built, &AdamWConfig::new(), EngineSettings::default())
+    };
+    for level in ["", "v1"] {
+        let config = config(2, 1, 1).with("zero.level", level).unwrap();
+        launch(&config, |epl| {
+            let mut engine = engine(&epl, true)?;
+            engine.step(micro_batches(&epl, 1), 0.1)?;
+            engine.save(&saved)
+        })
+        .unwrap();
+        let text = launch(&config, |epl| engine(&epl, false)?.load(&saved)).unwrap_err().to_string();
+        assert!(text.contains("parameter `head.") && text.contains("has no optimizer state"), "{text}");
+        launch(&config, |epl| engine(&epl, true)?.load(&saved)).unwrap();
+    }
+}

@@ -1,6 +1,8 @@
 //! The engine: equal to one tape of Burn's own, on one rank and on several, and what it refuses.
 #![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
 
+mod agreeing;
+mod built;
 mod chain;
 mod changed;
 mod clipping;

@@ -19,7 +19,7 @@ fn a_bad_sample_on_one_rank_is_an_error_on_all_and_changes_nothing() {
                 *target = target.clone() * bad;
             }
             let text = engine.step(batches, 0.01).unwrap_err().to_string();
-            assert!(text.starts_with("the norm of the gradients is NaN at step 1 (loss "), "{text}");
+            assert!(text.starts_with("the norm of the gradients is NaN at step 2 (loss "), "{text}");
             assert!(text.contains("look for such a number in the batch, or lower the learning rate"), "{text}");
             assert_eq!((engine.parameters()?, engine.optimizer_state()?, engine.steps()), (parameters, state, 1));
             // It was the data: the engine goes on.

@@ -2,12 +2,16 @@
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GaussianNoiseConfig, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
+use epl_core::config::{HalfDtype, LossScale};
+use epl_core::engine::Compression;
 use epl_core::testing::config;
 use epl_core::{
-    Config, Engine, EngineSettings, Loss, MicroBatch, OneSegment, Place, Result, Weights, WholeModel, launch,
+    Config, Engine, EngineSettings, Epl, Loss, Mesh, MicroBatch, OneSegment, Place, Result, TraceWindow, Weights,
+    WholeModel, WithLoss, checkpoint, launch,
 };
 
 use crate::engine::chain::{Chain, Rows, micro_batches, rows};
@@ -93,9 +97,9 @@ impl WholeModel for Net {
 }
 
 /// Builds a model and makes one step of `count` micro-batches.
-fn step(config: &Config, model: fn(&Place) -> OneSegment<Net>, count: u64) -> Result<()> {
+fn step(config: &Config, model: impl Fn(&Place) -> OneSegment<Net> + Sync, count: u64) -> Result<()> {
     launch(config, |epl| {
-        let mut engine = Engine::new(epl.build(model)?, &SgdConfig::new(), EngineSettings::default())?;
+        let mut engine = Engine::new(epl.build(&model)?, &SgdConfig::new(), EngineSettings::default())?;
         let batch = |n: u64| MicroBatch::new(rows(0..4, epl.place()), (n * 4..n * 4 + 4).collect::<Vec<_>>());
         engine.step((0..count).map(batch).collect(), 0.1)
     })
@@ -119,6 +123,132 @@ fn dropout_that_draws_from_the_shared_generator_is_refused_unless_allowed() {
     assert!(text.contains("`model.dropout` draws from the generator that all 2 ranks share"), "{text}");
     assert!(text.contains("use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"), "{text}");
     step(&config(2, 1, 1).with("train.allow_unseeded_layers", true).unwrap(), Net::with_dropout, 1).unwrap();
+}
+
+/// A layer of Burn that draws nothing is the same under every layout, also inside a layer that is not the user's own.
+#[test]
+fn dropout_of_probability_zero_is_accepted() {
+    let silent = |place: &Place| OneSegment {
+        model: Net { dropout: Some(DropoutConfig::new(0.0).init()), ..Net::plain(place) },
+    };
+    step(&config(2, 1, 1), silent, 1).unwrap();
+    let encoder = |prob: f64| {
+        launch(&config(2, 1, 1), |epl| {
+            let config = TransformerEncoderConfig::new(4, 8, 2, 2).with_dropout(prob);
+            let loss = |_: &TransformerEncoder, _: &()| unreachable!("nothing is run");
+            epl.build(|at| WithLoss::new(config.init(at), loss)).map(|built| built.plan().unseeded_layers.clone())
+        })
+    };
+    assert_eq!(encoder(0.0).unwrap(), [vec![], Vec::<String>::new()]);
+    let error = encoder(0.1).unwrap_err().to_string();
+    assert!(error.contains("layers.1.") && error.contains("dropout"), "all are named: {error}");
+    let noise = |std: f64| {
+        launch(&config(2, 1, 1), |epl| {
+            let loss = |_: &(Linear, burn::nn::GaussianNoise), _: &()| unreachable!("nothing is run");
+            let net = |at: &Place| (LinearConfig::new(2, 2).init(at), GaussianNoiseConfig::new(std).init());
+            epl.build(|at| WithLoss::new(net(at), loss)).map(drop)
+        })
+    };
+    assert!(noise(0.0).is_ok() && noise(0.5).is_err());
+    // In a loop of one's own.
+    let device = Device::flex().autodiff();
+    let forward = |dropout: &Dropout, x: Tensor<2>| dropout.forward(x);
+    let again =
+        |prob| checkpoint(&DropoutConfig::new(prob).init(), Tensor::ones([2, 2], &device).require_grad(), forward);
+    assert_eq!(again(0.0).dims(), [2, 2]);
+}
+
+/// What is wrong with a model is told at once, not one fault a run.
+#[test]
+fn all_refusals_of_a_plan_are_told_together() {
+    let both = |place: &Place| {
+        let norm = Some(BatchNormConfig::new(3).init(place));
+        OneSegment { model: Net { norm, dropout: Some(DropoutConfig::new(0.5).init()), ..Net::plain(place) } }
+    };
+    let text = step(&config(2, 1, 1).with("zero.level", "v3").unwrap(), both, 1).unwrap_err().to_string();
+    for expected in [
+        "`model.dropout` draws from a generator that goes on",
+        "`model.dropout` draws from the generator that all 2 ranks share",
+        "`model.norm` is a BatchNorm, whose running statistics would move twice",
+        "`model.norm` is a BatchNorm: with 2 replicas",
+        "the model is 1 segment",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// Why an engine with these settings is not made.
+fn refused(settings: &EngineSettings) -> String {
+    let made = launch(&config(1, 1, 1), |epl| {
+        Engine::new(epl.build(Chain::new)?, &SgdConfig::new(), settings.clone()).map(|_| ())
+    });
+    made.unwrap_err().to_string()
+}
+
+#[test]
+fn settings_given_in_code_are_checked_as_options_are() {
+    let own = EngineSettings::default;
+    let mut wrong: Vec<(EngineSettings, &str)> = vec![
+        (EngineSettings { num_communicators: 0, ..own() }, "communication.num_communicators = 0"),
+        (EngineSettings { num_apply_group: 0, ..own() }, "optimizer.num_apply_group = 0"),
+        (EngineSettings { trace: Some(TraceWindow { skip: 0, steps: 0 }), ..own() }, "profile.trace_steps = 0"),
+    ];
+    for limit in [-1.0, 0.0, f64::NAN, f64::INFINITY] {
+        wrong.push((EngineSettings { clip_norm: Some(limit), ..own() }, "train.clip_norm = "));
+    }
+    for scale in [-128.0, 0.0, f64::NAN, f64::INFINITY] {
+        let compression = Some(Compression { dtype: HalfDtype::F16, scale });
+        wrong.push((EngineSettings { compression, ..own() }, "communication.fp16_scale = "));
+    }
+    for scale in [0.5, f64::NAN, f64::INFINITY] {
+        wrong.push((EngineSettings { loss_scale: LossScale::Fixed(scale), ..own() }, "amp.loss_scale = "));
+    }
+    for (settings, expected) in wrong {
+        let text = refused(&settings);
+        assert!(text.contains(expected) && text.contains("allowed"), "{settings:?}: {text}");
+    }
+}
+
+#[test]
+fn a_learning_rate_that_is_none_changes_nothing() {
+    epl_core::testing::run((2, 1, 1), |epl| {
+        let mut engine = Engine::new(epl.build(Chain::new)?, &AdamWConfig::new(), EngineSettings::default())?;
+        engine.step(micro_batches(&epl, 1), 0.1)?;
+        let before = (engine.parameters()?, engine.optimizer_state()?, engine.steps());
+        for rate in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
+            let text = engine.step(micro_batches(&epl, 1), rate).unwrap_err().to_string();
+            assert!(text.contains(&format!("learning rate {rate} at step 2")), "{text}");
+            let accumulated = engine.accumulate(micro_batches(&epl, 1))?;
+            assert_eq!(engine.apply(accumulated, rate).unwrap_err().to_string(), text);
+            assert_eq!((engine.parameters()?, engine.optimizer_state()?, engine.steps()), before);
+        }
+        engine.step(micro_batches(&epl, 1), 0.0).map(drop)
+    });
+}
+
+#[test]
+fn a_configuration_whose_fields_were_written_is_checked_without_launch_too() {
+    let mut wrong = config(1, 1, 1);
+    wrong.train.clip_norm = Some(-1.0);
+    let made = epl_comm::local::Launcher::new(1)
+        .run(|world| -> Result<()> { Epl::new(wrong.clone(), Mesh::from_config(&wrong)?, world, None).map(drop) });
+    let text = made.unwrap_err().1.to_string();
+    assert!(text.contains("train.clip_norm = -1"), "{text}");
+}
+
+#[test]
+fn a_setting_of_an_optimizer_that_is_no_number_is_named() {
+    let made = |optimizer: AdamWConfig| {
+        launch(&config(1, 1, 1), |epl| {
+            Engine::new(epl.build(Chain::new)?, &optimizer, EngineSettings::default()).map(|_| ())
+        })
+    };
+    let text = made(AdamWConfig::new().with_beta_1(f32::NAN)).unwrap_err().to_string();
+    assert!(text.contains("AdamW") && text.contains("beta_1 = NaN"), "{text}");
+    let text = made(AdamWConfig::new().with_epsilon(f32::INFINITY)).unwrap_err().to_string();
+    assert!(text.contains("epsilon = inf"), "{text}");
+    // Nothing is null where nothing was given.
+    assert!(made(AdamWConfig::new()).is_ok());
 }
 
 #[test]

@@ -42,5 +42,22 @@ fn the_parameter_and_the_ranks_are_named() {
 fn equal_copies_pass_under_every_layout() {
     for sizes in [(1, 1, 1), (3, 1, 1), (1, 2, 1), (2, 2, 1)] {
         run(sizes, |epl| drift(&epl, 0.1));
+        run_sharded(sizes, 0.1).unwrap();
+    }
+}
+
+/// The same with parameters in shards over the replicas, of which the ranks that share split layers have copies.
+fn run_sharded((data, tensor, expert): (usize, usize, usize), rate_of_last: f64) -> Result<()> {
+    let config = config(data, tensor, expert).with("zero.level", "v3")?;
+    launch(&config, |epl| drift(&epl, rate_of_last)).map(drop)
+}
+
+#[test]
+fn shards_are_compared_with_those_of_ranks_that_share_split_layers() {
+    // Each rank updates its own shard, so over replicas alone there is nothing to compare.
+    run_sharded((3, 1, 1), 0.11).unwrap();
+    for sizes in [(1, 2, 1), (2, 2, 1)] {
+        let text = run_sharded(sizes, 0.11).unwrap_err().to_string();
+        assert!(text.contains("parameter `tied.weight`: its copies are not equal after step 2"), "{sizes:?}: {text}");
     }
 }
