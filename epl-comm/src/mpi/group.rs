@@ -185,6 +185,10 @@ impl Transport for MpiTransport {
         self.taken.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         match catch_unwind(AssertUnwindSafe(|| self.attempt(&call, buffer))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
@@ -200,6 +204,11 @@ impl Transport for MpiTransport {
         let New { number, ranks, member } = agree(self, &self.world, sequence, name, [color, key])?;
         let (world, answers) = (self.world.clone(), self.answers.clone());
         Ok(Arc::new(Self::new(world, answers, name.to_string(), number * KINDS, ranks, member)))
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
