@@ -26,6 +26,7 @@ mod in_memory;
 mod large;
 #[path = "../suite/layouts.rs"]
 mod layouts;
+mod limits;
 #[path = "../suite/mismatches.rs"]
 mod mismatches;
 mod processes;
