@@ -121,7 +121,9 @@ impl Mixed {
         members: Vec<Rank>,
         rank: Rank,
     ) -> Result<Arc<dyn Transport>> {
-        let group = hierarchy::group(medium, &number.to_string(), name, members, rank)?;
+        // Another group of this number has no rank in common with this one.
+        let key = format!("{number} of {}", members[0].0);
+        let group = hierarchy::group(medium, &key, name, members, rank)?;
         Ok(Arc::new(Self { world: world.clone(), medium: medium.clone(), number, group }))
     }
 
