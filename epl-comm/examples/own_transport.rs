@@ -115,6 +115,10 @@ impl Transport for Seat {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let posts = self.meet(&call, buffer.into_values::<f64>())?;
@@ -134,8 +138,25 @@ impl Transport for Seat {
         Ok(self.other(format!("{} / {name} {sequence}", self.name), chosen))
     }
 
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
+    }
+
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
         Ok(self.other(format!("{}, {from} to {to}", self.name), vec![from, to]))
+    }
+
+    fn lanes(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Nothing is kept.
+    fn trim(&self) {}
+
+    /// Circles of waits are not looked for.
+    fn sleep(&self, _operation: Operation, _sequence: u64, sleep: &mut dyn FnMut()) {
+        sleep();
     }
 
     fn abort(&self, cause: &Error) {

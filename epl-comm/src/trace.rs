@@ -174,6 +174,10 @@ impl Transport for Traced {
         self.inner.reserve(operation)
     }
 
+    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
+        self.inner.reserve_stage(whole, stage)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         if !self.trace.is_on() {
             return self.inner.run(call, buffer);

@@ -32,6 +32,8 @@ use crate::rank::Rank;
 /// | failure | a member is never left waiting for one that cannot come: it failed, left, or made another call; after the first failure every call fails, in all groups |
 /// | threads | different groups are called from different threads (a helper thread for each group with started calls) |
 ///
+/// No method has a body of its own, so that none is forgotten where one transport wraps another.
+///
 /// What it need not do: checking arguments, graphs, started calls, logs, order within a rank, groups of one.
 ///
 /// Launching is its own: it makes one transport for each rank over all ranks, and gives it to
@@ -50,10 +52,9 @@ pub trait Transport: Debug + Send + Sync {
     /// Takes the next number of a call in this group. Whoever takes a number runs a call with it: peers wait for it.
     fn reserve(&self, operation: Operation) -> u64;
 
-    /// Takes the next number of a call that is a stage of `whole`, which is what its caller knows it by.
-    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
-        self.reserve(whole)
-    }
+    /// Takes the next number of a call that is a stage of `whole`, which is what its caller knows it by. Where calls are
+    /// not made of stages themselves, [`reserve`](Self::reserve) of `whole`.
+    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64;
 
     /// Runs one collective and returns this member's result, possibly flat. The call is boxed, as is what is in a
     /// buffer, because both are passed on several times on their way: moves would take longer than a small collective.
@@ -73,15 +74,13 @@ pub trait Transport: Debug + Send + Sync {
     /// As [`run`](Self::run).
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>>;
 
-    /// [`split`](Self::split) where every member knows all members' colors and keys, which are `wishes`. Collective.
+    /// [`split`](Self::split) where every member knows all members' colors and keys, which are `wishes`: with this
+    /// member's, where there is no shorter way. Collective.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
-        let (color, key) = wishes[self.member()];
-        self.split(sequence, name, color, key)
-    }
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>>;
 
     /// The way from one member to another, of which this rank is one end: a group of two, in which member 0 sends and
     /// member 1 receives. Not collective: each end asks for it when it first needs it. Both ends' calls over a link
@@ -93,21 +92,17 @@ pub trait Transport: Debug + Send + Sync {
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>>;
 
     /// How many calls of a rank, in different groups, may usefully be in flight together: where all cores are busy,
-    /// another thread only takes one away. The same number on all ranks, at least 1.
-    fn lanes(&self) -> usize {
-        usize::MAX
-    }
+    /// another thread only takes one away. The same number on all ranks, at least 1;
+    /// `usize::MAX` where there is no reason for fewer.
+    fn lanes(&self) -> usize;
 
-    /// Gives back memory that is kept for the results of calls to come.
-    fn trim(&self) {}
+    /// Gives back memory that is kept for the results of calls to come, if any is.
+    fn trim(&self);
 
     /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
     ///
     /// A transport that looks for ranks that wait for each other learns of the wait here.
-    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        let _ = (operation, sequence);
-        sleep();
-    }
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut());
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.
     fn abort(&self, cause: &Error);

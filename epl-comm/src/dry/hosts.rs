@@ -29,4 +29,9 @@ impl Medium for DryHosts {
         let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
         Ok(Arc::new(DryTransport::new(name, members.to_vec(), member, self.traffic.clone())))
     }
+
+    /// Nobody waits.
+    fn wholes(&self, _key: &str, _name: &str, _members: &[Rank], _rank: Rank) -> Option<Arc<dyn Transport>> {
+        None
+    }
 }

@@ -44,6 +44,10 @@ impl Transport for DryTransport {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.traffic.add(&self.name, &self.members, self.member, &call);
         Ok(mirror::result(&call, buffer, self.members.len(), self.member))
@@ -65,6 +69,17 @@ impl Transport for DryTransport {
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
         let (name, ends) = (link_name(&self.name, from, to), vec![self.members[from], self.members[to]]);
         Ok(Arc::new(Self::new(&name, ends, usize::from(self.member == to), self.traffic.clone())))
+    }
+
+    fn lanes(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Nothing is kept.
+    fn trim(&self) {}
+
+    fn sleep(&self, _operation: Operation, _sequence: u64, sleep: &mut dyn FnMut()) {
+        sleep();
     }
 
     /// Nobody waits.

@@ -34,6 +34,10 @@ impl Medium for Level {
         group(&self.over, key, name, members.to_vec(), rank)
     }
 
+    fn wholes(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Option<Arc<dyn Transport>> {
+        self.over.wholes(key, name, members, rank)
+    }
+
     fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
         self.over.link(key, name, from, to, rank)
     }

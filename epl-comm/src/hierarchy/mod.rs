@@ -54,6 +54,10 @@ pub(crate) trait Medium: Debug + Send + Sync {
     /// member asks for it once, with the same key, and not necessarily at the same time.
     fn group(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Result<Arc<dyn Transport>>;
 
+    /// Where the calls of a group that is made of several are counted as wholes, and waited for: a group in which nothing
+    /// moves, of those of its `members` whose waits are looked at together. None where this rank's are not.
+    fn wholes(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Option<Arc<dyn Transport>>;
+
     /// The way from one rank to another, `rank` being one of them; `key` is that of a group of both. Each end asks
     /// once.
     fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
@@ -82,9 +86,10 @@ pub(crate) fn group(
         true => Some(medium.group(&format!("{key}, leaders"), name, &of(&hosts.leaders()), rank)?),
         false => None,
     };
+    let wholes = medium.wholes(&format!("{key}, wholes"), name, &members, rank);
     let (medium, key, name) = (medium.clone(), key.to_string(), name.to_string());
     let (numbers, links) = Default::default();
-    Ok(Arc::new(Hierarchy { medium, key, name, members, hosts, inner, outer, numbers, links }))
+    Ok(Arc::new(Hierarchy { medium, key, name, members, hosts, inner, outer, wholes, numbers, links }))
 }
 
 /// A member of a group over several hosts, at least one of which has several members.
@@ -100,6 +105,8 @@ pub(crate) struct Hierarchy {
     inner: Option<Arc<dyn Transport>>,
     /// The leaders, if this is one.
     outer: Option<Arc<dyn Transport>>,
+    /// Which members have taken the numbers of its calls, as far as that is looked at.
+    wholes: Option<Arc<dyn Transport>>,
     numbers: Numbers,
     links: Mutex<HashMap<(usize, usize), Arc<dyn Transport>>>,
 }
@@ -150,13 +157,22 @@ impl Transport for Hierarchy {
 
     fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
         let (inside, between) = self.stages(stage);
-        self.numbers
-            .issue(|| Taken { inside: take(&self.inner, whole, inside), between: take(&self.outer, whole, between) })
+        self.numbers.issue(|| {
+            if let Some(wholes) = &self.wholes {
+                wholes.reserve(whole);
+            }
+            Taken { inside: take(&self.inner, whole, inside), between: take(&self.outer, whole, between) }
+        })
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let whole = self.numbers.run(*call)?;
-        let result = self.take_part(&whole, buffer)?;
+        // Who is missing in one stage tells little of who keeps the call waiting.
+        let (mut buffer, mut result) = (Some(buffer), None);
+        self.sleep(whole.operation, whole.sequence, &mut || {
+            result = buffer.take().map(|buffer| self.take_part(&whole, buffer));
+        });
+        let result = result.expect("a sleep is slept once")?;
         debug_assert!(whole.is_over(), "{} has taken more numbers than it has stages", whole.call);
         Ok(result)
     }
@@ -193,6 +209,13 @@ impl Transport for Hierarchy {
 
     fn trim(&self) {
         self.parts().for_each(|part| part.trim());
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        match &self.wholes {
+            Some(wholes) => wholes.sleep(operation, sequence, sleep),
+            None => sleep(),
+        }
     }
 
     fn abort(&self, cause: &Error) {

@@ -1,21 +1,10 @@
 //! Waiting for a peer: fast when it is about to come, cheap when it is not.
 
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
+use std::sync::PoisonError;
 
-/// Rounds of looks before a waiter lets others run: a microsecond or two, when every rank has a core. No more, as the
-/// system may have put the peer on this very core all the same.
-const SPINS: usize = 50;
-/// Looks in a round, between two pauses of the core, which may take as long as the wait.
-const LOOKS: usize = 16;
-/// The same when ranks share cores: the peer probably needs this one.
-const SPINS_SHARED: usize = 5;
-/// Looks with a yield in between before a waiter sleeps: some tens of microseconds when nobody else wants the core.
-const YIELDS: usize = 100;
-/// A sleeper looks this often even if no bell rings. Only a guard: rings are not lost.
-const NAP: Duration = Duration::from_millis(100);
+use super::patience::{LOOKS, NAP, SPINS, SPINS_SHARED, YIELDS};
+use super::sync::atomic::{AtomicUsize, Ordering, fence};
+use super::sync::{Condvar, Mutex, spin_loop, yield_now};
 
 /// Where the waiters of one board sleep.
 #[derive(Debug)]
@@ -48,7 +37,7 @@ impl Bell {
     pub(super) fn spin(&self, has_come: impl Fn() -> bool) -> bool {
         (0..self.spins).any(|round| {
             if round > 0 {
-                core::hint::spin_loop();
+                spin_loop();
             }
             (0..LOOKS).any(|_| has_come())
         })
@@ -59,7 +48,7 @@ impl Bell {
         (0..YIELDS).any(|_| {
             let is_over = is_over();
             if !is_over {
-                thread::yield_now();
+                yield_now();
             }
             is_over
         })

@@ -1,10 +1,9 @@
 //! Where the members of one group meet.
 
-use core::cell::{OnceCell, UnsafeCell};
+use core::cell::OnceCell;
 use core::fmt;
 use core::num::NonZeroU64;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,6 +11,8 @@ use super::bell::Bell;
 use super::memory::{Memory, Window};
 use super::nursery::Nursery;
 use super::roster::{CallId, Roster};
+use super::sync::UnsafeCell;
+use super::sync::atomic::{AtomicU64, Ordering};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::host::arena::Arena;
@@ -88,12 +89,12 @@ impl Slot {
         Self { posted, heads: [head(), head()], left, posts }
     }
 
-    fn head(&self, sequence: u64) -> *mut Head {
-        self.heads[(sequence % 2) as usize].get()
+    fn head(&self, sequence: u64) -> &UnsafeCell<Head> {
+        &self.heads[(sequence % 2) as usize]
     }
 
-    fn post(&self, sequence: u64) -> *mut Option<Post> {
-        self.posts[(sequence % 2) as usize].get()
+    fn post(&self, sequence: u64) -> &UnsafeCell<Option<Post>> {
+        &self.posts[(sequence % 2) as usize]
     }
 }
 
@@ -126,8 +127,8 @@ impl Board {
         // they came when they were done with that one. Nobody looks before `posted` says so; the caller is the only
         // one who writes.
         let last = unsafe {
-            *slot.head(sequence) = Head::of(&post);
-            (*slot.post(sequence)).replace(post)
+            slot.head(sequence).with_mut(|head| *head = Head::of(&post));
+            slot.post(sequence).with_mut(|place| (*place).replace(post))
         };
         slot.posted.store(sequence, Ordering::Release);
         // Only now: to free memory that others have read would hold the store up.
@@ -186,7 +187,7 @@ impl Meeting<'_> {
         // SAFETY: all have posted this call, which happened before. Its post is taken back only after everybody has
         // left, and replaced only after everybody has come to the next call; this member has done neither, as `self`
         // exists.
-        let post = unsafe { &*self.board.slots[member].post(self.sequence) };
+        let post = self.board.slots[member].post(self.sequence).with(|post| unsafe { &*post });
         post.as_ref().expect("whoever has posted has a post")
     }
 
@@ -219,7 +220,7 @@ impl Meeting<'_> {
 
     fn head(&self, member: usize) -> Head {
         // SAFETY: as for a post.
-        unsafe { *self.board.slots[member].head(self.sequence) }
+        self.board.slots[member].head(self.sequence).with(|head| unsafe { *head })
     }
 
     /// Compares all calls. Every member finds the same.
@@ -257,7 +258,7 @@ impl Meeting<'_> {
         self.done();
         self.wait_for_all(|slot| &slot.left.0)?;
         // SAFETY: everybody has left; nobody looks before this member posts again.
-        let post = unsafe { &mut *self.board.slots[self.member].post(self.sequence) }.take();
+        let post = self.board.slots[self.member].post(self.sequence).with_mut(|post| unsafe { (*post).take() });
         Ok(post.expect("this member has posted"))
     }
 
@@ -327,7 +328,7 @@ impl Meeting<'_> {
 
     fn own_call(&self) -> &Call {
         // SAFETY: a member's own post is written by nobody else, and not by itself while it waits.
-        let own = unsafe { &*self.board.slots[self.member].post(self.sequence) };
+        let own = self.board.slots[self.member].post(self.sequence).with(|post| unsafe { &*post });
         &own.as_ref().expect("this member has posted").call
     }
 }

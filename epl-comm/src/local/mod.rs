@@ -32,6 +32,9 @@
 //! board until the board goes, with the last handle of the group. A slot is not used again after a failure, because
 //! failure is for ever: every call looks for it before it posts, and who has given up has seen it.
 //!
+//! `epl-comm/tests/loom` is a model of this: it runs `board` and `bell` with three members in all orders of their steps,
+//! within a bound that it names.
+//!
 //! # Who is released by whom
 //!
 //! | a rank | others |
@@ -46,6 +49,8 @@
 //! A wait spins a little, then yields, then looks for a circle and sleeps on the board's bell; a failure, and a rank's
 //! end, ring all bells.
 
+mod sync;
+mod patience;
 mod bell;
 mod roster;
 mod waits;

@@ -2,8 +2,8 @@
 
 use core::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::sync::atomic::{AtomicU64, Ordering};
 use crate::operation::Operation;
 use crate::rank::Rank;
 

@@ -182,6 +182,10 @@ impl Transport for LocalTransport {
         sequence
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         match catch_unwind(AssertUnwindSafe(|| self.in_turn(call, |call| self.take_part(call, buffer)))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
@@ -195,6 +199,11 @@ impl Transport for LocalTransport {
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         Ok(self.part(sequence, name, color, key)?)
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {

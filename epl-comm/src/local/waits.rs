@@ -13,8 +13,9 @@
 //! So a rank whose thread sleeps until call n of a group is over needs exactly those members that have not taken
 //! number n, and they, if they sleep too, take none until they are woken. Whoever reaches itself along such steps
 //! will never wake up. The last of a circle to fall asleep closes it, so one look before a thread sleeps is enough.
-//! (Where a call is made of stages, it takes the numbers of all of them at once. One whose numbers all members have
-//! taken may then still wait for an earlier stage: not every circle is found, but what is found is one.)
+//! Where a call is made of stages, its whole is what is slept for: it takes the numbers of all stages at once. A rank may
+//! then be done before all have come, at the end of a broadcast say. Who sleeps in one is taken to wait for all members,
+//! as on one host.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +41,11 @@ impl Waits {
         let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
         circle.rotate_left(lowest);
         Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.to_string()))).collect())
+    }
+
+    /// Whether the thread of a rank sleeps.
+    pub(super) fn sleeps(&self, rank: Rank) -> bool {
+        self.lock()[rank.0].is_some()
     }
 
     /// The ranks that everybody waits for who waits for these: those on the way who are not themselves waiting for

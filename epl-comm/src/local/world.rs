@@ -164,8 +164,8 @@ impl World {
     /// Calls `sleep`, in which a thread of `rank` blocks until `call` is over. When that is the rank's own thread and closes a
     /// circle of ranks that wait for each other, the world fails first.
     pub(super) fn sleep(&self, rank: Rank, call: CallId, sleep: &mut dyn FnMut()) {
-        if !self.seat(rank).driver.is_here() {
-            // A helper thread: its rank goes on.
+        if !self.seat(rank).driver.is_here() || self.waits.sleeps(rank) {
+            // A helper thread, whose rank goes on; or a stage of the call that the rank sleeps for.
             return sleep();
         }
         if let Some(circle) = self.waits.begin(rank, call) {

@@ -49,7 +49,7 @@ impl<'a> Flight<'a> {
     ///
     /// There are so many; they stay, and nobody writes them, until [`wait`](Self::wait) has returned well.
     pub(super) unsafe fn send<N>(&mut self, peer: usize, from: *const N, count: usize) -> Result<()> {
-        let (tag, process) = self.group.way_to(peer)?;
+        let (tag, process) = self.group.way_to(peer);
         for (start, len) in messages(count * size_of::<N>()) {
             // SAFETY: a part of what the caller promises.
             let request = unsafe { self.group.world.data.send(from.cast::<u8>().add(start), len, process, tag) }?;
@@ -66,7 +66,7 @@ impl<'a> Flight<'a> {
     /// There is room for so many; it stays, and nobody else reads or writes it, until [`wait`](Self::wait) has returned
     /// well.
     pub(super) unsafe fn receive<N>(&mut self, peer: usize, to: *mut N, count: usize) -> Result<()> {
-        let (tag, process) = self.group.way_from(peer)?;
+        let (tag, process) = self.group.way_from(peer);
         for (start, len) in messages(count * size_of::<N>()) {
             // SAFETY: a part of what the caller promises.
             let request = unsafe { self.group.world.data.receive(to.cast::<u8>().add(start), len, process, tag) }?;

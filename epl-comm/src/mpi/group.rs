@@ -25,7 +25,7 @@ use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wish
 pub(super) struct MpiTransport {
     pub(super) world: Arc<World>,
     pub(super) answers: Arc<Answers>,
-    /// The same number on all members, and no other group's.
+    /// The same number on all members, and that of no other group of theirs.
     pub(super) channel: u64,
     name: String,
     members: Vec<Rank>,
@@ -82,15 +82,15 @@ impl MpiTransport {
     }
 
     /// The tag of messages to a member, and its process.
-    pub(super) fn way_to(&self, peer: usize) -> Result<(c_int, usize)> {
+    pub(super) fn way_to(&self, peer: usize) -> (c_int, usize) {
         let peer = self.members[peer];
-        Ok((self.world.tag(self.channel, self.rank(), peer)?, self.world.process(peer)))
+        (self.world.tag(self.channel, self.rank(), peer), self.world.process(peer))
     }
 
     /// The tag of messages from a member, and its process.
-    pub(super) fn way_from(&self, peer: usize) -> Result<(c_int, usize)> {
+    pub(super) fn way_from(&self, peer: usize) -> (c_int, usize) {
         let peer = self.members[peer];
-        Ok((self.world.tag(self.channel, peer, self.rank())?, self.world.process(peer)))
+        (self.world.tag(self.channel, peer, self.rank()), self.world.process(peer))
     }
 
     fn attempt(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
@@ -145,14 +145,19 @@ impl MpiTransport {
 
 /// A group that is to be.
 pub(super) struct New {
-    /// The same on all members, and no other group's.
+    /// The same on all members, and that of no other group of theirs.
     pub(super) number: u64,
     pub(super) ranks: Vec<Rank>,
     pub(super) member: usize,
 }
 
-/// Agrees on the groups into which one is divided. Beside its wish, every member tells a number that is free: the first
-/// member's becomes the new group's.
+/// Agrees on the groups into which one is divided. Beside its wish, every member tells the least number that none of its
+/// groups has had; the largest that members of a new group tell becomes that group's. Groups without a common rank may have
+/// one number.
+///
+/// # Errors
+///
+/// As [`Transport::split`]; [`Error::Invalid`] when there are no tags for it.
 pub(super) fn agree(
     group: &dyn Transport,
     world: &World,
@@ -161,10 +166,13 @@ pub(super) fn agree(
     [color, key]: [usize; 2],
 ) -> Result<New> {
     let ranks = group.members();
-    let free = world.next_group(ranks[group.member()]);
+    let own = ranks[group.member()];
+    let free = world.free_group(own);
     let wishes = wishes(group, sequence, name, &[color as i64, key as i64, free as i64])?;
     let (chosen, member) = of_one_color(&colors_and_keys(&wishes), group.member());
-    let number = wishes[chosen[0]][2] as u64;
+    let number = chosen.iter().map(|member| wishes[*member][2] as u64).max().unwrap_or(free);
+    world.tags.check(number)?;
+    world.take_group(own, number);
     Ok(New { number, ranks: chosen.iter().map(|member| ranks[*member]).collect(), member })
 }
 
@@ -185,6 +193,10 @@ impl Transport for MpiTransport {
         self.taken.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         match catch_unwind(AssertUnwindSafe(|| self.attempt(&call, buffer))) {
             Ok(result) => result.inspect_err(|error| self.fail(error)),
@@ -200,6 +212,11 @@ impl Transport for MpiTransport {
         let New { number, ranks, member } = agree(self, &self.world, sequence, name, [color, key])?;
         let (world, answers) = (self.world.clone(), self.answers.clone());
         Ok(Arc::new(Self::new(world, answers, name.to_string(), number * KINDS, ranks, member)))
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {

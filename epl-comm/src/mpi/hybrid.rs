@@ -85,6 +85,12 @@ impl Medium for Processes {
         Ok(self.between(channel(key) + kind(key), name, members, rank))
     }
 
+    /// Of those in this process: the others are asked when a wait takes long.
+    fn wholes(&self, key: &str, name: &str, members: &[Rank], rank: Rank) -> Option<Arc<dyn Transport>> {
+        let near: Vec<Rank> = members.iter().copied().filter(|member| self.is_inside(&[*member])).collect();
+        (near.len() > 1).then(|| self.world.inside.group(key, name, &near, rank))
+    }
+
     fn link(&self, key: &str, name: &str, from: Rank, to: Rank, rank: Rank) -> Result<Arc<dyn Transport>> {
         let members = [from, to];
         if self.is_inside(&members) {
@@ -115,7 +121,9 @@ impl Mixed {
         members: Vec<Rank>,
         rank: Rank,
     ) -> Result<Arc<dyn Transport>> {
-        let group = hierarchy::group(medium, &number.to_string(), name, members, rank)?;
+        // Another group of this number has no rank in common with this one.
+        let key = format!("{number} of {}", members[0].0);
+        let group = hierarchy::group(medium, &key, name, members, rank)?;
         Ok(Arc::new(Self { world: world.clone(), medium: medium.clone(), number, group }))
     }
 
@@ -141,6 +149,10 @@ impl Transport for Mixed {
         self.group.reserve(operation)
     }
 
+    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
+        self.group.reserve_stage(whole, stage)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.group.run(call, buffer)
     }
@@ -148,6 +160,12 @@ impl Transport for Mixed {
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let New { number, ranks, .. } = agree(&*self.group, &self.world, sequence, name, [color, key])?;
         Self::group(&self.world, &self.medium, number, name, ranks, self.rank())
+    }
+
+    /// The wishes are known, but not the number that is free.
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {

@@ -23,6 +23,12 @@ use crate::rank::Rank;
 /// A process that does not answer for so long does not run, though the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What is said of a rank of such a process.
+pub(super) const SILENT: &str = "whose process does not answer: it was stopped, or it is gone";
+
+/// No call.
+const NOWHERE: Place = Place { channel: u64::MAX, sequence: u64::MAX };
+
 /// What a process says of one of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -78,22 +84,40 @@ impl Answers {
 
     /// Asks the process of a rank. None when there is no answer.
     fn ask(&self, world: &World, rank: Rank, at: Place) -> Option<Answer> {
-        let process = world.process(rank);
-        if process == world.place.process {
+        if world.process(rank) == world.place.process {
             return Some(answer(world, rank, at));
         }
+        self.hear(world, vec![self.question(world, rank, at)]).pop()?
+    }
+
+    /// Those of some ranks of other processes whose processes do not answer, asked all together.
+    pub(super) fn silent(&self, world: &World, ranks: Vec<Rank>) -> Vec<Rank> {
+        let questions = ranks.iter().map(|rank| self.question(world, *rank, NOWHERE)).collect();
+        let answers = self.hear(world, questions);
+        ranks.into_iter().zip(answers).filter(|(_, answer)| answer.is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Sends a question to the process of a rank.
+    fn question(&self, world: &World, rank: Rank, at: Place) -> u64 {
         let question = self.asked.fetch_add(1, Ordering::Relaxed);
         let mut bytes = Writer::default();
         bytes.number(ASK).number(question).number(rank.0 as u64).number(at.channel).number(at.sequence);
-        world.tell(process, bytes.0);
+        world.tell(world.process(rank), bytes.0);
+        question
+    }
+
+    /// Waits for the answers to some questions.
+    fn hear(&self, world: &World, questions: Vec<u64>) -> Vec<Option<Answer>> {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && world.failure().is_none() {
-            if let Some(answer) = self.arrived().remove(&question) {
-                return Some(answer);
-            }
+        let are_here = || {
+            let arrived = self.arrived();
+            questions.iter().all(|question| arrived.contains_key(question))
+        };
+        while !are_here() && begun.elapsed() < PATIENCE && world.failure().is_none() {
             thread::sleep(Duration::from_millis(1));
         }
-        None
+        let mut arrived = self.arrived();
+        questions.iter().map(|question| arrived.remove(question)).collect()
     }
 
     /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
@@ -112,8 +136,7 @@ impl Answers {
             }
             match answer {
                 None => {
-                    let text = "whose process does not answer: it was stopped, or it is gone";
-                    sources.insert(rank, text.to_string());
+                    sources.insert(rank, SILENT.to_string());
                 }
                 Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
                     open.extend(wait.missing.iter().map(|missing| (*missing, wait.at)));
@@ -144,7 +167,7 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
         // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
-        let at = Place { channel: u64::MAX, sequence: u64::MAX };
+        let at = NOWHERE;
         // What is asked for may be a stage of a started call, whose thread does not wait for the rank's own.
         Some(Wait { at, call, missing, is_sure: world.is_idle(rank) })
     };

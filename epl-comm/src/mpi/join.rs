@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Comm, Place, Request, close, hosts, open, start};
+use super::keeper::{close, open};
+use super::library::{Comm, Place, Request, hosts, start};
+use super::tags::Tags;
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
 use crate::pending::check_lanes;
@@ -18,7 +20,8 @@ const PACE: Duration = Duration::from_micros(200);
 /// # Errors
 ///
 /// [`Error::Medium`] when the library fails, does not allow several threads, or not all processes come within the time
-/// limit; [`Error::Invalid`] when they do not all have as many ranks.
+/// limit; [`Error::Invalid`] when they do not all have as many ranks, or so many that there are no tags for their
+/// messages.
 pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     let place = start()?;
     if threads == 0 {
@@ -48,8 +51,9 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
         Some(several) => (0..place.processes).map(|process| process / several).collect(),
         None => hosts()?,
     };
-    let tag_limit = data.tag_limit()?;
-    Ok(World::new((place, hosts), threads, lanes, [data, control], tag_limit, watch))
+    // The same in all processes.
+    let tags = Tags::new(threads, data.tag_limit()?).inspect_err(|_| close())?;
+    Ok(World::new((place, hosts), threads, lanes, [data, control], tags, watch))
 }
 
 /// A space of messages for this run.

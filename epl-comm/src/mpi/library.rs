@@ -1,14 +1,16 @@
 //! The MPI library: the few calls of it that are used, its error codes turned into errors.
 //!
-//! Nothing here waits for another process but [`start`]: everything else is begun, and asked for later.
+//! Nothing here waits for another process but [`start`]: everything else is begun, and asked for later. How the library is
+//! left is in `keeper`.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
 use core::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mpi::ffi;
 
+use super::keeper::{self, check};
 use crate::error::{Error, Result};
 
 /// Where this process stands among those that were started with it, from the MPI library itself.
@@ -27,10 +29,6 @@ pub struct Place {
 /// The most bytes of one message: counts are 32 bits wide.
 pub(super) const MOST: usize = 1 << 30;
 
-/// How many runs go on, or were not ended by all processes together: until then the library would wait, when it is
-/// left in order, for processes that wait for this one.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-
 /// Starts the library, once a process. All processes come out of it together.
 pub(super) fn start() -> Result<Place> {
     Ok(started()?.0)
@@ -46,16 +44,6 @@ fn started() -> Result<(Place, Vec<usize>)> {
     STARTED.get_or_init(initialise).clone()
 }
 
-/// Records that a run begins.
-pub(super) fn open() {
-    OPEN.fetch_add(1, Ordering::AcqRel);
-}
-
-/// Records that all processes have ended a run.
-pub(super) fn close() {
-    OPEN.fetch_sub(1, Ordering::AcqRel);
-}
-
 fn initialise() -> Result<(Place, Vec<usize>)> {
     let (mut is_on, mut is_over, mut provided) = (0, 0, 0);
     // SAFETY: pointers to variables that live as long as the calls; both may be called at any time.
@@ -67,13 +55,12 @@ fn initialise() -> Result<(Place, Vec<usize>)> {
         let message = "this process has left MPI already (MPI_Finalize), and it cannot be started again".to_string();
         return Err(Error::Medium { message });
     }
-    // SAFETY: as above; without arguments, as the standard allows. It has not been started, or is on.
+    if is_on == 0 {
+        provided = keeper::begin()?;
+    }
+    // SAFETY: as above; it is on.
     unsafe {
-        if is_on == 0 {
-            let wanted = ffi::RSMPI_THREAD_MULTIPLE;
-            check("MPI_Init_thread", ffi::MPI_Init_thread(ptr::null_mut(), ptr::null_mut(), wanted, &mut provided))?;
-            at_exit();
-        } else {
+        if is_on != 0 {
             check("MPI_Query_thread", ffi::MPI_Query_thread(&mut provided))?;
         }
         if provided < ffi::RSMPI_THREAD_MULTIPLE {
@@ -121,34 +108,6 @@ fn place() -> Result<(Place, Vec<usize>)> {
     Ok((Place { process, processes, local, locals }, hosts.into_iter().map(|host| host as usize).collect()))
 }
 
-unsafe extern "C" {
-    fn atexit(last: extern "C" fn()) -> c_int;
-}
-
-/// Has the library left in order when the process ends in order.
-fn at_exit() {
-    extern "C" fn leave() {
-        if OPEN.load(Ordering::Acquire) == 0 {
-            // SAFETY: it was started by this process and is left once; no run goes on.
-            unsafe { ffi::MPI_Finalize() };
-        }
-    }
-    // SAFETY: the function lives as long as the process. When it is not taken, mpirun says so at the end.
-    let _ = unsafe { atexit(leave) };
-}
-
-/// An error code as an error.
-fn check(call: &str, code: c_int) -> Result<()> {
-    if code == 0 {
-        return Ok(());
-    }
-    let (mut text, mut len) = ([0_u8; 8192], 0);
-    // SAFETY: more room than the longest text of any library.
-    let known = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut len) } == 0;
-    let text = if known { String::from_utf8_lossy(&text[..len.max(0) as usize]).into_owned() } else { String::new() };
-    Err(Error::Medium { message: format!("{call} returned {code}: {text}") })
-}
-
 /// All processes, in a space of messages of its own. It is never freed: peers may still send.
 #[derive(Clone, Copy)]
 pub(super) struct Comm(ffi::MPI_Comm);
@@ -171,6 +130,20 @@ pub(super) struct Arrived {
     pub(super) process: usize,
     pub(super) len: usize,
     tag: c_int,
+}
+
+/// A message on its way into this process.
+pub(super) struct Arriving {
+    pub(super) process: usize,
+    bytes: ManuallyDrop<Vec<u8>>,
+    request: Request,
+}
+
+impl Arriving {
+    /// The message, once all of it is here. To be asked for until then.
+    pub(super) fn bytes(&mut self) -> Result<Option<Vec<u8>>> {
+        Ok(self.request.test()?.then(|| core::mem::take(&mut *self.bytes)))
+    }
 }
 
 impl Comm {
@@ -268,17 +241,12 @@ impl Comm {
         }
     }
 
-    /// Takes it.
-    pub(super) fn take(self, message: &Arrived) -> Result<Vec<u8>> {
-        let mut bytes = vec![0_u8; message.len];
-        // SAFETY: room for all of it, which is only used again when the call is over.
-        unsafe {
-            let mut status: ffi::MPI_Status = core::mem::zeroed();
-            let (to, count, kind) = (bytes.as_mut_ptr().cast(), message.len as c_int, ffi::RSMPI_UINT8_T);
-            let process = message.process as c_int;
-            check("MPI_Recv", ffi::MPI_Recv(to, count, kind, process, message.tag, self.0, &mut status))?;
-        }
-        Ok(bytes)
+    /// Begins to take it: a long one comes only when its sender goes on with it.
+    pub(super) fn take(self, message: &Arrived) -> Result<Arriving> {
+        let mut bytes = ManuallyDrop::new(vec![0_u8; message.len]);
+        // SAFETY: room for all of it, which stays where it is until the request is over, for ever if it never is.
+        let request = unsafe { self.receive(bytes.as_mut_ptr(), message.len, message.process, message.tag) }?;
+        Ok(Arriving { process: message.process, bytes, request })
     }
 }
 

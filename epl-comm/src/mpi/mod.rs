@@ -35,7 +35,8 @@
 //! Every message is a non-blocking send or receive between two members, and every wait looks whether the world has
 //! failed: no call of the library is made in which a rank could be held by one that does not come. That is also why
 //! groups are not communicators of the library, whose making is a blocking call, but numbers in the tags of messages:
-//! all members learn the number when they split. A tag also says which thread of a process sends, and which receives.
+//! all members learn the number when they split: the least that none of them has had. A tag also says which thread of a
+//! process sends, and of a link which receives.
 //!
 //! Reductions are computed here, in the order of the members: MPI promises neither an order nor what becomes of a NaN in
 //! a maximum, and has no 16-bit floats. With one rank in each process, the results are the bits of
@@ -58,10 +59,12 @@
 //! | does not come within the time limit | ask its process for what it did last; that may not answer |
 //! | is gone with its process | are ended by `mpirun`, which names it |
 
+mod keeper;
 mod library;
 mod wire;
 mod failure;
 mod waits;
+mod tags;
 mod world;
 mod inquiry;
 mod control;
@@ -77,6 +80,8 @@ mod work;
 mod hybrid;
 mod join;
 mod run;
+#[cfg(test)]
+mod testing;
 
 pub use library::Place;
 pub use run::{Launcher, hosts, is_launched, place, run};

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use super::control::{self, DONE};
 use super::hybrid::of_world;
-use super::inquiry::Answers;
+use super::inquiry::{Answers, SILENT};
 use super::join::join;
+use super::keeper;
 use super::library::{self, Place};
 use super::wire::Writer;
 use super::world::{Watch, World};
@@ -99,7 +100,8 @@ impl Launcher {
 
     /// How long a rank waits in a call for others, and a process for the others to begin the run. Then the run fails
     /// with an [`Error::Timeout`], which names the ranks that all the others wait for, with what each did last: their
-    /// processes are asked.
+    /// processes are asked. Who has nothing left to do waits for those who have; after so long, only for those whose
+    /// processes answer.
     ///
     /// A thread cannot be stopped from outside. So the other processes end, and have `mpirun` end the one that hangs.
     pub fn time_limit(mut self, limit: Duration) -> Self {
@@ -178,8 +180,8 @@ impl Launcher {
             let _stop = Stop(&stop);
             let ended = threads.run(group, f);
             world.helpers.iter().for_each(Helpers::join);
-            if leave(&world) {
-                library::close();
+            if leave(&world, &answers) {
+                keeper::close();
             }
             ended
         });
@@ -197,16 +199,28 @@ impl Drop for Stop<'_> {
 }
 
 /// Tells the other processes that no rank of this one runs any more, and waits for them: not for long when the run has
-/// failed. Whether they all came.
-fn leave(world: &World) -> bool {
+/// failed; when it has not, as long as they run, which is looked at when the time limit is over, and then again and again.
+/// Whether they all came.
+fn leave(world: &World, answers: &Answers) -> bool {
     let mut bytes = Writer::default();
     bytes.number(DONE);
     world.tell_all(&bytes.0);
-    let others = world.place.processes - 1;
+    let begun = Instant::now();
+    let mut next_look = world.watch.time_limit;
     let mut failed: Option<Instant> = None;
-    while world.done.load(Ordering::Acquire) < others {
-        if world.failure().is_some() && failed.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
-            return false;
+    loop {
+        let running = world.running();
+        if running.is_empty() {
+            break;
+        }
+        let waited = begun.elapsed();
+        if world.failure().is_some() {
+            if failed.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
+                return false;
+            }
+        } else if next_look.is_some_and(|look| waited >= look) {
+            look_for(world, answers, running, waited);
+            next_look = Some(begun.elapsed().saturating_mul(2));
         }
         thread::sleep(PACE);
     }
@@ -215,4 +229,16 @@ fn leave(world: &World) -> bool {
         thread::sleep(PACE);
     }
     true
+}
+
+/// Ends the run if the processes of some of these ranks, for whose end it waits, do not run.
+fn look_for(world: &World, answers: &Answers, ranks: Vec<Rank>, waited: Duration) {
+    let silent = answers.silent(world, ranks);
+    // One that has ended meanwhile had no reason to answer.
+    let running = world.running();
+    let missing: Vec<_> = silent.into_iter().filter(|rank| running.contains(rank)).collect();
+    if let Some(lowest) = missing.first().copied() {
+        let missing = missing.into_iter().map(|rank| (rank, SILENT.to_string())).collect();
+        world.fail_together(lowest, Error::Timeout { call: "the end of the run".to_string(), waited, missing });
+    }
 }

@@ -5,13 +5,14 @@ use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
 use super::failure::{Cause, Failure};
 use super::library::{Comm, Place as ProcessPlace, Request};
+use super::tags::Tags;
 use super::waits::{Place, Waits};
 use super::wire::Writer;
 use crate::error::{Error, catch};
@@ -28,6 +29,11 @@ const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// Who waits inside a process waits so much longer, and a quarter, than who waits for another process, as he may wait
 /// for that one.
 const INSIDE_LATER: Duration = Duration::from_secs(5);
+
+/// The time limit inside a process.
+fn later(limit: Duration) -> Duration {
+    limit.saturating_add(limit / 4).saturating_add(INSIDE_LATER)
+}
 
 /// How the ranks of a run are watched.
 #[derive(Clone, Default)]
@@ -65,7 +71,7 @@ pub(super) struct World {
     pub(super) data: Comm,
     /// Where the processes tell each other what goes on.
     pub(super) control: Comm,
-    pub(super) tag_limit: u64,
+    pub(super) tags: Tags,
     pub(super) waits: Waits,
     pub(super) arena: Arc<Arena>,
     pub(super) watch: Watch,
@@ -75,13 +81,13 @@ pub(super) struct World {
     seats: Box<[Seat]>,
     /// Of the ranks of this process.
     pub(super) helpers: Box<[Helpers]>,
-    /// The number of the next group that a rank of this process makes.
+    /// For each rank of this process the least number that no group has in which it is, or was.
     groups: Box<[AtomicU64]>,
     failure: OnceLock<Failure>,
     /// Ranks that begin no further call, with the last numbers they took.
     ended: Mutex<HashMap<Rank, (Instant, HashMap<u64, u64>)>>,
-    /// Processes of which no rank runs any more.
-    pub(super) done: AtomicUsize,
+    /// Whether no rank of a process runs any more.
+    done: Box<[AtomicBool]>,
     /// Control messages on their way.
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
 }
@@ -115,7 +121,7 @@ impl World {
         threads: usize,
         lanes: usize,
         [data, control]: [Comm; 2],
-        tag_limit: u64,
+        tags: Tags,
         watch: Watch,
     ) -> Arc<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -127,7 +133,7 @@ impl World {
             if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
         };
         let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
-        let inside_limit = watch.time_limit.map(|limit| limit + limit / 4 + INSIDE_LATER);
+        let inside_limit = watch.time_limit.map(later);
         Arc::new_cyclic(|world: &Weak<Self>| Self {
             inside: {
                 let world = world.clone();
@@ -144,7 +150,7 @@ impl World {
             is_crowded,
             data,
             control,
-            tag_limit,
+            tags,
             waits: Waits::default(),
             arena: Arc::default(),
             watch,
@@ -153,7 +159,7 @@ impl World {
             groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
             failure: OnceLock::new(),
             ended: Mutex::default(),
-            done: AtomicUsize::new(0),
+            done: (0..place.processes).map(|_| AtomicBool::new(false)).collect(),
             outbox: Mutex::default(),
         })
     }
@@ -193,27 +199,19 @@ impl World {
         &self.seats[rank.0]
     }
 
-    /// A number for a group that a rank of this process may make: nobody else makes one with the same.
-    pub(super) fn next_group(&self, rank: Rank) -> u64 {
-        self.groups[self.thread(rank)].fetch_add(1, Ordering::Relaxed) * self.ranks() as u64 + rank.0 as u64
+    /// The least number that a new group of this rank of this process may have: those of its groups differ.
+    pub(super) fn free_group(&self, rank: Rank) -> u64 {
+        self.groups[self.thread(rank)].load(Ordering::Relaxed)
+    }
+
+    /// Records that a rank of this process is in a group of this number.
+    pub(super) fn take_group(&self, rank: Rank, number: u64) {
+        self.groups[self.thread(rank)].fetch_max(number + 1, Ordering::Relaxed);
     }
 
     /// The tag of messages from one rank to another in a group or link.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] when the tags have been used up.
-    pub(super) fn tag(&self, channel: u64, from: Rank, to: Rank) -> Result<c_int, Error> {
-        let threads = self.threads as u64;
-        let tag = (channel * threads + self.thread(from) as u64) * threads + self.thread(to) as u64;
-        if tag > self.tag_limit {
-            return Err(Error::invalid(format!(
-                "tag {tag} where MPI has tags up to {}: too many groups have been made; make groups once, not in every \
-                 step",
-                self.tag_limit
-            )));
-        }
-        Ok(tag as c_int)
+    pub(super) fn tag(&self, channel: u64, from: Rank, to: Rank) -> c_int {
+        self.tags.tag(channel, self.thread(from), self.thread(to))
     }
 
     /// Records a failure that was found inside this process.
@@ -256,6 +254,22 @@ impl World {
     /// Records that a rank begins no further call, with the last number it took in each of its groups.
     pub(super) fn has_ended(&self, rank: Rank, counts: Vec<(u64, u64)>) {
         self.ended().insert(rank, (Instant::now(), counts.into_iter().collect()));
+    }
+
+    /// Records that no rank of another process runs any more.
+    pub(super) fn is_done(&self, process: usize) {
+        self.done[process].store(true, Ordering::Release);
+    }
+
+    /// Of each other process that is not done, the first rank that has not ended; the first of all when they have.
+    pub(super) fn running(&self) -> Vec<Rank> {
+        let ended = self.ended();
+        let runs = |process: &usize| *process != self.place.process && !self.done[*process].load(Ordering::Acquire);
+        let first = |process: usize| {
+            let mut ranks = (process * self.threads..(process + 1) * self.threads).map(Rank);
+            ranks.find(|rank| !ended.contains_key(rank)).unwrap_or(Rank(process * self.threads))
+        };
+        (0..self.place.processes).filter(runs).map(first).collect()
     }
 
     /// Whether a rank has ended, and takes no part in a call.

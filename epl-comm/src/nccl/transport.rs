@@ -205,6 +205,10 @@ impl<M: Memory> Transport for NcclTransport<M> {
         self.council.reserve(operation)
     }
 
+    fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
+        self.reserve(whole)
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.turn(&call, |state, go_on| self.take_part(state, &call, buffer, go_on))
     }
@@ -213,6 +217,11 @@ impl<M: Memory> Transport for NcclTransport<M> {
         let call = Call::new(Operation::Split, DType::I64, Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
         Ok(Arc::new(self.turn(&call, |state, go_on| self.divide(state, &call, (color, key), go_on))?))
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        let (color, key) = wishes[self.member()];
+        self.split(sequence, name, color, key)
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
@@ -224,6 +233,9 @@ impl<M: Memory> Transport for NcclTransport<M> {
     fn lanes(&self) -> usize {
         self.engine.lanes
     }
+
+    /// Memory is its owner's.
+    fn trim(&self) {}
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         self.council.sleep(operation, sequence, sleep);

@@ -1,13 +1,18 @@
 //! Runs over MPI, called as the suite calls its runs of threads.
 //!
-//! The processes are those of the world. A run of fewer ranks is that of a sub-group; the others look on. A run of more
-//! ranks than there are, and what a process that looks on returns, is computed by threads: every test gives all that
-//! it asks for, and those of as many ranks as there are go over MPI.
+//! The processes are those of the world. A run of fewer ranks is that of a sub-group, while the others look on. A run of
+//! more ranks than there are is skipped, which is noted: all that one world skips another one makes, as `processes` sees to.
+//! Nothing is computed that does not go over MPI, and what a run gives is what the ranks of this process gave.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::panic::{Location, resume_unwind};
 use std::sync::Mutex;
 
-use epl_comm::{Error, ProcessGroup, Rank, local, mpi};
+use epl_comm::{Error, ProcessGroup, Rank, mpi};
+
+use crate::watchdog::Skipped;
 
 /// Of the transport of threads; this one has a limit of its own.
 pub const EAGER_LIMITS: [usize; 1] = [8 << 10];
@@ -31,23 +36,25 @@ pub fn launcher() -> mpi::Launcher {
     }
 }
 
-/// Threads in place of a process that looks on.
-fn threads(ranks: usize) -> local::Launcher {
-    match per_host() {
-        Some(processes) => local::Launcher::new(ranks).hosts_of(ranks_each()).hosts_of(processes * ranks_each()),
-        None => local::Launcher::new(ranks),
-    }
-}
-
-/// Whether this process takes part in a run of so many ranks over MPI.
-fn goes_over_mpi(ranks: usize) -> bool {
-    mpi::is_launched() && ranks <= mpi::place().unwrap().processes * ranks_each()
-}
-
 /// Whether a mismatch tells who is alone with its call. Where a call is made of stages, two are compared at a time.
 pub fn knows_the_odd_one(ranks: usize) -> bool {
-    let is_in_stages = goes_over_mpi(ranks) && (ranks_each() > 1 || per_host().is_some());
+    let is_in_stages = ranks_each() > 1 || per_host().is_some();
     ranks > 2 && !is_in_stages
+}
+
+/// Whether there are ranks enough for a run, which is noted, once for all processes.
+fn is_made(ranks: usize, run: &Location<'_>) -> bool {
+    if !mpi::is_launched() {
+        println!("skipped: {run} with {ranks} ranks, as this process was not started by mpirun");
+        return false;
+    }
+    let place = mpi::place().unwrap();
+    let is_made = ranks <= place.processes * ranks_each();
+    if let (0, Some(notes)) = (place.process, std::env::var_os(crate::NOTES)) {
+        let mut notes = OpenOptions::new().append(true).create(true).open(notes).unwrap();
+        writeln!(notes, "{} {run} with {ranks} ranks", if is_made { crate::MADE } else { crate::SKIPPED }).unwrap();
+    }
+    is_made
 }
 
 /// Runs `f` over MPI on the first ranks; what it gave in this process, and how the run ended.
@@ -62,46 +69,44 @@ fn run_over_mpi<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> 
     })
 }
 
-pub fn run_ranks<T: Clone + Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-    if goes_over_mpi(ranks) {
-        let results = run_over_mpi(ranks, &f).unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"));
-        // All ranks give the same in the tests that look.
-        if let Some(result) = results.into_iter().flatten().next() {
-            return vec![result; ranks];
-        }
+/// What the ranks of this process gave; nothing where none takes part.
+#[track_caller]
+pub fn run_ranks<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+    if !is_made(ranks, Location::caller()) {
+        return Vec::new();
     }
-    epl_comm::testing::run_ranks(ranks, f)
+    let results = run_over_mpi(ranks, f).unwrap_or_else(|(rank, error)| panic!("{rank}: {error}"));
+    results.into_iter().flatten().collect()
 }
 
-pub fn run_ranks_with<T: Clone + Send>(ranks: usize, _limit: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+#[track_caller]
+pub fn run_ranks_with<T: Send>(ranks: usize, _limit: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
     run_ranks(ranks, f)
 }
 
-pub fn run_failing<T: Clone + Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> (Vec<T>, (Rank, Error)) {
-    const FAILED: &str = "a world that failed is a failed run";
+/// What the ranks of this process saw, and the failure of the run. Unwinds where none takes part, which ends the test.
+#[track_caller]
+pub fn run_failing<T: Send>(ranks: usize, f: impl Fn(ProcessGroup) -> T + Sync) -> (Vec<T>, (Rank, Error)) {
+    if !is_made(ranks, Location::caller()) {
+        resume_unwind(Box::new(Skipped));
+    }
     let seen = Mutex::new(BTreeMap::new());
     let life = |group: ProcessGroup| {
         let (rank, value) = (group.rank(), f(group));
         seen.lock().unwrap().insert(rank, value);
     };
-    if goes_over_mpi(ranks) {
-        let failure = run_over_mpi(ranks, life).expect_err(FAILED);
-        let seen = std::mem::take(&mut *seen.lock().unwrap());
-        let first = mpi::place().unwrap().process * ranks_each();
-        assert_eq!(seen.len(), ranks.saturating_sub(first).min(ranks_each()), "a rank panicked: {failure:?}");
-        // All ranks see the same in the tests that look.
-        if let Some(value) = seen.into_values().next() {
-            return (vec![value; ranks], failure);
-        }
+    let failure = run_over_mpi(ranks, life).expect_err("a world that failed is a failed run");
+    let seen = seen.into_inner().unwrap();
+    let first = mpi::place().unwrap().process * ranks_each();
+    assert_eq!(seen.len(), ranks.saturating_sub(first).min(ranks_each()), "a rank panicked: {failure:?}");
+    if seen.is_empty() {
+        resume_unwind(Box::new(Skipped));
     }
-    let ended = threads(ranks).run(|group| {
-        life(group);
-        Ok::<_, Error>(())
-    });
-    (seen.into_inner().unwrap().into_values().collect(), ended.expect_err(FAILED))
+    (seen.into_values().collect(), failure)
 }
 
-pub fn run_failing_limited<T: Clone + Send>(
+#[track_caller]
+pub fn run_failing_limited<T: Send>(
     ranks: usize,
     _limit: usize,
     f: impl Fn(ProcessGroup) -> T + Sync,

@@ -13,6 +13,8 @@ use crate::processes::{World, mpirun};
 pub const KIND: &str = "EPL_MPI_TEST_FAULT";
 
 const CHILD: [&str; 3] = ["--exact", "faults::child", "--ignored"];
+/// All that others need of the culprit is done.
+const AT_THE_END: &str = "stop at the end";
 const CULPRIT: usize = 1;
 const WORLDS: [World; 3] = [World::of(3, 1), World::of(2, 2), World::of(4, 1).on_hosts_of(2)];
 
@@ -28,7 +30,7 @@ fn go_wrong(kind: &str) -> Result<()> {
         "panic" => panic!("out of luck"),
         "exit" => std::process::exit(3),
         "kill" => signal("-KILL"),
-        "stop" => signal("-STOP"),
+        "stop" | "stop under way" => signal("-STOP"),
         "sleep" => std::thread::sleep(Duration::from_secs(300)),
         _ => {}
     }
@@ -39,7 +41,12 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
     let others = world.split("others", usize::from(world.rank() == 0), 0)?;
     for round in 0..10 {
         let x = Tensor::<1>::ones([100_000], &Device::flex());
-        if round == 3 && world.rank() == CULPRIT {
+        if round == 3 && kind == "stop under way" && world.rank() != CULPRIT {
+            // Nobody of this process waits for it but its helper thread.
+            drop(world.start_all_reduce(x, ReduceOp::Sum)?);
+            return Ok(());
+        }
+        if round == 3 && kind != AT_THE_END && world.rank() == CULPRIT {
             if kind == "outstanding" {
                 drop(world.start_all_reduce(x, ReduceOp::Sum)?);
             }
@@ -49,6 +56,11 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
         others.all_reduce(x.clone(), ReduceOp::Sum)?;
         world.start_all_reduce(x, ReduceOp::Sum)?.wait()?;
     }
+    if kind == AT_THE_END && world.rank() == CULPRIT {
+        // Messages of the last call are on their way to the others.
+        std::thread::sleep(Duration::from_millis(500));
+        signal("-STOP");
+    }
     Ok(())
 }
 
@@ -56,7 +68,7 @@ fn life(kind: &str, world: &ProcessGroup) -> Result<()> {
 #[ignore = "run by the tests below"]
 fn child() {
     let kind = std::env::var(KIND).unwrap();
-    let limit = Duration::from_secs(if matches!(&*kind, "sleep" | "stop") { 8 } else { 200 });
+    let limit = Duration::from_secs(if kind == "sleep" || kind.starts_with("stop") { 8 } else { 200 });
     let ended = launcher().time_limit(limit).run(|world| life(&kind, &world));
     let (rank, error) = ended.expect_err("one of them goes wrong");
     assert_eq!(rank, Rank(CULPRIT), "{error}");
@@ -112,11 +124,11 @@ fn a_return_with_a_started_call_outstanding() {
 }
 
 /// Runs in which one process says nothing more; checks what those say that come to it before they are ended.
-fn some_say(kind: &str, part: &str) {
+fn some_say(worlds: &[World], kind: &str, part: &str) {
     if mpi::is_launched() {
         return;
     }
-    for world in WORLDS {
+    for world in worlds.iter().copied() {
         let (said, stderr, code) = fault(kind, world);
         assert!(code == Some(1) && !said.is_empty(), "{kind} in {world:?}: {said:?}\n{stderr}");
         assert!(said.iter().all(|text| text.contains(part)), "{kind} in {world:?}: {said:?}");
@@ -126,6 +138,7 @@ fn some_say(kind: &str, part: &str) {
 #[test]
 fn one_that_hangs() {
     some_say(
+        &WORLDS,
         "sleep",
         "for rank 1, whose last call was all_reduce(sum) of f32 [100000], call 4 of group `world`, which ended",
     );
@@ -133,7 +146,22 @@ fn one_that_hangs() {
 
 #[test]
 fn one_that_was_stopped() {
-    some_say("stop", "for rank 1, whose process does not answer: it was stopped, or it is gone");
+    some_say(&WORLDS, "stop", STOPPED);
+}
+
+const STOPPED: &str = "for rank 1, whose process does not answer: it was stopped, or it is gone";
+/// Of which a process that is stopped takes no other rank with it.
+const OF_ONE_EACH: [World; 2] = [WORLDS[0], WORLDS[2]];
+
+#[test]
+fn one_that_was_stopped_when_all_others_were_done() {
+    some_say(&OF_ONE_EACH, AT_THE_END, STOPPED);
+}
+
+/// Those who have returned wait for what they have started, which ends with the time limit.
+#[test]
+fn one_that_was_stopped_while_others_have_calls_under_way() {
+    some_say(&OF_ONE_EACH, "stop under way", STOPPED);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! This program under `mpirun`.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -33,6 +35,11 @@ impl World {
 
 /// Runs some tests of this program in several processes; ends them when they take too long.
 pub fn mpirun(world: World, limit: Duration, test: &[&str], kind: &str) -> Output {
+    mpirun_noting(world, limit, test, kind, None)
+}
+
+/// The same; `notes` is where it is noted which runs are made.
+fn mpirun_noting(world: World, limit: Duration, test: &[&str], kind: &str, notes: Option<&Path>) -> Output {
     let World { processes, ranks, per_host } = world;
     let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
     Command::new("timeout")
@@ -47,35 +54,54 @@ pub fn mpirun(world: World, limit: Duration, test: &[&str], kind: &str) -> Outpu
         .env(crate::RANKS, ranks.to_string())
         .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())))
         .env(crate::faults::KIND, kind)
+        .envs(notes.map(|notes| (crate::NOTES, notes)))
         .output()
         .expect("`timeout` of coreutils and `mpirun`")
 }
 
-/// What is a run of its own, shares memory between ranks, or compares what different ranks give.
-const NOT_THERE: [&str; 6] = [
-    "processes::",
-    "faults::",
-    "large::",
-    "a_member_that_still_computes_hides_nothing",
-    "a_rank_that_has_returned_is_named_by_a_chain_that_ends_in_it",
-    "a_split_pair_of_layers_equals_the_whole_one",
-];
+/// What is a run of its own, or shares memory between ranks.
+const NOT_THERE: [&str; 4] = ["processes::", "faults::", "large::", "a_member_that_still_computes_hides_nothing"];
 
 /// What is otherwise where a call is made of stages: a sum is taken process by process, and only leaders know how much
 /// members have for each other.
 const NOT_IN_STAGES: [&str; 2] =
     ["sums_are_taken_in_the_order_of_the_members_bit_by_bit", "rows_that_a_peer_does_not_expect"];
 
-fn suite(world: World) {
-    if mpi::is_launched() {
-        return;
-    }
+/// Where everything is run, or one test.
+const WORLDS: [(World, Option<&str>); 8] = [
+    (World::of(1, 1), None),
+    (World::of(2, 1), None),
+    (World::of(3, 1), None),
+    (World::of(4, 1), None),
+    (World::of(2, 2), None),
+    (World::of(4, 1).on_hosts_of(2), None),
+    // Two hosts, one of which has two processes.
+    (World::of(3, 2).on_hosts_of(2), None),
+    (World::of(4, 2), Some("conformance::world_of_eight")),
+];
+
+/// Which runs were made and which were skipped, by where they stand in the suite and how many ranks they have.
+#[derive(Default)]
+struct Runs {
+    made: BTreeSet<String>,
+    skipped: BTreeSet<String>,
+}
+
+fn suite(world: World, test: Option<&str>) -> Runs {
     let in_stages = NOT_IN_STAGES.iter().filter(|_| world.goes_in_stages());
-    let skip: Vec<&str> = NOT_THERE.iter().chain(in_stages).flat_map(|name| ["--skip", *name]).collect();
-    let output = mpirun(world, Duration::from_secs(400), &skip, "");
+    let which: Vec<&str> = match test {
+        Some(test) => vec!["--exact", test],
+        None => NOT_THERE.iter().chain(in_stages).flat_map(|name| ["--skip", *name]).collect(),
+    };
+    let notes = std::env::temp_dir().join(format!("epl-mpi-{}-{world:?}", std::process::id()));
+    let output = mpirun_noting(world, Duration::from_secs(400), &which, "", Some(&notes));
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(passed(&text), world.processes, "{text}");
+    assert!(output.status.success(), "{world:?}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(passed(&text), world.processes, "{world:?}\n{text}");
+    let noted = std::fs::read_to_string(&notes).unwrap();
+    std::fs::remove_file(&notes).unwrap();
+    let of = |kind: &str| noted.lines().filter_map(|note| Some(note.strip_prefix(kind)?.trim().to_string())).collect();
+    Runs { made: of(crate::MADE), skipped: of(crate::SKIPPED) }
 }
 
 /// How many processes say that none of their tests failed. Their lines are mixed in the middle, but not within this.
@@ -83,37 +109,19 @@ pub fn passed(text: &str) -> usize {
     text.matches(" passed; 0 failed; ").count()
 }
 
+/// What has too many ranks for one world is run in another one.
 #[test]
-fn one() {
-    suite(World::of(1, 1));
-}
-
-#[test]
-fn two() {
-    suite(World::of(2, 1));
-}
-
-#[test]
-fn three() {
-    suite(World::of(3, 1));
-}
-
-#[test]
-fn four() {
-    suite(World::of(4, 1));
-}
-
-#[test]
-fn two_of_two_ranks_each() {
-    suite(World::of(2, 2));
-}
-
-#[test]
-fn two_hosts_of_two_processes() {
-    suite(World::of(4, 1).on_hosts_of(2));
-}
-
-#[test]
-fn two_hosts_one_of_which_has_two_processes_of_two_ranks_each() {
-    suite(World::of(3, 2).on_hosts_of(2));
+fn every_run_of_the_suite_is_made_in_some_world() {
+    if mpi::is_launched() {
+        return;
+    }
+    let mut all = Runs::default();
+    for (world, test) in WORLDS {
+        let Runs { made, skipped } = suite(world, test);
+        println!("{world:?}: {} kinds of runs over MPI, {} skipped", made.len(), skipped.len());
+        all.made.extend(made);
+        all.skipped.extend(skipped);
+    }
+    let nowhere: Vec<_> = all.skipped.difference(&all.made).collect();
+    assert!(all.made.len() > 50 && nowhere.is_empty(), "{} made; nowhere: {nowhere:?}", all.made.len());
 }

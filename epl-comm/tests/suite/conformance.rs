@@ -91,8 +91,10 @@ fn groups_with_a_name_of_5000_bytes() {
 #[test]
 fn a_traced_group_computes_the_same() {
     let trace = Trace::new();
-    run_ranks(2, |group| exercise(&group.traced(&trace)));
-    assert!(!trace.events().is_empty());
+    run_ranks(2, |group| {
+        exercise(&group.traced(&trace));
+        assert!(!trace.events().is_empty());
+    });
 }
 
 #[test]

@@ -257,3 +257,73 @@ fn ranks_of_one_host_that_wait_for_each_other_are_found() {
         }
     });
 }
+
+/// Runs ranks of two hosts that end up in a circle of waits for calls that were started; checks that each is told of it.
+/// `is_it` looks at the ranks of the circle and what they wait in.
+fn started_circle(
+    life: impl Fn(&ProcessGroup) -> epl_comm::Result<()> + Sync,
+    is_it: impl Fn(&[(usize, &str)]) -> bool,
+) {
+    let launcher = local::Launcher::new(4).hosts_of(2).no_time_limit();
+    let (errors, _) = run_failing_with(launcher, 4, |world| life(&world).unwrap_err());
+    for error in errors {
+        let Error::Deadlock { circle } = &error else { panic!("{error:?}") };
+        let circle: Vec<(usize, &str)> = circle.iter().map(|(rank, call)| (rank.0, &**call)).collect();
+        assert!(is_it(&circle), "{circle:?}");
+    }
+}
+
+#[test]
+fn waits_for_started_calls_are_found_in_a_circle_over_hosts() {
+    within_seconds(20, || {
+        for odd in 1..4 {
+            let life = |world: &ProcessGroup| {
+                let a = world.split("a", 0, 0)?;
+                let x = Tensor::<1>::ones([8], &Device::flex());
+                let first = a.start_all_reduce(x.clone(), ReduceOp::Sum)?;
+                if world.rank() == odd {
+                    world.barrier()?;
+                }
+                let second = a.start_all_reduce(x, ReduceOp::Sum)?;
+                second.wait()?;
+                first.wait()?;
+                world.barrier()
+            };
+            started_circle(life, |circle| {
+                let call = |rank: usize| {
+                    if rank == odd {
+                        "barrier, call 2 of group `world`"
+                    } else {
+                        "all_reduce(sum), call 2 of group `a`"
+                    }
+                };
+                circle.len() == 2
+                    && circle.iter().any(|(rank, _)| *rank == odd)
+                    && circle.iter().all(|(rank, told)| *told == call(*rank))
+            });
+        }
+    });
+}
+
+/// Ranks 1 and 3 lie in two hosts, whose leaders have started all that is asked of them.
+#[test]
+fn a_circle_of_ranks_that_lead_no_host_is_found() {
+    within_seconds(20, || {
+        let life = |world: &ProcessGroup| {
+            let groups = [world.split("a", 0, 0)?, world.split("b", 0, 0)?];
+            let start =
+                |group: usize| groups[group].start_all_reduce(Tensor::<1>::ones([8], &Device::flex()), ReduceOp::Sum);
+            let own = usize::from(world.rank() == 3);
+            let first = start(own)?;
+            if world.rank() % 2 == 1 {
+                first.wait()?;
+                return start(1 - own)?.wait().map(drop);
+            }
+            start(1 - own)?.wait()?;
+            first.wait().map(drop)
+        };
+        started_circle(life, |circle| {
+            *circle == [(1, "all_reduce(sum), call 1 of group `a`"), (3, "all_reduce(sum), call 1 of group `b`")]
+        });
+    });
+}

@@ -8,7 +8,7 @@ use crate::failing::run_ranks;
 
 #[test]
 fn sums_are_taken_in_the_order_of_the_members_bit_by_bit() {
-    for len in [1, 15, 16, 17, 63, 1000, 20_000] {
+    for len in [1, 15, 16, 17, 63, 1000, 20_000, 700_000] {
         let value =
             |member: usize, i: usize| ((i * 7 + member * 131) as f32 * 0.37).sin() * 10f32.powi(member as i32 * 3 - 4);
         let sums = run_ranks(4, |group| {
@@ -39,4 +39,37 @@ fn a_large_all_reduce_of_unshared_memory_stays_in_place() {
         let (after, _) = place(group.all_reduce(x, ReduceOp::Sum).unwrap());
         assert_eq!(before, after);
     });
+}
+
+/// Parts of more than a megabyte, of different lengths, one of them nothing: transports that send chunks send many.
+#[test]
+fn sums_of_large_parts() {
+    for ranks in 2..=4 {
+        run_ranks(ranks, |group| {
+            let me = group.rank();
+            let sizes: Vec<usize> = (0..ranks).map(|member| [0, 300_001, 7, 500_000][(member + ranks) % 4]).collect();
+            let len: usize = sizes.iter().sum();
+            // Whole numbers whose sums are exact, in whatever order.
+            let value = |member: usize, i: usize| ((i % 1013) * (member + 1)) as f32;
+            let x = || {
+                let values: Vec<f32> = (0..len).map(|i| value(me, i)).collect();
+                Tensor::<1>::from_data(burn::tensor::TensorData::new(values, [len]), (&Device::flex(), DType::F32))
+            };
+            let is_sum = |y: Tensor<1>, start: usize, count: usize| {
+                let y = y.into_data();
+                let y = y.as_slice::<f32>().unwrap();
+                let sum = |i: usize| (0..ranks).map(|member| value(member, start + i)).sum::<f32>();
+                assert_eq!(y.len(), count);
+                let wrong = (0..count).find(|i| y[*i] != sum(*i));
+                assert_eq!(wrong, None, "of {ranks} ranks at rank {me}");
+            };
+            is_sum(group.all_reduce(x(), ReduceOp::Sum).unwrap(), 0, len);
+            is_sum(group.start_all_reduce(x(), ReduceOp::Sum).unwrap().wait().unwrap(), 0, len);
+            if let Some(sum) = group.reduce(x(), ReduceOp::Sum, ranks - 1).unwrap() {
+                is_sum(sum, 0, len);
+            }
+            let part = group.reduce_scatter_uneven(x(), 0, &sizes, ReduceOp::Sum).unwrap();
+            is_sum(part, sizes[..me].iter().sum(), sizes[me]);
+        });
+    }
 }

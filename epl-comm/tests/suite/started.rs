@@ -97,7 +97,7 @@ fn all_handles_may_go_before_the_result_is_taken() {
             drop(group);
             first(pending.wait().unwrap())
         });
-        assert_eq!(sums, [2.0, 2.0]);
+        assert!(sums.iter().all(|sum| *sum == 2.0), "{sums:?}");
     });
 }
 
