@@ -21,7 +21,7 @@ use epl_benches::quartiles::quartiles;
 
 #[derive(Parser)]
 struct Args {
-    /// Ranks, which divide the rows and the experts.
+    /// Ranks, which divide the rows. Each has all experts, as the ranks of the PyTorch program have.
     #[arg(long, default_value_t = 1)]
     ranks: usize,
     #[arg(long, default_value_t = 10)]

@@ -5,7 +5,7 @@
 //! cargo bench --bench peers                                        # beside the copy
 //! cargo bench --bench peers -- --gloo python3                      # beside Gloo: a Python that has PyTorch
 //! mpicc -O3 tools/peers/collectives_mpi.c -o collectives_mpi
-//! cargo bench --bench peers -- --mpi ./collectives_mpi             # beside Open MPI
+//! cargo bench --bench peers -- --mpi "$PWD/collectives_mpi"             # beside Open MPI
 //!     [--pairs 30] [--ranks 2,4] [--only all_reduce,all_gather] [--sizes 1024,67108864]
 //! ```
 //!
@@ -20,7 +20,7 @@ use epl_benches::quartiles::{quartiles, show};
 use epl_comm::testing::run_ranks;
 use epl_comm::{ProcessGroup, ReduceOp};
 
-const GLOO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/peers/collectives_gloo.py");
+const GLOO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/peers/collectives_gloo.py");
 /// Measurements of one size before the two programs change places.
 const TURN: usize = 15;
 /// Measurements before those that count: the first ones touch the memory for the first time.

@@ -10,7 +10,7 @@ macro_rules! close {
     ($($name:ident: $layout:expr;)*) => {$(
         #[test]
         fn $name() {
-            assert_close(&dense().lora(), $layout);
+            epl_testing::alone(|| assert_close(&dense().lora(), $layout));
         }
     )*};
 }

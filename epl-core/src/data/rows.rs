@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 use super::cut::Share;
 use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
+use crate::profile::measure::is_host;
 use crate::segment::Segmented;
 
 /// A batch whose first dim counts its rows.
@@ -33,12 +34,25 @@ pub trait Rows: Sized {
 
 /// What tells a batch from others.
 #[derive(Clone, Debug, Default)]
-pub struct Digest(SipHasher13);
+pub struct Digest {
+    hasher: SipHasher13,
+    /// Whether values on an accelerator count. To read them waits for all that the device has to compute.
+    of_accelerators: bool,
+}
 
 impl Digest {
     /// Takes in some bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
+        self.hasher.write(bytes);
+    }
+
+    /// Takes in the shape of a tensor, and its values where they are in host memory; those on an accelerator in an engine's
+    /// first step only.
+    pub fn feed_tensor<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) {
+        self.feed(format!("{:?} {:?}", tensor.dtype(), tensor.dims()).as_bytes());
+        if self.of_accelerators || is_host(&tensor.device()) {
+            self.feed(tensor.to_data().as_bytes());
+        }
     }
 }
 
@@ -52,9 +66,7 @@ impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
     }
 
     fn digest(&self, digest: &mut Digest) {
-        let data = self.to_data();
-        digest.feed(format!("{:?} {:?}", data.dtype(), data.shape()).as_bytes());
-        digest.feed(data.as_bytes());
+        digest.feed_tensor(self);
     }
 }
 
@@ -106,7 +118,8 @@ where
     /// Makes one step on a batch that every rank has whole, the same on each: each rank runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
     ///
-    /// Ranks compare their numbers of rows and a digest of the values ([`Rows::digest`]), which are read to the host.
+    /// Ranks compare their numbers of rows and a digest of the values ([`Rows::digest`]): in each step of what is in host
+    /// memory, in the first one of what is on an accelerator.
     ///
     /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
     /// [`Loader`](super::Loader), whose position is saved.
@@ -116,9 +129,10 @@ where
     /// As [`step`](Self::step) and [`micro_batches`]; when ranks have different batches, before anything is updated.
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
         let share = Share::of(self.context(), self.num_micro_batch())?;
-        let (rows, mut digest) = (batch.rows()?, Digest::default());
+        let rows = batch.rows()?;
+        let mut digest = Digest { of_accelerators: self.drawn() == 0, ..Digest::default() };
         batch.digest(&mut digest);
-        let given = Given::whole(rows, digest.0.finish());
+        let given = Given::whole(rows, digest.hasher.finish());
         let report = self.step_given(micro_batches(batch, share, self.drawn())?, given, rate)?;
         self.draw(rows as u64);
         Ok(report)

@@ -96,7 +96,8 @@ pub fn check_uncased(folder: impl AsRef<Path>) -> Result<()> {
 
 /// Whether lower-casing changes a piece that is no special one: no text has such a piece.
 fn is_cased(piece: &str) -> bool {
-    let is_special = piece.starts_with('[') && piece.ends_with(']');
+    let is_special =
+        [('[', ']'), ('<', '>')].iter().any(|(first, last)| piece.starts_with(*first) && piece.ends_with(*last));
     !is_special && piece.chars().any(|letter| letter.to_lowercase().ne([letter]))
 }
 
@@ -146,6 +147,9 @@ mod tests {
     fn a_vocabulary_of_a_cased_model_is_refused() {
         let said = message(&["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "paris", "##Ä"]);
         assert!(said.contains("line 8 is \"##Ä\"") && said.contains("uncased"), "{said}");
+        // As the vocabulary of the Chinese BERT has them, which lower-cases.
+        let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<S>", "<T>"].map(String::from);
+        assert!(Vocabulary::new(special.to_vec()).is_ok());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vocab.txt");
         std::fs::write(&path, "[PAD]\n[UNK]\n[CLS]\n[SEP]\nparis\n").unwrap();

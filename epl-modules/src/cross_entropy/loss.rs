@@ -32,7 +32,7 @@ pub struct SplitCrossEntropyConfig {
 /// A target that is neither a class nor the ignored index is refused, by its row. In host memory that is before anything
 /// is computed. Elsewhere reading the targets would wait for the device: there the loss and the row's gradient are NaN, and
 /// the engine, which reads the loss in any case, then looks at the targets and refuses the step or the evaluation, also
-/// under mixed precision. In a loop of one's own a loss that is NaN must not be trained on.
+/// under mixed precision; on pipeline stages, those of the stage that has the loss. In a loop of one's own a loss that is NaN must not be trained on.
 ///
 /// Should be created with [`SplitCrossEntropyConfig`].
 #[derive(Module, Debug)]
