@@ -3,6 +3,7 @@
 use core::fmt::Display;
 use core::ops::Range;
 use core::time::Duration;
+use std::sync::OnceLock;
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
@@ -37,6 +38,9 @@ pub(crate) struct Ranks<'a, F> {
     ranks: Range<usize>,
     /// Threads on which each may compute.
     threads: usize,
+    /// Whose own code failed, if that was the first failure. Others may then have failed alike by themselves, as of one wrong
+    /// option; what a collective finds is told to all its members in the same words, and has one culprit.
+    own: OnceLock<Rank>,
 }
 
 /// What each rank returned; or what the caller's own code panicked with, when it handled an error.
@@ -46,7 +50,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
     /// These ranks, on a host that has `on_host` in all.
     pub(crate) fn new(fates: &'a F, ranks: Range<usize>, on_host: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self { fates, ranks, threads: (cores / on_host).max(1) }
+        Self { fates, ranks, threads: (cores / on_host).max(1), own: OnceLock::new() }
     }
 
     /// Runs `f` on every rank, with what `begin` gives it, until all have ended. Each works inside its own rayon pool.
@@ -62,7 +66,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         let life = |rank: Rank| {
             catch(|| begin(rank)).unwrap_or_else(Err).and_then(|given| catch(|| f(given))).unwrap_or_else(|error| {
                 // Before the caller's code is run: whatever it does, the others do not wait for it.
-                self.fates.fail(rank, error.to_string());
+                self.fail_by_itself(rank, error.to_string());
                 Err(error.into())
             })
         };
@@ -111,9 +115,17 @@ impl<'a, F: Fates> Ranks<'a, F> {
             // The caller's code, which may do anything; so not inside of `fail`.
             let text = catch(|| error.to_string());
             let cause = text.unwrap_or_else(|panic| format!("its error has no text, as its Display {panic}"));
-            self.fates.fail(rank, cause);
+            self.fail_by_itself(rank, cause);
         }
         result
+    }
+
+    /// A failure that no collective has found.
+    fn fail_by_itself(&self, rank: Rank, cause: String) {
+        if self.fates.first_failure("").is_none() {
+            let _ = self.own.set(rank);
+        }
+        self.fates.fail(rank, cause);
     }
 
     fn fail_without(&self, rank: Rank, message: String) -> Error {
@@ -121,8 +133,8 @@ impl<'a, F: Fates> Ranks<'a, F> {
         Error::invalid(message)
     }
 
-    /// All results, or the one that counts among the failures: the first, or, where others failed alike, that of the lowest
-    /// rank, so that it is the same in every run.
+    /// All results, or the one that counts among the failures: the first, or, where others failed alike by themselves, that
+    /// of the lowest rank, so that it is the same in every run.
     ///
     /// # Panics
     ///
@@ -146,7 +158,8 @@ impl<'a, F: Fates> Ranks<'a, F> {
         let text = |(_, error): &(Rank, E)| catch(|| error.to_string()).ok();
         let first = text(&failures[index]);
         let is_culprit = culprit.is_none_or(|culprit| culprit == failures[index].0);
-        let alike = failures.iter().position(|failure| is_culprit && first.is_some() && text(failure) == first);
+        let by_itself = is_culprit && culprit.is_some_and(|culprit| self.own.get() == Some(&culprit));
+        let alike = failures.iter().position(|failure| by_itself && first.is_some() && text(failure) == first);
         let (rank, error) = failures.swap_remove(alike.unwrap_or(index));
         Err((if is_culprit { rank } else { culprit.unwrap_or(rank) }, error))
     }
@@ -190,21 +203,28 @@ mod tests {
         }
     }
 
-    /// Who is said to have failed, where ranks failed with these texts and rank `first` was the first.
-    fn told(texts: [&str; 3], first: usize) -> (Rank, String) {
+    /// Who is said to have failed, where ranks failed with these texts and rank `first` was the first, by itself or as a
+    /// collective found.
+    fn told(texts: [&str; 3], first: usize, by_itself: bool) -> (Rank, String) {
         let fates = First(Rank(first));
         let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
-        let (rank, error) = Ranks::new(&fates, 0..3, 3).judge(ended).unwrap_err();
+        let ranks = Ranks::new(&fates, 0..3, 3);
+        if by_itself {
+            ranks.own.set(Rank(first)).unwrap();
+        }
+        let (rank, error) = ranks.judge(ended).unwrap_err();
         (rank, error.to_string())
     }
 
     #[test]
     fn of_ranks_that_fail_alike_the_lowest_is_told() {
         for first in 0..3 {
-            let (rank, text) = told(["a wrong option"; 3], first);
+            let (rank, text) = told(["a wrong option"; 3], first, true);
             assert_eq!((rank, text.contains("a wrong option")), (Rank(0), true), "rank {first} was the first: {text}");
         }
-        assert_eq!(told(["released", "a wrong option", "a wrong option"], 2).0, Rank(1));
-        assert_eq!(told(["released", "released", "a bad sample"], 2).0, Rank(2));
+        assert_eq!(told(["released", "a wrong option", "a wrong option"], 2, true).0, Rank(1));
+        assert_eq!(told(["released", "released", "a bad sample"], 2, true).0, Rank(2));
+        // All members of a call are told of the one that is alone with it.
+        assert_eq!(told(["a mismatch"; 3], 2, false).0, Rank(2));
     }
 }

@@ -44,7 +44,10 @@ fn parameters_stay(config: &Config) -> bool {
 }
 
 fn reduces_once(config: &Config) -> bool {
-    !matches!(config.zero.level, ZeroLevel::V2 | ZeroLevel::V3) && on_device(config, config.offload.gradients)
+    let once =
+        !matches!(config.zero.level, ZeroLevel::V2 | ZeroLevel::V3) && on_device(config, config.offload.gradients);
+    // One is what there is then.
+    once || config.communication.num_communicators == 1
 }
 
 fn gradients_stay(config: &Config) -> bool {

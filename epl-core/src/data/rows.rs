@@ -118,8 +118,9 @@ where
     /// Makes one step on a batch that every rank has whole, the same on each: each rank runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
     ///
-    /// Ranks compare their numbers of rows and a digest of the values ([`Rows::digest`]): in each step of what is in host
-    /// memory, in the first one of what is on an accelerator.
+    /// Ranks compare their numbers of rows and a digest of the values' bits ([`Rows::digest`]): in each step of what is in
+    /// host memory, in an engine's first one of what is on an accelerator. A batch that ranks compute each for themselves, to
+    /// other roundings, has a type of its own that feeds the digest nothing.
     ///
     /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
     /// [`Loader`](super::Loader), whose position is saved.
@@ -130,10 +131,13 @@ where
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
         let share = Share::of(self.context(), self.num_micro_batch())?;
         let rows = batch.rows()?;
-        let mut digest = Digest { of_accelerators: self.drawn() == 0, ..Digest::default() };
-        batch.digest(&mut digest);
+        let mut digest = Digest { of_accelerators: !self.has_compared, ..Digest::default() };
+        if self.context().world().size() > 1 {
+            batch.digest(&mut digest);
+        }
         let given = Given::whole(rows, digest.hasher.finish());
         let report = self.step_given(micro_batches(batch, share, self.drawn())?, given, rate)?;
+        self.has_compared = true;
         self.draw(rows as u64);
         Ok(report)
     }

@@ -108,7 +108,7 @@ impl Given {
                     rank(other)
                 ),
                 (first, second) if first == second => format!(
-                    "{} and {} gave different batches of {first} rows to `step_whole`; give every rank the same whole batch, of \
+                    "{} and {} gave different batches of {first} rows to `step_whole`, as their bits say; give every rank the same whole batch, of \
                      which each runs its own rows",
                     rank(0),
                     rank(other)

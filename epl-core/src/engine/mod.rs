@@ -119,6 +119,8 @@ pub struct Engine<M: Segmented> {
     step: u64,
     /// Samples that were drawn for [`step_whole`](Self::step_whole).
     drawn: u64,
+    /// Whether batches of [`step_whole`](Self::step_whole) were compared by their values.
+    pub(crate) has_compared: bool,
     /// The steps that are traced, and how many were made by this engine.
     traced: (Option<TraceWindow>, u64),
     bubble: Option<f64>,
@@ -188,6 +190,7 @@ impl<M: Segmented> Engine<M> {
             scaler,
             step: 0,
             drawn: 0,
+            has_compared: false,
             traced: (traced, 0),
             bubble: None,
             profiled: None,

@@ -38,8 +38,8 @@ impl<M: Segmented> Engine<M> {
             Ok::<_, Error>((self.whole_store(accumulated)?, is_finite))
         };
         let ((stored, is_finite), (recomputed, is_finite_again)) = (gradients(&[])?, gradients(&self.plan.recompute)?);
-        if self.loss_scaler().is_some() && !is_finite && !is_finite_again {
-            // An overflow, after which the step is skipped and this is asked again.
+        if !is_finite && !is_finite_again {
+            // The step itself says why, or is skipped, after which this is asked again.
             return Ok(Vec::new());
         }
         Ok(self.differences(&recomputed, &stored))

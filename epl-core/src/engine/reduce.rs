@@ -53,7 +53,9 @@ impl Lanes {
     /// Makes the communicators. Collective.
     pub fn new(plan: &Plan, context: &Context, settings: &EngineSettings) -> Result<Self> {
         let axes: BTreeSet<Axis> = plan.trained().map(|bucket| bucket.axis).collect();
-        let pool = |axis| Ok((axis, Pool::new(context.axis(axis), settings.num_communicators)?));
+        // Where gradients are reduced in every micro-batch, one bucket travels at a time.
+        let communicators = if plan.reduces_each() { 1 } else { settings.num_communicators };
+        let pool = |axis| Ok((axis, Pool::new(context.axis(axis), communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
         let sharded: BTreeSet<Axis> =
             plan.units().filter(|unit| !unit.shards.is_empty()).map(|unit| unit.axis).collect();

@@ -12,7 +12,7 @@ use epl_comm::ProcessGroup;
 use super::Engine;
 use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::plan::ParamRecord;
+use crate::plan::{Bucket, ParamRecord};
 use crate::plan::park::{gathered, members, moment_device};
 use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
@@ -30,12 +30,10 @@ impl<M: Segmented> Engine<M> {
         for (number, checksum) in self.parked_checksums()? {
             checksums[number] = checksum;
         }
-        // Of what is sharded the replicas have no copies.
-        let is_shard = |record: &ParamRecord| record.parked && self.plan.shards_parameters();
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
             let records = self.plan.records.iter().zip(&checksums);
             let copied = records.filter(|(record, _)| {
-                let is_whole = axis == Axis::Tensor || !is_shard(record);
+                let is_whole = axis == Axis::Tensor || !self.is_shard(record);
                 record.held && record.replicated_over().contains(&axis) && is_whole
             });
             compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
@@ -52,10 +50,25 @@ impl<M: Segmented> Engine<M> {
 }
 
 impl<M: Segmented> Engine<M> {
-    /// The checksums of parked parameters, whole, by the numbers of their records. Collective where ranks keep shards.
+    /// Of what is sharded the replicas have no copies.
+    fn is_shard(&self, record: &ParamRecord) -> bool {
+        record.parked && self.plan.shards_parameters()
+    }
+
+    /// Whether other ranks than those who share its shards have a copy of a parameter.
+    fn has_copies(&self, record: &ParamRecord) -> bool {
+        let over_tensor =
+            self.context.axis(Axis::Tensor).size() > 1 && record.replicated_over().contains(&Axis::Tensor);
+        !self.is_shard(record) || over_tensor || record.is_tied_over_stages()
+    }
+
+    /// The checksums of parked parameters that have copies, whole, by the numbers of their records. Collective where ranks
+    /// keep shards.
     fn parked_checksums(&self) -> Result<Vec<(usize, i64)>> {
         let mut all = Vec::new();
-        for (unit, chunk) in self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit)) {
+        let compared = |unit: &Bucket| unit.members.iter().any(|member| self.has_copies(&self.plan.records[*member]));
+        let parked = self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit));
+        for (unit, chunk) in parked.filter(|(unit, _)| compared(unit)) {
             let whole = gathered(chunk.read(&moment_device(chunk))?, unit, &self.plan, &self.context)?;
             let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
             all.extend(members(unit, &self.plan.records, whole).map(checksum));

@@ -66,16 +66,18 @@ impl EngineSettings {
     ///
     /// The first that does not, by its name.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
+        // In code the largest number says «as many as there are»; no option holds it.
+        let count = |number: usize| number.min(i64::MAX as usize);
         let mut config = Config::new();
         config.set("train.clip_norm", self.clip_norm)?;
-        config.set("communication.num_communicators", self.num_communicators)?;
-        config.set("optimizer.num_apply_group", self.num_apply_group)?;
+        config.set("communication.num_communicators", count(self.num_communicators))?;
+        config.set("optimizer.num_apply_group", count(self.num_apply_group))?;
         config.set("amp.loss_scale", self.loss_scale)?;
         if let Some(compression) = self.compression {
             config.set("communication.fp16_scale", compression.scale)?;
         }
         match self.trace {
-            Some(window) => config.set("profile.trace_steps", window.steps),
+            Some(window) => config.set("profile.trace_steps", window.steps.min(i64::MAX as u64)),
             None => Ok(()),
         }
     }

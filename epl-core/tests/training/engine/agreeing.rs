@@ -3,7 +3,6 @@
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
-use epl_core::data::{Share, micro_batches as cut};
 use epl_core::testing::run;
 use epl_core::{Engine, EngineSettings, Epl, MicroBatch, Place, Result, WithLoss};
 
@@ -82,13 +81,10 @@ fn ranks_with_slices_of_one_layer_must_run_the_same_samples() {
     }
 }
 
-/// A stand-in's sample is nobody's, so whatever number it has is right.
 #[test]
 fn replicas_with_samples_of_their_own_pass() {
     run((2, 2, 1), |epl| {
         let mut engine = chain(&epl)?;
-        (1..5).try_for_each(|count| engine.step(micro_batches(&epl, count), 0.1).map(drop))?;
-        let share = Share::of(epl.context(), 3)?;
-        cut(&batch(&epl, 2, 1.0), share, 7).map(|batches| assert_eq!(batches.len(), 3))
+        (1..5).try_for_each(|count| engine.step(micro_batches(&epl, count), 0.1).map(drop))
     });
 }
