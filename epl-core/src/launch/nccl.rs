@@ -80,4 +80,8 @@ impl Store for RunStore {
     fn get(&self, key: &str, wait: Duration) -> epl_comm::Result<Vec<u8>> {
         self.meeting.client().get(&format!("{}{key}", self.prefix), wait)
     }
+
+    fn forget(&self, key: &str) -> epl_comm::Result<()> {
+        self.meeting.client().forget(&format!("{}{key}", self.prefix))
+    }
 }
