@@ -103,5 +103,5 @@ pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
-pub use transport::Transport;
+pub use transport::{Launched, Staged, Transport, Watch};
 pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};
