@@ -50,6 +50,7 @@ fn of_workers<T: Send>(
     let store = Arc::new(RunStore::new(meeting.clone()));
     let worker = nccl::Worker::new(store, joined.cluster.local_ranks(), joined.cluster.world_size());
     let worker = worker.devices(gpus).ranks_on_host(joined.cluster.ranks_on_host()).on_failure(report);
+    let worker = if config.communication.check_calls { worker.compare_first(u64::MAX) } else { worker };
     let worker = match time_limit(config) {
         Some(limit) => worker.time_limit(limit),
         None => worker.no_time_limit(),
