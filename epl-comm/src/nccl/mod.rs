@@ -17,7 +17,7 @@
 //! # Who waits for whom
 //!
 //! All that is computed is put on the rank's stream by the rank's thread; NCCL's streams wait for events on it, and it for
-//! events on theirs (`transport` has the picture). A call comes back when NCCL has it: the thread goes on, and what it
+//! events on theirs (`flight` has the picture). A call comes back when NCCL has it: the thread goes on, and what it
 //! computes with the result comes behind it on the device. Two things must not happen meanwhile:
 //!
 //! - **Two devices see kernels of several communicators in different orders**, and each holds what the other needs. Calls
@@ -75,6 +75,7 @@ mod joined;
 mod meeting;
 mod workers;
 mod transport;
+mod flight;
 #[cfg(feature = "cuda")]
 mod allocator;
 #[cfg(feature = "cuda")]

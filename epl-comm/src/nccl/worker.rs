@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder, Thread};
 
+use super::flight::BEGINNING;
 use super::gate::Gate;
 use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
 use super::run::LANES;
-use super::transport::{BEGINNING, Engine, NcclTransport, Safeguards};
+use super::transport::{Engine, NcclTransport, Safeguards};
 use super::workers::Workers;
 use crate::error::{Error, Result, catch};
 use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT, no_thread};
