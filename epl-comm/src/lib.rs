@@ -58,7 +58,6 @@
 //!
 //! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors, and NCCL between them, without the host (`nccl`). The local
 //!   transport stages them through host memory.
-//! - `nccl`: the transport over NCCL, on memory that a program brings.
 //! - `mpi`: ranks in several processes, over an MPI library of the machine (`mpi`).
 //! - `ndarray`: the same on tensors of Burn's NdArray, with which the tests walk the way of a backend that is not Flex.
 #![warn(missing_docs)]
@@ -86,7 +85,6 @@ pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod dry;
-#[cfg(feature = "nccl")]
 pub mod nccl;
 mod memory;
 pub mod testing;
@@ -105,5 +103,5 @@ pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
 pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
-pub use transport::Transport;
+pub use transport::{Launched, Staged, Transport, Watch};
 pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};

@@ -26,6 +26,15 @@ pub trait Store: Send + Sync {
     /// [`Error::Unset`] when nobody has set it in time. Every other error says that the store is of no use any more, as
     /// the run has failed or the way to the store is lost.
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>>;
+
+    /// Forgets a value that everybody has read who ever will. A store may keep it.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    fn forget(&self, _key: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The store of the threads of one process.
@@ -67,6 +76,11 @@ impl Store for MemoryStore {
             values = self.changed.wait_timeout(values, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+
+    fn forget(&self, key: &str) -> Result<()> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        Ok(())
+    }
 }
 
 /// The error of a second value for a key.
@@ -96,5 +110,7 @@ mod tests {
         store.set("id", b"one").unwrap();
         assert_eq!(store.set("id", b"two"), Err(taken("id")));
         assert_eq!(store.get("id", Duration::ZERO).unwrap(), b"one");
+        store.forget("id").unwrap();
+        assert!(matches!(store.get("id", Duration::ZERO), Err(Error::Unset { .. })));
     }
 }

@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::Transport;
+use crate::transport::{Launched, Staged, Transport, Watch};
 
 /// A shared list of [`Event`]s: collectives, recorded by a traced group, and what the program marks.
 ///
@@ -155,6 +155,38 @@ impl Traced {
     pub(crate) fn new(inner: Arc<dyn Transport>, trace: Trace) -> Self {
         Self { inner, trace }
     }
+
+    fn event(&self, call: &Call) -> EventKind {
+        EventKind::Collective {
+            group: self.name().to_string(),
+            sequence: call.sequence,
+            operation: call.operation,
+            dtype: call.dtype,
+            shape: call.shape.clone(),
+        }
+    }
+
+    fn push(&self, kind: EventKind, begin: Instant) {
+        self.trace.push(Event { rank: self.members()[self.member()], kind, begin, end: Instant::now() });
+    }
+
+    /// A call that is recorded when it is over.
+    fn watched(self: Arc<Self>, launched: Launched, kind: EventKind, begin: Instant) -> Launched {
+        let Launched { land, watch } = launched;
+        let Some(mut watch) = watch else {
+            self.push(kind, begin);
+            return Launched { land, watch: None };
+        };
+        let mut kind = Some(kind);
+        let watch: Watch = Box::new(move || {
+            let is_over = watch()?;
+            if let Some(kind) = kind.take_if(|_| is_over) {
+                self.push(kind, begin);
+            }
+            Ok(is_over)
+        });
+        Launched { land, watch: Some(watch) }
+    }
 }
 
 impl Transport for Traced {
@@ -182,17 +214,27 @@ impl Transport for Traced {
         if !self.trace.is_on() {
             return self.inner.run(call, buffer);
         }
-        let kind = EventKind::Collective {
-            group: self.name().to_string(),
-            sequence: call.sequence,
-            operation: call.operation,
-            dtype: call.dtype,
-            shape: call.shape.clone(),
-        };
-        let begin = Instant::now();
+        let (kind, begin) = (self.event(&call), Instant::now());
         let result = self.inner.run(call, buffer);
-        self.trace.push(Event { rank: self.members()[self.member()], kind, begin, end: Instant::now() });
+        self.push(kind, begin);
         result
+    }
+
+    fn is_ordered(&self, buffer: &Buffer) -> bool {
+        self.inner.is_ordered(buffer)
+    }
+
+    fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
+        let event = self.event(&call);
+        match self.inner.clone().stage(call, buffer)? {
+            // Comes to `run`.
+            Staged::Whole(call, buffer) => Ok(Staged::Whole(call, buffer)),
+            Staged::Launch(launch) => Ok(Staged::Launch(Box::new(move || {
+                let begin = Instant::now();
+                let launched = launch()?;
+                Ok(self.watched(launched, event, begin))
+            }))),
+        }
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {

@@ -39,7 +39,7 @@ use crate::rank::Rank;
 /// Launching is its own: it makes one transport for each rank over all ranks, and gives it to
 /// [`ProcessGroup::new`](crate::ProcessGroup::new). What to test it with is in `epl-comm/tests/suite`: conformance (every
 /// collective, element type and way of calling, against a model on one thread), random programs, faults.
-pub trait Transport: Debug + Send + Sync {
+pub trait Transport: Debug + Send + Sync + 'static {
     /// The name of the group.
     fn name(&self) -> &str;
 
@@ -65,6 +65,22 @@ pub trait Transport: Debug + Send + Sync {
     /// failed or left; [`Error::Deadlock`], [`Error::Timeout`] and [`Error::Order`] where the transport looks for what
     /// they say; [`Error::Staging`]. After an error the whole world is over.
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer>;
+
+    /// Whether what is computed with the result of a call on `buffer` can be made to come behind it, without a thread that
+    /// waits: a blocking call is then run as a started one that is waited for at once.
+    fn is_ordered(&self, _buffer: &Buffer) -> bool {
+        false
+    }
+
+    /// Does the part of a started call that the rank's own thread is to do, at the time of the call; the rest is run by
+    /// another thread, one call of a group after the other. By default, all of it is [`run`](Self::run) there.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
+        Ok(Staged::Whole(call, buffer))
+    }
 
     /// Divides the group: members with the same `color` form a new one, in the order of `key`, then of their
     /// position here. Collective; `sequence` is the number taken for it.
@@ -107,6 +123,25 @@ pub trait Transport: Debug + Send + Sync {
     /// Ends the world: every rank that waits, or will wait, in any group is released with `cause`.
     fn abort(&self, cause: &Error);
 }
+
+/// What is left of a started call after [`Transport::stage`].
+pub enum Staged {
+    /// All: to be [`run`](Transport::run).
+    Whole(Box<Call>, Buffer),
+    /// The part that another thread than the rank's does.
+    Launch(Box<dyn FnOnce() -> Result<Launched> + Send>),
+}
+
+/// A call that goes on behind.
+pub struct Launched {
+    /// Gives the result; to be called on the rank's own thread.
+    pub land: Box<dyn FnOnce() -> Result<Buffer> + Send>,
+    /// Whether the call is over, to be asked until it is or has failed; none where it is already.
+    pub watch: Option<Watch>,
+}
+
+/// Looks at a call that goes on behind.
+pub type Watch = Box<dyn FnMut() -> Result<bool> + Send>;
 
 /// All members' numbers, for the `own` ones of this member: the call by which a group is divided. They begin with the
 /// color and the key; all members give as many.

@@ -112,6 +112,11 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
     // All together have a bound, too.
     let full = (0..1000).find_map(|key| client.set(&key.to_string(), &vec![0; MAX_VALUE]).err()).unwrap().to_string();
     assert!(full.contains("no room for"), "{full}");
+    // What is forgotten makes room, at a member's word or the host's.
+    (0..200).for_each(|key| client.forget(&key.to_string()).unwrap());
+    (0..200).for_each(|key| client.set(&key.to_string(), &vec![1; MAX_VALUE]).unwrap());
+    server.forget("7").unwrap();
+    assert!(matches!(client.get("7", Duration::ZERO), Err(Error::Unset { .. })));
     assert_eq!(client.failure(), None);
 }
 

@@ -5,6 +5,5 @@ pub(crate) mod arena;
 pub(crate) mod staging;
 pub(crate) mod quarrel;
 pub(crate) mod fit;
-#[cfg(any(feature = "mpi", feature = "nccl"))]
 pub(crate) mod wire;
 pub(crate) mod ranks;

@@ -62,13 +62,11 @@ mod board;
 mod work;
 mod transport;
 mod hosts;
-#[cfg(feature = "nccl")]
 mod control;
 mod run;
 #[cfg(feature = "mpi")]
 mod inside;
 
-#[cfg(feature = "nccl")]
 pub(crate) use transport::LocalTransport;
 
 #[cfg(feature = "mpi")]

@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
+use super::order::{Meetings, Turn};
 use crate::error::{Error, Result};
 use crate::local::LocalTransport;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
-
-/// Gives every member's numbers, as many of each, in the order of the members, for this member's: on the way that the
-/// data goes.
-pub(super) type Exchange<'a> = dyn FnMut(&[u64]) -> Result<Vec<Vec<u64>>> + 'a;
 
 /// One member's seat where the members of one group confer.
 pub(super) trait Council: Debug + Send + Sync {
@@ -28,20 +25,19 @@ pub(super) trait Council: Debug + Send + Sync {
     /// See [`Transport::reserve`].
     fn reserve(&self, operation: Operation) -> u64;
 
-    /// Whether a call is compared on the way of the data, which must be there first.
-    fn needs_data(&self) -> bool;
+    /// Whether members meet at this call, and compare it, before it goes to the device; the same on all.
+    fn meets(&self, call: &Call) -> bool;
 
-    /// Waits until all members have made this call, and compares them.
-    fn agree(&self, call: &Call, exchange: &mut Exchange<'_>) -> Result<()>;
+    /// If members meet at this call, waits until all have made it, and compares them.
+    fn agree(&self, call: &Call, go_on: &GoOn<'_>) -> Result<()>;
+
+    /// The turn of a call at which members have met, where one order is known of all such.
+    fn turn(&self, _call: &Call) -> Option<Turn> {
+        None
+    }
 
     /// Divides the group. See [`Transport::split`].
-    fn split(
-        &self,
-        sequence: u64,
-        name: &str,
-        wish: (usize, usize),
-        exchange: &mut Exchange<'_>,
-    ) -> Result<Arc<dyn Council>>;
+    fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Arc<dyn Council>>;
 
     /// See [`Transport::link`].
     fn link(&self, from: usize, to: usize) -> Arc<dyn Council>;
@@ -82,12 +78,26 @@ pub(super) struct Threads {
     seat: Arc<LocalTransport>,
     /// Which group it is, the same on all members.
     path: String,
-    ids: Arc<Ids>,
+    shared: Arc<Shared>,
+}
+
+/// What all members of a process have.
+#[derive(Debug)]
+pub(super) struct Shared {
+    ids: Ids,
+    meetings: Meetings,
+}
+
+impl Shared {
+    /// Of so many ranks.
+    pub(super) fn new(ranks: usize) -> Self {
+        Self { ids: Ids::default(), meetings: Meetings::new(ranks) }
+    }
 }
 
 /// The names of communicators that are being made, by the group, with how many members have yet to ask.
 #[derive(Default)]
-pub(super) struct Ids(Mutex<HashMap<String, (UniqueId, usize)>>);
+struct Ids(Mutex<HashMap<String, (UniqueId, usize)>>);
 
 impl Debug for Ids {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -97,8 +107,8 @@ impl Debug for Ids {
 
 impl Threads {
     /// The world's.
-    pub(super) fn new(seat: Arc<LocalTransport>, ids: Arc<Ids>) -> Self {
-        Self { seat, path: "world".to_string(), ids }
+    pub(super) fn new(seat: Arc<LocalTransport>, shared: Arc<Shared>) -> Self {
+        Self { seat, path: "world".to_string(), shared }
     }
 }
 
@@ -129,12 +139,17 @@ impl Council for Threads {
         self.seat.reserve(operation)
     }
 
-    fn needs_data(&self) -> bool {
-        false
+    fn meets(&self, _call: &Call) -> bool {
+        true
     }
 
-    fn agree(&self, call: &Call, _exchange: &mut Exchange<'_>) -> Result<()> {
+    fn agree(&self, call: &Call, _go_on: &GoOn<'_>) -> Result<()> {
         self.seat.agree(Box::new(call.clone()))
+    }
+
+    fn turn(&self, call: &Call) -> Option<Turn> {
+        let members = self.members();
+        Some(self.shared.meetings.take(&self.path, call.sequence, members, members[self.member()]))
     }
 
     fn split(
@@ -142,20 +157,20 @@ impl Council for Threads {
         sequence: u64,
         name: &str,
         (color, key): (usize, usize),
-        _exchange: &mut Exchange<'_>,
+        _go_on: &GoOn<'_>,
     ) -> Result<Arc<dyn Council>> {
         let seat = self.seat.part(sequence, name, color, key)?;
         let path = part_path(&self.path, sequence, seat.members().iter().min());
-        Ok(Arc::new(Self { seat, path, ids: self.ids.clone() }))
+        Ok(Arc::new(Self { seat, path, shared: self.shared.clone() }))
     }
 
     fn link(&self, from: usize, to: usize) -> Arc<dyn Council> {
         let path = link_path(&self.path, from, to);
-        Arc::new(Self { seat: self.seat.way(from, to), path, ids: self.ids.clone() })
+        Arc::new(Self { seat: self.seat.way(from, to), path, shared: self.shared.clone() })
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, _go_on: &GoOn<'_>) -> Result<UniqueId> {
-        let mut ids = self.ids.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = self.shared.ids.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, left) = match ids.remove(&self.path) {
             Some(known) => known,
             None => (make()?, self.members().len()),

@@ -1,40 +1,44 @@
 //! The memory of a CUDA device, as Burn has it: tensors stay where they are.
 //!
 //! ```text
-//! Burn's stream   ... what computes the tensor ...│                              │... what uses the result ...
-//! host                                  resolve, sync│                            │register
-//! our stream                                         └▶[ NCCL ]──────────────────▶┘
+//! Burn's stream   ... what computes the tensor ...●          │ ... other work ...  ○ ... what uses the result ...
+//! rank's thread              resolve, pin, record ┘          │     wait for, register ┘
+//! NCCL's stream                                   └▶[ NCCL ]────────────▶●
 //! ```
 //!
-//! Fusion has not yet computed a tensor when it is handed over: it is resolved first, which runs all that waits in its
-//! stream, and the result is registered with fusion again. NCCL works on a stream of its own in the same (primary)
-//! context, which begins when Burn's is done and ends before the result is used, the host waiting in between: two round
-//! trips for a call, which buckets make few.
+//! Fusion has not yet computed a tensor when it is handed over: it is resolved first, which puts all that waits in its
+//! stream on the device, and the result is registered with fusion again. NCCL works on streams of its own in the same
+//! (primary) context. Burn's stream and these wait for each other's events; no thread does.
+//!
+//! All that is asked of Burn is asked by the rank's own thread, for which Burn has one stream with one pool of memory:
+//! the memory of results comes from that pool and goes back there. Burn looks at a tensor's stream only when memory is
+//! taken, not when it is written again, so another thread would not wait for what is computed in place.
 
 use core::ffi::c_void;
 use core::fmt;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::{BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind};
 use burn::tensor::{DType, Device, Shape};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::cuda::CudaRuntime;
-use burn_cubecl::cubecl::future::block_on;
-use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::fusion::FusionCubeRuntime;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
-use burn_fusion::stream::StreamId;
 use burn_fusion::{FusionTensor, NoOp, get_client};
 use burn_ir::{BackendIr, InitOperationIr, OperationIr, OperationOutput};
+use burn_std::device_handle::DeviceHandle;
+use burn_std::stream::StreamId;
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use cubecl_server::stream::WriteScoped;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
-use super::memory::{Memory, Stream};
+use super::memory::{Event, Memory, Stream};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 
@@ -47,6 +51,8 @@ pub struct CudaMemory {
     cube_device: CubeDevice,
     client: Client,
     context: Arc<CudaContext>,
+    /// Burn's streams, by their threads. The driver's streams are made when they are first used, and stay.
+    streams: Mutex<HashMap<StreamId, usize>>,
 }
 
 /// A tensor in a row, and what keeps it where it is.
@@ -60,6 +66,10 @@ pub struct CudaBlock {
 #[derive(Debug)]
 pub struct CudaQueue(Arc<CudaStream>);
 
+/// An event on one of the device's streams.
+#[derive(Debug)]
+pub struct CudaPoint(CudaEvent);
+
 impl CudaMemory {
     /// That of the device with this index.
     ///
@@ -70,22 +80,35 @@ impl CudaMemory {
         super::presence::check_index(index)?;
         let context = CudaContext::new(index).map_err(|error| failed("use the device", &error))?;
         let cube_device = CubeDevice::Cuda(burn_cubecl::cubecl::device::CudaDevice::new(index));
-        Ok(Self { device: Device::cuda(index), client: cube_device.client(), cube_device, context })
+        let (device, client, streams) = (Device::cuda(index), cube_device.client(), Mutex::default());
+        Ok(Self { device, client, cube_device, context, streams })
     }
 
-    /// Waits until all that the calling thread has put on Burn's stream is over, and asks after a tensor's own faults.
-    fn settle(&self, handle: &Handle) -> Result<()> {
-        let settled = block_on(self.client.sync_buffers([handle]));
-        settled
-            .map_err(|error| Error::Engine { message: format!("what was to be sent could not be computed: {error}") })
+    /// The driver's stream on which Burn puts the calling thread's work; all that the thread has asked for is there.
+    fn own_stream(&self) -> Result<sys::CUstream> {
+        let own = StreamId::current();
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = streams.get(&own) {
+            return Ok(core::ptr::with_exposed_provenance_mut(*stream));
+        }
+        let handle = DeviceHandle::<Server>::new(self.client.service_id().device);
+        let found = handle.submit_blocking(move |server| {
+            server.write_streams().try_stream_mut(&own).map(|stream| stream.sys.expose_provenance())
+        });
+        let Ok(Some(stream)) = found else {
+            let message = format!("Burn has no stream of this thread on {:?}: nothing was computed there", self.device);
+            return Err(Error::Engine { message });
+        };
+        streams.insert(own, stream);
+        Ok(core::ptr::with_exposed_provenance_mut(stream))
     }
 
     fn block(&self, tensor: CubeTensor, is_own: bool) -> Result<CudaBlock> {
-        // Makes the calling thread's stream wait for others that write the tensor.
+        // Comes back when all that the thread has asked for is on its stream, which waits for another one if the tensor
+        // is from there; tells a fault of what was to compute the tensor.
         let resource = self.client.get_resource::<Server>(tensor.handle.clone()).map_err(|error| Error::Engine {
-            message: format!("a tensor's place on {:?} is not known: {error}", self.device),
+            message: format!("a tensor that is to be sent has no place on {:?}: {error}", self.device),
         })?;
-        self.settle(&tensor.handle)?;
         Ok(CudaBlock { tensor, resource, is_own })
     }
 }
@@ -102,9 +125,12 @@ fn resolved(tensor: BackendTensor<burn_cubecl::Cube>) -> Option<CubeTensor> {
 
 // SAFETY: a resource pins its allocation, and its pointer is that of the tensor's first element; the tensor is in a row,
 // as long as its shape says. Both are held by the block. What is its own has no other handle; what was just allocated,
-// neither. All that was put on Burn's streams with either is over when the block is there.
+// neither: all that ever used the memory is on the calling thread's stream, from whose pool it is, before the event that
+// is recorded next, or on a stream for which that one waits. What Burn computes for the thread later is put on its stream
+// later.
 unsafe impl Memory for CudaMemory {
     type Block = CudaBlock;
+    type Event = CudaPoint;
     type Stream = CudaQueue;
 
     fn device(&self) -> Device {
@@ -173,21 +199,49 @@ unsafe impl Memory for CudaMemory {
     fn is_own(&self, block: &CudaBlock) -> bool {
         block.is_own
     }
+
+    fn mark(&self) -> Result<CudaPoint> {
+        let stream = self.own_stream()?;
+        let event = self.context.new_event(None).map_err(|error| failed("make an event", &error))?;
+        // SAFETY: the event was just made; Burn's streams stay.
+        unsafe { result::event::record(event.cu_event(), stream) }
+            .map_err(|error| failed("record an event", &error))?;
+        Ok(CudaPoint(event))
+    }
+
+    fn follow(&self, event: &CudaPoint) -> Result<()> {
+        let (stream, flags) = (self.own_stream()?, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT);
+        // SAFETY: the event is alive; Burn's streams stay.
+        unsafe { result::stream::wait_event(stream, event.0.cu_event(), flags) }
+            .map_err(|error| failed("wait for an event", &error))
+    }
+
+    fn is_ordered(&self, device: &Device) -> bool {
+        *device == self.device
+    }
 }
 
-// SAFETY: a stream of the context is idle when the driver says so.
+// SAFETY: streams of a context and their events are in the driver's order.
 unsafe impl Stream for CudaQueue {
+    type Event = CudaPoint;
+
     fn raw(&self) -> *mut c_void {
         self.0.cu_stream().cast()
     }
 
-    fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream is alive.
-        match unsafe { sys::cuStreamQuery(self.0.cu_stream()) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(true),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            error => Err(failed("look at a stream", &DriverError(error))),
-        }
+    fn wait(&self, event: &CudaPoint) -> Result<()> {
+        self.0.wait(&event.0).map_err(|error| failed("wait for an event", &error))
+    }
+
+    fn mark(&self) -> Result<CudaPoint> {
+        self.0.record_event(None).map(CudaPoint).map_err(|error| failed("record an event", &error))
+    }
+}
+
+// SAFETY: an event is over when the driver says so.
+unsafe impl Event for CudaPoint {
+    fn is_over(&self) -> Result<bool> {
+        self.0.try_is_complete().map_err(|error| failed("look at an event", &error))
     }
 }
 

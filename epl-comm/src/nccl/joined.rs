@@ -8,13 +8,15 @@
 //! | `nccl/roll` | a group and a call | who has waited too long, to ask who has come there |
 //! | `nccl/answer/RANK` | whether it has, and its last call | all, when they see it |
 //! | `nccl/id/GROUP` | the name of a communicator | its member 0 |
+//! | `nccl/call/GROUP/CALL/MEMBER`, `nccl/met/GROUP/CALL` | a call, and what is said of all members' (`meeting`) | its members |
 //!
-//! A thread of each rank looks for failures and for the roll a few times a second; calls do without the store.
+//! A thread of each rank looks for failures and for the roll a few times a second; calls at which nobody meets do without
+//! the store.
 
 use core::fmt;
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -22,10 +24,16 @@ use crate::error::{Error, Result};
 use crate::host::ranks::Report;
 use crate::log::Log;
 use crate::rank::Rank;
-use crate::store::Store;
+use crate::store::{Store, unset};
 
 /// The longest value: less than what a store takes.
 const LONGEST: usize = 32 << 10;
+/// Of groups that are gone, so many are remembered.
+const GONE: usize = 256;
+/// How the text of a rank that has forgotten groups begins.
+const FORGETFUL: &str = "some";
+/// So many threads of a rank wait for values at once.
+const WAITING: usize = 2;
 /// How often the store is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the others have to answer the roll.
@@ -40,9 +48,64 @@ pub(super) struct Joined {
     failure: OnceLock<Failure>,
     /// Whether that is this rank's own, and others had told of theirs before.
     is_late: AtomicBool,
-    /// The numbers of the last calls of each group, by its path.
-    begun: Mutex<Vec<(String, Arc<AtomicU64>)>>,
+    begun: Mutex<Begun>,
+    /// How many threads wait for a value now.
+    waiting: AtomicUsize,
     is_over: AtomicBool,
+}
+
+/// The calls that a rank has begun.
+#[derive(Default)]
+struct Begun {
+    /// The numbers of the last calls of each group, by its path, the oldest group first.
+    groups: Vec<(String, Arc<AtomicU64>)>,
+    /// When there are so many, groups that are gone are forgotten.
+    most: usize,
+    has_forgotten: bool,
+}
+
+impl Begun {
+    /// Takes note of a group. Of those that are gone only the last are kept, as a peer may still be in a call of one.
+    fn enter(&mut self, path: &str) -> Arc<AtomicU64> {
+        if self.groups.len() >= self.most.max(2 * GONE) {
+            let is_gone = |(_, last): &(String, Arc<AtomicU64>)| Arc::strong_count(last) == 1;
+            let mut too_many = self.groups.iter().filter(|group| is_gone(group)).count().saturating_sub(GONE);
+            self.has_forgotten |= too_many > 0;
+            self.groups.retain(|group| {
+                let goes = too_many > 0 && is_gone(group);
+                too_many -= usize::from(goes);
+                !goes
+            });
+            self.most = 2 * self.groups.len();
+        }
+        let last = Arc::new(AtomicU64::new(0));
+        self.groups.push((path.to_string(), last.clone()));
+        last
+    }
+
+    /// The number of the last call of a group.
+    fn last(&self, path: &str) -> Option<u64> {
+        let of_group = self.groups.iter().filter(|(own, _)| own == path);
+        of_group.map(|(_, last)| last.load(Ordering::Acquire)).max()
+    }
+
+    /// Whether some were forgotten; then a line for each group.
+    fn text(&self) -> String {
+        let head = if self.has_forgotten { FORGETFUL } else { "all" };
+        let lines = self.groups.iter().map(|(path, last)| format!("\n{path} {}", last.load(Ordering::Acquire)));
+        core::iter::once(head.to_string()).chain(lines).collect()
+    }
+
+    /// Whether a rank with this text has ended without having begun a call.
+    fn lacks(text: &str, path: &str, sequence: u64) -> bool {
+        let begun = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let last = begun.filter(|(own, _)| *own == path).filter_map(|(_, last)| last.parse::<u64>().ok()).max();
+        match last {
+            Some(last) => last < sequence,
+            // Nobody is blamed for what he may have begun.
+            None => !text.starts_with(FORGETFUL),
+        }
+    }
 }
 
 /// The first failure. It stays.
@@ -55,16 +118,17 @@ struct Failure {
 
 impl Joined {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
-        let (failure, is_late, begun, is_over) = Default::default();
-        Self { store, rank, log, report, failure, is_late, begun, is_over }
+        let (failure, is_late, begun, waiting, is_over) = Default::default();
+        Self { store, rank, log, report, failure, is_late, begun, waiting, is_over }
     }
 
     /// Takes note of a group.
     pub(super) fn enter(&self, path: &str) -> Arc<AtomicU64> {
-        let last = Arc::new(AtomicU64::new(0));
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.push((path.to_string(), last.clone()));
-        last
+        self.begun().enter(path)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the world goes on, for a rank that is in `operation`.
@@ -167,11 +231,57 @@ impl Joined {
     /// A value for which it is waited as long as the world goes on, and `go_on` says.
     pub(super) fn wait(&self, key: &str, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<u8>> {
         loop {
-            match self.store.get(key, Duration::from_millis(50)) {
+            match self.get_soon(key) {
                 Err(Error::Unset { .. }) => go_on()?,
                 other => return other,
             }
         }
+    }
+
+    /// A value that may come soon. A store lets a process wait for so many at once: more threads take turns.
+    fn get_soon(&self, key: &str) -> Result<Vec<u8>> {
+        let (wait, pause) = (Duration::from_millis(50), Duration::from_millis(5));
+        let is_one_of_few = self.waiting.fetch_add(1, Ordering::AcqRel) < WAITING;
+        let value = match is_one_of_few {
+            true => self.store.get(key, wait),
+            false => Err(unset(key, pause)),
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if !is_one_of_few {
+            thread::sleep(pause);
+        }
+        value
+    }
+
+    /// Sets a value that may be longer than a store takes: in parts, the first of which says how many there are.
+    pub(super) fn set_long(&self, key: &str, value: &[u8]) -> Result<()> {
+        let (first, rest) = value.split_at(value.len().min(LONGEST));
+        let parts = rest.chunks(LONGEST);
+        let head = [&(parts.len() as u32).to_le_bytes()[..], first].concat();
+        parts.zip(1..).try_for_each(|(part, number)| self.set(&part_key(key, number), part))?;
+        self.set(key, &head)
+    }
+
+    /// A value of [`set_long`](Self::set_long), for which it is [`wait`](Self::wait)ed.
+    pub(super) fn wait_long(&self, key: &str, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<u8>> {
+        let head = self.wait(key, go_on)?;
+        self.long(key, head, &|key| self.wait(key, go_on))
+    }
+
+    fn long(&self, key: &str, head: Vec<u8>, part: &dyn Fn(&str) -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let (parts, first) = split_head(&head);
+        let mut value = first.to_vec();
+        for number in 1..=parts {
+            value.extend(part(&part_key(key, number))?);
+        }
+        Ok(value)
+    }
+
+    /// Forgets a value of [`set_long`](Self::set_long) that all have read.
+    pub(super) fn forget(&self, key: &str) -> Result<()> {
+        let parts = self.store.get(key, Duration::ZERO).map_or(0, |head| split_head(&head).0);
+        (1..=parts).try_for_each(|number| self.store.forget(&part_key(key, number)))?;
+        self.store.forget(key)
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -180,11 +290,8 @@ impl Joined {
 
     /// `1` or `0`: whether it has begun the call; then its last one.
     fn answer(&self, roll: &str) -> String {
-        let has_come = roll.rsplit_once(' ').is_some_and(|(path, sequence)| {
-            let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            let last = begun.iter().filter(|(own, _)| own == path).map(|(_, last)| last.load(Ordering::Acquire)).max();
-            last >= sequence.parse().ok()
-        });
+        let has_come =
+            roll.rsplit_once(' ').is_some_and(|(path, sequence)| self.begun().last(path) >= sequence.parse().ok());
         let last =
             self.log.last().map_or("which has made no call".into(), |entry| format!("whose last call was {entry}"));
         shortened(format!("{}{last}", u8::from(has_come)))
@@ -216,27 +323,33 @@ impl Joined {
     /// A member that has returned without having begun a call.
     pub(super) fn left(&self, path: &str, sequence: u64, members: &[Rank]) -> Option<Rank> {
         let has_left = |rank: &&Rank| {
-            let Ok(Some(ended)) = self.read(&format!("nccl/ended/{}", rank.0)) else { return false };
-            let begun = ended.lines().filter_map(|line| line.rsplit_once(' '));
-            let last = begun.filter(|(own, _)| *own == path).filter_map(|(_, last)| last.parse::<u64>().ok()).max();
-            last.unwrap_or(0) < sequence
+            let (key, now) = (format!("nccl/ended/{}", rank.0), Duration::ZERO);
+            let ended = self.store.get(&key, now);
+            let ended = ended.and_then(|head| self.long(&key, head, &|part| self.store.get(part, now)));
+            ended.is_ok_and(|text| Begun::lacks(&String::from_utf8_lossy(&text), path, sequence))
         };
         members.iter().filter(|rank| **rank != self.rank).find(has_left).copied()
     }
 
     /// This rank begins no further call.
     pub(super) fn end(&self) {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        // A group that is cut off below seems not to have been begun; the newest are the likeliest to be asked for.
-        let lines = begun.iter().rev().map(|(path, last)| format!("{path} {}", last.load(Ordering::Acquire)));
-        let text = shortened(lines.collect::<Vec<_>>().join("\n"));
-        let _ = self.store.set(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
+        let text = self.begun().text();
+        let _ = self.set_long(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
     }
 
     /// Ends the watch.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Release);
     }
+}
+
+fn part_key(key: &str, number: u32) -> String {
+    format!("{key}+{number}")
+}
+
+/// How many parts follow, and the first one.
+fn split_head(head: &[u8]) -> (u32, &[u8]) {
+    head.split_first_chunk().map_or((0, head), |(parts, first)| (u32::from_le_bytes(*parts), first))
 }
 
 /// A text that a store takes.
@@ -248,5 +361,47 @@ fn shortened(mut text: String) -> String {
 impl fmt::Debug for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Joined({})", self.rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn two() -> [Joined; 2] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        [0, 1].map(|rank| Joined::new(store.clone(), Rank(rank), Log::default(), None))
+    }
+
+    #[test]
+    fn a_rank_that_has_begun_a_call_of_one_of_many_groups_is_not_blamed() {
+        let [own, other] = two();
+        let path = |group: usize| format!("world/{group}.0/a/long/path/of/groups/that/were/divided/again");
+        let entered: Vec<_> = (1..=5000).map(|group| (group, other.enter(&path(group)))).collect();
+        entered.iter().for_each(|(group, last)| last.store(*group as u64, Ordering::Release));
+        other.end();
+        let members = [Rank(0), Rank(1)];
+        for group in (1..=5000).step_by(71) {
+            assert_eq!(own.left(&path(group), group as u64, &members), None, "group {group}");
+            assert_eq!(own.left(&path(group), group as u64 + 1, &members), Some(Rank(1)), "group {group}");
+        }
+        assert_eq!(own.left("world/elsewhere", 1, &members), Some(Rank(1)));
+    }
+
+    #[test]
+    fn groups_that_are_gone_are_forgotten_and_nobody_is_blamed_for_them() {
+        let [own, other] = two();
+        let kept = other.enter("kept");
+        kept.store(3, Ordering::Release);
+        for group in 0..100_000 {
+            other.enter(&format!("world/{group}")).store(1, Ordering::Release);
+        }
+        assert!(other.begun().groups.len() <= 4 * GONE, "{}", other.begun().groups.len());
+        other.end();
+        let left = |path: &str, call| own.left(path, call, &[Rank(0), Rank(1)]);
+        assert_eq!((left("kept", 3), left("kept", 4)), (None, Some(Rank(1))));
+        assert_eq!((left("world/99999", 1), left("world/99999", 2)), (None, Some(Rank(1))));
+        assert_eq!(left("world/7", 1), None, "it is not known any more");
     }
 }

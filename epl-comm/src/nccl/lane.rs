@@ -3,30 +3,21 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::ptr::null_mut;
-use std::sync::Arc;
 
 use burn::tensor::DType;
 
 use super::abi::{Element, IN_PROGRESS, reduction};
-use super::communicator::{Communicator, GoOn, Pause};
+use super::communicator::{Communicator, GoOn};
 use super::memory::{Memory, Stream};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::operation::ReduceOp;
 
-/// So many looks at the stream are for one at the communicator.
-const LOOKS: u32 = 64;
-
 /// One member's way through one communicator.
 #[derive(Debug)]
 pub(super) struct Lane<M: Memory> {
-    pub(super) memory: Arc<M>,
     pub(super) communicator: Communicator,
-    pub(super) size: usize,
-    pub(super) member: usize,
     stream: M::Stream,
-    /// What calls that failed were working on. A peer's device may still reach it.
-    abandoned: Vec<Held<M>>,
 }
 
 /// Memory of the device; of nothing where there are no elements.
@@ -38,7 +29,7 @@ pub(super) struct Held<M: Memory> {
     pointer: *mut c_void,
 }
 
-// SAFETY: the pointer leads to the block, which is `Send`, and is used on the stream only.
+// SAFETY: the pointer leads to the block, which is `Send`, and is used on streams only.
 unsafe impl<M: Memory> Send for Held<M> {}
 
 /// Some bytes of memory that is held.
@@ -54,8 +45,16 @@ impl<M: Memory> Held<M> {
         Self { block: Some(block), dtype, bytes, pointer }
     }
 
-    fn nothing(dtype: DType) -> Self {
+    pub(super) fn nothing(dtype: DType) -> Self {
         Self { block: None, dtype, bytes: 0, pointer: null_mut() }
+    }
+
+    /// A flat buffer of it.
+    pub(super) fn give(self, memory: &M) -> Buffer {
+        match self.block {
+            Some(block) => memory.give(block),
+            None => super::shape::empty(self.dtype, &memory.device()),
+        }
     }
 
     pub(super) fn all(&self) -> Part {
@@ -76,77 +75,57 @@ impl<M: Memory> Held<M> {
     }
 }
 
-impl<M: Memory> Lane<M> {
-    pub(super) fn new(memory: Arc<M>, communicator: Communicator, size: usize, member: usize) -> Result<Self> {
-        let stream = memory.stream()?;
-        Ok(Self { memory, communicator, size, member, stream, abandoned: Vec::new() })
-    }
+/// Where a rank takes memory for its calls in one group: on its own thread.
+#[derive(Debug)]
+pub(super) struct Site<'a, M: Memory> {
+    pub(super) memory: &'a M,
+    pub(super) size: usize,
+    pub(super) member: usize,
+}
 
+impl<M: Memory> Site<'_, M> {
     /// The memory of a buffer of the device.
     pub(super) fn take(&self, buffer: Buffer) -> Result<Held<M>> {
         let dtype = buffer.dtype();
         if buffer.num_elements() == 0 {
             return Ok(Held::nothing(dtype));
         }
-        Ok(Held::of(&self.memory, self.memory.take(buffer)?, dtype))
+        Ok(Held::of(self.memory, self.memory.take(buffer)?, dtype))
     }
 
     /// Memory for so many bytes of elements.
     pub(super) fn allocate(&self, dtype: DType, bytes: usize) -> Result<Held<M>> {
         match bytes {
             0 => Ok(Held::nothing(dtype)),
-            _ => Ok(Held::of(&self.memory, self.memory.allocate(dtype, bytes / dtype.size())?, dtype)),
+            _ => Ok(Held::of(self.memory, self.memory.allocate(dtype, bytes / dtype.size())?, dtype)),
         }
     }
+}
 
-    /// A flat buffer of it.
-    pub(super) fn give(&self, held: Held<M>) -> Buffer {
-        match held.block {
-            Some(block) => self.memory.give(block),
-            None => super::shape::empty(held.dtype, &self.memory.device()),
-        }
+impl<M: Memory> Lane<M> {
+    pub(super) fn new(memory: &M, communicator: Communicator) -> Result<Self> {
+        Ok(Self { communicator, stream: memory.stream()? })
     }
 
-    /// Runs calls on memory that is held until they are over. Nothing that is not in `held` may be used by them.
+    /// Puts calls on the stream, behind `ready`; the event is over when they are. The memory they use must stay until
+    /// then, or for ever if there is no event.
     ///
     /// After an error the lane is to be [`abort`](Self::abort)ed.
-    pub(super) fn run<const N: usize>(
-        &mut self,
-        held: [Held<M>; N],
+    pub(super) fn enqueue(
+        &self,
+        calls: impl FnOnce(&Queue<'_>) -> Result<()>,
+        ready: Option<&M::Event>,
         go_on: &GoOn<'_>,
-        calls: impl FnOnce(&Queue<'_>, &[Held<M>; N]) -> Result<()>,
-    ) -> Result<[Held<M>; N]> {
+    ) -> Result<M::Event> {
+        ready.map_or(Ok(()), |ready| self.stream.wait(ready))?;
         let queue = Queue { communicator: &self.communicator, stream: self.stream.raw() };
-        let ended = self.communicator.group(|| calls(&queue, &held), go_on).and_then(|()| self.finish(go_on));
-        match ended {
-            Ok(()) => Ok(held),
-            Err(error) => {
-                self.abandoned.extend(held);
-                Err(error)
-            }
-        }
+        self.communicator.group(|| calls(&queue), go_on)?;
+        self.stream.mark()
     }
 
-    fn finish(&self, go_on: &GoOn<'_>) -> Result<()> {
-        let mut pause = Pause::default();
-        for looks in 1_u32.. {
-            if self.stream.is_idle()? {
-                break;
-            }
-            if looks.is_multiple_of(LOOKS) {
-                self.communicator.check()?;
-                go_on()?;
-            }
-            pause.rest();
-        }
-        // What failed may have left the stream idle, too.
-        self.communicator.check()
-    }
-
-    /// Ends what is under way; returns the memory that it worked on, to be kept.
-    pub(super) fn abort(self) -> Vec<Held<M>> {
+    /// Ends what is under way.
+    pub(super) fn abort(self) {
         self.communicator.abort();
-        self.abandoned
     }
 }
 
@@ -160,8 +139,8 @@ pub(super) struct Queue<'a> {
 macro_rules! call {
     ($queue:ident.$function:ident($($argument:expr),*)) => {{
         let library = $queue.communicator.library();
-        // SAFETY: the communicator is alive; the parts lie in memory that `Lane::run` holds until the stream is idle or
-        // for ever; they are as long as the count says; what is written is the block's own (`Held::is_own`) or was
+        // SAFETY: the communicator is alive; the parts lie in memory that is held until the event behind the call is over,
+        // or for ever (`Flight`); they are as long as the count says; what is written is the block's own (`Held::is_own`) or was
         // allocated for it.
         let status = unsafe {
             (library.functions.$function)($($argument,)* $queue.communicator.raw(), $queue.stream)

@@ -8,8 +8,12 @@ use burn::tensor::{DType, Device};
 use crate::buffer::Buffer;
 use crate::error::Result;
 
-/// The memory of one rank's device, and how buffers lie in it. With feature `cuda`, `CudaMemory` is that of CUDA devices;
-/// another one is for a library that has NCCL's functions, but works on other memory.
+/// The memory of one rank's device, how buffers lie in it, and in which order work on it is done. With feature `cuda`,
+/// `CudaMemory` is that of CUDA devices; another one is for a library that has NCCL's functions, but works on other
+/// memory.
+///
+/// All but [`bind`](Self::bind) and what looks at a block is called on the rank's own thread, whose work on buffers goes
+/// on one stream of the device.
 ///
 /// # Safety
 ///
@@ -17,13 +21,16 @@ use crate::error::Result;
 ///   block, wherever it is moved, and which the library may read from another thread and on the streams given here.
 /// - The library may also write them where [`is_own`](Self::is_own) says so, and where the block was just
 ///   [`allocate`](Self::allocate)d.
-/// - The stream of [`stream`](Self::stream) is one for the library, and [`Stream::is_idle`] is true only when all that was
-///   put on it is over.
+/// - What was put on the rank's stream before a [`mark`](Self::mark) is over where the mark is, and what is put there
+///   after [`follow`](Self::follow) begins when the event is over.
+/// - The stream of [`stream`](Self::stream) is one for the library, which keeps what [`Stream`] says.
 pub unsafe trait Memory: Debug + Send + Sync + 'static {
     /// Memory of a buffer, in a row, held until it is dropped.
     type Block: Debug + Send;
+    /// A point in the work of a stream.
+    type Event: Event;
     /// An order of work on the device.
-    type Stream: Stream;
+    type Stream: Stream<Event = Self::Event>;
 
     /// The device.
     fn device(&self) -> Device;
@@ -42,7 +49,8 @@ pub unsafe trait Memory: Debug + Send + Sync + 'static {
     /// When the device cannot make one.
     fn stream(&self) -> Result<Self::Stream>;
 
-    /// The memory of a buffer of the device, once all that has been computed into it is there. The buffer is not empty.
+    /// The memory of a buffer of the device, into which all that computes it has been put on the rank's stream. The
+    /// buffer is not empty.
     ///
     /// # Errors
     ///
@@ -65,23 +73,66 @@ pub unsafe trait Memory: Debug + Send + Sync + 'static {
     /// How long it is.
     fn bytes(&self, block: &Self::Block) -> usize;
 
-    /// Whether nobody else looks at the memory, so that it may be written.
+    /// Whether nobody else looks at the memory, so that it may be written by what follows the rank's stream.
     fn is_own(&self, block: &Self::Block) -> bool;
+
+    /// The point on the rank's stream behind all that has been put there.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot make one.
+    fn mark(&self) -> Result<Self::Event>;
+
+    /// Makes the rank's stream wait for an event, with all that is put there from now on. The thread goes on.
+    ///
+    /// # Errors
+    ///
+    /// When the device does not answer.
+    fn follow(&self, event: &Self::Event) -> Result<()>;
+
+    /// Whether work on buffers of `device` goes on the rank's stream, so that it can follow an event; elsewhere it is
+    /// done at once, and the thread itself has to wait.
+    fn is_ordered(&self, device: &Device) -> bool;
 }
 
 /// An order of work on a device.
 ///
 /// # Safety
 ///
-/// See [`Memory`].
+/// What is put on it after [`wait`](Self::wait) begins when the event is over, and a [`mark`](Self::mark) is over when all
+/// is that was put on it before.
 pub unsafe trait Stream: Debug + Send + 'static {
+    /// A point in the work of a stream.
+    type Event: Event;
+
     /// What NCCL is given for it.
     fn raw(&self) -> *mut c_void;
 
-    /// Whether nothing is left to be done on it.
+    /// Makes what is put on it from now on wait for an event.
     ///
     /// # Errors
     ///
-    /// When the work on it failed.
-    fn is_idle(&self) -> Result<bool>;
+    /// When the device does not answer.
+    fn wait(&self, event: &Self::Event) -> Result<()>;
+
+    /// The point behind all that has been put on it.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot make one.
+    fn mark(&self) -> Result<Self::Event>;
+}
+
+/// A point in the work of a stream.
+///
+/// # Safety
+///
+/// See [`Stream`].
+pub unsafe trait Event: Debug + Send + Sync + 'static {
+    /// Whether all before it is over.
+    ///
+    /// # Errors
+    ///
+    /// When the work on its stream failed.
+    fn is_over(&self) -> Result<bool>;
 }

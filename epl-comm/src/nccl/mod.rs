@@ -4,22 +4,35 @@
 //!
 //! ```text
 //! ProcessGroup ─▶ NcclTransport
-//!                  council    have all come, and do they make the same call? who has failed?     host
-//!                  shape      16-bit sums in f32; another dim than the first; NaN                device
-//!                  memory     where the buffer lies, once it has been computed                   device
-//!                  lane       NCCL's function on a stream of its own, until it is over           device
+//!                  work, shape   16-bit sums in f32; another dim than the first; NaN      the rank's thread
+//!                  memory        where buffers lie; events of the rank's stream           the rank's thread
+//!                  council       have all come, and do they make the same call?           helper thread of the group
+//!                  gate, order   when, and in which order, calls go to the device         helper thread
+//!                  lane          NCCL's function on a stream of its own                   helper thread, device
 //! ```
 //!
 //! A group is an NCCL communicator with a stream of its own; a part of a group is made by dividing its communicator, a
-//! link when both ends first use it. A call comes back when the device is done with it: what is computed next needs no
-//! further care, and started calls of several groups are under way together.
+//! link in its first call, when both ends have come to it.
+//!
+//! # Who waits for whom
+//!
+//! All that is computed is put on the rank's stream by the rank's thread; NCCL's streams wait for events on it, and it for
+//! events on theirs (`flight` has the picture). A call comes back when NCCL has it: the thread goes on, and what it
+//! computes with the result comes behind it on the device. Two things must not happen meanwhile:
+//!
+//! - **Two devices see kernels of several communicators in different orders**, and each holds what the other needs. Calls
+//!   are put on the device in the order of the rank's calls, or in that in which ranks of a process have met (`order`).
+//! - **The driver waits for the whole device** while a kernel of NCCL waits there for a peer: when memory is taken by
+//!   `cuMemAlloc`, a kernel is loaded or a communicator is made. CubeCL's memory is taken in the order of streams instead
+//!   (`allocator`), and the first calls of each group go out while the rank waits (`gate`).
 //!
 //! # Nobody hangs
 //!
-//! Communicators do not block: a call is begun, and NCCL is asked whether it is over. In between the member looks whether
+//! Communicators do not block: a call is begun, and a thread asks whether it is over. In between it looks whether
 //! the communicator has failed (`ncclCommGetAsyncError`), whether the world has, and whether the time limit has passed.
 //! Then it aborts its communicator and tells the others, who do the same. Memory that a failed call was working on is
-//! kept until the group is dropped, as a peer's device may still reach it.
+//! kept until the group is dropped, as a peer's device may still reach it. A rank that has gone on learns of the failure
+//! in its next call, or when it takes a result.
 //!
 //! # Calls are compared before memory is touched
 //!
@@ -27,9 +40,9 @@
 //! memory, only that nothing is looked at but the call. So they find mismatches, circles of waits, orders, delays, ranks
 //! that returned too early, and failures, just as they do there.
 //!
-//! Ranks that are processes ([`Worker`]) tell each other a digest of the call over NCCL itself, before the data goes the
-//! same way: [`Worker::compare_every`] says how often. Failures, ends, and who is missing when a call takes too long,
-//! are told by a few values of a [`Store`](crate::Store). Circles of waits between processes end by the time limit.
+//! Ranks that are processes ([`Worker`]) meet by values of a [`Store`](crate::Store) in the first calls of each group, or
+//! in all: [`Worker::compare_first`]. Failures, ends, and who is missing when a call takes too long, are told by a few
+//! values more. Circles of waits between processes end by the time limit.
 //!
 //! # What NCCL does otherwise, and what is done about it
 //!
@@ -44,21 +57,27 @@
 //!
 //! # Without a GPU
 //!
-//! What is specific to CUDA is behind [`Memory`]: with a library that has NCCL's functions over host memory, the rest
-//! runs on any machine, which is how it is tested.
+//! What is specific to CUDA is behind [`Memory`]: with a library that has NCCL's functions over host memory, and a device
+//! with streams and time, the rest runs on any machine, which is how it is tested.
 
 mod abi;
 mod remedy;
 mod library;
 mod memory;
 mod communicator;
+mod gate;
 mod lane;
 mod shape;
 mod work;
+mod order;
 mod council;
 mod joined;
+mod meeting;
 mod workers;
 mod transport;
+mod flight;
+#[cfg(feature = "cuda")]
+mod allocator;
 #[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
@@ -67,12 +86,14 @@ mod run;
 mod worker;
 
 #[cfg(feature = "cuda")]
-pub use device::{CudaBlock, CudaMemory, CudaQueue};
+pub use device::{CudaBlock, CudaMemory, CudaPoint, CudaQueue};
 pub use library::Library;
-pub use memory::{Memory, Stream};
+pub use memory::{Event, Memory, Stream};
 #[cfg(feature = "cuda")]
 pub use presence::devices;
 pub use run::Launcher;
 #[cfg(feature = "cuda")]
 pub use run::run;
+#[doc(hidden)]
+pub use transport::Safeguards;
 pub use worker::Worker;

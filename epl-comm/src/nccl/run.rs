@@ -4,10 +4,11 @@ use core::fmt::Display;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::council::{Ids, Threads};
+use super::council::{Shared, Threads};
+use super::gate::Gate;
 use super::library::Library;
 use super::memory::Memory;
-use super::transport::{Engine, NcclTransport};
+use super::transport::{Engine, NcclTransport, Safeguards};
 use crate::error::{Error, Result};
 use crate::host::ranks::TIME_LIMIT;
 use crate::local::{self, LocalTransport};
@@ -27,10 +28,10 @@ pub struct Launcher {
     library: Option<Arc<Library>>,
     time_limit: Option<Duration>,
     lanes: usize,
+    ranks: usize,
+    safeguards: Safeguards,
     #[cfg(feature = "cuda")]
     devices: Vec<usize>,
-    #[cfg(feature = "cuda")]
-    ranks: usize,
 }
 
 impl Launcher {
@@ -41,10 +42,10 @@ impl Launcher {
             library: None,
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
+            ranks,
+            safeguards: Safeguards::default(),
             #[cfg(feature = "cuda")]
             devices: (0..ranks).collect(),
-            #[cfg(feature = "cuda")]
-            ranks,
         }
     }
 
@@ -81,6 +82,12 @@ impl Launcher {
         self
     }
 
+    #[doc(hidden)]
+    pub fn safeguards(mut self, safeguards: Safeguards) -> Self {
+        self.safeguards = safeguards;
+        self
+    }
+
     /// NCCL itself, where it is not to be looked for.
     pub fn library(mut self, library: Arc<Library>) -> Self {
         self.library = Some(library);
@@ -111,6 +118,8 @@ impl Launcher {
         let devices = core::mem::take(&mut self.devices);
         let ready = self.loaded().and_then(|library| {
             super::presence::check_devices(self.ranks, &devices, &library)?;
+            super::allocator::settle(self.ranks)?;
+            super::allocator::share(&devices)?;
             Ok(library)
         });
         self.library = Some(ready.map_err(|error| (Rank(0), error.into()))?);
@@ -132,16 +141,21 @@ impl Launcher {
         E: From<Error> + Display + Send,
     {
         let library = self.loaded().map_err(|error| (Rank(0), error.into()))?;
-        let ids = Arc::new(Ids::default());
+        let shared = Arc::new(Shared::new(self.ranks));
+        let gates: Vec<Arc<Gate>> = (0..self.ranks).map(|_| Arc::default()).collect();
         let over = |seat: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {
             let memory = Arc::new(memory(Rank(seat.member()))?);
-            let (time_limit, lanes) = (self.time_limit, self.lanes);
-            let engine = Engine { library: library.clone(), memory, time_limit, lanes };
-            let transport = NcclTransport::new(Arc::new(Threads::new(seat, ids.clone())), Arc::new(engine));
+            let (time_limit, lanes, safeguards) = (self.time_limit, self.lanes, self.safeguards);
+            let (gate, order) = (gates[seat.member()].clone(), Arc::default());
+            let engine = Engine { library: library.clone(), memory, time_limit, lanes, gate, order, safeguards };
+            let transport = NcclTransport::new(Arc::new(Threads::new(seat, shared.clone())), Arc::new(engine));
             transport.connect()?;
             Ok(Arc::new(transport))
         };
-        self.threads.run_over(&over, f)
+        self.threads.run_over(&over, |group| {
+            let _until = gates[group.rank()].until_left();
+            f(group)
+        })
     }
 
     fn loaded(&self) -> Result<Arc<Library>> {

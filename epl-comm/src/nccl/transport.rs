@@ -1,4 +1,4 @@
-//! One rank's place in one group over NCCL.
+//! One rank's place in one group over NCCL. What becomes of one call is in `flight`.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -10,17 +10,16 @@ use burn::tensor::{DType, Shape};
 
 use super::communicator::{Communicator, GoOn};
 use super::council::Council;
+use super::gate::Gate;
 use super::lane::{Held, Lane};
 use super::library::Library;
 use super::memory::Memory;
-use super::shape::moved;
-use super::work::{check, work};
+use super::order::Order;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, message_of};
 use crate::operation::{Call, Operation};
-use crate::per_member::PerMember;
 use crate::rank::Rank;
-use crate::transport::Transport;
+use crate::transport::{Staged, Transport};
 
 /// What all groups of one rank share.
 #[derive(Debug)]
@@ -30,64 +29,104 @@ pub(super) struct Engine<M: Memory> {
     /// How long a call may take once all members have come.
     pub(super) time_limit: Option<Duration>,
     pub(super) lanes: usize,
+    pub(super) gate: Arc<Gate>,
+    pub(super) order: Arc<Order>,
+    pub(super) safeguards: Safeguards,
+}
+
+/// What keeps calls apart that would disturb each other. For tests that show what happens without.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Safeguards {
+    /// NCCL's streams and the rank's wait for each other.
+    pub streams: bool,
+    /// Calls of all groups go to the device in their order.
+    pub order: bool,
+    /// Started calls of a group's beginning go out while the rank waits.
+    pub gate: bool,
+}
+
+impl Default for Safeguards {
+    fn default() -> Self {
+        Self { streams: true, order: true, gate: true }
+    }
 }
 
 /// A member of a [`Council`] with a way for its data.
 #[derive(Debug)]
 pub(super) struct NcclTransport<M: Memory> {
-    council: Arc<dyn Council>,
-    engine: Arc<Engine<M>>,
+    pub(super) council: Arc<dyn Council>,
+    pub(super) engine: Arc<Engine<M>>,
     state: Mutex<State<M>>,
+    pub(super) is_link: bool,
     /// The links of which this member is an end.
     links: Mutex<HashMap<(usize, usize), Arc<Self>>>,
 }
 
 #[derive(Debug)]
-struct State<M: Memory> {
+pub(super) struct State<M: Memory> {
     /// Made in the first call: none in a group of one, or after a failure.
-    lane: Option<Lane<M>>,
-    /// What a peer's device may still reach after a failure.
+    pub(super) lane: Option<Lane<M>>,
+    /// What calls that failed were working on. A peer's device may still reach it.
     abandoned: Vec<Held<M>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<M: Memory> NcclTransport<M> {
     pub(super) fn new(council: Arc<dyn Council>, engine: Arc<Engine<M>>) -> Self {
-        Self::over(council, engine, None)
+        Self::over(council, engine, None, false)
     }
 
-    fn over(council: Arc<dyn Council>, engine: Arc<Engine<M>>, lane: Option<Lane<M>>) -> Self {
+    fn over(council: Arc<dyn Council>, engine: Arc<Engine<M>>, lane: Option<Lane<M>>, is_link: bool) -> Self {
         let state = Mutex::new(State { lane, abandoned: Vec::new() });
-        Self { council, engine, state, links: Mutex::default() }
+        Self { council, engine, state, is_link, links: Mutex::default() }
     }
 
     /// The world's communicator, made now: what is wrong with devices and networks is said before the first call.
     pub(super) fn connect(&self) -> Result<()> {
         let call = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
-        self.turn(&call, |state, go_on| if self.size() > 1 { self.lane(state, go_on).map(drop) } else { Ok(()) })
+        let lane = |state: &mut State<M>, go_on: &GoOn<'_>| match self.size() {
+            1 => Ok(()),
+            _ => self.lane(state, go_on).map(drop),
+        };
+        self.turn(&call, Instant::now(), lane)
     }
 
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.council.members().len()
     }
 
     /// Does what one call needs. After an error the world is over, and the communicator is given back.
-    fn turn<T>(&self, call: &Call, f: impl FnOnce(&mut State<M>, &GoOn<'_>) -> Result<T>) -> Result<T> {
-        let mut state = self.enter()?;
-        let begun = Instant::now();
-        let go_on = || {
-            let waited = begun.elapsed();
-            self.council.go_on(call, waited)?;
-            match self.engine.time_limit {
-                Some(limit) if waited >= limit => Err(self.council.overdue(call, waited)),
-                _ => Ok(()),
-            }
-        };
-        let attempt = || {
+    pub(super) fn turn<T>(
+        &self,
+        call: &Call,
+        begun: Instant,
+        f: impl FnOnce(&mut State<M>, &GoOn<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.guarded(|state| {
             self.council.go_on(call, Duration::ZERO)?;
             self.engine.memory.bind()?;
-            f(&mut state, &go_on)
-        };
-        let result = catch_unwind(AssertUnwindSafe(attempt));
+            f(state, &|| self.go_on(call, begun))
+        })
+    }
+
+    /// Whether the world goes on, for a call that has begun then.
+    pub(super) fn go_on(&self, call: &Call, begun: Instant) -> Result<()> {
+        let waited = begun.elapsed();
+        self.council.go_on(call, waited)?;
+        match self.engine.time_limit {
+            Some(limit) if waited >= limit => Err(self.council.overdue(call, waited)),
+            _ => Ok(()),
+        }
+    }
+
+    /// After an error the world is over, and the communicator is given back.
+    pub(super) fn guarded<T>(&self, f: impl FnOnce(&mut State<M>) -> Result<T>) -> Result<T> {
+        let mut state = self.enter()?;
+        let result = catch_unwind(AssertUnwindSafe(|| f(&mut state)));
         if !matches!(result, Ok(Ok(_))) {
             self.give_up(&mut state);
         }
@@ -115,62 +154,32 @@ impl<M: Memory> NcclTransport<M> {
 
     fn give_up(&self, state: &mut State<M>) {
         if let Some(lane) = state.lane.take() {
-            state.abandoned.extend(lane.abort());
+            lane.abort();
         }
     }
 
+    /// Keeps what a peer's device may still reach.
+    pub(super) fn abandon(&self, memory: impl IntoIterator<Item = Held<M>>) {
+        lock(&self.state).abandoned.extend(memory);
+    }
+
     /// The way of the data, which all members make when they first need it.
-    fn lane<'a>(&self, state: &'a mut State<M>, go_on: &GoOn<'_>) -> Result<&'a mut Lane<M>> {
+    pub(super) fn lane<'a>(&self, state: &'a mut State<M>, go_on: &GoOn<'_>) -> Result<&'a mut Lane<M>> {
         let lane = match state.lane.take() {
             Some(lane) => lane,
             None => {
                 let Engine { library, memory, .. } = &*self.engine;
-                let (size, member) = (self.size(), self.council.member());
                 let id = self.council.id(&|| library.unique_id(), go_on)?;
-                let communicator = Communicator::join(library, id, (size, member), go_on)?;
-                Lane::new(memory.clone(), communicator, size, member)?
+                let communicator = Communicator::join(library, id, (self.size(), self.council.member()), go_on)?;
+                Lane::new(&**memory, communicator)?
             }
         };
         Ok(state.lane.insert(lane))
     }
 
-    /// Every member's numbers, on the way of the data.
-    fn exchange(&self, state: &mut State<M>, go_on: &GoOn<'_>, own: &[u64]) -> Result<Vec<Vec<u64>>> {
-        let lane = self.lane(state, go_on)?;
-        let call = Call {
-            dim: Some(0),
-            receive: PerMember::same(own.len(), lane.size),
-            ..Call::new(Operation::AllGather, DType::I64, Shape::new([own.len()]))
-        };
-        // As the type that all devices have.
-        let own = own.iter().map(|number| number.cast_signed()).collect();
-        let own = moved(Buffer::from_values::<i64>(own), &lane.memory.device());
-        let all: Vec<u64> =
-            work(lane, &call, own, go_on)?.into_values::<i64>().into_iter().map(i64::cast_unsigned).collect();
-        Ok(all.chunks(call.shape.num_elements()).map(<[u64]>::to_vec).collect())
-    }
-
-    /// The call itself.
-    fn take_part(&self, state: &mut State<M>, call: &Call, buffer: Buffer, go_on: &GoOn<'_>) -> Result<Buffer> {
-        check(call, &buffer)?;
-        if self.council.needs_data() {
-            self.lane(state, go_on)?;
-        }
-        self.council.agree(call, &mut |own| self.exchange(state, go_on, own))?;
-        if self.size() == 1 || call.operation == Operation::Barrier {
-            return Ok(buffer);
-        }
-        let lane = self.lane(state, go_on)?;
-        let (home, device) = (buffer.device(), lane.memory.device());
-        let result = work(lane, call, moved(buffer, &device), go_on)?;
-        Ok(moved(result, &home))
-    }
-
     /// Divides the group, and its communicator.
     fn divide(&self, state: &mut State<M>, call: &Call, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Self> {
-        let split =
-            |exchange: &mut super::council::Exchange<'_>| self.council.split(call.sequence, &call.name, wish, exchange);
-        let council = split(&mut |own| self.exchange(state, go_on, own))?;
+        let council = self.council.split(call.sequence, &call.name, wish, go_on)?;
         let size = council.members().len();
         let lane = if self.size() == 1 {
             None
@@ -180,11 +189,11 @@ impl<M: Memory> NcclTransport<M> {
             let color = lowest.min().filter(|_| size > 1);
             let own = self.lane(state, go_on)?;
             match own.communicator.split(color, council.member(), go_on)? {
-                Some(new) => Some(Lane::new(own.memory.clone(), new, size, council.member())?),
+                Some(new) => Some(Lane::new(&*self.engine.memory, new)?),
                 None => None,
             }
         };
-        Ok(Self::over(council, self.engine.clone(), lane))
+        Ok(Self::over(council, self.engine.clone(), lane, false))
     }
 }
 
@@ -210,13 +219,28 @@ impl<M: Memory> Transport for NcclTransport<M> {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        self.turn(&call, |state, go_on| self.take_part(state, &call, buffer, go_on))
+        let prepared = self.prepare(call, buffer)?;
+        let _open = self.engine.gate.open();
+        let (mut flight, landing) = self.launch(prepared, false)?;
+        self.finish(&mut flight)?;
+        self.land(landing)
+    }
+
+    fn is_ordered(&self, buffer: &Buffer) -> bool {
+        self.engine.memory.is_ordered(&buffer.device())
+    }
+
+    fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
+        let prepared = self.prepare(call, buffer)?;
+        Ok(Staged::Launch(Box::new(move || self.start(prepared))))
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let call = Call::new(Operation::Split, DType::I64, Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
-        Ok(Arc::new(self.turn(&call, |state, go_on| self.divide(state, &call, (color, key), go_on))?))
+        let _open = self.engine.gate.open();
+        let divide = |state: &mut State<M>, go_on: &GoOn<'_>| self.divide(state, &call, (color, key), go_on);
+        Ok(Arc::new(self.turn(&call, Instant::now(), divide)?))
     }
 
     fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
@@ -225,9 +249,8 @@ impl<M: Memory> Transport for NcclTransport<M> {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = || Arc::new(Self::new(self.council.link(from, to), self.engine.clone()));
-        Ok(links.entry((from, to)).or_insert_with(link).clone())
+        let link = || Arc::new(Self::over(self.council.link(from, to), self.engine.clone(), None, true));
+        Ok(lock(&self.links).entry((from, to)).or_insert_with(link).clone())
     }
 
     fn lanes(&self) -> usize {
@@ -238,6 +261,7 @@ impl<M: Memory> Transport for NcclTransport<M> {
     fn trim(&self) {}
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        let _open = self.engine.gate.open();
         self.council.sleep(operation, sequence, sleep);
     }
 
@@ -253,7 +277,7 @@ impl<M: Memory> Drop for NcclTransport<M> {
         if let Some(lane) = state.lane.take()
             && (self.engine.memory.bind().is_err() || self.council.go_on(&call, Duration::ZERO).is_err())
         {
-            state.abandoned.extend(lane.abort());
+            lane.abort();
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What one member does in a call: the collectives, by NCCL's functions.
 //!
+//! The rank's own thread prepares a call: what is computed before, the memory it reads and writes, and what is to be
+//! computed afterwards. What is left for NCCL are its functions on that memory.
+//!
 //! | call | NCCL |
 //! |---|---|
 //! | all_reduce, reduce | the same |
@@ -11,14 +14,78 @@
 //! What is only moved is moved as bytes. A dim other than the first is brought to the front, or back, on the device.
 
 use super::abi::{Element, check_movable};
-use super::communicator::GoOn;
-use super::lane::{Held, Lane};
+use super::lane::{Held, Part, Queue, Site};
 use super::memory::Memory;
 use super::shape::{cast, divided, not_numbers, pieces, side_by_side, spoiled, wide};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation, ReduceOp};
 use crate::per_member::PerMember;
+
+/// One member's share of a call, prepared.
+pub(super) struct Work<M: Memory> {
+    /// What goes to NCCL in one group; nothing where nothing is sent.
+    pub(super) steps: Vec<Step<M>>,
+    /// Makes the steps' results into that of the member, flat; on the rank's own thread.
+    pub(super) finish: Box<Finish>,
+}
+
+/// NCCL's functions on one piece of memory.
+pub(super) struct Step<M: Memory> {
+    /// What is written, and is the result.
+    pub(super) result: Held<M>,
+    /// What is only read, if not the same.
+    pub(super) own: Option<Held<M>>,
+    pub(super) calls: Box<Calls<M>>,
+}
+
+/// Of a result and of what is read for it.
+pub(super) type Calls<M> = dyn FnOnce(&Queue<'_>, &Held<M>, &Held<M>) -> Result<()> + Send;
+pub(super) type Finish = dyn FnOnce(Vec<Buffer>) -> Buffer + Send;
+
+impl<M: Memory> Work<M> {
+    /// The buffer is the result.
+    pub(super) fn none(buffer: Buffer) -> Self {
+        Self { steps: Vec::new(), finish: Box::new(|_| buffer) }
+    }
+
+    fn one(
+        result: Held<M>,
+        own: Option<Held<M>>,
+        calls: impl FnOnce(&Queue<'_>, &Held<M>, &Held<M>) -> Result<()> + Send + 'static,
+    ) -> Self {
+        Self { steps: vec![Step { result, own, calls: Box::new(calls) }], finish: Box::new(only_one) }
+    }
+
+    /// The result changed at last.
+    fn then(self, change: impl FnOnce(Buffer) -> Buffer + Send + 'static) -> Self {
+        let finish = self.finish;
+        Self { steps: self.steps, finish: Box::new(move |results| change(finish(results))) }
+    }
+
+    /// Another result: of a member that gets nothing.
+    fn giving(self, buffer: Buffer) -> Self {
+        self.then(move |_| buffer)
+    }
+
+    /// Both in one group.
+    fn with(mut self, other: Self, join: impl FnOnce(Buffer, Buffer) -> Buffer + Send + 'static) -> Self {
+        let (first, finish, last) = (self.steps.len(), self.finish, other.finish);
+        self.steps.extend(other.steps);
+        let finish = move |mut results: Vec<Buffer>| {
+            let others = results.split_off(first);
+            join(finish(results), last(others))
+        };
+        Self { steps: self.steps, finish: Box::new(finish) }
+    }
+}
+
+/// # Panics
+///
+/// When there is none: a fault of this crate.
+fn only_one(results: Vec<Buffer>) -> Buffer {
+    results.into_iter().next().expect("a work of one result gives it")
+}
 
 /// Whether the buffer is what the call says, and NCCL can carry it.
 pub(super) fn check(call: &Call, buffer: &Buffer) -> Result<()> {
@@ -35,58 +102,49 @@ pub(super) fn check(call: &Call, buffer: &Buffer) -> Result<()> {
     check_movable(dtype)
 }
 
-/// Does this member's share; all members have agreed on the call. Returns its result, flat, on the lane's device or, where
-/// it gets nothing, as it was.
-pub(super) fn work<M: Memory>(lane: &mut Lane<M>, call: &Call, buffer: Buffer, go_on: &GoOn<'_>) -> Result<Buffer> {
-    let (me, rows, dtype) = (lane.member, call.rows, call.dtype);
+/// Prepares this member's share, on the rank's own thread.
+pub(super) fn work<M: Memory>(site: &Site<'_, M>, call: &Call, buffer: Buffer) -> Result<Work<M>> {
+    let (me, rows, dtype) = (site.member, call.rows, call.dtype);
     let size = dtype.size();
     let bytes = |widths: &PerMember| widths.times(rows * size);
-    match call.operation {
-        Operation::AllReduce(op) => reduced(lane, buffer, op, &Shares::All, go_on),
-        Operation::Reduce { op, root } if root == me => reduced(lane, buffer, op, &Shares::One(root), go_on),
-        Operation::Reduce { op, root } => {
-            reduced(lane, buffer.clone(), op, &Shares::One(root), go_on)?;
-            Ok(buffer)
-        }
+    let receive = call.receive.clone();
+    let together = move |result| side_by_side(result, rows, &receive);
+    Ok(match call.operation {
+        Operation::AllReduce(op) => reduced(site, buffer, op, &Shares::All)?,
+        Operation::Reduce { op, root } if root == me => reduced(site, buffer, op, &Shares::One(root))?,
+        Operation::Reduce { op, root } => reduced(site, buffer.clone(), op, &Shares::One(root))?.giving(buffer),
         Operation::ReduceScatter(op) => {
             let apart = pieces(buffer, rows, &call.send);
-            reduced(lane, apart, op, &Shares::Each(call.send.times(rows)), go_on)
+            reduced(site, apart, op, &Shares::Each(call.send.times(rows)))?
         }
-        Operation::AllGather => {
-            let together = all_gather(lane, buffer, &bytes(&call.receive), go_on)?;
-            Ok(side_by_side(together, rows, &call.receive))
-        }
+        Operation::AllGather => all_gather(site, buffer, bytes(&call.receive))?.then(together),
         Operation::Gather { root } => {
-            let none = PerMember::same(0, lane.size);
-            let send = only(root, buffer.num_elements() * size, lane.size);
-            let receive = if root == me { bytes(&call.receive) } else { none };
-            let together = exchange(lane, buffer.clone(), &send, &receive, go_on)?;
-            Ok(if root == me { side_by_side(together, rows, &call.receive) } else { buffer })
+            let send = only(root, buffer.num_elements() * size, site.size);
+            match root == me {
+                true => exchange(site, buffer, send, bytes(&call.receive))?.then(together),
+                false => exchange(site, buffer.clone(), send, PerMember::same(0, site.size))?.giving(buffer),
+            }
         }
         Operation::Scatter { root } => {
             let sizes = bytes(&call.send);
-            let (own, send) = match root == me {
-                true => (pieces(buffer, rows, &call.send), sizes.clone()),
-                false => (buffer, PerMember::same(0, lane.size)),
-            };
-            exchange(lane, own, &send, &only(root, sizes[me], lane.size), go_on)
+            let receive = only(root, sizes[me], site.size);
+            match root == me {
+                true => exchange(site, pieces(buffer, rows, &call.send), sizes, receive)?,
+                false => exchange(site, buffer, PerMember::same(0, site.size), receive)?,
+            }
         }
-        Operation::AllToAll => {
-            let together = exchange(lane, buffer, &call.send.times(size), &bytes(&call.receive), go_on)?;
-            Ok(side_by_side(together, rows, &call.receive))
-        }
-        Operation::Broadcast { root } => broadcast(lane, buffer, root, go_on),
+        Operation::AllToAll => exchange(site, buffer, call.send.times(size), bytes(&call.receive))?.then(together),
+        Operation::Broadcast { root } => broadcast(site, buffer, root)?,
         Operation::Send => {
             let send = only(1, buffer.num_elements() * size, 2);
-            exchange(lane, buffer.clone(), &send, &PerMember::same(0, 2), go_on)?;
-            Ok(buffer)
+            exchange(site, buffer.clone(), send, PerMember::same(0, 2))?.giving(buffer)
         }
         Operation::Receive => {
             let receive = only(0, buffer.num_elements() * size, 2);
-            exchange(lane, buffer, &PerMember::same(0, 2), &receive, go_on)
+            exchange(site, buffer, PerMember::same(0, 2), receive)?
         }
-        Operation::Barrier | Operation::Split => Ok(buffer),
-    }
+        Operation::Barrier | Operation::Split => Work::none(buffer),
+    })
 }
 
 /// Who gets what of a reduction.
@@ -104,131 +162,103 @@ fn only(member: usize, number: usize, size: usize) -> PerMember {
 }
 
 /// A reduction with what NCCL does otherwise: 16-bit floats in f32, a mean as a sum that is divided, and not-a-numbers
-/// that win over numbers.
-fn reduced<M: Memory>(
-    lane: &mut Lane<M>,
-    buffer: Buffer,
-    op: ReduceOp,
-    shares: &Shares,
-    go_on: &GoOn<'_>,
-) -> Result<Buffer> {
-    let dtype = buffer.dtype();
-    let buffer = cast(buffer, wide(dtype, op, lane.size));
+/// that win over numbers, for which a second reduction goes with the first.
+fn reduced<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, shares: &Shares) -> Result<Work<M>> {
+    let (dtype, members) = (buffer.dtype(), site.size);
+    let buffer = cast(buffer, wide(dtype, op, members));
     let is_order_of_floats = dtype.is_float() && matches!(op, ReduceOp::Min | ReduceOp::Max);
     let flags = is_order_of_floats.then(|| not_numbers(buffer.clone()));
-    let mut result = reduced_once(lane, buffer, op, shares, go_on)?;
+    let mut work = reduced_once(site, buffer, op, shares)?;
     if let Some(flags) = flags {
-        result = spoiled(result, reduced_once(lane, flags, ReduceOp::Max, shares, go_on)?);
+        work = work.with(reduced_once(site, flags, ReduceOp::Max, shares)?, spoiled);
     }
-    if op == ReduceOp::Mean {
-        result = divided(result, lane.size);
-    }
-    Ok(cast(result, dtype))
+    Ok(work.then(move |result| match op {
+        ReduceOp::Mean => cast(divided(result, members), dtype),
+        _ => cast(result, dtype),
+    }))
 }
 
-fn reduced_once<M: Memory>(
-    lane: &mut Lane<M>,
-    buffer: Buffer,
-    op: ReduceOp,
-    shares: &Shares,
-    go_on: &GoOn<'_>,
-) -> Result<Buffer> {
-    let (element, dtype) = (Element::of(buffer.dtype())?, buffer.dtype());
+fn reduced_once<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, shares: &Shares) -> Result<Work<M>> {
+    let (element, dtype, me) = (Element::of(buffer.dtype())?, buffer.dtype(), site.member);
     if buffer.num_elements() == 0 {
-        return Ok(buffer);
+        return Ok(Work::none(buffer));
     }
-    let own = lane.take(buffer)?;
-    let me = lane.member;
-    // Of who is not the root, nothing is written.
-    let in_place = own.is_own(&lane.memory) || matches!(shares, Shares::One(root) if *root != me);
-    match shares {
-        Shares::All | Shares::One(_) if in_place => {
-            let [own] = lane.run([own], go_on, |queue, [own]| match shares {
-                Shares::One(root) => queue.reduce(own.all(), own.all(), element, op, *root),
-                _ => queue.all_reduce(own.all(), own.all(), element, op),
-            })?;
-            Ok(lane.give(own))
+    let own = site.take(buffer)?;
+    match *shares {
+        // Of who is not the root, nothing is written.
+        Shares::One(root) if root != me => {
+            Ok(Work::one(own, None, move |queue, own, _| queue.reduce(own.all(), own.all(), element, op, root)))
         }
         Shares::All | Shares::One(_) => {
-            let sum = lane.allocate(dtype, own.bytes)?;
-            let [sum, _own] = lane.run([sum, own], go_on, |queue, [sum, own]| match shares {
-                Shares::One(root) => queue.reduce(own.all(), sum.all(), element, op, *root),
-                _ => queue.all_reduce(own.all(), sum.all(), element, op),
-            })?;
-            Ok(lane.give(sum))
+            let (result, own) = match own.is_own(site.memory) {
+                true => (own, None),
+                false => (site.allocate(dtype, own.bytes)?, Some(own)),
+            };
+            let root = if let Shares::One(root) = *shares { Some(root) } else { None };
+            Ok(Work::one(result, own, move |queue, result, own| match root {
+                Some(root) => queue.reduce(own.all(), result.all(), element, op, root),
+                None => queue.all_reduce(own.all(), result.all(), element, op),
+            }))
         }
-        Shares::Each(widths) => {
+        Shares::Each(ref widths) => {
             let widths = widths.times(dtype.size());
-            let sum = lane.allocate(dtype, widths[me])?;
-            let [sum, _own] = lane.run([sum, own], go_on, |queue, [sum, own]| match widths.is_even() {
-                true => queue.reduce_scatter(own.all(), sum.all(), element, op),
+            let result = site.allocate(dtype, widths[me])?;
+            Ok(Work::one(result, Some(own), move |queue, result, own| match widths.is_even() {
+                true => queue.reduce_scatter(own.all(), result.all(), element, op),
                 false => parts(own, &widths).try_for_each(|(member, part)| {
-                    let to = if member == me { sum.all() } else { part };
+                    let to = if member == me { result.all() } else { part };
                     queue.reduce(part, to, element, op, member)
                 }),
-            })?;
-            Ok(lane.give(sum))
+            }))
         }
     }
 }
 
-fn all_gather<M: Memory>(lane: &mut Lane<M>, buffer: Buffer, widths: &PerMember, go_on: &GoOn<'_>) -> Result<Buffer> {
-    let all = lane.allocate(buffer.dtype(), widths.total())?;
-    let own = lane.take(buffer)?;
+fn all_gather<M: Memory>(site: &Site<'_, M>, buffer: Buffer, widths: PerMember) -> Result<Work<M>> {
     if widths.total() == 0 {
-        return Ok(lane.give(all));
+        return Ok(Work::none(super::shape::empty(buffer.dtype(), &site.memory.device())));
     }
-    let me = lane.member;
-    let [all, _own] = lane.run([all, own], go_on, |queue, [all, own]| match widths.is_even() {
+    let (all, me) = (site.allocate(buffer.dtype(), widths.total())?, site.member);
+    let own = site.take(buffer)?;
+    Ok(Work::one(all, Some(own), move |queue, all, own| match widths.is_even() {
         true => queue.all_gather(own.all(), all.all()),
-        false => parts(all, widths).try_for_each(|(member, part)| {
+        false => parts(all, &widths).try_for_each(|(member, part)| {
             let from = if member == me { own.all() } else { part };
             queue.broadcast(from, part, member)
         }),
-    })?;
-    Ok(lane.give(all))
+    }))
 }
 
-fn broadcast<M: Memory>(lane: &mut Lane<M>, buffer: Buffer, root: usize, go_on: &GoOn<'_>) -> Result<Buffer> {
+fn broadcast<M: Memory>(site: &Site<'_, M>, buffer: Buffer, root: usize) -> Result<Work<M>> {
     if buffer.num_elements() == 0 {
-        return Ok(buffer);
+        return Ok(Work::none(buffer));
     }
-    if root == lane.member {
-        let own = lane.take(buffer.clone())?;
-        lane.run([own], go_on, |queue, [own]| queue.broadcast(own.all(), own.all(), root))?;
-        return Ok(buffer);
+    let dtype = buffer.dtype();
+    if root == site.member {
+        let own = site.take(buffer.clone())?;
+        let calls = move |queue: &Queue<'_>, _: &Held<M>, own: &Held<M>| queue.broadcast(own.all(), own.all(), root);
+        return Ok(Work::one(Held::nothing(dtype), Some(own), calls).giving(buffer));
     }
-    let copy = lane.allocate(buffer.dtype(), buffer.num_elements() * buffer.dtype().size())?;
-    let [copy] = lane.run([copy], go_on, |queue, [copy]| queue.broadcast(copy.all(), copy.all(), root))?;
-    Ok(lane.give(copy))
+    let copy = site.allocate(dtype, buffer.num_elements() * dtype.size())?;
+    Ok(Work::one(copy, None, move |queue, copy, _| queue.broadcast(copy.all(), copy.all(), root)))
 }
 
 /// Sends so many bytes to each member, and receives so many from each.
-fn exchange<M: Memory>(
-    lane: &mut Lane<M>,
-    buffer: Buffer,
-    send: &PerMember,
-    receive: &PerMember,
-    go_on: &GoOn<'_>,
-) -> Result<Buffer> {
+fn exchange<M: Memory>(site: &Site<'_, M>, buffer: Buffer, send: PerMember, receive: PerMember) -> Result<Work<M>> {
     let dtype = buffer.dtype();
-    let all = lane.allocate(dtype, receive.total())?;
-    let own = if send.total() == 0 { lane.allocate(dtype, 0)? } else { lane.take(buffer)? };
     if send.total() + receive.total() == 0 {
-        return Ok(lane.give(all));
+        return Ok(Work::none(super::shape::empty(dtype, &site.memory.device())));
     }
-    let [all, _own] = lane.run([all, own], go_on, |queue, [all, own]| {
-        parts(own, send).try_for_each(|(to, part)| queue.send(part, to))?;
-        parts(all, receive).try_for_each(|(from, part)| queue.receive(part, from))
-    })?;
-    Ok(lane.give(all))
+    let all = site.allocate(dtype, receive.total())?;
+    let own = if send.total() == 0 { Held::nothing(dtype) } else { site.take(buffer)? };
+    Ok(Work::one(all, Some(own), move |queue, all, own| {
+        parts(own, &send).try_for_each(|(to, part)| queue.send(part, to))?;
+        parts(all, &receive).try_for_each(|(from, part)| queue.receive(part, from))
+    }))
 }
 
 /// Every member's part of memory that is divided in this way, where it is not empty.
-fn parts<'a, M: Memory>(
-    held: &'a Held<M>,
-    widths: &'a PerMember,
-) -> impl Iterator<Item = (usize, super::lane::Part)> + 'a {
+fn parts<'a, M: Memory>(held: &'a Held<M>, widths: &'a PerMember) -> impl Iterator<Item = (usize, Part)> + 'a {
     let used = (0..widths.len()).filter(|member| widths[*member] > 0);
     used.map(|member| {
         let start = widths.before(member);

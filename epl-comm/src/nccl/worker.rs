@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder, Thread};
 
+use super::flight::BEGINNING;
+use super::gate::Gate;
 use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
 use super::run::LANES;
-use super::transport::{Engine, NcclTransport};
+use super::transport::{Engine, NcclTransport, Safeguards};
 use super::workers::Workers;
 use crate::error::{Error, Result, catch};
 use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT, no_thread};
@@ -31,15 +33,16 @@ pub struct Worker {
     library: Option<Arc<Library>>,
     time_limit: Option<Duration>,
     lanes: usize,
-    compare_every: u64,
+    compare_first: u64,
+    safeguards: Safeguards,
     on_failure: Option<Arc<Report>>,
     #[cfg(feature = "cuda")]
     devices: Vec<usize>,
 }
 
 impl Worker {
-    /// The ranks `own` of `ranks`, with a time limit of half an hour and every call compared. A store serves one run:
-    /// what is run again needs a new one.
+    /// The ranks `own` of `ranks`, with a time limit of half an hour, of which the first calls of each group are compared.
+    /// A store serves one run: what is run again needs a new one.
     pub fn new(store: Arc<dyn Store>, own: Range<usize>, ranks: usize) -> Self {
         Self {
             store,
@@ -51,7 +54,8 @@ impl Worker {
             library: None,
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
-            compare_every: 1,
+            compare_first: BEGINNING,
+            safeguards: Safeguards::default(),
             on_failure: None,
         }
     }
@@ -70,11 +74,22 @@ impl Worker {
         self
     }
 
-    /// Compares every how manieth call of a group with those of the other members before any memory is touched; 1, all,
-    /// if nothing is said, and none for 0. It takes an exchange of a few bytes over NCCL for each call that is compared.
-    /// What is not compared and does not fit together hangs until the time limit, or gives wrong numbers.
-    pub fn compare_every(mut self, calls: u64) -> Self {
-        self.compare_every = calls;
+    /// Compares so many calls of each group, from the first on, with those of the other members before any memory is
+    /// touched: 32 if nothing is said; [`u64::MAX`] for all. Members meet at the store for each call that is compared, the
+    /// rank's thread waiting with it where it waits for the call: some round trips to the store's host. What is not
+    /// compared and does not fit together hangs until the time limit, or gives wrong numbers.
+    ///
+    /// In the calls that are compared, started ones wait until the rank waits: kernels that are loaded for the first
+    /// time, and communicators that are made, do not meet calls on the device whose peers have not come. With 0, that is
+    /// for the program to see to.
+    pub fn compare_first(mut self, calls: u64) -> Self {
+        self.compare_first = calls;
+        self
+    }
+
+    #[doc(hidden)]
+    pub fn safeguards(mut self, safeguards: Safeguards) -> Self {
+        self.safeguards = safeguards;
         self
     }
 
@@ -127,7 +142,14 @@ impl Worker {
             let message = format!("{} devices for {} ranks; give each rank one", devices.len(), self.own.len());
             return Err((Rank(first), Error::invalid(message).into()));
         }
-        self.run_on(|rank| super::device::CudaMemory::new(devices[rank.0 - first]), f)
+        let ranks = self.ranks;
+        let memory = |rank: Rank| {
+            super::allocator::settle(ranks)?;
+            super::presence::devices()?;
+            super::allocator::share(&devices)?;
+            super::device::CudaMemory::new(devices[rank.0 - first])
+        };
+        self.run_on(memory, f)
     }
 
     /// Runs `f` once for each of these ranks, on a thread of its own and with the memory that `memory` gives it. A rank
@@ -164,13 +186,20 @@ impl Worker {
             Arc::new(Joined::new(self.store.clone(), Rank(rank), seat.log.clone(), report.clone()))
         };
         let own = Own { first: self.own.start, joined: self.own.clone().zip(&seats).map(joined).collect() };
+        let gates: Vec<Arc<Gate>> = self.own.clone().map(|_| Arc::default()).collect();
         let group = |rank: Rank| {
             let memory = Arc::new(memory(rank)?);
-            let engine = Engine { library: library.clone(), memory, time_limit: self.time_limit, lanes: self.lanes };
-            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_every);
+            let (time_limit, lanes, safeguards) = (self.time_limit, self.lanes, self.safeguards);
+            let (gate, order) = (gates[rank.0 - own.first].clone(), Arc::default());
+            let engine = Engine { library: library.clone(), memory, time_limit, lanes, gate, order, safeguards };
+            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_first);
             let transport = NcclTransport::new(Arc::new(council), Arc::new(engine));
             transport.connect()?;
             Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
+        };
+        let f = |group: ProcessGroup| {
+            let _until = gates[group.rank() - own.first].until_left();
+            f(group)
         };
         let threads = Ranks::new(&own, self.own.clone(), self.on_host);
         let ended = thread::scope(|scope| {

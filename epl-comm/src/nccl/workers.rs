@@ -1,4 +1,4 @@
-//! Members that are processes: they confer on the way of the data, and by a store.
+//! Members that are processes: they confer by a store.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,19 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
-use super::council::{Council, Exchange, in_nccl, link_path, part_path};
+use super::council::{Council, in_nccl, link_path, part_path};
 use super::joined::Joined;
+use super::meeting::{MeetingPlace, Members};
 use crate::error::{Error, Result};
-use crate::host::quarrel::Quarrel;
-use crate::host::wire::{decode, digest, encode};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{link_name, of_one_color};
 
 /// How long a call may take before it is looked whether a member has left for good; and how often then.
 const SUSPICION: Duration = Duration::from_secs(1);
-/// The most numbers of a call: more than any has, whatever a peer says.
-const LONGEST: u64 = 1 << 20;
 
 /// One member's seat in a group of processes.
 #[derive(Debug)]
@@ -29,17 +26,18 @@ pub(super) struct Workers {
     members: Vec<Rank>,
     member: usize,
     last: Arc<AtomicU64>,
-    /// Every how many calls they are compared; 0 for none.
-    compare_every: u64,
+    /// So many calls of each group are compared, from the first on.
+    compare_first: u64,
     /// For how long a member had waited when it last looked who has left.
     suspicion: AtomicU64,
+    place: MeetingPlace,
 }
 
 impl Workers {
     /// The world's.
-    pub(super) fn new(joined: Arc<Joined>, ranks: usize, compare_every: u64) -> Self {
+    pub(super) fn new(joined: Arc<Joined>, ranks: usize, compare_first: u64) -> Self {
         let member = joined.rank.0;
-        Self::of(joined, "world".into(), "world".into(), (0..ranks).map(Rank).collect(), member, compare_every)
+        Self::of(joined, "world".into(), "world".into(), (0..ranks).map(Rank).collect(), member, compare_first)
     }
 
     fn of(
@@ -48,59 +46,22 @@ impl Workers {
         path: String,
         members: Vec<Rank>,
         member: usize,
-        compare_every: u64,
+        compare_first: u64,
     ) -> Self {
         let last = joined.enter(&path);
-        Self { joined, name, path, members, member, last, compare_every, suspicion: AtomicU64::new(0) }
+        let (suspicion, place) = Default::default();
+        Self { joined, name, path, members, member, last, compare_first, suspicion, place }
     }
 
     fn describe(&self, call: &Call) -> String {
         format!("{call}, call {} of group `{}`", call.sequence, self.name)
     }
 
-    /// Gives every member's numbers beside its call, once the calls have been compared.
-    fn compare(&self, call: &Call, own: [u64; 2], exchange: &mut Exchange<'_>) -> Result<Vec<[u64; 2]>> {
-        let code = encode(call)?;
-        // As long for every call, so that the members' exchanges fit where their calls do not.
-        let heads = exchange(&[digest(call), code.len() as u64, own[0], own[1]])?;
-        if heads.iter().any(|head| head.len() != 4 || head[1] > LONGEST) {
-            return Err(self.not_a_call(call));
-        }
-        let is_uniform = heads[0][0] != 0 && heads.iter().all(|head| head[0] == heads[0][0]);
-        if !is_uniform {
-            let longest = heads.iter().map(|head| head[1] as usize).max().unwrap_or(0);
-            let mut padded = code;
-            padded.resize(longest, 0);
-            let codes = exchange(&padded)?;
-            let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(code)).collect();
-            self.fit(&calls.ok_or_else(|| self.not_a_call(call))?)?;
-        }
-        Ok(heads.into_iter().map(|head| [head[2], head[3]]).collect())
-    }
-
-    fn fit(&self, calls: &[Call]) -> Result<()> {
-        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(calls.len(), |member| &calls[member])
-        else {
-            return Ok(());
-        };
-        Err(Error::Mismatch {
-            group: self.name.clone(),
-            sequence: calls[first].sequence,
-            first: self.members[first],
-            first_call: calls[first].to_string(),
-            second: self.members[second],
-            second_call: calls[second].to_string(),
-            second_is_odd,
-        })
-    }
-
-    fn not_a_call(&self, call: &Call) -> Error {
-        Error::Engine {
-            message: format!(
-                "what other ranks said in {} is no call; all processes must run the same program",
-                self.describe(call)
-            ),
-        }
+    /// Waits until all members have come to this call, and compares them; gives the two numbers that each has brought.
+    fn meet(&self, call: &Call, own: [u64; 2], go_on: &GoOn<'_>) -> Result<Vec<[u64; 2]>> {
+        let Self { joined, name, path, members, member, .. } = self;
+        let members = Members { joined, group: name, path, members, member: *member };
+        self.place.meet(&members, call, own, go_on)
     }
 }
 
@@ -121,17 +82,16 @@ impl Council for Workers {
         self.last.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    fn needs_data(&self) -> bool {
-        true
+    fn meets(&self, call: &Call) -> bool {
+        // A barrier is nothing but this.
+        call.sequence <= self.compare_first || call.operation == Operation::Barrier
     }
 
-    fn agree(&self, call: &Call, exchange: &mut Exchange<'_>) -> Result<()> {
-        let is_due = self.compare_every > 0 && call.sequence.is_multiple_of(self.compare_every);
-        // A barrier is nothing but this.
-        if self.members.len() > 1 && (is_due || call.operation == Operation::Barrier) {
-            self.compare(call, [0, 0], exchange)?;
+    fn agree(&self, call: &Call, go_on: &GoOn<'_>) -> Result<()> {
+        match self.members.len() > 1 && self.meets(call) {
+            true => self.meet(call, [0, 0], go_on).map(drop),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn split(
@@ -139,27 +99,27 @@ impl Council for Workers {
         sequence: u64,
         name: &str,
         (color, key): (usize, usize),
-        exchange: &mut Exchange<'_>,
+        go_on: &GoOn<'_>,
     ) -> Result<Arc<dyn Council>> {
         let call = Call::new(Operation::Split, burn::tensor::DType::I64, burn::tensor::Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
         let own = [color as u64, key as u64];
         let wishes = match self.members.len() {
             1 => vec![own],
-            _ => self.compare(&call, own, exchange)?,
+            _ => self.meet(&call, own, go_on)?,
         };
         let wishes: Vec<(usize, usize)> = wishes.iter().map(|wish| (wish[0] as usize, wish[1] as usize)).collect();
         let (chosen, member) = of_one_color(&wishes, self.member);
         let members: Vec<Rank> = chosen.into_iter().map(|member| self.members[member]).collect();
         let path = part_path(&self.path, sequence, members.iter().min());
-        Ok(Arc::new(Self::of(self.joined.clone(), name.into(), path, members, member, self.compare_every)))
+        Ok(Arc::new(Self::of(self.joined.clone(), name.into(), path, members, member, self.compare_first)))
     }
 
     fn link(&self, from: usize, to: usize) -> Arc<dyn Council> {
         let (name, path) = (link_name(&self.name, from, to), link_path(&self.path, from, to));
         let members = vec![self.members[from], self.members[to]];
         let member = usize::from(self.member == to);
-        Arc::new(Self::of(self.joined.clone(), name, path, members, member, self.compare_every))
+        Arc::new(Self::of(self.joined.clone(), name, path, members, member, self.compare_first))
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId> {

@@ -1,23 +1,116 @@
 //! A thread that runs started calls.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use super::ticket::Ticket;
-use crate::buffer::Buffer;
+use super::ticket::{Landed, Ticket};
 use crate::error::{Error, Result, catch};
 use crate::log::{Log, LogMark};
-use crate::operation::Call;
-use crate::transport::Transport;
+use crate::operation::Operation;
+use crate::transport::{Launched, Staged, Transport, Watch};
 
 struct Job {
-    call: Box<Call>,
-    buffer: Buffer,
+    staged: Staged,
     mark: LogMark,
     ticket: Ticket,
+}
+
+/// What a helper has begun and looks after.
+struct Work {
+    outstanding: Arc<AtomicUsize>,
+    helpers: Helpers,
+    log: Log,
+    /// Calls that go on behind, the oldest first.
+    watched: VecDeque<(Watch, LogMark, Ticket)>,
+}
+
+impl Work {
+    /// Runs what comes until nothing more does, and looks after what goes on behind.
+    fn run(mut self, queue: &Receiver<Job>) {
+        let mut looks: u32 = 0;
+        loop {
+            let next = match self.watched.is_empty() {
+                true => queue.recv().map_err(|_| TryRecvError::Disconnected),
+                false => queue.try_recv(),
+            };
+            match next {
+                Ok(job) => self.begin(job),
+                Err(TryRecvError::Disconnected) if self.watched.is_empty() => return,
+                Err(_) if self.look() => looks = 0,
+                Err(_) => {
+                    looks = looks.saturating_add(1);
+                    rest(looks);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, Job { staged, mark, ticket }: Job) {
+        self.log.begin(mark);
+        let begun = catch(|| match staged {
+            Staged::Whole(call, buffer) => {
+                ticket.transport().run(call, buffer).map(|result| (Landed::Ready(result), None))
+            }
+            Staged::Launch(launch) => launch().map(|Launched { land, watch }| (Landed::Behind(land), watch)),
+        });
+        match begun.unwrap_or_else(Err) {
+            Ok((landed, Some(watch))) => {
+                ticket.fill(Ok(landed));
+                self.watched.push_back((watch, mark, ticket));
+            }
+            Ok((landed, None)) => {
+                self.end(mark);
+                ticket.fill(Ok(landed));
+            }
+            Err(error) => {
+                self.end(mark);
+                self.failed(&ticket, &error);
+                ticket.fill(Err(error));
+            }
+        }
+    }
+
+    /// Looks at the oldest call that goes on behind; whether it is over.
+    fn look(&mut self) -> bool {
+        let Some((mut watch, mark, ticket)) = self.watched.pop_front() else { return false };
+        match catch(&mut watch).unwrap_or_else(Err) {
+            Ok(false) => {
+                self.watched.push_front((watch, mark, ticket));
+                return false;
+            }
+            Ok(true) => {}
+            Err(error) => self.failed(&ticket, &error),
+        }
+        // What it holds goes first: whoever sees that nothing is outstanding finds it gone.
+        drop(watch);
+        self.end(mark);
+        true
+    }
+
+    /// The caller learns of it at `wait` or in its next call, which may be late, or never come.
+    fn failed(&self, ticket: &Ticket, error: &Error) {
+        ticket.transport().abort(error);
+    }
+
+    /// Before the ticket is filled: the caller's next call may then run on its own thread.
+    fn end(&self, mark: LogMark) {
+        self.log.end(mark);
+        self.outstanding.fetch_sub(1, Ordering::Release);
+        self.helpers.0.outstanding.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The time between two looks: none at first, then a little.
+fn rest(looks: u32) {
+    match looks {
+        0..100 => core::hint::spin_loop(),
+        100..1000 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(50)),
+    }
 }
 
 /// A queue of calls and the thread that runs them. Dropped, it runs what is queued, then ends.
@@ -70,23 +163,8 @@ impl Helper {
         let (jobs, queue) = channel::<Job>();
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (ended, all) = (outstanding.clone(), helpers.clone());
-        let work = move || {
-            for Job { call, buffer, mark, ticket } in queue {
-                let carrier = ticket.transport();
-                log.begin(mark);
-                let result = catch(|| carrier.run(call, buffer)).unwrap_or_else(Err);
-                log.end(mark);
-                if let Err(error) = &result {
-                    // The caller learns of it at `wait`, which may be late, or never come.
-                    carrier.abort(error);
-                }
-                // Before the ticket is filled: the caller's next call may then run on its own thread.
-                ended.fetch_sub(1, Ordering::Release);
-                all.0.outstanding.fetch_sub(1, Ordering::Release);
-                ticket.fill(result);
-            }
-        };
-        let thread = Builder::new().name(name.clone()).spawn(work).map_err(|error| {
+        let work = Work { outstanding: ended, helpers: all, log, watched: VecDeque::new() };
+        let thread = Builder::new().name(name.clone()).spawn(move || work.run(&queue)).map_err(|error| {
             Error::invalid(format!(
                 "cannot start the helper thread `{name}`: {error}; start collectives on fewer groups, or allow the \
                  process more threads"
@@ -107,19 +185,19 @@ impl Helper {
         }
     }
 
-    /// Queues a call over `transport`.
+    /// Queues what is left of a call over `transport`.
     pub(crate) fn submit(
         &self,
         transport: Arc<dyn Transport>,
-        call: Box<Call>,
-        buffer: Buffer,
+        (operation, sequence): (Operation, u64),
+        staged: Staged,
         mark: LogMark,
     ) -> Ticket {
-        let ticket = Ticket::new(transport, &call);
+        let ticket = Ticket::new(transport, operation, sequence);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.helpers.0.outstanding.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs.as_ref().expect("a helper has its queue until it is dropped");
-        if jobs.send(Job { call, buffer, mark, ticket: ticket.clone() }).is_err() {
+        if jobs.send(Job { staged, mark, ticket: ticket.clone() }).is_err() {
             unreachable!("a helper ends only after its queue was closed");
         }
         ticket

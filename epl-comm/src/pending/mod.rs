@@ -7,19 +7,21 @@
 //! ```
 //!
 //! A group has one helper thread, made when it is first needed; it runs the calls in the order in which they were
-//! started. The call owns its buffers until every member has left it, so a dropped [`Pending`] frees nothing that a
+//! started. Over NCCL the caller has put all that a call needs on its device's stream before, the helper gives the call to
+//! NCCL, and the caller goes on when that is done, not when the call is: what it computes with the result comes behind it
+//! on the device. The call owns its buffers until every member has left it, so a dropped [`Pending`] frees nothing that a
 //! peer reads.
 
 mod helper;
 mod ticket;
 
 pub(crate) use helper::{Helper, Helpers};
+pub(crate) use ticket::Ticket;
 
 use core::fmt;
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use ticket::Ticket;
 
 /// A started collective.
 ///
@@ -74,7 +76,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Whether [`wait`](Self::wait) would return at once.
+    /// Whether [`wait`](Self::wait) would return at once. Not to be asked until it is so: over NCCL, the first started
+    /// calls of a group go out while the rank waits.
     pub fn is_done(&self) -> bool {
         match &self.0 {
             State::Ready(_) => true,

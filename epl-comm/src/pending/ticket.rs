@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::operation::{Call, Operation};
+use crate::operation::Operation;
 use crate::transport::Transport;
 
 /// How often the caller looks before it goes to sleep: a few microseconds.
@@ -20,14 +20,20 @@ struct Place {
     transport: Arc<dyn Transport>,
     operation: Operation,
     sequence: u64,
-    result: Mutex<Option<Result<Buffer>>>,
+    result: Mutex<Option<Result<Landed>>>,
     filled: Condvar,
     is_done: AtomicBool,
 }
 
+/// What a call comes to.
+pub(crate) enum Landed {
+    Ready(Buffer),
+    /// The call goes on behind; the rank's own thread makes the result.
+    Behind(Box<dyn FnOnce() -> Result<Buffer> + Send>),
+}
+
 impl Ticket {
-    pub(super) fn new(transport: Arc<dyn Transport>, call: &Call) -> Self {
-        let (operation, sequence) = (call.operation, call.sequence);
+    pub(super) fn new(transport: Arc<dyn Transport>, operation: Operation, sequence: u64) -> Self {
         let (result, filled, is_done) = Default::default();
         Self(Arc::new(Place { transport, operation, sequence, result, filled, is_done }))
     }
@@ -37,7 +43,7 @@ impl Ticket {
         &*self.0.transport
     }
 
-    pub(crate) fn fill(&self, result: Result<Buffer>) {
+    pub(crate) fn fill(&self, result: Result<Landed>) {
         *self.0.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.0.is_done.store(true, Ordering::Release);
         self.0.filled.notify_all();
@@ -68,6 +74,9 @@ impl Ticket {
 
     fn take(&self) -> Result<Buffer> {
         let result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.expect("a ticket is waited for once, after it was filled")
+        match result.expect("a ticket is waited for once, after it was filled")? {
+            Landed::Ready(buffer) => Ok(buffer),
+            Landed::Behind(land) => land(),
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::log::LogMark;
 use crate::operation::{Call, Operation};
-use crate::pending::{Helper, Pending};
+use crate::pending::{Helper, Pending, Ticket};
 use crate::transport::Transport;
 
 /// One transport, used by one thread, in one total order of calls.
@@ -63,10 +63,13 @@ impl Communicator {
     fn run_anew(&self, mut call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         // What may panic comes before the number: peers wait for whoever has taken one.
         let buffer = buffer.contiguous();
-        let helper = self.busy_helper();
+        let helper = match self.transport.is_ordered(&buffer) {
+            true => Some(self.helper()?),
+            false => self.busy_helper(),
+        };
         let mark = self.issue(&mut call, helper.is_none());
         match helper {
-            Some(helper) => helper.submit(self.transport.clone(), call, buffer, mark).wait(),
+            Some(helper) => self.submit(helper, call, buffer, mark)?.wait(),
             None => {
                 let result = self.transport.run(call, buffer);
                 self.seat.log.end(mark);
@@ -87,17 +90,32 @@ impl Communicator {
             return Ok(Pending::from(finish(self.run(call, buffer)?)));
         }
         self.enter()?;
-        let helper = match self.helper.get() {
-            Some(helper) => helper,
-            None => {
-                let name = format!("{} of {}", self.name, self.transport.members()[self.transport.member()]);
-                let helper = Helper::spawn(name, self.seat.helpers.clone(), self.seat.log.clone())?;
-                self.helper.get_or_init(|| helper)
-            }
-        };
+        let helper = self.helper()?;
         let buffer = buffer.contiguous();
         let mark = self.issue(&mut call, false);
-        Ok(Pending::running(helper.submit(self.transport.clone(), call, buffer, mark), finish))
+        Ok(Pending::running(self.submit(helper, call, buffer, mark)?, finish))
+    }
+
+    /// Does this thread's part of a started call, and queues the rest.
+    fn submit(&self, helper: &Helper, call: Box<Call>, buffer: Buffer, mark: LogMark) -> Result<Ticket> {
+        let what = (call.operation, call.sequence);
+        match self.transport.clone().stage(call, buffer) {
+            Ok(staged) => Ok(helper.submit(self.transport.clone(), what, staged, mark)),
+            Err(error) => {
+                // It has a number, with which peers wait for it.
+                self.transport.abort(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn helper(&self) -> Result<&Helper> {
+        if let Some(helper) = self.helper.get() {
+            return Ok(helper);
+        }
+        let name = format!("{} of {}", self.name, self.transport.members()[self.transport.member()]);
+        let helper = Helper::spawn(name, self.seat.helpers.clone(), self.seat.log.clone())?;
+        Ok(self.helper.get_or_init(|| helper))
     }
 
     /// Divides the group, after all started calls.

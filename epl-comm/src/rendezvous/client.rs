@@ -163,6 +163,11 @@ impl Store for Client {
         let value = self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })?;
         value.ok_or_else(|| unset(key, wait))
     }
+
+    fn forget(&self, key: &str) -> Result<()> {
+        check_lengths(key, 0)?;
+        self.inner.ask(Duration::ZERO, |id| Request::Forget { id, key: key.to_string() }).map(|_| ())
+    }
 }
 
 impl Drop for Client {

@@ -188,6 +188,18 @@ impl Members {
         Ok(post)
     }
 
+    /// Forgets a value, if it is there.
+    pub(super) fn drop_value(&mut self, key: &str) {
+        if let Some(value) = self.values.remove(key) {
+            self.stored -= key.len() + value.len();
+        }
+    }
+
+    pub(super) fn forget(&mut self, worker: usize, id: u64, key: &str) -> Post {
+        self.drop_value(key);
+        self.to_one(worker, Reply::Done { id, value: Vec::new() })
+    }
+
     pub(super) fn value(&self, key: &str) -> Option<Vec<u8>> {
         self.values.get(key).map(|value| value.to_vec())
     }

@@ -22,6 +22,7 @@ pub(super) enum Request {
     Barrier { id: u64, name: String, wait_ms: u64 },
     Fail { cause: String },
     Leave,
+    Forget { id: u64, key: String },
 }
 
 /// From the server.
@@ -59,6 +60,7 @@ impl Request {
             }
             Self::Fail { cause } => frame(4, &[], cut(cause).as_bytes()),
             Self::Leave => frame(5, &[], &[]),
+            Self::Forget { id, key } => frame(6, &[&id.to_le_bytes()], key.as_bytes()),
         }
     }
 
@@ -71,6 +73,7 @@ impl Request {
             3 => Self::Barrier { id: fields.number()?, wait_ms: fields.number()?, name: text(fields.rest())? },
             4 => Self::Fail { cause: text(fields.rest())? },
             5 => Self::Leave,
+            6 => Self::Forget { id: fields.number()?, key: text(fields.rest())? },
             _ => return None,
         };
         fields.is_empty().then_some(request)
@@ -198,6 +201,7 @@ mod tests {
             Request::Barrier { id: 3, name: String::new(), wait_ms: u64::MAX },
             Request::Fail { cause: "why".into() },
             Request::Leave,
+            Request::Forget { id: 4, key: "key".into() },
         ];
         for request in requests {
             let bytes = request.encode();

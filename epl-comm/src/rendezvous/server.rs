@@ -156,6 +156,11 @@ impl Store for Server {
             thread::sleep(TICK.min(wait));
         }
     }
+
+    fn forget(&self, key: &str) -> Result<()> {
+        self.shared.members().drop_value(key);
+        Ok(())
+    }
 }
 
 impl Drop for Server {
@@ -315,6 +320,7 @@ impl Shared {
             Request::Set { id, key, value } => members.set(worker, id, &key, &value),
             Request::Get { id, key, wait_ms } => members.get(worker, id, key, wait(wait_ms)),
             Request::Barrier { id, name, wait_ms } => members.barrier(worker, id, name, wait(wait_ms)),
+            Request::Forget { id, key } => members.forget(worker, id, &key),
             Request::Fail { cause } => return Some(Fault::Failed(cause)),
             Request::Leave => {
                 members.leave(worker);

@@ -16,3 +16,4 @@ mod absence;
 mod collectives;
 mod custom_vjp;
 mod processes;
+mod streams;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::clique::{Clique, Comm, IN_PROGRESS, Kind, Op};
+use crate::device;
 use crate::reduce::size;
 use crate::switches::{count, is_on, version};
 
@@ -110,6 +111,7 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *mut Comm) -> Status {
 pub unsafe extern "C" fn ncclCommAbort(comm: *mut Comm) -> Status {
     let comm = unsafe { Box::from_raw(comm) };
     comm.clique.leave(comm.rank);
+    device::stir();
     count("aborted");
     0
 }
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn ncclGetErrorString(status: Status) -> *const c_char {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetLastError(_comm: *mut Comm) -> *const c_char {
-    c"".as_ptr()
+    if device::has_deadlock() { c"deadlock".as_ptr() } else { c"".as_ptr() }
 }
 
 #[unsafe(no_mangle)]
@@ -149,11 +151,16 @@ pub unsafe extern "C" fn ncclGroupEnd() -> Status {
         if *depth > 0 {
             return 0;
         }
-        for (comm, op) in ops.drain(..) {
-            // SAFETY: a communicator is alive until it is given back, and that it is not while it is used.
-            unsafe { &*(comm as *const Comm) }.begun.lock().unwrap().push(op);
-            unsafe { &*(op.stream as *const AtomicUsize) }.fetch_add(1, Ordering::AcqRel);
+        let left = Arc::new(AtomicUsize::new(ops.len()));
+        let Some(comm) = ops.first().map(|(comm, _)| *comm) else { return 0 };
+        if ops.iter().any(|(other, op)| *other != comm || op.stream != ops[0].1.stream) {
+            // Allowed by NCCL, but not done by the transport.
+            count("misused");
+            return 4;
         }
+        let group = ops.drain(..).map(|(_, op)| Op { left: left.clone(), ..op }).collect();
+        // SAFETY: a communicator is alive until it is given back, and that it is not while it is used.
+        unsafe { &*(comm as *const Comm) }.begun.lock().unwrap().push(group);
         IN_PROGRESS
     })
 }
@@ -186,7 +193,7 @@ macro_rules! collectives {
         ) -> Status {
             let (kind, reduction): (Kind, i32) = $kind;
             let (from, to, stream) = (from as usize, to as usize, stream as usize);
-            let op = Op { function: "", kind, from, to, len: 0, element, op: reduction, stream };
+            let op = Op { function: "", kind, from, to, len: 0, element, op: reduction, stream, left: Arc::default() };
             call(comm, stringify!($function), elements, op)
         }
     )+};
@@ -210,7 +217,7 @@ pub unsafe extern "C" fn ncclSend(
     stream: *mut c_void,
 ) -> Status {
     let (from, kind, stream) = (from as usize, Kind::Send(peer as usize), stream as usize);
-    call(comm, "ncclSend", elements, Op { function: "", kind, from, to: 0, len: 0, element, op: 0, stream })
+    call(comm, "ncclSend", elements, Op { function: "", kind, from, to: 0, len: 0, element, op: 0, stream, left: Arc::default() })
 }
 
 #[unsafe(no_mangle)]
@@ -223,5 +230,5 @@ pub unsafe extern "C" fn ncclRecv(
     stream: *mut c_void,
 ) -> Status {
     let (to, kind, stream) = (to as usize, Kind::Receive(peer as usize), stream as usize);
-    call(comm, "ncclRecv", elements, Op { function: "", kind, from: 0, to, len: 0, element, op: 0, stream })
+    call(comm, "ncclRecv", elements, Op { function: "", kind, from: 0, to, len: 0, element, op: 0, stream, left: Arc::default() })
 }

@@ -1,9 +1,10 @@
 //! The members of one communicator, and what they have put on their streams.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::device::{self, Group};
 use crate::reduce::reduce;
 use crate::switches::{count, is_on};
 
@@ -21,7 +22,7 @@ pub enum Kind {
 }
 
 /// One call of one member.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Op {
     pub function: &'static str,
     pub kind: Kind,
@@ -32,12 +33,13 @@ pub struct Op {
     pub element: i32,
     pub op: i32,
     pub stream: usize,
+    /// How many calls of its group are not over.
+    pub left: Arc<AtomicUsize>,
 }
 
 impl Op {
     fn done(&self) {
-        // SAFETY: a stream is a pointer to a counter that outlives what is put on it.
-        unsafe { &*(self.stream as *const AtomicUsize) }.fetch_sub(1, Ordering::Release);
+        self.left.fetch_sub(1, Ordering::Release);
     }
 
     fn read(&self, start: usize, len: usize) -> Vec<u8> {
@@ -64,6 +66,12 @@ struct State {
     collectives: HashMap<usize, VecDeque<Op>>,
     between: HashMap<(usize, usize), (VecDeque<Op>, VecDeque<Op>)>,
     splits: HashMap<usize, Split>,
+    /// Calls that never end, by member.
+    hung: Vec<(usize, Op)>,
+    /// Who has aborted.
+    left: HashSet<usize>,
+    /// Where the members are.
+    devices: HashMap<usize, usize>,
     /// A fault that all members find.
     fault: i32,
 }
@@ -78,8 +86,8 @@ struct Split {
 pub struct Comm {
     pub clique: Arc<Clique>,
     pub rank: usize,
-    /// Calls that have come back, but not gone out.
-    pub begun: Mutex<Vec<Op>>,
+    /// Groups of calls that have come back, but not gone out.
+    pub begun: Mutex<Vec<Vec<Op>>>,
     /// What comes to light later.
     pub fault: AtomicI32,
     pub is_finalized: AtomicI32,
@@ -88,26 +96,34 @@ pub struct Comm {
 impl Comm {
     pub fn make(clique: Arc<Clique>, rank: usize) -> *mut Self {
         count("made");
+        clique.lock().devices.entry(rank).or_insert(device::current());
         let (begun, fault, is_finalized) = Default::default();
         Box::into_raw(Box::new(Self { clique, rank, begun, fault, is_finalized }))
     }
 
     /// How it is; calls that have begun go out, and are in progress for one answer more.
     pub fn status(&self) -> i32 {
+        if device::has_deadlock() {
+            return 3;
+        }
         let fault = self.fault.load(Ordering::Acquire).max(self.clique.lock().fault);
         if fault != 0 {
             return fault;
         }
         let begun = std::mem::take(&mut *self.begun.lock().unwrap());
         if !begun.is_empty() {
-            for op in begun {
-                if is_on("async", op.function, self.rank) {
-                    self.fault.store(6, Ordering::Release);
-                }
-                if is_on("hang", op.function, self.rank) || is_on("async", op.function, self.rank) {
-                    continue;
-                }
-                self.clique.post(self.rank, op);
+            for ops in begun {
+                let (stream, left) = (ops[0].stream - 1, ops[0].left.clone());
+                let all = |op: Op| {
+                    let fails = is_on("async", op.function, self.rank);
+                    if fails {
+                        self.fault.store(6, Ordering::Release);
+                    }
+                    let hangs = fails || is_on("hang", op.function, self.rank);
+                    (self.clique.clone(), self.rank, op, hangs)
+                };
+                let ops = ops.into_iter().map(all).collect();
+                device::put_group(stream, Group { ops, left, is_resident: false });
             }
             return IN_PROGRESS;
         }
@@ -136,8 +152,17 @@ impl Clique {
         self.lock().joined += 1;
     }
 
-    fn post(&self, rank: usize, op: Op) {
+    /// A call of a member that runs on its device now.
+    pub fn post(&self, rank: usize, op: Op, hangs: bool) {
         let mut state = self.lock();
+        if state.left.contains(&rank) {
+            op.done();
+            return;
+        }
+        if hangs {
+            state.hung.push((rank, op));
+            return;
+        }
         match op.kind {
             Kind::Send(to) => state.between.entry((rank, to)).or_default().0.push_back(op),
             Kind::Receive(from) => state.between.entry((from, rank)).or_default().1.push_back(op),
@@ -170,14 +195,30 @@ impl Clique {
     /// Ends what a member has under way.
     pub fn leave(&self, rank: usize) {
         let mut state = self.lock();
+        state.left.insert(rank);
         let left = state.collectives.remove(&rank).into_iter().flatten();
         left.for_each(|op| op.done());
+        state.hung.iter().filter(|(member, _)| *member == rank).for_each(|(_, op)| op.done());
+        state.hung.retain(|(member, _)| *member != rank);
         for ((from, to), (sent, received)) in &mut state.between {
             let (mut sent, mut received) = (Some(sent).filter(|_| *from == rank), Some(received).filter(|_| *to == rank));
             for ops in [&mut sent, &mut received].into_iter().flatten() {
                 ops.drain(..).for_each(|op| op.done());
             }
         }
+    }
+
+    /// The devices of the members whose counterpart to a member's call does not run.
+    pub fn missing(&self, rank: usize, op: &Op) -> Vec<usize> {
+        let state = self.lock();
+        let runs_not = |member: &usize| state.collectives.get(member).is_none_or(VecDeque::is_empty);
+        let is_between = |key: &(usize, usize)| state.between.get(key).is_some_and(|(a, b)| !a.is_empty() || !b.is_empty());
+        let members: Vec<usize> = match op.kind {
+            Kind::Send(to) => is_between(&(rank, to)).then_some(to).into_iter().collect(),
+            Kind::Receive(from) => is_between(&(from, rank)).then_some(from).into_iter().collect(),
+            _ => (0..self.size).filter(runs_not).collect(),
+        };
+        members.into_iter().filter_map(|member| state.devices.get(&member).copied()).collect()
     }
 
     /// A member asks to be divided; the last one makes the new communicators.
@@ -192,8 +233,11 @@ impl Clique {
         wishes.sort_unstable();
         for group in wishes.chunk_by(|a, b| a.0 == b.0).filter(|group| group[0].0 >= 0) {
             let clique = Self::of(group.len());
-            for (rank, (_, _, _, slot)) in group.iter().enumerate() {
+            for (rank, (_, _, old, slot)) in group.iter().enumerate() {
                 clique.join();
+                if let Some(device) = state.devices.get(old) {
+                    clique.lock().devices.insert(rank, *device);
+                }
                 // SAFETY: the caller of NCCL keeps the slot until its communicator says that the call is over.
                 unsafe { *(*slot as *mut *mut Comm) = Comm::make(clique.clone(), rank) };
             }
@@ -203,7 +247,7 @@ impl Clique {
 
 /// Runs one collective of all members; false when their calls do not fit together.
 fn run(ops: &[Op]) -> bool {
-    let first = ops[0];
+    let first = &ops[0];
     let fits = |op: &Op| (op.kind, op.len, op.element, op.op) == (first.kind, first.len, first.element, first.op);
     if !ops.iter().all(fits) {
         return false;

@@ -1,7 +1,8 @@
 //! A library with NCCL's functions over host memory, between the threads of one process: what the transport is tested
 //! with where there is no GPU. Made by the tests themselves, with rustc alone.
 //!
-//! - A device pointer is a host pointer. A stream is a pointer to a `usize`: how much is left to be done on it.
+//! - A device pointer is a host pointer. Streams, events and time are those of `device`: calls read memory when they run,
+//!   on the device, and write it then.
 //! - Communicators do not block, as the transport asks for: a call has only begun when it comes back, and goes out when
 //!   the library is asked whether it is over. Whoever does not ask is never served; whoever calls again too early is
 //!   counted as `misused`.
@@ -10,7 +11,7 @@
 //!
 //! Two functions more, for the tests: `fake_nccl_set` sets a switch, `fake_nccl_count` tells how often something was
 //! done. Switches are `fail`, `async` and `hang`, each with `FUNCTION` or `FUNCTION:RANK`: the call is refused, or the
-//! communicator fails afterwards, or the call never ends; and `version`. Variables of the environment set them from the
+//! communicator fails afterwards, or the call never ends; `version`; and those of `device`. Variables of the environment set them from the
 //! beginning: `FAKE_NCCL_FAIL` and so on.
 //!
 //! With `--cfg without_split`, the library lacks a function.
@@ -18,6 +19,7 @@
 
 mod api;
 mod clique;
+mod device;
 mod half;
 mod reduce;
 mod switches;

@@ -20,6 +20,11 @@ pub fn is_on(switch: &str, function: &str, rank: usize) -> bool {
     value.is_some_and(|value| value == function || value == format!("{function}:{rank}"))
 }
 
+/// A switch that is a number; 0 where it is not on.
+pub fn number(switch: &str) -> usize {
+    lock(&SWITCHES).get(switch).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
 pub fn version() -> i32 {
     lock(&SWITCHES).get("version").and_then(|version| version.parse().ok()).unwrap_or(23_001)
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use epl_comm::nccl::{Launcher, Library};
 use epl_comm::{Error, ProcessGroup, Rank, Result};
 
-use crate::host_memory::HostMemory;
+use crate::host_memory::{Driver, FakeDevice, HostMemory};
 
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     // One file, however often the tests are run, and by however many processes at once.
@@ -82,6 +82,10 @@ impl Fake {
         unsafe { (self.handle.get::<Count>("fake_nccl_count").unwrap())(what.as_ptr()) }
     }
 
+    pub fn device(&self, rank: Rank) -> FakeDevice {
+        FakeDevice::new(Driver::of(&self.handle), rank.0)
+    }
+
     pub fn launcher(&self, ranks: usize) -> Launcher {
         Launcher::new(ranks).library(self.library.clone())
     }
@@ -102,7 +106,7 @@ impl Fake {
         is_own: bool,
         f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, (Rank, E)> {
-        launcher.run_on(|_| Ok(HostMemory { is_own }), f)
+        launcher.run_on(|rank| Ok(HostMemory::new(self, rank, is_own)), f)
     }
 }
 

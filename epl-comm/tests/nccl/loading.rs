@@ -50,7 +50,9 @@ fn nccl_itself_if_it_is_here() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
         return;
     }
-    let ended = Launcher::new(2).library(library).run_on(|_| Ok(HostMemory { is_own: true }), |group| group.barrier());
+    let fake = Fake::new();
+    let memory = |rank| Ok(HostMemory::new(&fake, rank, true));
+    let ended = Launcher::new(2).library(library).run_on(memory, |group| group.barrier());
     let (_, error) = ended.unwrap_err();
     assert!(matches!(error, Error::Engine { .. }), "{error}");
 }

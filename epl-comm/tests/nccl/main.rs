@@ -30,6 +30,7 @@ mod programs;
 mod semantics;
 #[path = "../suite/started.rs"]
 mod started;
+mod streams;
 #[path = "../suite/views.rs"]
 mod views;
 mod workers;

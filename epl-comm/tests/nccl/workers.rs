@@ -27,7 +27,7 @@ fn run<T: Send>(
     let store = Arc::new(MemoryStore::new());
     let rank = |rank: usize| {
         let worker = Worker::new(store.clone(), rank..rank + 1, ranks).library(fake.library.clone());
-        let ended = how(worker).run_on(|_| Ok(HostMemory { is_own: true }), &f);
+        let ended = how(worker).run_on(|rank| Ok(HostMemory::new(fake, rank, true)), &f);
         ended.map(|mut values| values.remove(0)).map_err(|(_, error)| error)
     };
     let results = thread::scope(|scope| {
@@ -78,13 +78,14 @@ fn ranks_that_lose_the_store_end() {
                         thread::sleep(Duration::from_secs(5));
                         Ok::<_, Error>(())
                     };
-                    scope.spawn(move || worker.run_on(|_| Ok(HostMemory { is_own: true }), wait))
+                    let fake = &fake;
+                    scope.spawn(move || worker.run_on(|rank| Ok(HostMemory::new(fake, rank, true)), wait))
                 });
                 let lose = |group: ProcessGroup| {
                     store.is_lost.store(true, Ordering::SeqCst);
                     sum(&group)
                 };
-                let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), lose);
+                let ended = worker.run_on(|rank| Ok(HostMemory::new(&fake, rank, true)), lose);
                 assert!(
                     other.is_none_or(|other| other.join().unwrap().is_err()),
                     "its rank cannot know how the run ended"
@@ -145,7 +146,7 @@ fn calls_need_not_be_compared() {
     let ended = run(
         &fake,
         3,
-        |worker| patient(worker).compare_every(0),
+        |worker| patient(worker).compare_first(0),
         |group| {
             exercise(&group);
             Ok(())
@@ -290,7 +291,7 @@ fn of_two_ranks_of_a_process_the_one_that_failed_first_is_named() {
             }
             panic!("out of memory")
         };
-        let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), fail);
+        let ended = worker.run_on(|rank| Ok(HostMemory::new(&fake, rank, true)), fail);
         assert_eq!(ended, Err((Rank(1), Error::invalid("out of luck"))));
     });
 }
@@ -359,11 +360,11 @@ fn ranks_that_are_none_and_no_lanes_are_refused() {
     let fake = Fake::new();
     for (own, lanes) in [(2..3, 1), (1..1, 1), (0..2, 0)] {
         let worker = Worker::new(Arc::new(MemoryStore::new()), own, 2).library(fake.library.clone()).lanes(lanes);
-        let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), |_| Ok::<_, Error>(()));
+        let ended = worker.run_on(|rank| Ok(HostMemory::new(&fake, rank, true)), |_| Ok::<_, Error>(()));
         assert!(matches!(ended, Err((_, Error::Invalid { .. }))), "{ended:?}");
     }
     let worker = Worker::new(Arc::new(MemoryStore::new()), 0..2, 2).library(fake.library.clone()).ranks_on_host(1);
-    let ended = worker.run_on(|_| Ok(HostMemory { is_own: true }), |_| Ok::<_, Error>(()));
+    let ended = worker.run_on(|rank| Ok(HostMemory::new(&fake, rank, true)), |_| Ok::<_, Error>(()));
     let Err((Rank(0), Error::Invalid { message })) = ended else { panic!("{ended:?}") };
     assert_eq!(message, "1 ranks on a host, of which this process runs 2");
 }

@@ -56,7 +56,7 @@ fn run<T: Send>(
     let worker = |rank: usize| {
         let worker = Worker::new(store.clone(), rank..rank + 1, ranks).library(fake.library.clone());
         let ended = worker.run_on(
-            |_| Ok(HostMemory { is_own: limit == 0 }),
+            |rank| Ok(HostMemory::new(fake, rank, limit == 0)),
             |group| {
                 let (rank, value) = (group.rank(), f(group));
                 *seen[rank].lock().unwrap() = Some(value);

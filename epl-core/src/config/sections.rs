@@ -154,6 +154,9 @@ options! {
         /// Compare the order in which ranks make the calls of all their groups; another order is an error even where
         /// it would come to a good end.
         check_order: bool = false, Kind::Switch, Implemented;
+        /// Over NCCL between processes: compare every call with those of the other ranks before it is made, which takes
+        /// some round trips for each. false: the first 32 calls of each group. Elsewhere every call is compared anyway.
+        check_calls: bool = false, Kind::Switch, Implemented;
     }
     /// Input files, and how data is loaded.
     io: IoConfig {

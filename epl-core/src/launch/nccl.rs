@@ -50,6 +50,7 @@ fn of_workers<T: Send>(
     let store = Arc::new(RunStore::new(meeting.clone()));
     let worker = nccl::Worker::new(store, joined.cluster.local_ranks(), joined.cluster.world_size());
     let worker = worker.devices(gpus).ranks_on_host(joined.cluster.ranks_on_host()).on_failure(report);
+    let worker = if config.communication.check_calls { worker.compare_first(u64::MAX) } else { worker };
     let worker = match time_limit(config) {
         Some(limit) => worker.time_limit(limit),
         None => worker.no_time_limit(),
@@ -79,5 +80,9 @@ impl Store for RunStore {
 
     fn get(&self, key: &str, wait: Duration) -> epl_comm::Result<Vec<u8>> {
         self.meeting.client().get(&format!("{}{key}", self.prefix), wait)
+    }
+
+    fn forget(&self, key: &str) -> epl_comm::Result<()> {
+        self.meeting.client().forget(&format!("{}{key}", self.prefix))
     }
 }
