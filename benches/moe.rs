@@ -7,6 +7,7 @@ use epl::Epl;
 use epl::models::t5::{T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 
+/// Eight experts in every second block: 24 million parameters.
 pub fn model() -> T5Config {
     let moe = T5MoeConfig::new(8).with_encoder_sparse_step(2).with_decoder_sparse_step(2);
     T5Config::new(8000)

@@ -13,7 +13,7 @@ use std::time::Instant;
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
 use clap::Parser;
-use epl::config::{Config, HalfDtype};
+use epl::config::Config;
 use epl::models::t5::{T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::{Engine, EngineSettings, Epl, Result};
@@ -63,7 +63,7 @@ impl Args {
         let config = Config::new().with("dist.data_parallel_size", self.ranks)?;
         match self.dtype.as_str() {
             "f32" => Ok(config),
-            half => config.with("amp.level", "O1")?.with("amp.dtype", half),
+            half => Ok(config.with("amp.level", "O1")?.with("amp.dtype", half)?),
         }
     }
 

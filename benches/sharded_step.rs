@@ -16,7 +16,7 @@ use epl::comm::{ProcessGroup, local};
 use epl::config::Config;
 use epl::models::t5::{T5, T5Batch};
 use epl::{Engine, Epl, Error, MicroBatch};
-use epl_benches::moe::model;
+use epl_benches::moe::{batch, model};
 use epl_benches::quartiles::{quartiles, show};
 
 const RANKS: usize = 2;
@@ -63,7 +63,7 @@ fn main() {
             let (epl, mut plain) = engine(&group, "plain", &[])?;
             let (_, mut other) = engine(&group, "other", settings)?;
             let rows = group.rank() * ROWS..(group.rank() + 1) * ROWS;
-            let batch = MicroBatch::new(moe::batch(&epl, rows.clone()), rows.map(|row| row as u64).collect::<Vec<_>>());
+            let batch = MicroBatch::new(batch(&epl, rows.clone()), rows.map(|row| row as u64).collect::<Vec<_>>());
             let mut times = Vec::new();
             for _ in 0..WARM_UP + pairs {
                 times.push((step(&group, &mut other, &batch)?, step(&group, &mut plain, &batch)?));

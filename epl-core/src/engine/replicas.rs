@@ -12,8 +12,8 @@ use epl_comm::ProcessGroup;
 use super::Engine;
 use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::plan::{Bucket, ParamRecord};
 use crate::plan::park::{gathered, members, moment_device};
+use crate::plan::{Bucket, ParamRecord};
 use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
 
