@@ -20,7 +20,7 @@ pub enum Error {
     #[error("cannot write {cause}")]
     Write {
         /// The file, and what the operating system said.
-        cause: epl_core::Error,
+        cause: Box<epl_core::Error>,
     },
 
     /// A file is not JSON, or not of SQuAD's form.

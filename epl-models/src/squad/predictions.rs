@@ -86,7 +86,7 @@ impl Predictions {
     /// # Errors
     /// [`Error::Write`].
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        self.replace(folder.as_ref()).map_err(|cause| Error::Write { cause })
+        self.replace(folder.as_ref()).map_err(|cause| Error::Write { cause: Box::new(cause) })
     }
 
     fn replace(&self, folder: &Path) -> epl_core::Result<()> {

@@ -51,7 +51,7 @@ impl Vocabulary {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let text = self.lines();
         let written = Unpublished::write(path.as_ref(), |write| write(text.as_bytes()));
-        written.and_then(Unpublished::publish).map_err(|cause| Error::Write { cause })
+        written.and_then(Unpublished::publish).map_err(|cause| Error::Write { cause: Box::new(cause) })
     }
 
     /// The pieces, in the order of their numbers.
