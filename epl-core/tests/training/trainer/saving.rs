@@ -13,37 +13,44 @@ use tempfile::tempdir;
 
 use crate::trainer::net::{config, data, fit, lines, message, trainer, valid, values};
 
-/// A file system on which a file below a folder of this name is only created once it may be.
+/// A file system on which files of some folders are only created once they may be, or not at all.
 #[derive(Debug)]
 struct Gate {
-    name: &'static str,
-    opened: Mutex<Result<bool, io::ErrorKind>>,
+    /// The folder, at any depth.
+    folder: &'static str,
+    /// How the names of files begin that wait until it is opened; of none, all are created or fail at once.
+    held: Option<&'static str>,
+    /// Why none of its files can be created.
+    fails: Option<io::ErrorKind>,
+    opened: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn new(name: &'static str, opened: Result<bool, io::ErrorKind>) -> Arc<Self> {
-        Arc::new(Self { name, opened: Mutex::new(opened), changed: Condvar::new() })
+    fn new(folder: &'static str, held: Option<&'static str>, fails: Option<io::ErrorKind>) -> Arc<Self> {
+        Arc::new(Self { folder, held, fails, opened: Mutex::new(false), changed: Condvar::new() })
     }
 
     fn open(&self) {
-        *self.opened.lock().unwrap() = Ok(true);
+        *self.opened.lock().unwrap() = true;
         self.changed.notify_all();
     }
 
     fn pass(&self, path: &Path) -> io::Result<()> {
-        if !path.components().any(|part| part.as_os_str() == self.name) {
+        if !path.components().any(|part| part.as_os_str() == self.folder) {
             return Ok(());
         }
-        let waits = |opened: &mut Result<bool, io::ErrorKind>| *opened == Ok(false);
-        let opened = self.opened.lock().unwrap();
-        // Nobody opens it where training waits for the checkpoint.
-        let (opened, waited) = self.changed.wait_timeout_while(opened, Duration::from_secs(60), waits).unwrap();
-        match (*opened, waited.timed_out()) {
-            (Err(kind), _) => Err(kind.into()),
-            (Ok(_), true) => Err(io::ErrorKind::TimedOut.into()),
-            (Ok(_), false) => Ok(()),
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if self.held.is_some_and(|held| name.starts_with(held)) {
+            let opened = self.opened.lock().unwrap();
+            // Nobody opens it where training waits for the checkpoint.
+            let limit = Duration::from_secs(60);
+            let waited = self.changed.wait_timeout_while(opened, limit, |opened| !*opened).unwrap().1;
+            if waited.timed_out() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
+        self.fails.map_or(Ok(()), |kind| Err(kind.into()))
     }
 }
 
@@ -114,7 +121,7 @@ fn run_on(disk: &Arc<Gate>, out: &Path, steps: u64, opens_after: u64) -> (Result
 #[test]
 fn training_goes_on_while_a_checkpoint_is_written() {
     let (folder, whole) = (tempdir().unwrap(), tempdir().unwrap());
-    let gate = Gate::new(".step-6.partial", Ok(false));
+    let gate = Gate::new(".step-6.partial", Some(""), None);
     let (ran, failed) = run_on(&gate, folder.path(), 11, 9);
     ran.unwrap();
     assert!(failed.is_empty(), "{failed:?}");
@@ -133,7 +140,7 @@ fn training_goes_on_while_a_checkpoint_is_written() {
 #[test]
 fn a_full_disk_is_told_and_training_goes_on() {
     let folder = tempdir().unwrap();
-    let gate = Gate::new(".step-12.partial", Err(io::ErrorKind::StorageFull));
+    let gate = Gate::new(".step-12.partial", None, Some(io::ErrorKind::StorageFull));
     let (ran, failed) = run_on(&gate, folder.path(), 20, 99);
     ran.unwrap();
     assert_eq!(failed.iter().map(|failed| failed.step).collect::<Vec<_>>(), [12]);
@@ -143,10 +150,40 @@ fn a_full_disk_is_told_and_training_goes_on() {
     assert_eq!(values(&lines(folder.path()), "step").len(), 20);
 }
 
+/// One rank fails at once, the other when step 15 is done: neither is waited for meanwhile, and both are told.
+#[test]
+fn what_went_wrong_on_any_rank_is_told_once_all_have_ended() {
+    let folder = tempdir().unwrap();
+    for (held, at_once) in [("rank-00001", "rank 0"), ("rank-00000", "rank 1")] {
+        let out = folder.path().join(held);
+        let gate = Gate::new(".step-12.partial", Some(held), Some(io::ErrorKind::StorageFull));
+        let (ran, failed) = run_on(&gate, &out, 20, 15);
+        ran.unwrap();
+        let [FailedSave { step: 12, reason }] = &failed[..] else { panic!("{at_once} fails at once: {failed:?}") };
+        assert!(reason.contains("rank 0: ") && reason.contains("rank 1: "), "{at_once} fails at once: {reason}");
+        let full = io::Error::from(io::ErrorKind::StorageFull).to_string();
+        assert_eq!(reason.matches(&full).count(), 2, "{at_once} fails at once: {reason}");
+    }
+}
+
+/// The first rank, which waits for the part of the other one, has not failed by itself.
+#[test]
+fn a_rank_that_waits_for_one_that_fails_is_not_named() {
+    let folder = tempdir().unwrap();
+    let gate = Gate::new("rank-00001.safetensors", None, Some(io::ErrorKind::StorageFull));
+    let (ran, failed) = run_on(&gate, folder.path(), 9, 99);
+    let text = message(ran);
+    let (_, last) = text.split_once("the last step, 9, could not be written: ").unwrap_or_else(|| panic!("{text}"));
+    assert!(last.starts_with("rank 1: ") && !last.contains("rank 0: "), "{text}");
+    assert_eq!(failed.iter().map(|failed| failed.step).collect::<Vec<_>>(), [6, 9]);
+    let of_second = |reason: &str| reason.starts_with("rank 1: ") && !reason.contains("rank 0: ");
+    assert!(failed.iter().all(|failed| of_second(&failed.reason)), "{failed:?}");
+}
+
 #[test]
 fn what_is_lost_at_the_end_is_an_error_and_the_run_resumes_from_the_one_before() {
     let folder = tempdir().unwrap();
-    let gate = Gate::new(".step-9.partial", Err(io::ErrorKind::StorageFull));
+    let gate = Gate::new(".step-9.partial", None, Some(io::ErrorKind::StorageFull));
     let (ran, _) = run_on(&gate, folder.path(), 9, 99);
     let text = message(ran);
     assert!(text.contains("the last step, 9, could not be written"), "{text}");
