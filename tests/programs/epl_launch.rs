@@ -74,6 +74,20 @@ fn a_keeper_that_is_killed_or_stopped_ends_all() {
     }
 }
 
+/// The launcher, whose rendezvous excuses the silence of the time when it was away itself, sees all the time that the keeper is
+/// stopped: it does not end it before it is missed, as it then would be told to be lost.
+#[test]
+fn a_keeper_that_is_stopped_while_the_launcher_is_away_is_missed() {
+    let mut run = launch("away", &script(&TWO, WAITS), &[]);
+    let keeper = parent(run.processes(2)[1]);
+    signal(keeper, "STOP");
+    thread::sleep(Duration::from_secs(2));
+    signal(run.id(), "STOP");
+    thread::sleep(Duration::from_secs(2));
+    signal(run.id(), "CONT");
+    run.end(PROMPTLY).expect(1, &["epl-launch: worker 1 (process ", "does not answer: nothing was heard from it for "]);
+}
+
 #[test]
 fn a_worker_that_exits_ends_all_with_its_code_and_its_last_lines() {
     let text = "if [ $EPL_LAUNCH_WORKER = 1 ]; then echo these are; echo last words >&2; exit 3; fi; sleep 1000";
