@@ -5,6 +5,9 @@
 //! rank 1   copy │ write its part, say so │
 //! steps         │ 201 │ 202 │ 203 ...  at each the ranks tell whether they are done
 //! ```
+//!
+//! Where a rank fails, the others write on, and the first one waits no more. What went wrong is told once all have ended, so
+//! that it is what went wrong on each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +52,8 @@ pub(super) type Ended = Result<(), String>;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
     Writing,
-    Written,
+    /// Without a fault: it is written, or another rank has failed.
+    Ended,
     Failed,
 }
 
@@ -89,7 +93,7 @@ impl Saving {
     pub fn state(&mut self) -> State {
         match self.look() {
             None => State::Writing,
-            Some(Ok(())) => State::Written,
+            Some(Ok(())) => State::Ended,
             Some(Err(_)) => State::Failed,
         }
     }
@@ -128,7 +132,9 @@ impl Job {
             return say_done(disk, &done_path(&partial, self.rank));
         }
         let done: Vec<PathBuf> = (1..self.ranks).map(|rank| done_path(&partial, rank)).collect();
-        wait_for(&done, &partial, signals)?;
+        if !wait_for(&done, &partial, signals)? {
+            return Ok(());
+        }
         done.iter().try_for_each(|path| disk.remove_file(path).map_err(|error| Error::file(path, error)))?;
         let state = [("run".to_string(), self.saved.to_value()?)].into();
         finish(disk, &partial, self.ranks, state)?;
@@ -156,14 +162,17 @@ fn size_of(folder: &Path) -> u64 {
     files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
-/// Waits until all files are there.
-fn wait_for(files: &[PathBuf], partial: &Path, signals: &Signals) -> Result<()> {
+/// Waits until all files are there; not, once another rank has failed, which says itself what went wrong.
+fn wait_for(files: &[PathBuf], partial: &Path, signals: &Signals) -> Result<bool> {
     let mut hurried: Option<Instant> = None;
     let mut size = 0;
     loop {
         let missing = files.iter().filter(|file| !file.exists()).count();
         if missing == 0 {
-            return Ok(());
+            return Ok(true);
+        }
+        if signals.give_up.load(Ordering::Acquire) {
+            return Ok(false);
         }
         if signals.hurry.load(Ordering::Acquire) {
             let now = size_of(partial);
@@ -172,8 +181,7 @@ fn wait_for(files: &[PathBuf], partial: &Path, signals: &Signals) -> Result<()> 
             }
             hurried.get_or_insert_with(Instant::now);
         }
-        let too_late = hurried.is_some_and(|since| since.elapsed() > PATIENCE);
-        if too_late || signals.give_up.load(Ordering::Acquire) {
+        if hurried.is_some_and(|since| since.elapsed() > PATIENCE) {
             return Err(Error::invalid(format!("the parts of {missing} ranks are missing")));
         }
         thread::sleep(LOOK);

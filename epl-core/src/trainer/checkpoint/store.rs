@@ -138,18 +138,18 @@ impl Checkpoints {
         Ok(before)
     }
 
-    /// Looks whether a checkpoint that is being written is whole by now. Collective, where one is.
+    /// Looks whether a checkpoint that is being written is whole by now, or has failed on some rank and ended on all.
+    /// Collective, where one is.
     ///
     /// # Errors
     ///
     /// When a peer failed.
     pub fn look(&self, world: &ProcessGroup) -> Result<Option<FailedSave>> {
-        let state = match &mut *self.saving() {
-            None => return Ok(None),
-            Some(saving) => saving.state(),
-        };
-        let states = world.all_gather_counts(&[state as i64])?;
-        if has_ended(&states) { self.settle(world) } else { Ok(None) }
+        let mut saving = self.saving();
+        let Some(under_way) = &mut *saving else { return Ok(None) };
+        let has_ended = has_ended(world, under_way)?;
+        drop(saving);
+        if has_ended { self.settle(world) } else { Ok(None) }
     }
 
     /// Waits until a checkpoint that is being written is whole, or has failed. Collective, where one is.
@@ -159,21 +159,11 @@ impl Checkpoints {
     /// When a peer failed.
     pub fn settle(&self, world: &ProcessGroup) -> Result<Option<FailedSave>> {
         let Some(mut saving) = self.saving().take() else { return Ok(None) };
-        let mut failed = None;
         // Asked again and again: a collective has a time limit, and a slow disk none.
-        loop {
-            let states = world.all_gather_counts(&[saving.state() as i64])?;
-            let is_any = |state: State| states.iter().any(|other| other[0] == state as i64);
-            if failed.is_none() && is_any(State::Failed) {
-                failed = agree(world, saving.step, &saving.look().cloned().unwrap_or(Ok(())))?;
-                // The first rank waits for parts that never come.
-                saving.give_up();
-            }
-            if !is_any(State::Writing) {
-                break;
-            }
+        while !has_ended(world, &mut saving)? {
             thread::sleep(LOOK);
         }
+        let failed = agree(world, saving.step, saving.join())?;
         if failed.is_some() && world.rank() == 0 {
             self.folder.abandon(saving.step);
         }
@@ -289,10 +279,15 @@ impl Checkpoints {
     }
 }
 
-/// Whether all of these ranks are done, or one has failed.
-fn has_ended(states: &[Vec<i64>]) -> bool {
-    let are = |state: State| move |other: &Vec<i64>| other[0] == state as i64;
-    states.iter().any(are(State::Failed)) || states.iter().all(are(State::Written))
+/// Whether all ranks have ended their work. Collective.
+fn has_ended(world: &ProcessGroup, saving: &mut Saving) -> Result<bool> {
+    let states = world.all_gather_counts(&[saving.state() as i64])?;
+    let is_any = |state: State| states.iter().any(|other| other[0] == state as i64);
+    if is_any(State::Failed) {
+        // The first rank waits for parts that never come.
+        saving.give_up();
+    }
+    Ok(!is_any(State::Writing))
 }
 
 /// What all ranks say of their parts: none, if all are well. Collective.
