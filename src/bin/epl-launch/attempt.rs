@@ -112,10 +112,7 @@ impl Watch<'_> {
     fn let_others_leave(&self) {
         let Some(servers) = &self.servers else { return };
         let begin = Instant::now();
-        while servers.left.load(Ordering::SeqCst) < self.run.all()
-            && servers.keepers.failure().is_none()
-            && begin.elapsed() < AFTER_WORDS
-        {
+        while servers.left() < self.run.all() && servers.keepers.failure().is_none() && begin.elapsed() < AFTER_WORDS {
             thread::sleep(LOOK);
         }
     }
@@ -176,8 +173,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Kills what has been stopped for too long: it would neither end nor end its workers. Where keepers meet, it is
-    /// missed, too; but that may be another machine.
+    /// Kills what has been stopped for too long: it would neither end nor end its workers. Not a keeper that the rendezvous of
+    /// this machine listens to: it is missed there, and who is killed before would be taken for lost.
     fn give_up_stopped(&mut self) {
         if self.stopped.is_empty() {
             return;
@@ -185,7 +182,12 @@ impl Watch<'_> {
         let still: Vec<u32> = descendants().into_iter().filter(Process::is_stopped).map(|process| process.id).collect();
         self.stopped.retain(|child, _| still.contains(child));
         let patience = self.run.arguments.patience;
-        let overdue = self.stopped.iter().find(|(_, since)| since.elapsed() >= patience).map(|(child, _)| *child);
+        let is_listened_to = |child: u32| {
+            let keeper = self.processes.iter().find_map(|(keeper, process)| (*process == child).then_some(*keeper));
+            keeper.is_some_and(|keeper| self.servers.as_ref().is_some_and(|servers| servers.listen_to(keeper)))
+        };
+        let is_overdue = |child: u32, since: Instant| since.elapsed() >= patience && !is_listened_to(child);
+        let overdue = self.stopped.iter().find(|(child, since)| is_overdue(**child, **since)).map(|(child, _)| *child);
         let Some(child) = overdue else { return };
         self.stopped.remove(&child);
         let name = self.living.iter().find(|(id, _)| *id == child).map_or("a process", |(_, name)| name);

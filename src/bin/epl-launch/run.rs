@@ -1,5 +1,6 @@
 //! A run: what is the same for all of its starts, its servers, and how its processes are started.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -45,8 +46,22 @@ pub struct Servers {
     pub programs: Option<Server>,
     pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
     pub refused: Arc<AtomicUsize>,
+    /// The keepers that have joined, and whether they have left in order.
+    have_left: Arc<Mutex<BTreeMap<usize, bool>>>,
+}
+
+impl Servers {
     /// How many keepers have left in order.
-    pub left: Arc<AtomicUsize>,
+    pub fn left(&self) -> usize {
+        let have_left = self.have_left.lock().unwrap_or_else(PoisonError::into_inner);
+        have_left.values().filter(|has_left| **has_left).count()
+    }
+
+    /// Whether the run fails once nothing is heard from this keeper.
+    pub fn listen_to(&self, keeper: usize) -> bool {
+        let have_left = self.have_left.lock().unwrap_or_else(PoisonError::into_inner);
+        have_left.get(&keeper) == Some(&false) && self.keepers.failure().is_none()
+    }
 }
 
 impl Run {
@@ -79,8 +94,12 @@ impl Run {
     pub fn serve(&self, restart: u32) -> Result<Servers, String> {
         let [secret, of_programs] = self.secrets()?;
         let (merged, refused) = (self.merged.clone(), Arc::new(AtomicUsize::new(0)));
-        let (counted, failed, left) = (refused.clone(), AtomicBool::new(false), Arc::new(AtomicUsize::new(0)));
-        let gone = left.clone();
+        let (counted, failed) = (refused.clone(), AtomicBool::new(false));
+        let have_left = Arc::new(Mutex::new(BTreeMap::new()));
+        let seen = have_left.clone();
+        let see = move |keeper, has_left| {
+            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(keeper, has_left);
+        };
         let mut settings = Settings::new(self.choice.workers, secret);
         settings.restart = time_of_keepers(restart);
         settings.join_within = Some(self.arguments.join_timeout);
@@ -96,7 +115,8 @@ impl Run {
                 merged.say(&format!("refused {peer}: {why}"));
             }
             Event::Failed(_) => failed.store(true, Ordering::SeqCst),
-            Event::Left(_) => drop(gone.fetch_add(1, Ordering::SeqCst)),
+            Event::Joined(keeper) => see(*keeper, false),
+            Event::Left(keeper) => see(*keeper, true),
             _ => {}
         };
         let keepers = Arc::new(Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?);
@@ -126,7 +146,7 @@ impl Run {
             keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
             Ok::<_, String>(server)
         });
-        Ok(Servers { keepers, programs: programs.transpose()?, said, refused, left })
+        Ok(Servers { keepers, programs: programs.transpose()?, said, refused, have_left })
     }
 
     pub fn order(&self, restart: u32, rendezvous: String) -> Order {
