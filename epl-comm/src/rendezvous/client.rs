@@ -16,8 +16,10 @@ use super::secret::Secret;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
-/// How long a try to connect and to be let in may take, and for how long a number that is taken is tried again.
+/// How long a try to connect and to be let in may take.
 const TRY: Duration = Duration::from_secs(5);
+/// For how long a number is tried again, once it was heard that it is taken.
+const TAKEN_FOR: Duration = Duration::from_secs(5);
 /// Between two tries, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 /// Beats that fit into the time after which a member that is silent is given up.
@@ -261,6 +263,7 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
     // What listens there said more than that a later try came too late.
     let mut known = None::<String>;
+    let mut taken_since = None::<Instant>;
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
@@ -271,7 +274,12 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 // That may be this one, whose last word of an earlier world has not been read yet.
-                refused if verdict == Verdict::Taken && begin.elapsed() < TRY => refused,
+                refused
+                    if verdict == Verdict::Taken
+                        && taken_since.get_or_insert_with(Instant::now).elapsed() < TAKEN_FOR =>
+                {
+                    refused
+                }
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(Unlet::Known(why)) => known.insert(why).clone(),
