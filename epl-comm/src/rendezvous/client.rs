@@ -114,8 +114,14 @@ impl Client {
     pub fn set_patience(&self, patience: Duration) {
         // It may not have been asked for longer than that.
         self.inner.mailbox.excuse();
-        self.inner.patience.store(milliseconds(patience), Ordering::Relaxed);
+        // Less than a millisecond is not none at all.
+        self.inner.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
         self.beating.unpark();
+    }
+
+    /// How long the server may be silent.
+    pub fn patience(&self) -> Duration {
+        self.inner.patience()
     }
 
     /// Waits until all workers are at the barrier of this name. It can be used again.
@@ -338,4 +344,24 @@ fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
         Verdict::Stranger => "it has another secret; give all workers the same".into(),
     };
     format!("the rendezvous at {address} does not let worker {worker} in: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Server, Settings};
+    use super::*;
+
+    #[test]
+    fn patience_is_that_of_the_server_until_it_is_set_and_never_none() {
+        let secret = Secret::random().unwrap();
+        let settings = Settings { silence: Duration::from_secs(7), ..Settings::new(1, secret.clone()) };
+        let server = Server::start(settings).unwrap();
+        let limit = Duration::from_secs(60);
+        let client = Client::join(&server.address().to_string(), 0, 1, &secret, limit).unwrap();
+        assert_eq!(client.patience(), Duration::from_secs(21));
+        for (set, kept) in [(limit, limit), (Duration::from_micros(10), Duration::from_millis(1))] {
+            client.set_patience(set);
+            assert_eq!(client.patience(), kept);
+        }
+    }
 }

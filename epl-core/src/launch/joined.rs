@@ -56,7 +56,7 @@ impl Joined {
         let meeting = meets.then(|| worker.meet(MEET_WITHIN)).transpose()?;
         if let Some(meeting) = &meeting {
             // A rendezvous that is stopped for a while is no reason to end ranks that do not need it meanwhile.
-            meeting.client().set_patience(time_limit(config).unwrap_or(Duration::MAX));
+            meeting.client().set_patience(patience(config, meeting.client().patience()));
         }
         let cluster = match hosts(&worker, meeting.as_ref())? {
             Some(hosts) => cluster.with_hosts(hosts)?,
@@ -91,6 +91,11 @@ impl Joined {
             _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
     }
+}
+
+/// How long the rendezvous may be silent: as long as a collective may take, and never less than without being asked.
+fn patience(config: &Config, least: Duration) -> Duration {
+    time_limit(config).unwrap_or(Duration::MAX).max(least)
 }
 
 /// The first worker on the host of each, where there is a way to know.
@@ -201,4 +206,20 @@ pub(super) fn report(_rank: Rank, error: &epl_comm::Error) {
 /// How long a rank waits; a limit too long for a clock is none.
 pub(super) fn time_limit(config: &Config) -> Option<Duration> {
     config.communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_limit_of_collectives_is_none_of_the_rendezvous() {
+        let least = Duration::from_secs(15);
+        let of = |seconds: f64| {
+            let config = Config::default().with("communication.time_limit", seconds).unwrap();
+            patience(&config, least)
+        };
+        assert_eq!([3.0, 0.0001, 15.0].map(of), [least; 3]);
+        assert_eq!(of(1800.0), Duration::from_secs(1800));
+    }
 }
