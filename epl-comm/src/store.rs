@@ -26,6 +26,16 @@ pub trait Store: Send + Sync {
     /// [`Error::Unset`] when nobody has set it in time. Every other error says that the store is of no use any more, as
     /// the run has failed or the way to the store is lost.
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>>;
+
+    /// [`set`](Self::set), given up after `limit`: for a last word, which must not hold up the end of who says it. It is set
+    /// without a limit where a store does not say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As of [`set`](Self::set), and when the store does not answer in time: it may take the value later.
+    fn set_within(&self, key: &str, value: &[u8], _limit: Duration) -> Result<()> {
+        self.set(key, value)
+    }
 }
 
 /// The store of the threads of one process.

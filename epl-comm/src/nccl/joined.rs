@@ -30,6 +30,9 @@ const LONGEST: usize = 32 << 10;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the others have to answer the roll.
 const ANSWER: Duration = Duration::from_secs(3);
+/// For how long it is tried to tell the others of this rank's failure or end, before it ends untold: a store may be stopped,
+/// and is waited for longer otherwise.
+const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// One rank's knowledge of its world.
 pub(super) struct Joined {
@@ -112,8 +115,9 @@ impl Joined {
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
         let told = shortened(format!("{}\n{cause}", rank.0));
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
-            // Whoever was first has told all; and where the store itself is gone, nobody can be told.
-            let is_told = self.store.set("nccl/failure", told.as_bytes()).is_ok();
+            // Whoever was first has told all; and where the store itself is gone, nobody can be told. Before the report, as
+            // that may end the process.
+            let is_told = self.store.set_within("nccl/failure", told.as_bytes(), LAST_WORD).is_ok();
             self.is_late.store(!is_told, Ordering::Release);
             self.report();
         }
@@ -192,8 +196,8 @@ impl Joined {
 
     /// Asks the members of a group who has come to a call: those who have not, with their last calls.
     pub(super) fn missing(&self, path: &str, sequence: u64, members: &[Rank]) -> Vec<(Rank, String)> {
-        if self.store.set("nccl/roll", format!("{path} {sequence}").as_bytes()).is_err() {
-            // Somebody else has lost patience first, maybe in another group, and will say with whom.
+        if self.store.set_within("nccl/roll", format!("{path} {sequence}").as_bytes(), LAST_WORD).is_err() {
+            // Somebody else has lost patience first, maybe in another group, and will say with whom; or the store is stopped.
             let until = Instant::now() + 2 * ANSWER;
             while self.failure.get().is_none() && Instant::now() < until {
                 thread::sleep(LOOK / 4);
@@ -230,7 +234,7 @@ impl Joined {
         // A group that is cut off below seems not to have been begun; the newest are the likeliest to be asked for.
         let lines = begun.iter().rev().map(|(path, last)| format!("{path} {}", last.load(Ordering::Acquire)));
         let text = shortened(lines.collect::<Vec<_>>().join("\n"));
-        let _ = self.store.set(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
+        let _ = self.store.set_within(&format!("nccl/ended/{}", self.rank.0), text.as_bytes(), LAST_WORD);
     }
 
     /// Ends the watch.
@@ -248,5 +252,43 @@ fn shortened(mut text: String) -> String {
 impl fmt::Debug for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Joined({})", self.rank)
+    }
+}
+
+#[cfg(test)]
+mod last_words {
+    use super::*;
+
+    /// One that is stopped: it answers nothing until it is not waited for any more.
+    #[derive(Default)]
+    struct Stopped(Mutex<Vec<(String, Duration)>>);
+
+    impl Store for Stopped {
+        fn set(&self, key: &str, _: &[u8]) -> Result<()> {
+            panic!("waits for ever, to set {key}")
+        }
+
+        fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>> {
+            panic!("waits for ever, for {key}")
+        }
+
+        fn set_within(&self, key: &str, _: &[u8], limit: Duration) -> Result<()> {
+            self.0.lock().unwrap().push((key.to_string(), limit));
+            Err(Error::Joining { message: "no answer".into() })
+        }
+    }
+
+    #[test]
+    fn a_failure_and_an_end_do_not_wait_for_a_store_that_is_stopped() {
+        let (store, reported) = (Arc::new(Stopped::default()), Arc::new(Mutex::new(Vec::new())));
+        let reports = reported.clone();
+        let report = Arc::new(move |rank, error: &Error| reports.lock().unwrap().push((rank, error.to_string())));
+        let joined = Joined::new(store.clone(), Rank(3), Log::default(), Some(report));
+        joined.fail_with("out of memory".into());
+        joined.end();
+        assert!(reported.lock().unwrap().iter().any(|(rank, why)| *rank == Rank(3) && why.contains("out of memory")));
+        let said = store.0.lock().unwrap().clone();
+        assert_eq!(said, [("nccl/failure".to_string(), LAST_WORD), ("nccl/ended/3".to_string(), LAST_WORD)]);
+        assert!(joined.is_late());
     }
 }

@@ -132,7 +132,8 @@ impl Client {
     pub fn barrier(&self, name: &str, wait: Duration) -> Result<()> {
         check_lengths(name, 0)?;
         let wait_ms = milliseconds(wait);
-        self.inner.ask(wait, |id| Request::Barrier { id, name: name.to_string(), wait_ms }).map(|_| ())
+        let request = |id| Request::Barrier { id, name: name.to_string(), wait_ms };
+        self.inner.ask(wait, self.patience(), request).map(|_| ())
     }
 
     /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
@@ -160,15 +161,19 @@ impl Client {
 
 impl Store for Client {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.set_within(key, value, self.patience())
+    }
+
+    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> Result<()> {
         check_lengths(key, value.len())?;
         let request = |id| Request::Set { id, key: key.to_string(), value: value.to_vec() };
-        self.inner.ask(Duration::ZERO, request).map(|_| ())
+        self.inner.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
     }
 
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         check_lengths(key, 0)?;
         let wait_ms = milliseconds(wait);
-        let value = self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })?;
+        let value = self.inner.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
         value.ok_or_else(|| unset(key, wait))
     }
 }
@@ -203,12 +208,12 @@ impl Inner {
         Duration::from_millis(self.patience.load(Ordering::Relaxed))
     }
 
-    /// Makes a request and waits for its answer: as long as the server was asked to, and as long as it may be silent.
-    fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
+    /// Makes a request and waits for its answer: as long as the server was asked to, and `patience` longer.
+    fn ask(&self, wait: Duration, patience: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
         let _ = self.connection.send(&request(id).encode());
-        self.mailbox.wait(id, wait.saturating_add(self.patience())).unwrap_or_else(|| {
+        self.mailbox.wait(id, wait.saturating_add(patience)).unwrap_or_else(|| {
             let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
             Err(Error::Joining { message })
         })

@@ -80,4 +80,8 @@ impl Store for RunStore {
     fn get(&self, key: &str, wait: Duration) -> epl_comm::Result<Vec<u8>> {
         self.meeting.client().get(&format!("{}{key}", self.prefix), wait)
     }
+
+    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> epl_comm::Result<()> {
+        self.meeting.client().set_within(&format!("{}{key}", self.prefix), value, limit)
+    }
 }
