@@ -143,6 +143,14 @@ impl Client {
         let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
     }
 
+    /// Tells the server that this worker is done, as it is told when this is dropped: for a process that is about to end
+    /// without that. Nothing is asked afterwards.
+    pub fn leave(&self) {
+        if !self.inner.leaving.swap(true, Ordering::SeqCst) {
+            let _ = self.inner.connection.send(&Request::Leave.encode());
+        }
+    }
+
     /// What has failed the run, if something did: a worker, or the way to the server.
     pub fn failure(&self) -> Option<Error> {
         self.inner.mailbox.failure()
@@ -183,8 +191,7 @@ impl Drop for Client {
         if thread::panicking() && self.failure().is_none() {
             self.fail("it panicked");
         }
-        self.inner.leaving.store(true, Ordering::SeqCst);
-        let _ = self.inner.connection.send(&Request::Leave.encode());
+        self.leave();
         self.inner.connection.close();
         self.beating.unpark();
         for thread in self.threads.drain(..) {

@@ -308,6 +308,15 @@ impl Meeting {
         self._server.is_some()
     }
 
+    /// Leaves, as when this is dropped: for a process that is about to end without that. Who holds the server waits until the
+    /// others have left, or one has failed.
+    pub fn leave(&self) {
+        self.client.leave();
+        if let Some(Hosted(server)) = &self._server {
+            server.close();
+        }
+    }
+
     /// The first worker on the machine of each. All workers ask.
     ///
     /// # Errors

@@ -9,7 +9,7 @@
 //! ```
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
 
@@ -65,7 +65,12 @@ impl Joined {
         // What does not fit has been refused above; now neighbours are on one host.
         let mesh = Mesh::on_cluster(&cluster, config)?;
         let carrier = if is_lone { between_threads(config, &devices)? } else { worker.carrier() };
-        Ok(Self { cluster, mesh, devices, carrier, meeting: meeting.map(Arc::new) })
+        let meeting = meeting.map(Arc::new);
+        let mut meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        meetings.retain(|meeting| meeting.strong_count() > 0);
+        meetings.extend(meeting.as_ref().map(Arc::downgrade));
+        drop(meetings);
+        Ok(Self { cluster, mesh, devices, carrier, meeting })
     }
 
     /// Tells the other workers of a failure that ends this one, if it is this one's own. Who holds the rendezvous does so
@@ -91,6 +96,16 @@ impl Joined {
             _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
     }
+}
+
+/// This process's places among other workers.
+static MEETINGS: Mutex<Vec<Weak<Meeting>>> = Mutex::new(Vec::new());
+
+/// Leaves the other workers in order, before the process ends in the midst of a world: who is still in its last call would
+/// hear otherwise that this worker is lost.
+pub(crate) fn leave_workers() {
+    let meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    meetings.iter().filter_map(Weak::upgrade).for_each(|meeting| meeting.leave());
 }
 
 /// How long the rendezvous may be silent: as long as a collective may take, and never less than without being asked.

@@ -14,6 +14,7 @@ use signal_hook::low_level;
 
 use super::stop::{SIGNALS, Stop};
 use crate::error::Result;
+use crate::launch;
 
 /// What a process's runs have in common, as signals belong to the process.
 struct Runs {
@@ -80,6 +81,7 @@ impl Drop for Interruption {
             return;
         }
         if let Some(signal) = runs.last {
+            launch::leave_workers();
             // Not by what other libraries do at an ordered end: their threads are at work, such as those of MPI.
             low_level::exit(128 + signal);
         }
