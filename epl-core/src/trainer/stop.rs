@@ -19,10 +19,10 @@ pub(super) const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     requested: Arc<AtomicBool>,
-    /// Set by a signal.
-    interrupted: Arc<AtomicBool>,
-    /// The last one that has come; 0: none.
+    /// The last signal that has come; 0: none.
     signal: Arc<AtomicUsize>,
+    /// Set by a signal, so that the next one ends the process.
+    interrupted: Arc<AtomicBool>,
     deadline: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ impl Stop {
 
     /// Whether it was asked by a signal.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.signal().is_some()
     }
 
     /// The signal by which it was asked, if it was.
