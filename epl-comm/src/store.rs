@@ -35,6 +35,16 @@ pub trait Store: Send + Sync {
     fn forget(&self, _key: &str) -> Result<()> {
         Ok(())
     }
+
+    /// [`set`](Self::set), given up after `limit`: for a last word, which must not hold up the end of who says it. It is set
+    /// without a limit where a store does not say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As of [`set`](Self::set), and when the store does not answer in time: it may take the value later.
+    fn set_within(&self, key: &str, value: &[u8], _limit: Duration) -> Result<()> {
+        self.set(key, value)
+    }
 }
 
 /// The store of the threads of one process.

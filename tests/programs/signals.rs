@@ -221,20 +221,38 @@ fn trains() {
             std::process::exit(7);
         });
     }
-    let config = testing::config(2, 1, 1).with("train.steps", 1_000_000).expect("an option");
-    let ran = launch(&config, |epl| {
+    if what == "later" {
+        assert!(train(1, &PathBuf::from(&out).join("before"), None).is_ok());
+    }
+    let stop = match what.as_str() {
+        "left" => Some(Stop::new()),
+        "later" => Some(Stop::on_signals().expect("signals can be handled")),
+        _ => None,
+    };
+    let ran = train(1_000_000, Path::new(&out), stop);
+    println!("\nends: {:?}", ran.err());
+}
+
+/// So many steps on two ranks.
+fn train(steps: u64, out: &Path, stop: Option<Stop>) -> epl::Result<()> {
+    let config = testing::config(2, 1, 1).with("train.steps", steps).expect("an option");
+    launch(&config, |epl| {
         let loss = |net: &Linear, x: &Tensor<2>| net.forward(x.clone()).powi_scalar(2).mean();
         let layer = |at: &Place| WithLoss::new(LinearConfig::new(1, 2).init(at), loss);
         let data = InMemDataset::new((0..10).map(|number| number as f32).collect());
         let data = TrainData::new(data, Column, ShuffledSampler::new(10, 4, 0)?)?;
         let trainer = Trainer::build(&epl, layer, &AdamWConfig::new())?.quiet();
-        let trainer = trainer.with_settings(|run| run.with_out(Some(out.clone().into())));
-        let trainer = if what == "left" { trainer.with_stop(Stop::new()) } else { trainer };
-        trainer.fit(&data)?;
-        println!("\nafter the run");
+        let trainer = trainer.with_settings(|run| run.with_out(Some(out.to_path_buf())));
+        let trainer = match &stop {
+            Some(stop) => trainer.with_stop(stop.clone()),
+            None => trainer,
+        };
+        if trainer.fit(&data)?.summary.stopped {
+            println!("\nafter the run");
+        }
         Ok(())
-    });
-    println!("\nends: {:?}", ran.err());
+    })
+    .map(drop)
 }
 
 /// How a program ends that gets this signal in the midst of a run, and whether the run was saved.
@@ -254,7 +272,8 @@ fn signalled(what: &str, signal: &str) -> (ExitStatus, bool) {
     });
     process.signal(signal);
     let status = process.status();
-    assert!(!log().contains("after the run") && !log().contains("ends: "), "{}", log());
+    let goes_on = [log().contains("after the run"), log().contains("ends: None")];
+    assert_eq!(goes_on, [what == "later"; 2], "{}", log());
     (status, folder.join("out/checkpoints/latest").exists())
 }
 
@@ -272,4 +291,12 @@ fn signals_that_a_program_handles_or_leaves_to_the_system_stay_so() {
     assert_eq!((status.code(), is_saved), (Some(7), false));
     let (status, is_saved) = signalled("left", "TERM");
     assert_eq!((status.signal(), is_saved), (Some(15), false));
+}
+
+#[test]
+fn signals_that_a_program_takes_over_after_a_run_are_its_own() {
+    for signal in ["TERM", "INT"] {
+        let (status, is_saved) = signalled("later", signal);
+        assert_eq!((status.code(), is_saved), (Some(0), true), "{signal}: {status}");
+    }
 }

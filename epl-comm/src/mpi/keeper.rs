@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_int};
 use core::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 /// How many runs go on, or were not ended by all processes together: until then the library would wait, when it is
 /// left in order, for processes that wait for this one.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The id of the process that has started the library.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Records that a run begins.
 pub(super) fn open() {
@@ -67,6 +70,7 @@ fn keep() {
     let begun = check("MPI_Init_thread", code).map(|()| provided);
     let is_on = begun.is_ok();
     if is_on {
+        OWNER.store(std::process::id(), Ordering::Release);
         // SAFETY: the function lives as long as the process. When it is not taken, mpirun says so at the end.
         let _ = unsafe { atexit(at_exit) };
     }
@@ -95,7 +99,9 @@ unsafe extern "C" {
 }
 
 extern "C" fn at_exit() {
-    if OPEN.load(Ordering::Acquire) == 0 {
+    // A child that was made by `fork` has the function, and not the thread that would answer; the library is its parent's.
+    let is_child = OWNER.load(Ordering::Acquire) != std::process::id();
+    if !is_child && OPEN.load(Ordering::Acquire) == 0 {
         leave();
     }
 }

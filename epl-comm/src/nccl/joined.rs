@@ -38,6 +38,9 @@ const WAITING: usize = 2;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the others have to answer the roll.
 const ANSWER: Duration = Duration::from_secs(3);
+/// For how long it is tried to tell the others of this rank's failure or end, before it ends untold: a store may be stopped,
+/// and is waited for longer otherwise.
+const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// One rank's knowledge of its world.
 pub(super) struct Joined {
@@ -176,8 +179,9 @@ impl Joined {
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
         let told = shortened(format!("{}\n{cause}", rank.0));
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
-            // Whoever was first has told all; and where the store itself is gone, nobody can be told.
-            let is_told = self.store.set("nccl/failure", told.as_bytes()).is_ok();
+            // Whoever was first has told all; and where the store itself is gone, nobody can be told. Before the report, as
+            // that may end the process.
+            let is_told = self.store.set_within("nccl/failure", told.as_bytes(), LAST_WORD).is_ok();
             self.is_late.store(!is_told, Ordering::Release);
             self.report();
         }
@@ -253,13 +257,9 @@ impl Joined {
         value
     }
 
-    /// Sets a value that may be longer than a store takes: in parts, the first of which says how many there are.
+    /// Sets a value that may be longer than a store takes.
     pub(super) fn set_long(&self, key: &str, value: &[u8]) -> Result<()> {
-        let (first, rest) = value.split_at(value.len().min(LONGEST));
-        let parts = rest.chunks(LONGEST);
-        let head = [&(parts.len() as u32).to_le_bytes()[..], first].concat();
-        parts.zip(1..).try_for_each(|(part, number)| self.set(&part_key(key, number), part))?;
-        self.set(key, &head)
+        in_parts(key, value, &|key, part| self.set(key, part))
     }
 
     /// A value of [`set_long`](Self::set_long), for which it is [`wait`](Self::wait)ed.
@@ -299,8 +299,8 @@ impl Joined {
 
     /// Asks the members of a group who has come to a call: those who have not, with their last calls.
     pub(super) fn missing(&self, path: &str, sequence: u64, members: &[Rank]) -> Vec<(Rank, String)> {
-        if self.store.set("nccl/roll", format!("{path} {sequence}").as_bytes()).is_err() {
-            // Somebody else has lost patience first, maybe in another group, and will say with whom.
+        if self.store.set_within("nccl/roll", format!("{path} {sequence}").as_bytes(), LAST_WORD).is_err() {
+            // Somebody else has lost patience first, maybe in another group, and will say with whom; or the store is stopped.
             let until = Instant::now() + 2 * ANSWER;
             while self.failure.get().is_none() && Instant::now() < until {
                 thread::sleep(LOOK / 4);
@@ -334,13 +334,23 @@ impl Joined {
     /// This rank begins no further call.
     pub(super) fn end(&self) {
         let text = self.begun().text();
-        let _ = self.set_long(&format!("nccl/ended/{}", self.rank.0), text.as_bytes());
+        let last_word = |key: &str, part: &[u8]| self.store.set_within(key, part, LAST_WORD);
+        let _ = in_parts(&format!("nccl/ended/{}", self.rank.0), text.as_bytes(), &last_word);
     }
 
     /// Ends the watch.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Release);
     }
+}
+
+/// Sets a value in parts, the first of which says how many there are, and comes last.
+fn in_parts(key: &str, value: &[u8], set: &dyn Fn(&str, &[u8]) -> Result<()>) -> Result<()> {
+    let (first, rest) = value.split_at(value.len().min(LONGEST));
+    let parts = rest.chunks(LONGEST);
+    let head = [&(parts.len() as u32).to_le_bytes()[..], first].concat();
+    parts.zip(1..).try_for_each(|(part, number)| set(&part_key(key, number), part))?;
+    set(key, &head)
 }
 
 fn part_key(key: &str, number: u32) -> String {
@@ -403,5 +413,43 @@ mod tests {
         assert_eq!((left("kept", 3), left("kept", 4)), (None, Some(Rank(1))));
         assert_eq!((left("world/99999", 1), left("world/99999", 2)), (None, Some(Rank(1))));
         assert_eq!(left("world/7", 1), None, "it is not known any more");
+    }
+}
+
+#[cfg(test)]
+mod last_words {
+    use super::*;
+
+    /// One that is stopped: it answers nothing until it is not waited for any more.
+    #[derive(Default)]
+    struct Stopped(Mutex<Vec<(String, Duration)>>);
+
+    impl Store for Stopped {
+        fn set(&self, key: &str, _: &[u8]) -> Result<()> {
+            panic!("waits for ever, to set {key}")
+        }
+
+        fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>> {
+            panic!("waits for ever, for {key}")
+        }
+
+        fn set_within(&self, key: &str, _: &[u8], limit: Duration) -> Result<()> {
+            self.0.lock().unwrap().push((key.to_string(), limit));
+            Err(Error::Joining { message: "no answer".into() })
+        }
+    }
+
+    #[test]
+    fn a_failure_and_an_end_do_not_wait_for_a_store_that_is_stopped() {
+        let (store, reported) = (Arc::new(Stopped::default()), Arc::new(Mutex::new(Vec::new())));
+        let reports = reported.clone();
+        let report = Arc::new(move |rank, error: &Error| reports.lock().unwrap().push((rank, error.to_string())));
+        let joined = Joined::new(store.clone(), Rank(3), Log::default(), Some(report));
+        joined.fail_with("out of memory".into());
+        joined.end();
+        assert!(reported.lock().unwrap().iter().any(|(rank, why)| *rank == Rank(3) && why.contains("out of memory")));
+        let said = store.0.lock().unwrap().clone();
+        assert_eq!(said, [("nccl/failure".to_string(), LAST_WORD), ("nccl/ended/3".to_string(), LAST_WORD)]);
+        assert!(joined.is_late());
     }
 }

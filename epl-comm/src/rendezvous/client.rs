@@ -16,8 +16,10 @@ use super::secret::Secret;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
-/// How long a try to connect and to be let in may take, and for how long a number that is taken is tried again.
+/// How long a try to connect and to be let in may take.
 const TRY: Duration = Duration::from_secs(5);
+/// For how long a number is tried again, once it was heard that it is taken.
+const TAKEN_FOR: Duration = Duration::from_secs(5);
 /// Between two tries, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 /// Beats that fit into the time after which a member that is silent is given up.
@@ -112,8 +114,14 @@ impl Client {
     pub fn set_patience(&self, patience: Duration) {
         // It may not have been asked for longer than that.
         self.inner.mailbox.excuse();
-        self.inner.patience.store(milliseconds(patience), Ordering::Relaxed);
+        // Less than a millisecond is not none at all.
+        self.inner.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
         self.beating.unpark();
+    }
+
+    /// How long the server may be silent.
+    pub fn patience(&self) -> Duration {
+        self.inner.patience()
     }
 
     /// Waits until all workers are at the barrier of this name. It can be used again.
@@ -124,7 +132,8 @@ impl Client {
     pub fn barrier(&self, name: &str, wait: Duration) -> Result<()> {
         check_lengths(name, 0)?;
         let wait_ms = milliseconds(wait);
-        self.inner.ask(wait, |id| Request::Barrier { id, name: name.to_string(), wait_ms }).map(|_| ())
+        let request = |id| Request::Barrier { id, name: name.to_string(), wait_ms };
+        self.inner.ask(wait, self.patience(), request).map(|_| ())
     }
 
     /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
@@ -132,6 +141,14 @@ impl Client {
         // First, as the server then closes the connection, which is no failure of its own.
         self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
         let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
+    }
+
+    /// Tells the server that this worker is done, as it is told when this is dropped: for a process that is about to end
+    /// without that. Nothing is asked afterwards.
+    pub fn leave(&self) {
+        if !self.inner.leaving.swap(true, Ordering::SeqCst) {
+            let _ = self.inner.connection.send(&Request::Leave.encode());
+        }
     }
 
     /// What has failed the run, if something did: a worker, or the way to the server.
@@ -152,21 +169,25 @@ impl Client {
 
 impl Store for Client {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.set_within(key, value, self.patience())
+    }
+
+    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> Result<()> {
         check_lengths(key, value.len())?;
         let request = |id| Request::Set { id, key: key.to_string(), value: value.to_vec() };
-        self.inner.ask(Duration::ZERO, request).map(|_| ())
+        self.inner.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
     }
 
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         check_lengths(key, 0)?;
         let wait_ms = milliseconds(wait);
-        let value = self.inner.ask(wait, |id| Request::Get { id, key: key.to_string(), wait_ms })?;
+        let value = self.inner.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
         value.ok_or_else(|| unset(key, wait))
     }
 
     fn forget(&self, key: &str) -> Result<()> {
         check_lengths(key, 0)?;
-        self.inner.ask(Duration::ZERO, |id| Request::Forget { id, key: key.to_string() }).map(|_| ())
+        self.inner.ask(Duration::ZERO, self.patience(), |id| Request::Forget { id, key: key.to_string() }).map(|_| ())
     }
 }
 
@@ -175,8 +196,7 @@ impl Drop for Client {
         if thread::panicking() && self.failure().is_none() {
             self.fail("it panicked");
         }
-        self.inner.leaving.store(true, Ordering::SeqCst);
-        let _ = self.inner.connection.send(&Request::Leave.encode());
+        self.leave();
         self.inner.connection.close();
         self.beating.unpark();
         for thread in self.threads.drain(..) {
@@ -200,12 +220,12 @@ impl Inner {
         Duration::from_millis(self.patience.load(Ordering::Relaxed))
     }
 
-    /// Makes a request and waits for its answer: as long as the server was asked to, and as long as it may be silent.
-    fn ask(&self, wait: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
+    /// Makes a request and waits for its answer: as long as the server was asked to, and `patience` longer.
+    fn ask(&self, wait: Duration, patience: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
         let _ = self.connection.send(&request(id).encode());
-        self.mailbox.wait(id, wait.saturating_add(self.patience())).unwrap_or_else(|| {
+        self.mailbox.wait(id, wait.saturating_add(patience)).unwrap_or_else(|| {
             let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
             Err(Error::Joining { message })
         })
@@ -266,6 +286,7 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
     // What listens there said more than that a later try came too late.
     let mut known = None::<String>;
+    let mut taken_since = None::<Instant>;
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
@@ -276,7 +297,12 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 // That may be this one, whose last word of an earlier world has not been read yet.
-                refused if verdict == Verdict::Taken && begin.elapsed() < TRY => refused,
+                refused
+                    if verdict == Verdict::Taken
+                        && taken_since.get_or_insert_with(Instant::now).elapsed() < TAKEN_FOR =>
+                {
+                    refused
+                }
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(Unlet::Known(why)) => known.insert(why).clone(),
@@ -335,4 +361,24 @@ fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
         Verdict::Stranger => "it has another secret; give all workers the same".into(),
     };
     format!("the rendezvous at {address} does not let worker {worker} in: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Server, Settings};
+    use super::*;
+
+    #[test]
+    fn patience_is_that_of_the_server_until_it_is_set_and_never_none() {
+        let secret = Secret::random().unwrap();
+        let settings = Settings { silence: Duration::from_secs(7), ..Settings::new(1, secret.clone()) };
+        let server = Server::start(settings).unwrap();
+        let limit = Duration::from_secs(60);
+        let client = Client::join(&server.address().to_string(), 0, 1, &secret, limit).unwrap();
+        assert_eq!(client.patience(), Duration::from_secs(21));
+        for (set, kept) in [(limit, limit), (Duration::from_micros(10), Duration::from_millis(1))] {
+            client.set_patience(set);
+            assert_eq!(client.patience(), kept);
+        }
+    }
 }

@@ -9,7 +9,8 @@
 //! | Slurm's `srun` | `SLURM_STEP_ID`, `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` |
 //!
 //! Where workers of a host all see all its GPUs, each takes its share of them by its number there; `CUDA_VISIBLE_DEVICES`
-//! with as many GPUs as a worker has ranks lists a worker's own.
+//! with as many GPUs as a worker has ranks lists a worker's own. So workers of a host that are given one and the same list of
+//! that length get the same GPUs: give each a list of its own, or all of them the GPUs of all.
 //!
 //! The first that is there counts. Those of torchrun and of MPI must agree where both are there, as must those of
 //! `epl-launch` and of MPI where MPI carries the data. Slurm's count only where nothing else does, and only in a step:
@@ -306,6 +307,15 @@ impl Meeting {
     /// Whether this worker holds the server.
     pub fn hosts_server(&self) -> bool {
         self._server.is_some()
+    }
+
+    /// Leaves, as when this is dropped: for a process that is about to end without that. Who holds the server waits until the
+    /// others have left, or one has failed.
+    pub fn leave(&self) {
+        self.client.leave();
+        if let Some(Hosted(server)) = &self._server {
+            server.close();
+        }
     }
 
     /// The first worker on the machine of each. All workers ask.

@@ -65,7 +65,8 @@ impl Sampler for ShuffledSampler {
 
     fn batch(&self, position: u64) -> Result<GlobalBatch> {
         let end = position.saturating_add(self.global_batch as u64);
-        let numbers = position..self.end.map_or(end, |last| end.min(last));
+        // Past the end of the data there is no sample.
+        let numbers = position..self.end.map_or(end, |last| end.min(last)).max(position);
         let mut indices = Vec::new();
         let reserved = usize::try_from(numbers.end - position).map(|samples| indices.try_reserve_exact(samples));
         if !matches!(reserved, Ok(Ok(()))) {
@@ -146,6 +147,14 @@ mod tests {
         let sizes: Vec<usize> = batches(&sampler, 0, 3).iter().map(|batch| batch.indices.len()).collect();
         assert_eq!((sizes, sampler.end()), (vec![4, 4, 2], Some(10)));
         assert_eq!(sampler.order(), ShuffledSampler::new(5, 4, 7).unwrap().order());
+    }
+
+    #[test]
+    fn past_the_end_a_batch_is_empty() {
+        let sampler = ShuffledSampler::new(5, 4, 7).unwrap().with_epochs(2).unwrap();
+        for position in [10, 11, u64::MAX] {
+            assert_eq!(sampler.batch(position).unwrap(), GlobalBatch::new(position, Vec::new()));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! ```
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
 
@@ -56,7 +56,7 @@ impl Joined {
         let meeting = meets.then(|| worker.meet(MEET_WITHIN)).transpose()?;
         if let Some(meeting) = &meeting {
             // A rendezvous that is stopped for a while is no reason to end ranks that do not need it meanwhile.
-            meeting.client().set_patience(time_limit(config).unwrap_or(Duration::MAX));
+            meeting.client().set_patience(patience(config, meeting.client().patience()));
         }
         let cluster = match hosts(&worker, meeting.as_ref())? {
             Some(hosts) => cluster.with_hosts(hosts)?,
@@ -65,7 +65,12 @@ impl Joined {
         // What does not fit has been refused above; now neighbours are on one host.
         let mesh = Mesh::on_cluster(&cluster, config)?;
         let carrier = if is_lone { between_threads(config, &devices)? } else { worker.carrier() };
-        Ok(Self { cluster, mesh, devices, carrier, meeting: meeting.map(Arc::new) })
+        let meeting = meeting.map(Arc::new);
+        let mut meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        meetings.retain(|meeting| meeting.strong_count() > 0);
+        meetings.extend(meeting.as_ref().map(Arc::downgrade));
+        drop(meetings);
+        Ok(Self { cluster, mesh, devices, carrier, meeting })
     }
 
     /// Tells the other workers of a failure that ends this one, if it is this one's own. Who holds the rendezvous does so
@@ -91,6 +96,21 @@ impl Joined {
             _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
     }
+}
+
+/// This process's places among other workers.
+static MEETINGS: Mutex<Vec<Weak<Meeting>>> = Mutex::new(Vec::new());
+
+/// Leaves the other workers in order, before the process ends in the midst of a world: who is still in its last call would
+/// hear otherwise that this worker is lost.
+pub(crate) fn leave_workers() {
+    let meetings = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    meetings.iter().filter_map(Weak::upgrade).for_each(|meeting| meeting.leave());
+}
+
+/// How long the rendezvous may be silent: as long as a collective may take, and never less than without being asked.
+fn patience(config: &Config, least: Duration) -> Duration {
+    time_limit(config).unwrap_or(Duration::MAX).max(least)
 }
 
 /// The first worker on the host of each, where there is a way to know.
@@ -201,4 +221,20 @@ pub(super) fn report(_rank: Rank, error: &epl_comm::Error) {
 /// How long a rank waits; a limit too long for a clock is none.
 pub(super) fn time_limit(config: &Config) -> Option<Duration> {
     config.communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_limit_of_collectives_is_none_of_the_rendezvous() {
+        let least = Duration::from_secs(15);
+        let of = |seconds: f64| {
+            let config = Config::default().with("communication.time_limit", seconds).unwrap();
+            patience(&config, least)
+        };
+        assert_eq!([3.0, 0.0001, 15.0].map(of), [least; 3]);
+        assert_eq!(of(1800.0), Duration::from_secs(1800));
+    }
 }

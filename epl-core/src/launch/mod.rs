@@ -18,6 +18,7 @@ use epl_comm::{ProcessGroup, Trace};
 
 pub use epl::{Built, Epl};
 use joined::Joined;
+pub(crate) use joined::leave_workers;
 use record::Record;
 
 use crate::cluster::Mesh;

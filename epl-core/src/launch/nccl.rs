@@ -85,4 +85,8 @@ impl Store for RunStore {
     fn forget(&self, key: &str) -> epl_comm::Result<()> {
         self.meeting.client().forget(&format!("{}{key}", self.prefix))
     }
+
+    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> epl_comm::Result<()> {
+        self.meeting.client().set_within(&format!("{}{key}", self.prefix), value, limit)
+    }
 }

@@ -53,7 +53,7 @@ use crate::segment::Segmented;
 ///
 /// Every rank builds the same trainer. What is shown and written comes from the first rank of the world.
 ///
-/// A run has its folder for itself: see [`lock`](super::lock).
+/// A run has its folder for itself, until its [`Trained`] is dropped: see [`lock`](super::lock).
 ///
 /// **Signals.** A run that saves checkpoints ends at a SIGINT (Ctrl-C) or SIGTERM to any of its processes after the step
 /// under way, saved; then the process ends with 128 + the signal: 130 or 143. What follows [`fit`](Self::fit) in the
@@ -82,7 +82,8 @@ pub struct Trainer<'a, M: Segmented> {
 
 type Hooks<'a, M> = Vec<Box<dyn Hook<M> + 'a>>;
 
-/// What [`Trainer::fit`] leaves.
+/// What [`Trainer::fit`] leaves. The run has its folder for itself until this is dropped: before another run of this process
+/// in the same folder, drop this one.
 pub struct Trained<M: Segmented> {
     /// The engine after the last step.
     pub engine: Engine<M>,
@@ -90,6 +91,7 @@ pub struct Trained<M: Segmented> {
     pub summary: Summary,
     saved: Saved,
     checkpoints: Option<Checkpoints>,
+    _lock: Option<FolderLock>,
 }
 
 impl<'a, M: Segmented> Trainer<'a, M> {
@@ -241,11 +243,10 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     ///
     /// # Errors
     ///
-    /// Before anything is written: [`Error::InUse`], when another run is under way in `out`. Before the first step: when the settings contradict themselves, `io.slicing` is set and the data is not of files
-    /// that are divided, the engine has already made steps, `out`
-    /// holds another run, or the checkpoint to resume from is missing, damaged or of another layout, seed, data or
-    /// invariant.
-    /// Later: when data, a step, an evaluation or a file fails.
+    /// Before anything is written: [`Error::InUse`], when another run is under way in `out`, or the [`Trained`] of an earlier
+    /// one of this process is not dropped yet. Before the first step: when the settings contradict themselves, `io.slicing`
+    /// is set and the data is not of files that are divided, the engine has already made steps, `out` holds another run, or the
+    /// checkpoint to resume from is missing, damaged or of another layout, seed, data or invariant. Later: when data, a step, an evaluation or a file fails.
     pub fn fit<I: 'static>(mut self, data: &TrainData<I, M::Batch>) -> Result<Trained<M>>
     where
         M::Batch: 'static,
@@ -290,7 +291,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         if let Some(interruption) = interruption {
             interruption.end(run.signal());
         }
-        Ok(Trained { summary: run.summary(), engine: run.into_engine(), saved, checkpoints })
+        Ok(Trained { summary: run.summary(), engine: run.into_engine(), saved, checkpoints, _lock: lock })
     }
 
     /// How this run is set up.

@@ -1,7 +1,7 @@
 //! A signal in the midst of a run that was told nothing of signals: the run is saved, and then the process ends.
 //!
 //! ```text
-//! no run is under way   the signal does what the system does: it ends the process
+//! no run is under way   the signal does what the system does: it ends the process; or what the program has said since
 //! a run is under way    the run ends after its step, saved, on all ranks; then the process ends with 128 + the signal
 //! a second one          the process ends at once, with 128 + the signal
 //! ```
@@ -14,12 +14,13 @@ use signal_hook::low_level;
 
 use super::stop::{SIGNALS, Stop};
 use crate::error::Result;
+use crate::launch;
 
 /// What a process's runs have in common, as signals belong to the process.
 struct Runs {
     /// Heeds the signals, once there was a run.
     stop: Option<Stop>,
-    /// Set while no run is under way.
+    /// Set while no run is under way; without effect once the program has called [`Stop::on_signals`].
     idle: Option<Arc<AtomicBool>>,
     under_way: usize,
     /// The signal at which the process ends once no run is under way.
@@ -80,6 +81,7 @@ impl Drop for Interruption {
             return;
         }
         if let Some(signal) = runs.last {
+            launch::leave_workers();
             // Not by what other libraries do at an ordered end: their threads are at work, such as those of MPI.
             low_level::exit(128 + signal);
         }

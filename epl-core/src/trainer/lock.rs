@@ -39,7 +39,8 @@ impl FolderLock {
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] on all ranks when another run holds it; when the folder cannot be made.
+    /// [`Error::InUse`] on all ranks when another run holds it, or an earlier one of this process; when the folder cannot be
+    /// made.
     pub(super) fn take(out: &Path, resumes: bool, world: &ProcessGroup) -> Result<Self> {
         let (lock, holder) = match world.rank() {
             0 if !resumes || out.is_dir() => Self::hold(out)?,
@@ -96,7 +97,11 @@ fn patiently(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockE
 /// Writes who this process is.
 fn name_holder(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
-    file.write_all(format!("process {} on {}\n", std::process::id(), name_of_host()).as_bytes())
+    file.write_all(format!("{}\n", name_of_process()).as_bytes())
+}
+
+fn name_of_process() -> String {
+    format!("process {} on {}", std::process::id(), name_of_host())
 }
 
 /// Who this process is to others.
@@ -111,10 +116,12 @@ fn holder(file: &mut File) -> String {
     let mut name = String::new();
     let _ = file.rewind().and_then(|()| file.read_to_string(&mut name));
     let name = Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("another run");
+    let own = "; that is this very process: drop what its earlier `fit` has returned (`Trained`)";
+    let own = if name == name_of_process() { own } else { "" };
     // It was written when the run began.
     let since = file.metadata().and_then(|file| file.modified()).ok().and_then(|begin| begin.elapsed().ok());
     let since = since.map(|since| format!(", which began {} ago", HumanDuration(since)));
-    format!("{name}{}", since.unwrap_or_default())
+    format!("{name}{}{own}", since.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -132,6 +139,8 @@ mod tests {
         let named = format!("is in use by process {} on ", std::process::id());
         assert!(error.to_string().contains(&named) && error.to_string().contains("which began "), "{error}");
         assert_eq!(error.exit_code(), 2);
+        let (_, holder) = FolderLock::hold(out.path()).unwrap();
+        assert!(holder.contains("this very process: drop ") && holder.contains("`Trained`"), "{holder}");
         drop(lock);
         check_unused(out.path()).unwrap();
         let (_lock, holder) = FolderLock::hold(out.path()).unwrap();

@@ -228,9 +228,9 @@ impl<M: Segmented> Run<M> {
     }
 
     /// Asks for the same because of a signal to this process.
-    pub(super) fn request_interruption_by(&mut self, signal: Option<i32>) {
+    pub(super) fn request_interruption_by(&mut self, signal: i32) {
         self.request_interruption();
-        self.asked.signal = signal;
+        self.asked.signal = Some(signal);
     }
 
     /// Ends the run after this step if any rank has asked for it. Collective.

@@ -1,16 +1,25 @@
 //! Ends a run from outside.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::{SigId, flag, low_level};
 
 use crate::error::{Error, Result};
 
 /// The signals that ask a process to end.
 pub(super) const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
+
+/// What the signals do by default where no run is under way, until the program takes them over.
+struct Defaults {
+    /// Whether the program has asked for them, by [`Stop::on_signals`].
+    are_taken_over: bool,
+    registered: Vec<SigId>,
+}
+
+static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { are_taken_over: false, registered: Vec::new() });
 
 /// Asks a run to end. A cheap clone, for a signal, a timer or a hook.
 ///
@@ -19,10 +28,10 @@ pub(super) const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     requested: Arc<AtomicBool>,
-    /// Set by a signal.
-    interrupted: Arc<AtomicBool>,
-    /// The last one that has come; 0: none.
+    /// The last signal that has come; 0: none.
     signal: Arc<AtomicUsize>,
+    /// Set by a signal, so that the next one ends the process.
+    interrupted: Arc<AtomicBool>,
     deadline: Option<Instant>,
 }
 
@@ -49,22 +58,34 @@ impl Stop {
     /// something to do after the interrupted run; it then ends with [`Summary::exit_code`](super::Summary::exit_code).
     ///
     /// Signals belong to the process, so call it once there, before [`launch`](crate::launch), and give every rank a
-    /// clone. From then on the first signal does not end the process by itself, whether a run is under way or not.
+    /// clone. From then on the first signal does not end the process by itself, whether a run is under way or not, also
+    /// where an earlier run was given no `Stop`.
     ///
     /// # Errors
     ///
     /// When the system does not let the process handle them.
     pub fn on_signals() -> Result<Self> {
-        Self::on(&SIGNALS, None)
+        let stop = Self::on(&SIGNALS, None)?;
+        let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+        defaults.are_taken_over = true;
+        for registered in defaults.registered.drain(..) {
+            low_level::unregister(registered);
+        }
+        Ok(stop)
     }
 
-    /// Asks by itself at one of these signals; while `idle` is set, they do what the system does by default.
+    /// Asks by itself at one of these signals; while `idle` is set, they do what the system does by default, until the
+    /// program takes them over.
     pub(super) fn on(signals: &[i32], idle: Option<&Arc<AtomicBool>>) -> Result<Self> {
         let stop = Self::default();
+        let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
         for &signal in signals {
-            let idle = idle.map_or(Ok(()), |idle| flag::register_conditional_default(signal, idle.clone()).map(drop));
+            let by_default = idle.filter(|_| !defaults.are_taken_over);
+            let by_default = by_default.map(|idle| flag::register_conditional_default(signal, idle.clone()));
+            let by_default = by_default.transpose().map(|registered| defaults.registered.extend(registered));
             // The first of these three sees the flag as it was before this signal.
-            idle.and_then(|()| flag::register_conditional_shutdown(signal, 128 + signal, stop.interrupted.clone()))
+            by_default
+                .and_then(|()| flag::register_conditional_shutdown(signal, 128 + signal, stop.interrupted.clone()))
                 .and_then(|_| flag::register_usize(signal, stop.signal.clone(), signal as usize))
                 .and_then(|_| flag::register(signal, stop.interrupted.clone()))
                 .map_err(|cause| Error::invalid(format!("signal {signal} cannot be handled: {cause}")))?;
@@ -86,7 +107,7 @@ impl Stop {
 
     /// Whether it was asked by a signal.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.signal().is_some()
     }
 
     /// The signal by which it was asked, if it was.

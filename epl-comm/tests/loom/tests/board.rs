@@ -40,6 +40,14 @@ fn one_that_unwinds_releases_the_others_and_leaves_them_what_they_read() {
 }
 
 #[test]
+fn one_that_unwinds_before_what_all_write_is_whole_releases_the_others() {
+    let first = Some(Unwinds { member: 1, sequence: 1 });
+    meet(3, &[Written], first, INTERRUPTIONS);
+    meet(2, &[Written, Small], first, 2);
+    meet(2, &[Small, Written], Some(Unwinds { member: 1, sequence: 2 }), 2);
+}
+
+#[test]
 fn two_members() {
     meet(2, &[Small, Small, Small], None, 3);
 }

@@ -20,8 +20,8 @@ impl StopOnRequest {
 impl<M: Segmented> Hook<M> for StopOnRequest {
     /// Not after a step that was skipped: there is nothing new to save then, and one that is made follows, or an error.
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
-        if self.0.is_interrupted() {
-            run.request_interruption_by(self.0.signal());
+        if let Some(signal) = self.0.signal() {
+            run.request_interruption_by(signal);
         } else if self.0.is_requested() {
             run.request_end();
         }

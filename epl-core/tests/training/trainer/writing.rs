@@ -84,3 +84,23 @@ fn a_folder_has_one_run_at_a_time() {
     drop(lock);
     fit((1, 1, 1), resumed);
 }
+
+/// It may still read the run's checkpoints, and write beside them.
+#[test]
+fn a_folder_is_in_use_until_what_fit_returned_is_dropped() {
+    use super::net::{data, trainer};
+    use epl_core::{TrainerConfig, launch, testing, trainer::Which};
+
+    let out = tempdir().unwrap();
+    let told = config(out.path(), 8).with_eval_every(None);
+    let resumed = TrainerConfig { steps: 9, ..told.clone().with_resume(true) };
+    let ran = launch(&testing::config(2, 1, 1), |epl| {
+        let mut trained = trainer(&epl, told.clone())?.fit(&data())?;
+        let error = trainer(&epl, resumed.clone())?.fit(&data()).err().expect("the first is still there");
+        assert!(error.to_string().contains("this very process: drop what its earlier `fit` has returned"), "{error}");
+        trained.load(Which::Latest)?;
+        drop(trained);
+        Ok(trainer(&epl, resumed.clone())?.fit(&data())?.summary.steps)
+    });
+    assert_eq!(ran.unwrap(), [9, 9]);
+}

@@ -53,7 +53,7 @@ pub fn meet(members: usize, kinds: &'static [Kind], unwinds: Option<Unwinds>, in
                 let member = Member { world: &world, board: &board, buffers: &buffers, member, unwinds };
                 let result = member.live(kinds);
                 world.end(Rank(member.member));
-                check(result, unwinds, member.member);
+                check(result, kinds, unwinds, member.member);
             }
         };
         let others: Vec<_> = (1..members).map(|member| thread::spawn(life(member))).collect();
@@ -62,13 +62,25 @@ pub fn meet(members: usize, kinds: &'static [Kind], unwinds: Option<Unwinds>, in
     });
 }
 
-/// All end well, or all that are left in a call hear of the one that unwinds.
-fn check(result: Result<()>, unwinds: Option<Unwinds>, member: usize) {
+/// All end well; or all but the one that unwinds hear of it, if they have more to do with it.
+fn check(result: Result<()>, kinds: &[Kind], unwinds: Option<Unwinds>, member: usize) {
     match (result, unwinds) {
-        (Ok(()), _) => {}
+        (Ok(()), Some(culprit)) => assert!(member == culprit.member || !needs(kinds, culprit, member), "not told"),
+        (Ok(()), None) => {}
         (Err(Error::Peer { rank, .. }), Some(culprit)) => assert!(rank == Rank(culprit.member) && member != rank.0),
         (Err(error), _) => panic!("member {member}: {error}"),
     }
+}
+
+/// Whether a member cannot end well without what the culprit does after it has unwound: because it waits for it at the end of
+/// that call, or because there is another call.
+fn needs(kinds: &[Kind], culprit: Unwinds, member: usize) -> bool {
+    let waits = match kinds[culprit.sequence as usize - 1] {
+        Kind::Small => false,
+        Kind::Hidden => member == 0,
+        Kind::Large | Kind::Written => true,
+    };
+    waits || kinds.len() as u64 > culprit.sequence
 }
 
 struct Member<'a> {
