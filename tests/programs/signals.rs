@@ -258,7 +258,9 @@ fn train(steps: u64, out: &Path, stop: Option<Stop>) -> epl::Result<()> {
 /// How a program ends that gets this signal in the midst of a run, and whether the run was saved.
 fn signalled(what: &str, signal: &str) -> (ExitStatus, bool) {
     let folder = folder(&format!("{what} {signal}"));
-    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+    // A shell's background job, as which the tests may run, ignores SIGINT, and so do those whom it starts.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,TERM").arg(std::env::current_exe().expect("a test has a path"));
     // In whichever test program this file is a module.
     let test = module_path!().split_once("::").map_or("trains".into(), |(_, module)| format!("{module}::trains"));
     command.args(["--exact", &test, "--nocapture"]).env("EPL_TEST_SIGNALS", what);
