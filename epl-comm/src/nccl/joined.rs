@@ -49,6 +49,8 @@ pub(super) struct Joined {
     log: Log,
     report: Option<Arc<Report>>,
     failure: OnceLock<Failure>,
+    /// What this rank has found of the failure that another one, which has found the same, was quicker to tell.
+    found: OnceLock<Error>,
     /// Whether that is this rank's own, and others had told of theirs before.
     is_late: AtomicBool,
     begun: Mutex<Begun>,
@@ -121,8 +123,8 @@ struct Failure {
 
 impl Joined {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
-        let (failure, is_late, begun, waiting, is_over) = Default::default();
-        Self { store, rank, log, report, failure, is_late, begun, waiting, is_over }
+        let (failure, found, is_late, begun, waiting, is_over) = Default::default();
+        Self { store, rank, log, report, failure, found, is_late, begun, waiting, is_over }
     }
 
     /// Takes note of a group.
@@ -139,9 +141,11 @@ impl Joined {
         match self.failure.get() {
             None => Ok(()),
             Some(Failure { shared: Some(error), .. }) => Err(error.clone()),
-            Some(Failure { rank, cause, .. }) => {
-                Err(Error::Peer { rank: *rank, operation: operation(), cause: cause.clone() })
-            }
+            Some(Failure { rank, cause, .. }) => Err(self.found.get().cloned().unwrap_or_else(|| Error::Peer {
+                rank: *rank,
+                operation: operation(),
+                cause: cause.clone(),
+            })),
         }
     }
 
@@ -178,12 +182,18 @@ impl Joined {
 
     fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
         let told = shortened(format!("{}\n{cause}", rank.0));
+        let found = shared.clone();
         if self.failure.set(Failure { rank, cause, shared }).is_ok() {
             // Whoever was first has told all; and where the store itself is gone, nobody can be told. Before the report, as
             // that may end the process.
             let is_told = self.store.set_within("nccl/failure", told.as_bytes(), LAST_WORD).is_ok();
             self.is_late.store(!is_told, Ordering::Release);
             self.report();
+            return;
+        }
+        let known = self.failure.get().map(|known| shortened(format!("{}\n{}", known.rank.0, known.cause)));
+        if let Some(error) = found.filter(|_| known == Some(told)) {
+            let _ = self.found.set(error);
         }
     }
 
@@ -382,6 +392,22 @@ mod tests {
     fn two() -> [Joined; 2] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         [0, 1].map(|rank| Joined::new(store.clone(), Rank(rank), Log::default(), None))
+    }
+
+    /// Both members of a call find that they do not agree; one of them hears so from the other first.
+    #[test]
+    fn what_a_rank_has_found_is_what_it_is_told_from_then_on() {
+        let [own, other] = two();
+        let (first_call, second_call) = ("barrier".to_string(), "all_reduce".to_string());
+        let group = "world".to_string();
+        let (first, second) = (Rank(0), Rank(1));
+        let error =
+            Error::Mismatch { group, sequence: 1, first, first_call, second, second_call, second_is_odd: false };
+        other.fail(&error);
+        own.learn(Failure { rank: Rank(0), cause: error.to_string(), shared: None });
+        assert!(matches!(own.go_on(String::new), Err(Error::Peer { rank: Rank(0), .. })));
+        own.fail(&error);
+        assert_eq!(own.go_on(String::new), Err(error));
     }
 
     #[test]
