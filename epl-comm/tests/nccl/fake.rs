@@ -28,7 +28,7 @@ fn new_path() -> PathBuf {
 
 /// Makes the library.
 pub fn build(arguments: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nccl/lib.rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("epl-comm/tests/fake_nccl/lib.rs");
     let (rustc, path) = (std::env::var("RUSTC").unwrap_or("rustc".to_string()), new_path());
     let output = Command::new(rustc)
         .args(["--edition", "2024", "--crate-name", "fake_nccl", "--crate-type", "cdylib", "-C", "opt-level=1"])

@@ -27,7 +27,7 @@ const GRADIENTS: usize = 5 + 2 * 16;
 type Mesh = (usize, usize, usize);
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
 /// The largest errors of one rank, by what they are errors of.

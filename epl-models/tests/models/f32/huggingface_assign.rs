@@ -17,7 +17,7 @@ use epl_models::t5::{self, T5Config, T5MoeConfig, T5Names};
 type Tensors = BTreeMap<String, TensorData>;
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
 fn whole<M: Segmented>(built: Built<M>) -> Result<Tensors> {

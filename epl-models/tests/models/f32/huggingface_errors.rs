@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use tempfile::TempDir;
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
 /// A copy of the T5 fixture whose files may be spoilt.

@@ -28,7 +28,7 @@ type Tensors = BTreeMap<String, TensorData>;
 const FIXTURES: [&str; 6] = ["t5", "t5-v1_1", "switch", "bert-qa", "bert-mlm", "resnet"];
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
 /// What a rank has after so many steps: the whole parameters, and the logits of all stored rows.

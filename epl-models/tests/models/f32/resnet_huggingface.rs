@@ -20,7 +20,7 @@ const TOLERANCE: f64 = 1e-4;
 const GRADIENTS: usize = 3 * 20 + 2;
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers/resnet"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers/resnet"))
 }
 
 /// The largest errors of one rank, by what they are errors of.

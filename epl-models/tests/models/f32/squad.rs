@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const PIECES: usize = 800;
 
 fn fixture(name: &str) -> String {
-    format!("{}/../fixtures/squad/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/fixtures/squad/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn sample() -> Squad {

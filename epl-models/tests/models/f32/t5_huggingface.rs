@@ -15,7 +15,7 @@ use epl_models::t5::{self, T5Batcher, T5Names};
 const TOLERANCE: f64 = 1e-4;
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/transformers")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
 /// The largest errors of one rank, by what they are errors of.
