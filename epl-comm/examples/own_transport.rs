@@ -151,6 +151,8 @@ impl Transport for Seat {
         usize::MAX
     }
 
+    fn warmed_up(&self) {}
+
     /// Nothing is kept.
     fn trim(&self) {}
 

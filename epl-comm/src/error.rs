@@ -209,4 +209,15 @@ mod tests {
         assert_eq!(catch(|| -> () { panic!("plain") }), panic("plain"));
         assert_eq!(catch(|| -> () { panic!("{}", 1 + 1) }), panic("2"));
     }
+
+    #[test]
+    fn a_circle_names_all_its_ranks_and_the_remedy() {
+        let (a, b) = ("barrier, call 2 of group `a`".to_string(), "split, call 1 of group `b`".to_string());
+        assert_eq!(
+            Error::Deadlock { circle: vec![(Rank(0), a), (Rank(3), b)] }.to_string(),
+            "ranks wait for each other in a circle: rank 0 waits for rank 3 in barrier, call 2 of group `a`; rank 3 waits \
+             for rank 0 in split, call 1 of group `b`; make the calls of different groups in the same order on all their \
+             ranks, or begin them with start_* and wait for them in one order"
+        );
+    }
 }

@@ -179,11 +179,12 @@ impl Traced {
         };
         let mut kind = Some(kind);
         let watch: Watch = Box::new(move || {
-            let is_over = watch()?;
-            if let Some(kind) = kind.take_if(|_| is_over) {
+            let looked = watch();
+            // When it has failed, too.
+            if let Some(kind) = kind.take_if(|_| looked != Ok(false)) {
                 self.push(kind, begin);
             }
-            Ok(is_over)
+            looked
         });
         Launched { land, watch: Some(watch) }
     }
@@ -231,8 +232,13 @@ impl Transport for Traced {
             Staged::Whole(call, buffer) => Ok(Staged::Whole(call, buffer)),
             Staged::Launch(launch) => Ok(Staged::Launch(Box::new(move || {
                 let begin = Instant::now();
-                let launched = launch()?;
-                Ok(self.watched(launched, event, begin))
+                match launch() {
+                    Ok(launched) => Ok(self.watched(launched, event, begin)),
+                    Err(error) => {
+                        self.push(event, begin);
+                        Err(error)
+                    }
+                }
             }))),
         }
     }
@@ -253,6 +259,10 @@ impl Transport for Traced {
 
     fn lanes(&self) -> usize {
         self.inner.lanes()
+    }
+
+    fn warmed_up(&self) {
+        self.inner.warmed_up();
     }
 
     fn trim(&self) {

@@ -32,13 +32,15 @@ use crate::rank::Rank;
 /// | failure | a member is never left waiting for one that cannot come: it failed, left, or made another call; after the first failure every call fails, in all groups |
 /// | threads | different groups are called from different threads (a helper thread for each group with started calls) |
 ///
-/// No method has a body of its own, so that none is forgotten where one transport wraps another.
+/// One that wraps another hands on every method. [`is_ordered`](Self::is_ordered) and [`stage`](Self::stage), which are for a
+/// device that works behind its rank, have bodies for one that needs neither; the others have none.
 ///
 /// What it need not do: checking arguments, graphs, started calls, logs, order within a rank, groups of one.
 ///
 /// Launching is its own: it makes one transport for each rank over all ranks, and gives it to
-/// [`ProcessGroup::new`](crate::ProcessGroup::new). What to test it with is in `epl-comm/tests/suite`: conformance (every
-/// collective, element type and way of calling, against a model on one thread), random programs, faults.
+/// [`ProcessGroup::new`](crate::ProcessGroup::new). What to test it with is in `epl-comm/tests/comm`: a list of cases,
+/// each run on every world (every collective, element type and way of calling, against a model on one thread; random
+/// programs, failures, faults, memory), to which a transport is one more `Kind` of world.
 pub trait Transport: Debug + Send + Sync + 'static {
     /// The name of the group.
     fn name(&self) -> &str;
@@ -114,6 +116,9 @@ pub trait Transport: Debug + Send + Sync + 'static {
 
     /// Gives back memory that is kept for the results of calls to come, if any is.
     fn trim(&self);
+
+    /// The rank is [`warmed_up`](crate::ProcessGroup::warmed_up).
+    fn warmed_up(&self);
 
     /// Calls `sleep`, in which the calling thread blocks until call `sequence`, run by another thread, is over.
     ///

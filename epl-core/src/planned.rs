@@ -222,6 +222,14 @@ impl<'a> PlannedMemory<'a> {
                 Setting::Offload(_) | Setting::Replicas(_) => rest.push(*setting),
             }
         }
+        let mut said = config.clone();
+        for setting in &rest {
+            if let Setting::Offload(level) = setting {
+                said.offload.level = *level;
+            }
+        }
+        // What would be refused beside the options that were given is no remedy.
+        said.validate().ok()?;
         plan.recompute = kept::runs(&plan.records, &plan.segments, &plan.stages, &config).ok()?;
         plan.pack(self.context, self.element_wise);
         self.inputs_of(&plan).ok()?.with(&rest)

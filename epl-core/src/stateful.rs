@@ -17,7 +17,7 @@ impl Remembers {
     /// tells.
     fn of(container_type: &str, field: &str) -> Option<Self> {
         match (container_type, field) {
-            ("Struct:Dropout" | "Struct:GaussianNoise", "training") => Some(Self::Generator),
+            ("Struct:Dropout" | "Struct:GaussianNoise" | "Struct:RRelu", "training") => Some(Self::Generator),
             ("Struct:BatchNorm", "gamma") => Some(Self::Statistics),
             _ => None,
         }

@@ -20,16 +20,11 @@ pub fn alone<F: FnOnce()>(test: F) {
     alone_after(|| (), test);
 }
 
-/// Runs the body of a test in a process of its own, in which floats are f64.
+/// Runs the rest of a test in a process of its own; to be called by the test of this name, in whatever function it is.
 ///
 /// # Panics
 /// As [`alone`] does.
-pub fn in_f64<F: FnOnce()>(test: F) {
-    alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
-}
-
-fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {
-    let name = test_of(std::any::type_name::<F>());
+pub fn alone_as(name: &str, rest: impl FnOnce()) {
     let ran = format!("{name} ran in a process of its own");
     let in_parent = |child: &mut rusty_fork::ChildWrapper, output: &mut File| {
         let status = child.wait()?;
@@ -39,8 +34,7 @@ fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {
         Ok((status, String::from_utf8_lossy(&text).contains(&ran)))
     };
     let in_child = || {
-        setup();
-        test();
+        rest();
         println!("{ran}");
     };
     let result: std::io::Result<_> = rusty_fork::fork(name, name, |_| (), in_parent, in_child)
@@ -48,7 +42,25 @@ fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {
     let (status, ran) = result.unwrap_or_else(|error| panic!("{name}: its process was lost: {error}"));
     assert!(status.success(), "{name}, in a process of its own: {status}");
     // A process that finds no test of this name ends well, too.
-    assert!(ran, "{name}, in a process of its own: it did not run; the closure must stand in the test function itself");
+    assert!(
+        ran,
+        "{name}, in a process of its own: it did not run; its closure must stand in it, or it must have this name"
+    );
+}
+
+/// Runs the body of a test in a process of its own, in which floats are f64.
+///
+/// # Panics
+/// As [`alone`] does.
+pub fn in_f64<F: FnOnce()>(test: F) {
+    alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
+}
+
+fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {
+    alone_as(test_of(std::any::type_name::<F>()), || {
+        setup();
+        test();
+    });
 }
 
 /// The test in which a closure of this type stands: `program::module::test::{{closure}}`.

@@ -47,7 +47,8 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
         .with_settings(|trainer| trainer.with_out(args.out.clone()).with_resume(args.resume))
         .with_stop(stop.clone())
         .with_invariant("model", &model)?
-        .with_invariant("classes", &task.classes)?;
+        .with_invariant("classes", &task.classes)?
+        .with_invariant("images", &task.fingerprint)?;
     if let Some(valid) = &task.valid {
         let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
         let top =

@@ -18,6 +18,8 @@ pub struct Task {
     pub valid: Option<Images>,
     /// The names of the classes.
     pub classes: Vec<String>,
+    /// What tells the images to learn from from others.
+    pub fingerprint: String,
 }
 
 impl Task {
@@ -25,9 +27,11 @@ impl Task {
     pub fn prepare(args: &Args, config: &Config) -> Result<Self, Error> {
         let task = match &args.images {
             None => {
-                let split = ShapesConfig::new().with_size(args.size()).with_seed(config.train.seed).init()?;
+                let shapes = ShapesConfig::new().with_size(args.size()).with_seed(config.train.seed);
+                let split = shapes.init()?;
                 let classes = (0..epl::models::vision::shapes::CLASSES).map(Shapes::class_name).collect();
-                Self { train: Arc::new(split.training), valid: Some(Arc::new(split.held_out)), classes }
+                let (train, valid) = (Arc::new(split.training), Some(Arc::new(split.held_out) as Images));
+                Self { train, valid, classes, fingerprint: shapes.to_string() }
             }
             Some(folder) => {
                 let whole = ImageFolderConfig::new(args.size());
@@ -36,7 +40,9 @@ impl Task {
                 let valid = args.valid.as_ref().map(|valid| whole.open_with_classes(valid, &classes)).transpose()?;
                 let left_out = train.left_out() + valid.as_ref().map_or(0, |valid| valid.left_out());
                 println!("{} image files, {left_out} other files left out", train.images());
-                Self { train: Arc::new(train), valid: valid.map(|valid| Arc::new(valid) as Images), classes }
+                let fingerprint = train.fingerprint()?;
+                let valid = valid.map(|valid| Arc::new(valid) as Images);
+                Self { train: Arc::new(train), valid, classes, fingerprint }
             }
         };
         let valid = task.valid.as_ref().map_or(0, |valid| valid.len());

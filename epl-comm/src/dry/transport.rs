@@ -75,6 +75,8 @@ impl Transport for DryTransport {
         usize::MAX
     }
 
+    fn warmed_up(&self) {}
+
     /// Nothing is kept.
     fn trim(&self) {}
 

@@ -207,6 +207,10 @@ impl Transport for Hierarchy {
         self.parts().map(|part| part.lanes()).min().unwrap_or(1)
     }
 
+    fn warmed_up(&self) {
+        self.parts().for_each(|part| part.warmed_up());
+    }
+
     fn trim(&self) {
         self.parts().for_each(|part| part.trim());
     }

@@ -3,7 +3,8 @@
 use core::fmt::Display;
 use core::ops::Range;
 use core::time::Duration;
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
@@ -38,9 +39,10 @@ pub(crate) struct Ranks<'a, F> {
     ranks: Range<usize>,
     /// Threads on which each may compute.
     threads: usize,
-    /// Whose own code failed, if that was the first failure. Others may then have failed alike by themselves, as of one wrong
-    /// option; what a collective finds is told to all its members in the same words, and has one culprit.
-    own: OnceLock<Rank>,
+    /// Whose own code failed before anybody was known to have failed: the culprit, unless a collective found it, and those that
+    /// failed beside it, perhaps alike, as of one wrong option. What a collective finds is told to all its members in the same
+    /// words, and has one culprit.
+    own: Mutex<BTreeSet<Rank>>,
 }
 
 /// What each rank returned; or what the caller's own code panicked with, when it handled an error.
@@ -50,7 +52,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
     /// These ranks, on a host that has `on_host` in all.
     pub(crate) fn new(fates: &'a F, ranks: Range<usize>, on_host: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self { fates, ranks, threads: (cores / on_host).max(1), own: OnceLock::new() }
+        Self { fates, ranks, threads: (cores / on_host).max(1), own: Mutex::default() }
     }
 
     /// Runs `f` on every rank, with what `begin` gives it, until all have ended. Each works inside its own rayon pool.
@@ -123,9 +125,14 @@ impl<'a, F: Fates> Ranks<'a, F> {
     /// A failure that no collective has found.
     fn fail_by_itself(&self, rank: Rank, cause: String) {
         if self.fates.first_failure("").is_none() {
-            let _ = self.own.set(rank);
+            // Before it is known: whoever is the first is among these.
+            self.by_themselves().insert(rank);
         }
         self.fates.fail(rank, cause);
+    }
+
+    fn by_themselves(&self) -> MutexGuard<'_, BTreeSet<Rank>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail_without(&self, rank: Rank, message: String) -> Error {
@@ -158,7 +165,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         let text = |(_, error): &(Rank, E)| catch(|| error.to_string()).ok();
         let first = text(&failures[index]);
         let is_culprit = culprit.is_none_or(|culprit| culprit == failures[index].0);
-        let by_itself = is_culprit && culprit.is_some_and(|culprit| self.own.get() == Some(&culprit));
+        let by_itself = is_culprit && culprit.is_some_and(|culprit| self.by_themselves().contains(&culprit));
         let alike = failures.iter().position(|failure| by_itself && first.is_some() && text(failure) == first);
         let (rank, error) = failures.swap_remove(alike.unwrap_or(index));
         Err((if is_culprit { rank } else { culprit.unwrap_or(rank) }, error))
@@ -188,6 +195,8 @@ impl<F: Fates> Drop for Departure<'_, F> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Barrier, OnceLock};
+
     use super::*;
 
     /// The rank that failed first.
@@ -210,10 +219,41 @@ mod tests {
         let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
         let ranks = Ranks::new(&fates, 0..3, 3);
         if by_itself {
-            ranks.own.set(Rank(first)).unwrap();
+            ranks.by_themselves().insert(Rank(first));
         }
         let (rank, error) = ranks.judge(ended).unwrap_err();
         (rank, error.to_string())
+    }
+
+    /// Keeps who was the first to say so, after a while in which others may do the same.
+    #[derive(Debug, Default)]
+    struct Board(OnceLock<Rank>);
+
+    impl Fates for Board {
+        fn fail(&self, rank: Rank, _cause: String) {
+            thread::sleep(Duration::from_millis(5 - rank.0 as u64));
+            let _ = self.0.set(rank);
+        }
+
+        fn end(&self, _rank: Rank) {}
+
+        fn first_failure(&self, _operation: &str) -> Option<(Rank, Error)> {
+            self.0.get().map(|rank| (*rank, Error::invalid("released")))
+        }
+    }
+
+    #[test]
+    fn ranks_that_fail_alike_at_the_same_time_are_told_alike_whoever_was_the_first() {
+        for _ in 0..20 {
+            let (board, together) = (Board::default(), Barrier::new(4));
+            let ranks = Ranks::new(&board, 0..4, 4);
+            let ended = ranks.run(Ok, |_| {
+                together.wait();
+                Err::<(), _>(Error::invalid("a wrong option"))
+            });
+            let (rank, error) = ranks.judge(ended).unwrap_err();
+            assert_eq!((rank, error.to_string().contains("a wrong option")), (Rank(0), true), "{error}, of {board:?}");
+        }
     }
 
     #[test]

@@ -88,7 +88,9 @@ impl Home {
         match self.device {
             None => Buffer::from_flex(tensor),
             Some(device) => {
-                let data = tensor.into_data();
+                // Of shared memory without an element Flex makes bytes whose address suits no number: a backend that
+                // looks at it panics.
+                let data = if range.is_empty() { TensorData::full_dtype([0], 0, dtype) } else { tensor.into_data() };
                 match dtype {
                     _ if dtype.is_float() => Buffer::from_tensor(Tensor::<1>::from_data(data, (&device, dtype))),
                     _ if dtype.is_bool() => Buffer::from_tensor(Tensor::<1, Bool>::from_data(data, (&device, dtype))),
@@ -110,6 +112,8 @@ fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<(TensorData, Device)> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::BoolStore;
+
     use super::*;
 
     #[test]
@@ -124,6 +128,18 @@ mod tests {
         let values = columns.home.bring(columns.bytes, columns.range).into_values::<f64>();
         assert_eq!(values, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
         Ok(())
+    }
+
+    #[test]
+    fn an_empty_buffer_whose_memory_others_hold_is_brought() {
+        for dtype in [DType::F64, DType::F32, DType::BF16, DType::I64, DType::Bool(BoolStore::Native)] {
+            let bytes = Arc::new(Bytes::from_elems(Vec::<u8>::new()));
+            let home = Home { dtype, device: Some(Device::flex()) };
+            let data = home.bring(bytes.clone(), 0..0).into_flex().map(FlexTensor::into_data);
+            let data = data.unwrap_or_else(|_| panic!("a tensor of Flex"));
+            assert!(data.bytes().as_ptr().addr().is_multiple_of(dtype.size()), "{dtype:?}");
+            drop(bytes);
+        }
     }
 
     /// The way of other backends, walked with tensors of this one.

@@ -214,6 +214,8 @@ impl Transport for LocalTransport {
         self.world.lanes()
     }
 
+    fn warmed_up(&self) {}
+
     fn trim(&self) {
         self.world.arena().trim();
     }

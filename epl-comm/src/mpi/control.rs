@@ -115,6 +115,11 @@ mod tests {
     use super::super::world::Watch;
     use super::*;
 
+    /// On the clock that all processes of a machine have.
+    fn now() -> u128 {
+        std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_nanos()
+    }
+
     /// Rank 1 ends with so many groups that its message is not sent before it is received, and its process is stopped then.
     #[test]
     #[ignore = "run by the test below"]
@@ -130,7 +135,7 @@ mod tests {
             let id = std::process::id().to_string();
             std::process::Command::new("kill").args(["-STOP", &id]).status().expect("`kill`");
             // As it is ended, before it does anything that would bring the message on its way.
-            println!("is woken up");
+            println!("is woken up at {};", now());
         }
         while world.control.look()?.is_none() {
             thread::sleep(PACE);
@@ -141,7 +146,7 @@ mod tests {
         while world.failure().is_none() {
             look(&world, &answers, &mut inbox)?;
         }
-        println!("has heard of it");
+        println!("has heard of it at {};", now());
         std::process::exit(1);
     }
 
@@ -150,7 +155,12 @@ mod tests {
         // Without this, memory of a process that does not run may be read by another one.
         let options = ["--mca", "btl_vader_single_copy_mechanism", "none"];
         let text = mpirun(2, &options, "mpi::control::tests::child");
-        let has_heard = text.find("has heard of it").expect(&text);
-        assert!(text.find("is woken up").is_none_or(|woken| has_heard < woken), "{text}");
+        // `mpirun` does not keep the order of what two processes print.
+        let moment = |what: &str| {
+            let (_, rest) = text.split_once(what)?;
+            rest.split_once(';')?.0.parse::<u128>().ok()
+        };
+        let has_heard = moment("has heard of it at ").expect(&text);
+        assert!(moment("is woken up at ").is_none_or(|woken| has_heard < woken), "{text}");
     }
 }

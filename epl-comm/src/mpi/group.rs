@@ -234,6 +234,8 @@ impl Transport for MpiTransport {
         self.world.lanes
     }
 
+    fn warmed_up(&self) {}
+
     fn trim(&self) {
         self.world.arena.trim();
     }

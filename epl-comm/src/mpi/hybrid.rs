@@ -176,6 +176,8 @@ impl Transport for Mixed {
         self.world.lanes
     }
 
+    fn warmed_up(&self) {}
+
     fn trim(&self) {
         self.group.trim();
         self.world.arena.trim();

@@ -79,6 +79,10 @@ fn work_on<N: Number>(group: &MpiTransport, call: &Call, staged: Staged) -> Resu
 /// The numbers of a buffer.
 fn numbers<'a, N: Number>(bytes: &'a Bytes, range: &Range<usize>) -> &'a [N] {
     let bytes = &bytes[range.clone()];
+    if bytes.is_empty() {
+        // Such as that of a member that only listens, whose tensor stays on its device: its address suits no number.
+        return &[];
+    }
     let start = bytes.as_ptr().cast::<N>();
     assert!(start.is_aligned(), "memory of a tensor is aligned for its numbers");
     // SAFETY: in bounds and initialised, as it is a slice of bytes; aligned as asserted; any bits are a number.
@@ -88,7 +92,22 @@ fn numbers<'a, N: Number>(bytes: &'a Bytes, range: &Range<usize>) -> &'a [N] {
 /// The numbers of a memory, to be written; a copy when it is shared.
 fn written<N: Number>(bytes: &mut Arc<Bytes>) -> (*mut N, usize) {
     let bytes: &mut Bytes = Arc::make_mut(bytes);
+    if bytes.is_empty() {
+        return (core::ptr::NonNull::dangling().as_ptr(), 0);
+    }
     let (start, len) = (bytes.as_mut_ptr().cast::<N>(), bytes.len() / size_of::<N>());
     assert!(start.is_aligned(), "memory of a tensor is aligned for its numbers");
     (start, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_a_number_has_none_wherever_it_is() {
+        let mut bytes = Arc::new(Bytes::from_elems(Vec::<u8>::new()));
+        assert!(numbers::<f64>(&bytes, &(0..0)).is_empty());
+        assert_eq!(written::<f64>(&mut bytes).1, 0);
+    }
 }

@@ -46,16 +46,37 @@ pub(super) fn settle(ranks: usize) -> Result<()> {
     ))
 }
 
-/// Opens the memory of these devices, which ranks of this process have, to each other.
+/// Opens the memory of these devices, which ranks of this process have, to each other, if there are several ranks.
 ///
 /// # Errors
 ///
-/// [`Error::Engine`] when the driver refuses.
-pub(super) fn share(indices: &[usize]) -> Result<()> {
+/// [`Error::Engine`] when a device cannot take memory in the order of streams (CubeCL would fall back to the other way
+/// without a word), or the driver refuses.
+pub(super) fn share(indices: &[usize], ranks: usize) -> Result<()> {
+    if ranks < 2 {
+        return Ok(());
+    }
+    indices.iter().try_for_each(|index| check_pool(*index))?;
     let pairs = indices.iter().flat_map(|own| indices.iter().map(move |other| (own, other)));
     pairs.filter(|(own, other)| own != other).try_for_each(|(own, other)| {
         open(*own, *other).map_err(|error| super::device::failed("open a GPU's memory to another GPU", &error))
     })
+}
+
+fn check_pool(index: usize) -> Result<()> {
+    let pools = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+    let device = result::device::get(index as c_int);
+    // SAFETY: the device is there.
+    let has_pools = device.and_then(|device| unsafe { result::device::get_attribute(device, pools) });
+    match has_pools.map_err(|error| super::device::failed("tell how a GPU takes memory", &error))? {
+        0 => Err(Error::Engine {
+            message: format!(
+                "CUDA device {index} has no memory pools, so memory would wait for calls of NCCL that wait for other ranks; \
+                 take a device and a driver that have them (a virtual GPU may not), or run one rank"
+            ),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn open(own: usize, other: usize) -> core::result::Result<(), DriverError> {

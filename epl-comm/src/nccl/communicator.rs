@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::abi::{Config, IN_PROGRESS, NO_COLOR, RawComm, SUCCESS, Status, UniqueId};
 use super::library::Library;
 use crate::error::Result;
+use crate::pending::Pause;
 
 /// How long the last work of a communicator may take when it is given back.
 const PARTING: Duration = Duration::from_secs(5);
@@ -210,22 +211,5 @@ impl Slot {
     fn free(self) {
         // SAFETY: it was made by `new`, and the call that writes it is over.
         drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-/// The time between two looks: none at first, then a little.
-#[derive(Default)]
-pub(super) struct Pause {
-    looks: u32,
-}
-
-impl Pause {
-    pub(super) fn rest(&mut self) {
-        self.looks = self.looks.saturating_add(1);
-        match self.looks {
-            0..100 => core::hint::spin_loop(),
-            100..1000 => thread::yield_now(),
-            _ => thread::sleep(Duration::from_micros(50)),
-        }
     }
 }

@@ -28,10 +28,18 @@ pub(super) trait Council: Debug + Send + Sync {
     /// Whether members meet at this call, and compare it, before it goes to the device; the same on all.
     fn meets(&self, call: &Call) -> bool;
 
-    /// If members meet at this call, waits until all have made it, and compares them.
+    /// See [`Transport::warmed_up`].
+    fn warmed_up(&self) {}
+
+    /// Waits until all members have made this call, and compares them.
     fn agree(&self, call: &Call, go_on: &GoOn<'_>) -> Result<()>;
 
-    /// The turn of a call at which members have met, where one order is known of all such.
+    /// Whether calls get their [`turn`](Self::turn)s where members meet; if not, each rank has its own order of calls.
+    fn gives_turns(&self) -> bool {
+        false
+    }
+
+    /// The turn of a call at which members have met, if it gets one there.
     fn turn(&self, _call: &Call) -> Option<Turn> {
         None
     }
@@ -44,6 +52,11 @@ pub(super) trait Council: Debug + Send + Sync {
 
     /// The name of a communicator of the group, the same on all members.
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId>;
+
+    /// All members have used the [`id`](Self::id).
+    fn joined(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether the world goes on; if not, what it failed with, as told to a member that has `waited` in `call`.
     fn go_on(&self, call: &Call, waited: Duration) -> Result<()>;
@@ -65,7 +78,8 @@ pub(super) fn in_nccl(group: &str, call: &Call, waited: Duration) -> Error {
     Error::Engine {
         message: format!(
             "{call}, call {} of group `{group}`, has been in NCCL for {:.1} s; a rank's process or its network may be \
-             gone: set NCCL_DEBUG=INFO to see, or set a longer time limit if it only takes that long",
+             gone, or another started call, which was made before it, waits for a rank: set NCCL_DEBUG=INFO to see, or set \
+             a longer time limit if it only takes that long",
             call.sequence,
             waited.as_secs_f64()
         ),
@@ -145,6 +159,10 @@ impl Council for Threads {
 
     fn agree(&self, call: &Call, _go_on: &GoOn<'_>) -> Result<()> {
         self.seat.agree(Box::new(call.clone()))
+    }
+
+    fn gives_turns(&self) -> bool {
+        true
     }
 
     fn turn(&self, call: &Call) -> Option<Turn> {

@@ -141,6 +141,13 @@ unsafe impl Memory for CudaMemory {
         self.context.bind_to_thread().map_err(|error| failed("use the device", &error))
     }
 
+    fn settle(&self) {
+        let _ = get_client::<CubeBackend>(&self.cube_device).try_sync(|| ());
+        let handle = DeviceHandle::<Server>::new(self.client.service_id().device);
+        // Comes after all that was submitted before.
+        let _ = handle.submit_blocking(|_| ());
+    }
+
     fn stream(&self) -> Result<CudaQueue> {
         self.context.new_stream().map(CudaQueue).map_err(|error| failed("make a stream", &error))
     }

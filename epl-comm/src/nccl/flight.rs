@@ -8,9 +8,9 @@
 //! ```
 //!
 //! ● is an event that is recorded, ○ a wait for the other's. No thread waits for the device: what the rank computes with a
-//! result comes behind it on the rank's stream, and the helper thread only looks whether a call has failed. Where buffers
-//! lie in host memory, and for calls of a group's beginning (`gate`), the thread that launches waits until the call is
-//! over.
+//! result comes behind it on the rank's stream, and the helper thread only looks whether a call has failed. For a call that
+//! gives this rank nothing, such as a send, nobody's stream waits: its peer may come only after what the rank does next.
+//! Where buffers lie in host memory, and in a rank's warm-up (`gate`), the thread that launches waits until the call is over.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,6 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 
-use super::communicator::Pause;
 use super::gate::Pass;
 use super::lane::{Held, Queue, Site};
 use super::memory::{Event, Memory};
@@ -29,12 +28,11 @@ use super::work::{Finish, Work, check, work};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
+use crate::pending::Pause;
 use crate::transport::Launched;
 
 /// So many looks at an event are for one at the communicator.
 const LOOKS: u32 = 64;
-/// So many calls of each group are its beginning: more than a step makes until all kernels are loaded.
-pub(super) const BEGINNING: u64 = 32;
 
 /// A call of which the rank's own thread has done its first part.
 pub(super) struct Prepared<M: Memory> {
@@ -45,6 +43,10 @@ pub(super) struct Prepared<M: Memory> {
     /// Where the result belongs.
     home: Device,
     turn: Option<Turn>,
+    /// Whether members meet on the host before it goes to the device: the same on all.
+    is_met: bool,
+    /// Whether it goes to the device only while the rank waits.
+    is_gated: bool,
 }
 
 /// A call that NCCL has, and its memory, which stays until the call is over.
@@ -75,9 +77,10 @@ impl<M: Memory> NcclTransport<M> {
     /// What the rank's own thread does first: all that comes before NCCL on the rank's stream.
     pub(super) fn prepare(&self, call: Box<Call>, buffer: Buffer) -> Result<Prepared<M>> {
         let Engine { memory, safeguards, order, gate, .. } = &*self.engine;
-        if call.sequence > BEGINNING {
-            gate.leave_open();
-        }
+        // Asked here, on the rank's thread: so it is the same for a call on all members.
+        let is_met = self.council.meets(&call);
+        // Behind the gate nobody may wait for a peer that has not come.
+        let is_gated = safeguards.gate && is_met && !gate.is_left_open();
         let prepared = || {
             self.council.go_on(&call, Duration::ZERO)?;
             memory.bind()?;
@@ -92,14 +95,16 @@ impl<M: Memory> NcclTransport<M> {
             let ready = if needs_mark { Some(memory.mark()?) } else { None };
             Ok((work, ready, home))
         };
-        let (work, ready, home) = prepared().inspect_err(|error| self.council.fail(error))?;
-        let has_turn = safeguards.order && !self.is_link && !work.steps.is_empty() && !self.council.meets(&call);
-        Ok(Prepared { call: call.into(), work, ready, home, turn: has_turn.then(|| order.take()) })
+        // Burn computes here, on the rank's thread: what it panics with is a failure, as peers wait for the call.
+        let (work, ready, home) = self.told(prepared)?;
+        let has_turn = safeguards.order && !self.is_link && !work.steps.is_empty() && !self.council.gives_turns();
+        let turn = has_turn.then(|| order.take());
+        Ok(Prepared { call: call.into(), work, ready, home, turn, is_met, is_gated })
     }
 
     /// Meets the peers, if that is done on the host, and gives NCCL the call.
-    pub(super) fn launch(&self, prepared: Prepared<M>, is_gated: bool) -> Result<(Flight<M>, Landing<M>)> {
-        let Prepared { call, work: Work { steps, finish }, ready, home, turn } = prepared;
+    pub(super) fn launch(&self, prepared: Prepared<M>) -> Result<(Flight<M>, Landing<M>)> {
+        let Prepared { call, work: Work { steps, finish }, ready, home, turn, is_met, is_gated } = prepared;
         let (begun, is_empty) = (Instant::now(), steps.is_empty());
         let (mut read, mut written, mut calls) = (Vec::new(), Vec::new(), Vec::new());
         for step in steps {
@@ -108,7 +113,9 @@ impl<M: Memory> NcclTransport<M> {
             calls.push(step.calls);
         }
         let launched = self.turn(&call, begun, |state, go_on| {
-            self.council.agree(&call, go_on)?;
+            if is_met {
+                self.council.agree(&call, go_on)?;
+            }
             // Also where this member has nothing to send: others have taken it a turn.
             let turn = turn.or_else(|| self.council.turn(&call).filter(|_| self.engine.safeguards.order));
             if is_empty {
@@ -179,7 +186,9 @@ impl<M: Memory> NcclTransport<M> {
         let failed = || self.council.go_on(&call, Duration::ZERO);
         failed()?;
         memory.bind()?;
-        if let Some(over) = over.filter(|_| safeguards.streams) {
+        let is_given = lock(&written).iter().flatten().any(|held| !held.is_nothing());
+        if let Some(over) = over.filter(|_| safeguards.streams && is_given) {
+            // Before the memory is taken from the flight, which keeps it should this fail.
             memory.follow(&over)?;
         }
         let Some(written) = lock(&written).take() else {
@@ -190,17 +199,10 @@ impl<M: Memory> NcclTransport<M> {
         Ok(moved(finish(results), &home))
     }
 
-    /// Whether a started call waits for the rank's thread to wait.
-    fn is_gated(&self, call: &Call) -> bool {
-        // Behind the gate nobody may wait for a peer that has not come.
-        let Engine { safeguards, gate, .. } = &*self.engine;
-        safeguards.gate && call.sequence <= BEGINNING && self.council.meets(call) && !gate.is_left_open()
-    }
-
     /// Does the part of a started call that another thread does.
     pub(super) fn start(self: Arc<Self>, prepared: Prepared<M>) -> Result<Launched> {
-        let is_gated = self.is_gated(&prepared.call);
-        let (mut flight, landing) = self.launch(prepared, is_gated)?;
+        let is_gated = prepared.is_gated;
+        let (mut flight, landing) = self.launch(prepared)?;
         let is_watched = flight.over.is_some() && !is_gated && self.engine.memory.is_ordered(&landing.home);
         if !is_watched {
             self.finish(&mut flight)?;

@@ -1,4 +1,4 @@
-//! Started calls of a group's beginning go to the device only while the rank's own thread waits.
+//! In a rank's warm-up, calls go to the device only while the rank's own thread waits.
 //!
 //! ```text
 //! rank's thread   compute ........│ wait ──────────────│ compute ......
@@ -8,10 +8,15 @@
 //!
 //! What is computed for the first time makes the device load kernels, set up communicators and grow its memory, and for
 //! much of that the driver waits until all is over that runs on the device. If that is a kernel of NCCL whose peer's
-//! device waits in the same way for another one, nobody goes on. So the two are kept apart until all has been loaded: the
-//! first calls of each group meet their peers on the host, and then go to the device while the rank's thread, from which
-//! all its other work comes, waits; which it does until they are over. With the first call of a rank that is not one of
-//! those, the gate is left open, in all its groups: nobody is then kept from a call for which a device waits already.
+//! device waits in the same way for another one, nobody goes on. So the two are kept apart until all has been loaded: calls
+//! meet their peers on the host, and then go to the device while the rank's thread, from which all its other work comes,
+//! waits; which it does until they are over. The gate stays open all that time, as what they wait for may be on a peer's
+//! device behind a call that waits for one of this rank's. When the program says that the rank is warmed up
+//! ([`ProcessGroup::warmed_up`](crate::ProcessGroup::warmed_up)), the gate is left open.
+//!
+//! What is loaded later, such as the kernels of a first evaluation, still makes the driver wait for calls that run. That
+//! ends where calls go to all devices in one order (`order`), since a call then waits for none that comes after it; not
+//! where ranks that send to each other load between a send and a receive.
 
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -47,8 +52,8 @@ pub(super) struct Pass(Arc<Gate>);
 pub(super) struct Open<'a>(&'a Gate);
 
 impl Gate {
-    /// Opens it for as long as the calling thread, the rank's own, waits; then the thread waits for the calls that have
-    /// gone through.
+    /// Opens it for as long as the calling thread, the rank's own, waits, and then until the calls that have gone through
+    /// are over.
     pub(super) fn open(&self) -> Open<'_> {
         self.lock().waits += 1;
         self.changed.notify_all();
@@ -96,11 +101,11 @@ impl Gate {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.waits -= 1;
         // Their helpers see to it that they end.
-        while state.waits == 0 && state.inside > 0 && !state.is_left_open {
+        while state.waits == 1 && state.inside > 0 && !state.is_left_open {
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.waits -= 1;
     }
 }
 
@@ -125,14 +130,14 @@ mod tests {
         let pass = gate.enter(&stop).unwrap();
         std::thread::scope(|scope| {
             let closing = scope.spawn(|| drop(open));
-            while gate.lock().waits > 0 {
-                std::thread::yield_now();
-            }
-            assert!(gate.enter(&stop).is_err(), "it is closed while the last call ends");
-            assert!(!closing.is_finished());
+            // What the first call waits for may be behind another one of this rank's.
+            let second = gate.enter(&stop).unwrap();
             drop(pass);
+            assert!(!closing.is_finished());
+            drop(second);
             closing.join().unwrap();
         });
+        assert!(gate.enter(&stop).is_err(), "it is closed again");
         gate.leave_open();
         assert!(gate.enter(&stop).is_ok());
     }

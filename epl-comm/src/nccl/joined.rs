@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::host::ranks::Report;
 use crate::log::Log;
 use crate::rank::Rank;
-use crate::store::{Store, unset};
+use crate::store::Store;
 
 /// The longest value: less than what a store takes.
 const LONGEST: usize = 32 << 10;
@@ -210,21 +210,24 @@ impl Joined {
         }
     }
 
+    /// Looks whether others have told of a failure.
+    pub(super) fn look(&self) {
+        match self.read("nccl/failure") {
+            Ok(None) => {}
+            Ok(Some(told)) => {
+                let (rank, cause) = told.split_once('\n').unwrap_or(("", &told));
+                let rank = Rank(rank.parse().unwrap_or(self.rank.0));
+                self.learn(Failure { rank, cause: cause.to_string(), shared: None });
+            }
+            Err(error) => self.learn(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) }),
+        }
+    }
+
     /// Looks for failures and the roll until this rank's end.
     pub(super) fn watch(&self) {
         let mut has_answered = false;
         while !self.is_over.load(Ordering::Acquire) && self.failure.get().is_none() {
-            match self.read("nccl/failure") {
-                Ok(None) => {}
-                Ok(Some(told)) => {
-                    let (rank, cause) = told.split_once('\n').unwrap_or(("", &told));
-                    let rank = Rank(rank.parse().unwrap_or(self.rank.0));
-                    self.learn(Failure { rank, cause: cause.to_string(), shared: None });
-                }
-                Err(error) => {
-                    self.learn(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) });
-                }
-            }
+            self.look();
             if !has_answered && let Ok(Some(roll)) = self.read("nccl/roll") {
                 has_answered = true;
                 let _ = self.store.set(&format!("nccl/answer/{}", self.rank.0), self.answer(&roll).as_bytes());
@@ -254,15 +257,15 @@ impl Joined {
 
     /// A value that may come soon. A store lets a process wait for so many at once: more threads take turns.
     fn get_soon(&self, key: &str) -> Result<Vec<u8>> {
-        let (wait, pause) = (Duration::from_millis(50), Duration::from_millis(5));
+        let wait = Duration::from_millis(50);
         let is_one_of_few = self.waiting.fetch_add(1, Ordering::AcqRel) < WAITING;
         let value = match is_one_of_few {
             true => self.store.get(key, wait),
-            false => Err(unset(key, pause)),
+            false => self.store.get(key, Duration::ZERO),
         };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        if !is_one_of_few {
-            thread::sleep(pause);
+        if !is_one_of_few && matches!(value, Err(Error::Unset { .. })) {
+            thread::sleep(wait);
         }
         value
     }

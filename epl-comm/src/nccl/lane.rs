@@ -49,6 +49,10 @@ impl<M: Memory> Held<M> {
         Self { block: None, dtype, bytes: 0, pointer: null_mut() }
     }
 
+    pub(super) fn is_nothing(&self) -> bool {
+        self.block.is_none()
+    }
+
     /// A flat buffer of it.
     pub(super) fn give(self, memory: &M) -> Buffer {
         match self.block {
@@ -108,7 +112,7 @@ impl<M: Memory> Lane<M> {
     }
 
     /// Puts calls on the stream, behind `ready`; the event is over when they are. The memory they use must stay until
-    /// then, or for ever if there is no event.
+    /// then in the order of streams, or for ever if there is no event.
     ///
     /// After an error the lane is to be [`abort`](Self::abort)ed.
     pub(super) fn enqueue(
@@ -139,9 +143,10 @@ pub(super) struct Queue<'a> {
 macro_rules! call {
     ($queue:ident.$function:ident($($argument:expr),*)) => {{
         let library = $queue.communicator.library();
-        // SAFETY: the communicator is alive; the parts lie in memory that is held until the event behind the call is over,
-        // or for ever (`Flight`); they are as long as the count says; what is written is the block's own (`Held::is_own`) or was
-        // allocated for it.
+        // SAFETY: the communicator is alive; what is read is held until the event behind the call is over, what is written
+        // until the rank's stream, on which its memory is given back, waits for that event, and both for ever if the call
+        // fails (`Flight`); the parts are as long as the count says; what is written is the block's own (`Held::is_own`) or
+        // was allocated for it.
         let status = unsafe {
             (library.functions.$function)($($argument,)* $queue.communicator.raw(), $queue.stream)
         };

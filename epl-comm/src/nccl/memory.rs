@@ -42,6 +42,10 @@ pub unsafe trait Memory: Debug + Send + Sync + 'static {
     /// When the device does not answer.
     fn bind(&self) -> Result<()>;
 
+    /// Waits until all that the calling thread has asked for has been put on its stream. What is wrong with it, the next
+    /// call tells that needs it.
+    fn settle(&self);
+
     /// A new stream.
     ///
     /// # Errors

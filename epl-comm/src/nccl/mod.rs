@@ -24,7 +24,11 @@
 //!   are put on the device in the order of the rank's calls, or in that in which ranks of a process have met (`order`).
 //! - **The driver waits for the whole device** while a kernel of NCCL waits there for a peer: when memory is taken by
 //!   `cuMemAlloc`, a kernel is loaded or a communicator is made. CubeCL's memory is taken in the order of streams instead
-//!   (`allocator`), and the first calls of each group go out while the rank waits (`gate`).
+//!   (`allocator`), and in a rank's warm-up calls go out while it waits (`gate`).
+//!
+//! What still waits for the device: kernels that are loaded after the warm-up, beside which links, which are in no order,
+//! may be running (`gate`); memory that the driver's pool must first get from the system, and memory of the host that is
+//! pinned, for which the driver may wait until its device is idle. Warm up with the largest batch.
 //!
 //! # Nobody hangs
 //!
@@ -40,9 +44,9 @@
 //! memory, only that nothing is looked at but the call. So they find mismatches, circles of waits, orders, delays, ranks
 //! that returned too early, and failures, just as they do there.
 //!
-//! Ranks that are processes ([`Worker`]) meet by values of a [`Store`](crate::Store) in the first calls of each group, or
-//! in all: [`Worker::compare_first`]. Failures, ends, and who is missing when a call takes too long, are told by a few
-//! values more. Circles of waits between processes end by the time limit.
+//! Ranks that are processes ([`Worker`]) meet by values of a [`Store`](crate::Store) while they warm up and in the first
+//! calls of each group, or in all: [`Worker::compare_first`]. Failures, ends, and who is missing when a call takes too long,
+//! are told by a few values more. Circles of waits between processes end by the time limit.
 //!
 //! # What NCCL does otherwise, and what is done about it
 //!

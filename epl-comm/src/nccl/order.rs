@@ -6,8 +6,9 @@
 //! in the same order. Links are apart, as their order differs: one end sends before it receives, the other receives before
 //! it sends.
 //!
-//! Calls that meet their peers on the host first are not in this order, as to wait for a turn there, with a turn, would
-//! be a circle. Where the ranks are threads of one process, those go to all devices in the order in which they have met.
+//! Between processes, a call that meets its peers on the host keeps its turn meanwhile, so that all calls of a rank but those
+//! of links wait until the members of an earlier started one have come. Where the ranks are threads of one process, all calls meet on the host first, and go to all devices in the order in
+//! which they have met there, links with them.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};

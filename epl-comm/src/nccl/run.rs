@@ -119,7 +119,7 @@ impl Launcher {
         let ready = self.loaded().and_then(|library| {
             super::presence::check_devices(self.ranks, &devices, &library)?;
             super::allocator::settle(self.ranks)?;
-            super::allocator::share(&devices)?;
+            super::allocator::share(&devices, self.ranks)?;
             Ok(library)
         });
         self.library = Some(ready.map_err(|error| (Rank(0), error.into()))?);

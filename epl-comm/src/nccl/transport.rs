@@ -10,7 +10,7 @@ use burn::tensor::{DType, Shape};
 
 use super::communicator::{Communicator, GoOn};
 use super::council::Council;
-use super::gate::Gate;
+use super::gate::{Gate, Open};
 use super::lane::{Held, Lane};
 use super::library::Library;
 use super::memory::Memory;
@@ -42,7 +42,7 @@ pub struct Safeguards {
     pub streams: bool,
     /// Calls of all groups go to the device in their order.
     pub order: bool,
-    /// Started calls of a group's beginning go out while the rank waits.
+    /// In a rank's warm-up calls go out while the rank waits.
     pub gate: bool,
 }
 
@@ -69,6 +69,18 @@ pub(super) struct State<M: Memory> {
     pub(super) lane: Option<Lane<M>>,
     /// What calls that failed were working on. A peer's device may still reach it.
     abandoned: Vec<Held<M>>,
+}
+
+/// Gives the communicator back, by force, when it is dropped. By then the failure is known: the device goes on, and what the
+/// rank's thread then reads there, it must not take for the failure.
+struct GivenUp<'a, M: Memory>(&'a mut State<M>);
+
+impl<M: Memory> Drop for GivenUp<'_, M> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.lane.take() {
+            lane.abort();
+        }
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,11 +138,15 @@ impl<M: Memory> NcclTransport<M> {
     /// After an error the world is over, and the communicator is given back.
     pub(super) fn guarded<T>(&self, f: impl FnOnce(&mut State<M>) -> Result<T>) -> Result<T> {
         let mut state = self.enter()?;
-        let result = catch_unwind(AssertUnwindSafe(|| f(&mut state)));
-        if !matches!(result, Ok(Ok(_))) {
-            self.give_up(&mut state);
-        }
-        match result {
+        let given_up = GivenUp(&mut state);
+        let value = self.told(|| f(given_up.0))?;
+        core::mem::forget(given_up);
+        Ok(value)
+    }
+
+    /// After an error or a panic the world is over.
+    pub(super) fn told<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => result.inspect_err(|error| self.council.fail(error)),
             Err(payload) => {
                 let message = format!("it panicked in a collective: {}", message_of(&*payload));
@@ -152,10 +168,18 @@ impl<M: Memory> NcclTransport<M> {
         }
     }
 
-    fn give_up(&self, state: &mut State<M>) {
-        if let Some(lane) = state.lane.take() {
-            lane.abort();
+    /// Lets calls go to the device as long as the rank's thread waits.
+    fn open(&self) -> Open<'_> {
+        self.settled().open()
+    }
+
+    /// The gate, before which what the rank has asked for is on the device: on its way there it might still load kernels.
+    fn settled(&self) -> &Gate {
+        let Engine { memory, gate, .. } = &*self.engine;
+        if !gate.is_left_open() {
+            memory.settle();
         }
+        gate
     }
 
     /// Keeps what a peer's device may still reach.
@@ -171,6 +195,8 @@ impl<M: Memory> NcclTransport<M> {
                 let Engine { library, memory, .. } = &*self.engine;
                 let id = self.council.id(&|| library.unique_id(), go_on)?;
                 let communicator = Communicator::join(library, id, (self.size(), self.council.member()), go_on)?;
+                // That was only possible with all members.
+                self.council.joined()?;
                 Lane::new(&**memory, communicator)?
             }
         };
@@ -220,9 +246,13 @@ impl<M: Memory> Transport for NcclTransport<M> {
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let prepared = self.prepare(call, buffer)?;
-        let _open = self.engine.gate.open();
-        let (mut flight, landing) = self.launch(prepared, false)?;
-        self.finish(&mut flight)?;
+        let landing = {
+            let _open = self.open();
+            let (mut flight, landing) = self.launch(prepared)?;
+            self.finish(&mut flight)?;
+            landing
+        };
+        // It may load kernels, and so comes when the gate is closed.
         self.land(landing)
     }
 
@@ -238,7 +268,7 @@ impl<M: Memory> Transport for NcclTransport<M> {
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let call = Call::new(Operation::Split, DType::I64, Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
-        let _open = self.engine.gate.open();
+        let _open = self.open();
         let divide = |state: &mut State<M>, go_on: &GoOn<'_>| self.divide(state, &call, (color, key), go_on);
         Ok(Arc::new(self.turn(&call, Instant::now(), divide)?))
     }
@@ -260,8 +290,13 @@ impl<M: Memory> Transport for NcclTransport<M> {
     /// Memory is its owner's.
     fn trim(&self) {}
 
+    fn warmed_up(&self) {
+        self.council.warmed_up();
+        self.settled().leave_open();
+    }
+
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        let _open = self.engine.gate.open();
+        let _open = self.open();
         self.council.sleep(operation, sequence, sleep);
     }
 

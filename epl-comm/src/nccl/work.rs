@@ -32,7 +32,7 @@ pub(super) struct Work<M: Memory> {
 
 /// NCCL's functions on one piece of memory.
 pub(super) struct Step<M: Memory> {
-    /// What is written, and is the result.
+    /// What is written, and is the result; of nothing where this member only gives.
     pub(super) result: Held<M>,
     /// What is only read, if not the same.
     pub(super) own: Option<Held<M>>,
@@ -65,7 +65,7 @@ impl<M: Memory> Work<M> {
 
     /// Another result: of a member that gets nothing.
     fn giving(self, buffer: Buffer) -> Self {
-        self.then(move |_| buffer)
+        Self { steps: self.steps, ..Self::none(buffer) }
     }
 
     /// Both in one group.
@@ -185,9 +185,11 @@ fn reduced_once<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, sha
     }
     let own = site.take(buffer)?;
     match *shares {
-        // Of who is not the root, nothing is written.
         Shares::One(root) if root != me => {
-            Ok(Work::one(own, None, move |queue, own, _| queue.reduce(own.all(), own.all(), element, op, root)))
+            let calls = move |queue: &Queue<'_>, _: &Held<M>, own: &Held<M>| {
+                queue.reduce(own.all(), own.all(), element, op, root)
+            };
+            Ok(Work::one(Held::nothing(dtype), Some(own), calls))
         }
         Shares::All | Shares::One(_) => {
             let (result, own) = match own.is_own(site.memory) {

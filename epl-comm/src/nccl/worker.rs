@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder, Thread};
 
-use super::flight::BEGINNING;
 use super::gate::Gate;
 use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
 use super::run::LANES;
 use super::transport::{Engine, NcclTransport, Safeguards};
-use super::workers::Workers;
+use super::workers::{Warm, Workers};
 use crate::error::{Error, Result, catch};
 use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT, no_thread};
 use crate::log::Log;
@@ -22,6 +21,9 @@ use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 use crate::store::Store;
+
+/// So many calls of each group are compared unless it is said otherwise.
+const COMPARED: u64 = 32;
 
 /// Some ranks of a world of processes, on one host or several, that share a [`Store`].
 #[derive(Clone)]
@@ -41,7 +43,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// The ranks `own` of `ranks`, with a time limit of half an hour, of which the first calls of each group are compared.
+    /// The ranks `own` of `ranks`, with a time limit of half an hour, whose calls are compared while they warm up, and the first ones of
+    /// each group.
     /// A store serves one run: what is run again needs a new one.
     pub fn new(store: Arc<dyn Store>, own: Range<usize>, ranks: usize) -> Self {
         Self {
@@ -54,7 +57,7 @@ impl Worker {
             library: None,
             time_limit: Some(TIME_LIMIT),
             lanes: LANES,
-            compare_first: BEGINNING,
+            compare_first: COMPARED,
             safeguards: Safeguards::default(),
             on_failure: None,
         }
@@ -75,13 +78,11 @@ impl Worker {
     }
 
     /// Compares so many calls of each group, from the first on, with those of the other members before any memory is
-    /// touched: 32 if nothing is said; [`u64::MAX`] for all. Members meet at the store for each call that is compared, the
+    /// touched: 32 if nothing is said; [`u64::MAX`] for all. All calls of a group are compared until it is
+    /// [`warmed_up`](crate::ProcessGroup::warmed_up). A started call that is compared holds up the later calls of the rank in
+    /// other groups, but for links, until its members have come. Members meet at the store for each call that is compared, the
     /// rank's thread waiting with it where it waits for the call: some round trips to the store's host. What is not
     /// compared and does not fit together hangs until the time limit, or gives wrong numbers.
-    ///
-    /// In the calls that are compared, started ones wait until the rank waits: kernels that are loaded for the first
-    /// time, and communicators that are made, do not meet calls on the device whose peers have not come. With 0, that is
-    /// for the program to see to.
     pub fn compare_first(mut self, calls: u64) -> Self {
         self.compare_first = calls;
         self
@@ -146,7 +147,8 @@ impl Worker {
         let memory = |rank: Rank| {
             super::allocator::settle(ranks)?;
             super::presence::devices()?;
-            super::allocator::share(&devices)?;
+            devices.iter().try_for_each(|index| super::presence::check_index(*index))?;
+            super::allocator::share(&devices, ranks)?;
             super::device::CudaMemory::new(devices[rank.0 - first])
         };
         self.run_on(memory, f)
@@ -192,7 +194,8 @@ impl Worker {
             let (time_limit, lanes, safeguards) = (self.time_limit, self.lanes, self.safeguards);
             let (gate, order) = (gates[rank.0 - own.first].clone(), Arc::default());
             let engine = Engine { library: library.clone(), memory, time_limit, lanes, gate, order, safeguards };
-            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_first);
+            let warm = Warm::new(!self.safeguards.gate);
+            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_first, warm);
             let transport = NcclTransport::new(Arc::new(council), Arc::new(engine));
             transport.connect()?;
             Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))

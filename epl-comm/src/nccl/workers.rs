@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
@@ -17,6 +17,28 @@ use crate::transport::{link_name, of_one_color};
 /// How long a call may take before it is looked whether a member has left for good; and how often then.
 const SUSPICION: Duration = Duration::from_secs(1);
 
+/// Whether a group is warmed up, or one that it is a part of.
+#[derive(Debug, Default)]
+pub(super) struct Warm {
+    is_said: AtomicBool,
+    whole: Option<Arc<Self>>,
+}
+
+impl Warm {
+    /// A world's.
+    pub(super) fn new(is_said: bool) -> Arc<Self> {
+        Arc::new(Self { is_said: AtomicBool::new(is_said), whole: None })
+    }
+
+    fn part(whole: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { is_said: AtomicBool::new(false), whole: Some(whole.clone()) })
+    }
+
+    fn is_so(&self) -> bool {
+        self.is_said.load(Ordering::Acquire) || self.whole.as_ref().is_some_and(|whole| whole.is_so())
+    }
+}
+
 /// One member's seat in a group of processes.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -28,6 +50,7 @@ pub(super) struct Workers {
     last: Arc<AtomicU64>,
     /// So many calls of each group are compared, from the first on.
     compare_first: u64,
+    warm: Arc<Warm>,
     /// For how long a member had waited when it last looked who has left.
     suspicion: AtomicU64,
     place: MeetingPlace,
@@ -35,22 +58,21 @@ pub(super) struct Workers {
 
 impl Workers {
     /// The world's.
-    pub(super) fn new(joined: Arc<Joined>, ranks: usize, compare_first: u64) -> Self {
-        let member = joined.rank.0;
-        Self::of(joined, "world".into(), "world".into(), (0..ranks).map(Rank).collect(), member, compare_first)
+    pub(super) fn new(joined: Arc<Joined>, ranks: usize, compare_first: u64, warm: Arc<Warm>) -> Self {
+        let (member, members, last) = (joined.rank.0, (0..ranks).map(Rank).collect(), joined.enter("world"));
+        let (name, path, suspicion, place) = ("world".into(), "world".into(), Default::default(), Default::default());
+        Self { joined, name, path, members, member, last, compare_first, warm, suspicion, place }
     }
 
-    fn of(
-        joined: Arc<Joined>,
-        name: String,
-        path: String,
-        members: Vec<Rank>,
-        member: usize,
-        compare_first: u64,
-    ) -> Self {
-        let last = joined.enter(&path);
-        let (suspicion, place) = Default::default();
-        Self { joined, name, path, members, member, last, compare_first, suspicion, place }
+    /// The seat in a part of this group.
+    fn part(&self, name: String, path: String, members: Vec<Rank>, member: usize) -> Self {
+        let (joined, last, warm) = (self.joined.clone(), self.joined.enter(&path), Warm::part(&self.warm));
+        let (compare_first, suspicion, place) = (self.compare_first, Default::default(), Default::default());
+        Self { joined, name, path, members, member, last, compare_first, warm, suspicion, place }
+    }
+
+    fn id_key(&self) -> String {
+        format!("nccl/id/{}", self.path)
     }
 
     fn describe(&self, call: &Call) -> String {
@@ -84,13 +106,17 @@ impl Council for Workers {
 
     fn meets(&self, call: &Call) -> bool {
         // A barrier is nothing but this.
-        call.sequence <= self.compare_first || call.operation == Operation::Barrier
+        call.sequence <= self.compare_first || call.operation == Operation::Barrier || !self.warm.is_so()
+    }
+
+    fn warmed_up(&self) {
+        self.warm.is_said.store(true, Ordering::Release);
     }
 
     fn agree(&self, call: &Call, go_on: &GoOn<'_>) -> Result<()> {
-        match self.members.len() > 1 && self.meets(call) {
-            true => self.meet(call, [0, 0], go_on).map(drop),
-            false => Ok(()),
+        match self.members.len() {
+            1 => Ok(()),
+            _ => self.meet(call, [0, 0], go_on).map(drop),
         }
     }
 
@@ -112,27 +138,34 @@ impl Council for Workers {
         let (chosen, member) = of_one_color(&wishes, self.member);
         let members: Vec<Rank> = chosen.into_iter().map(|member| self.members[member]).collect();
         let path = part_path(&self.path, sequence, members.iter().min());
-        Ok(Arc::new(Self::of(self.joined.clone(), name.into(), path, members, member, self.compare_first)))
+        Ok(Arc::new(self.part(name.into(), path, members, member)))
     }
 
     fn link(&self, from: usize, to: usize) -> Arc<dyn Council> {
         let (name, path) = (link_name(&self.name, from, to), link_path(&self.path, from, to));
         let members = vec![self.members[from], self.members[to]];
         let member = usize::from(self.member == to);
-        Arc::new(Self::of(self.joined.clone(), name, path, members, member, self.compare_first))
+        Arc::new(self.part(name, path, members, member))
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId> {
-        let key = format!("nccl/id/{}", self.path);
+        let key = self.id_key();
         if self.member == 0 {
             let id = make()?;
-            self.joined.set(&key, &id.to_bytes())?;
+            self.joined.set_long(&key, &id.to_bytes())?;
             return Ok(id);
         }
-        let bytes = self.joined.wait(&key, go_on)?;
+        let bytes = self.joined.wait_long(&key, go_on)?;
         UniqueId::from_bytes(&bytes).ok_or_else(|| Error::Engine {
             message: format!("`{key}` in the store has {} bytes, where an NCCL id has 128", bytes.len()),
         })
+    }
+
+    fn joined(&self) -> Result<()> {
+        match self.member {
+            0 => self.joined.forget(&self.id_key()),
+            _ => Ok(()),
+        }
     }
 
     fn go_on(&self, call: &Call, waited: Duration) -> Result<()> {
@@ -143,6 +176,9 @@ impl Council for Workers {
         } else if millis >= last + SUSPICION.as_millis() as u64 {
             self.suspicion.store(millis, Ordering::Relaxed);
             if let Some(rank) = self.joined.left(&self.path, call.sequence, &self.members) {
+                // Who left as it had heard of a failure left after that was told.
+                self.joined.look();
+                self.joined.go_on(|| self.describe(call))?;
                 let cause = format!("it returned without taking part in {}", self.describe(call));
                 self.joined.fail(&Error::Peer { rank, operation: self.describe(call), cause });
                 return self.joined.go_on(|| self.describe(call));

@@ -31,7 +31,7 @@ struct Work {
 impl Work {
     /// Runs what comes until nothing more does, and looks after what goes on behind.
     fn run(mut self, queue: &Receiver<Job>) {
-        let mut looks: u32 = 0;
+        let mut pause = Pause::default();
         loop {
             let next = match self.watched.is_empty() {
                 true => queue.recv().map_err(|_| TryRecvError::Disconnected),
@@ -40,11 +40,8 @@ impl Work {
             match next {
                 Ok(job) => self.begin(job),
                 Err(TryRecvError::Disconnected) if self.watched.is_empty() => return,
-                Err(_) if self.look() => looks = 0,
-                Err(_) => {
-                    looks = looks.saturating_add(1);
-                    rest(looks);
-                }
+                Err(_) if self.look() => pause = Pause::default(),
+                Err(_) => pause.rest(),
             }
         }
     }
@@ -105,11 +102,19 @@ impl Work {
 }
 
 /// The time between two looks: none at first, then a little.
-fn rest(looks: u32) {
-    match looks {
-        0..100 => core::hint::spin_loop(),
-        100..1000 => thread::yield_now(),
-        _ => thread::sleep(Duration::from_micros(50)),
+#[derive(Default)]
+pub(crate) struct Pause {
+    looks: u32,
+}
+
+impl Pause {
+    pub(crate) fn rest(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        match self.looks {
+            0..100 => core::hint::spin_loop(),
+            100..1000 => thread::yield_now(),
+            _ => thread::sleep(Duration::from_micros(50)),
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 mod helper;
 mod ticket;
 
-pub(crate) use helper::{Helper, Helpers};
+pub(crate) use helper::{Helper, Helpers, Pause};
 pub(crate) use ticket::Ticket;
 
 use core::fmt;
@@ -68,7 +68,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// What the collective failed with; by then the world has been ended.
+    /// What the collective failed with; by then the world has been ended. [`Error::Invalid`] on another thread, over NCCL.
     pub fn wait(self) -> Result<T> {
         match self.0 {
             State::Ready(value) => Ok(value),
@@ -76,8 +76,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Whether [`wait`](Self::wait) would return at once. Not to be asked until it is so: over NCCL, the first started
-    /// calls of a group go out while the rank waits.
+    /// Whether [`wait`](Self::wait) would return at once. Not to be asked until it is so: over NCCL, calls of ranks that
+    /// are not [`warmed_up`](crate::ProcessGroup::warmed_up) go out while the rank waits.
     pub fn is_done(&self) -> bool {
         match &self.0 {
             State::Ready(_) => true,

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use crate::buffer::Buffer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operation::Operation;
 use crate::transport::Transport;
 
@@ -20,6 +21,8 @@ struct Place {
     transport: Arc<dyn Transport>,
     operation: Operation,
     sequence: u64,
+    /// The rank's.
+    thread: ThreadId,
     result: Mutex<Option<Result<Landed>>>,
     filled: Condvar,
     is_done: AtomicBool,
@@ -35,7 +38,8 @@ pub(crate) enum Landed {
 impl Ticket {
     pub(super) fn new(transport: Arc<dyn Transport>, operation: Operation, sequence: u64) -> Self {
         let (result, filled, is_done) = Default::default();
-        Self(Arc::new(Place { transport, operation, sequence, result, filled, is_done }))
+        let thread = thread::current().id();
+        Self(Arc::new(Place { transport, operation, sequence, thread, result, filled, is_done }))
     }
 
     /// What runs the call.
@@ -76,7 +80,21 @@ impl Ticket {
         let result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner).take();
         match result.expect("a ticket is waited for once, after it was filled")? {
             Landed::Ready(buffer) => Ok(buffer),
-            Landed::Behind(land) => land(),
+            Landed::Behind(land) if thread::current().id() == self.0.thread => land(),
+            Landed::Behind(_) => Err(self.elsewhere()),
         }
+    }
+
+    /// On another thread's stream the result would be used before it is there.
+    fn elsewhere(&self) -> Error {
+        let Place { transport, operation, sequence, .. } = &*self.0;
+        let error = Error::invalid(format!(
+            "{operation}, call {sequence} of group `{}`, was waited for on thread `{}`, whose work on the device does not \
+             come behind it; wait on the thread that started it",
+            transport.name(),
+            thread::current().name().unwrap_or("unnamed")
+        ));
+        transport.abort(&error);
+        error
     }
 }

@@ -315,7 +315,7 @@ impl ProcessGroup {
 /// between links, or between a link and the group. Other than with collectives, so, two members may start a send to
 /// each other and then their receives, or the other way round.
 impl ProcessGroup {
-    /// Gives a tensor to member `to`, and waits until it has it.
+    /// Gives a tensor to member `to`, and waits until it has it; over CUDA devices, until it is on its way.
     ///
     /// ```text
     /// member 0   A

@@ -122,7 +122,8 @@ impl ProcessGroup {
 
     /// The same group, recording its collectives, and those of groups split off it, into `trace`.
     ///
-    /// Use this one or the old one, not both in turn while collectives are started.
+    /// Use this one or the old one, not both in turn while collectives are started; over NCCL, where one on CUDA tensors goes
+    /// on behind a blocking call, too, not both at all.
     pub fn traced(&self, trace: &Trace) -> Self {
         self.beside(Arc::new(Traced::new(self.communicator.transport.clone(), trace.clone())))
     }
@@ -141,6 +142,18 @@ impl ProcessGroup {
     /// Gives back memory that is kept for the results of calls to come: see [`Transport::trim`].
     pub fn trim(&self) {
         self.transport().trim();
+    }
+
+    /// Says that the ranks of this group are warmed up: what they will compute they have computed once, so that kernels are
+    /// loaded and memory has grown. To be said on all members between the same calls of the group and of its parts and
+    /// links; saying it again does nothing. `epl-core`'s engine says it of its world after its first update. A program with
+    /// collectives of its own, or one that never updates, says it after its first step.
+    ///
+    /// Over NCCL, calls before it meet their peers on the host and go to the device only while the rank waits, so that
+    /// nothing overlaps: a driver that loads a kernel may wait for all that runs on its device, also for a call whose peer
+    /// waits in the same way. From then on started calls run beside what is computed. Other transports need no warm-up.
+    pub fn warmed_up(&self) {
+        self.transport().warmed_up();
     }
 
     /// How many calls of this rank may usefully be in flight together.

@@ -22,8 +22,14 @@ fn exercise<K: Numeric + Autodiff + 'static>(group: &ProcessGroup, dtype: DType)
     }
 }
 
-/// Everything in the suite, on tensors of device 0.
+/// Everything in the suite, on tensors of device 0: in the warm-up, and after it.
 pub fn conformance(group: &ProcessGroup) {
+    everything(group);
+    group.warmed_up();
+    everything(group);
+}
+
+fn everything(group: &ProcessGroup) {
     FLOATS.into_iter().for_each(|dtype| exercise::<Float>(group, dtype));
     WHOLE.into_iter().for_each(|dtype| exercise::<Int>(group, dtype));
     truth_values(group);
@@ -134,7 +140,7 @@ fn child_of_two_ranks() {
         .unwrap();
 }
 
-/// How long sums take; nothing is asserted.
+/// How long sums take in ranks that are warmed up; nothing is asserted.
 fn time(group: &ProcessGroup) -> Result<()> {
     for elements in [1, 1 << 10, 1 << 18, 1 << 24] {
         let mut x = Tensor::<1>::ones([elements], &Device::cuda(0));

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[allow(dead_code, reason = "not all of the suite is run here")]
-#[path = "../suite/exercise.rs"]
+#[path = "../comm/exercise.rs"]
 mod exercise;
 #[allow(dead_code, reason = "as above")]
-#[path = "../suite/model.rs"]
+#[path = "../comm/model.rs"]
 mod model;
-#[path = "../suite/watchdog.rs"]
+#[path = "../comm/watchdog.rs"]
 mod watchdog;
 
 mod file_store;

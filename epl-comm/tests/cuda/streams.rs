@@ -60,6 +60,9 @@ fn in_place(group: &ProcessGroup, is_started: bool) -> Result<()> {
     let (device, me) = (Device::cuda(0), group.rank() as f32);
     let (mut x, mut expected) = (slowly(me, &device), 0.5);
     for round in 0..100 {
+        if round == 20 {
+            group.warmed_up();
+        }
         x = match is_started {
             true => group.start_all_reduce(x, ReduceOp::Mean)?.wait()?,
             false => group.all_reduce(x, ReduceOp::Mean)?,
@@ -87,10 +90,16 @@ fn child_in_place() {
     of_two().run(|group| [true, false].into_iter().try_for_each(|started| in_place(&group, started))).unwrap();
 }
 
-/// Two stages that send each other large tensors while memory grows and kernels are loaded.
+/// By then the sides of products have passed a power of two, from which others of their kernels are used.
+const WARM_UP: usize = 17;
+
+/// Two stages that send each other large tensors while memory grows and, in their warm-up, kernels are loaded.
 fn large_carries(group: &ProcessGroup) -> Result<()> {
     let (device, other) = (Device::cuda(0), 1 - group.rank());
     for step in 0..20 {
+        if step == WARM_UP {
+            group.warmed_up();
+        }
         let mut sent = Vec::new();
         for micro_batch in 0..4 {
             let len = (16 << 20) + (step * 4 + micro_batch) * 4096;
@@ -138,5 +147,46 @@ fn child_that_is_refused() {
         let (_, error) = of_two().run(|group| group.barrier()).unwrap_err();
         assert!(error.to_string().contains("allocator = \"sync\""), "{error}");
         assert!(matches!(error, Error::Invalid { .. } | Error::Peer { .. }), "{error:?}");
+    }
+}
+
+/// Results that are used and dropped, on the rank's thread, though helper threads send them: their memory is used again.
+fn gathers(group: &ProcessGroup) -> Result<()> {
+    let (device, len) = (Device::cuda(0), 8 << 20);
+    let free = || cudarc::driver::result::mem_get_info().unwrap().0;
+    let mut after_some = 0;
+    for round in 0..60 {
+        if round == 10 {
+            group.warmed_up();
+            group.barrier()?;
+            after_some = free();
+        }
+        let own = Tensor::<1>::full([len], round as f32, &device);
+        let all = group.start_all_gather(own, 0)?.wait()?;
+        let last = all.slice([2 * len - 1..2 * len]).into_data().iter::<f32>().sum::<f32>();
+        assert_eq!(last, round as f32);
+    }
+    group.barrier()?;
+    // Fifty results have 3 GiB.
+    assert!(free() + (512 << 20) >= after_some, "{} bytes are free of {after_some}", free());
+    // The rank's own tensors get that of a result, of 64 MiB: it is in no pool of a helper's.
+    let before = free();
+    let own = Tensor::<1>::full([2 * len], 1.0, &device);
+    assert_eq!(own.clone().slice([0..1]).into_data().iter::<f32>().sum::<f32>(), 1.0);
+    assert!(free() + (32 << 20) >= before, "{} bytes are free of {before}", free());
+    group.barrier()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn memory_of_results_is_used_again() {
+    within_seconds(120, || two_processes("streams::child_that_gathers", &[]));
+}
+
+#[test]
+#[ignore = "run by the test above"]
+fn child_that_gathers() {
+    if is_child() {
+        of_two().run(|group| gathers(&group)).unwrap();
     }
 }

@@ -210,15 +210,21 @@ impl Clique {
 
     /// The devices of the members whose counterpart to a member's call does not run.
     pub fn missing(&self, rank: usize, op: &Op) -> Vec<usize> {
+        let members = self.missing_members(rank, op);
+        let state = self.lock();
+        members.into_iter().filter_map(|member| state.devices.get(&member).copied()).collect()
+    }
+
+    /// The members whose counterpart to a member's call does not run.
+    pub fn missing_members(&self, rank: usize, op: &Op) -> Vec<usize> {
         let state = self.lock();
         let runs_not = |member: &usize| state.collectives.get(member).is_none_or(VecDeque::is_empty);
         let is_between = |key: &(usize, usize)| state.between.get(key).is_some_and(|(a, b)| !a.is_empty() || !b.is_empty());
-        let members: Vec<usize> = match op.kind {
+        match op.kind {
             Kind::Send(to) => is_between(&(rank, to)).then_some(to).into_iter().collect(),
             Kind::Receive(from) => is_between(&(from, rank)).then_some(from).into_iter().collect(),
             _ => (0..self.size).filter(runs_not).collect(),
-        };
-        members.into_iter().filter_map(|member| state.devices.get(&member).copied()).collect()
+        }
     }
 
     /// A member asks to be divided; the last one makes the new communicators.

@@ -7,8 +7,8 @@
 //! found at once, and always.
 //!
 //! A host that waits for a whole device holds its driver: nothing is put on the device meanwhile. `slots` says how many
-//! groups of calls have room on a device at once. Devices that wait for each other in a circle are found when the circle is
-//! closed: then everything fails, and `deadlock` was counted.
+//! groups of calls have room on a device at once. Devices, or streams, that wait for each other in a circle are found when the
+//! circle is closed: then everything fails, and `deadlock` was counted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
@@ -192,10 +192,50 @@ impl World {
             }
             stuck = next;
         }
-        if !stuck.is_empty() && !self.has_deadlock {
+        if (!stuck.is_empty() || self.has_circle_of_streams()) && !self.has_deadlock {
             count("deadlock");
             self.has_deadlock = true;
         }
+    }
+
+    /// Streams of which each waits for another one of them: for an event behind it, or for a call of a peer in it.
+    fn has_circle_of_streams(&self) -> bool {
+        let mut stuck: BTreeSet<usize> = (0..self.streams.len()).collect();
+        loop {
+            let next: BTreeSet<usize> = stuck.iter().copied().filter(|stream| self.waits_for(*stream, &stuck)).collect();
+            if next.len() == stuck.len() {
+                return !stuck.is_empty();
+            }
+            stuck = next;
+        }
+    }
+
+    /// Whether what is first on a stream cannot be over before one of `others` goes on.
+    fn waits_for(&self, stream: usize, others: &BTreeSet<usize>) -> bool {
+        match self.streams[stream].queue.front() {
+            Some(Item::Wait(other, until)) => self.streams[*other].done < *until && others.contains(other),
+            Some(Item::Group(group)) if group.is_resident && !group.is_over() => {
+                let missing = group.ops.iter().flat_map(|(clique, rank, op, _)| {
+                    clique.missing_members(*rank, op).into_iter().map(move |member| (clique, member))
+                });
+                // What was not put anywhere may still come.
+                missing.into_iter().any(|(clique, member)| {
+                    self.queued(clique, member).is_some_and(|queued| others.contains(&queued))
+                })
+            }
+            _ => false,
+        }
+    }
+
+    /// The stream on which the next call of a member waits for its turn.
+    fn queued(&self, clique: &Arc<Clique>, member: usize) -> Option<usize> {
+        let is_of = |item: &Item| match item {
+            Item::Group(group) if !group.is_resident => {
+                group.ops.iter().any(|(other, rank, ..)| Arc::ptr_eq(other, clique) && *rank == member)
+            }
+            _ => false,
+        };
+        self.streams.iter().position(|stream| stream.queue.iter().any(is_of))
     }
 }
 

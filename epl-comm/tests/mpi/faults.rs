@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Error, ProcessGroup, Rank, ReduceOp, Result, mpi};
 
-use crate::failing::launcher;
+use crate::kind::launcher;
 use crate::processes::{World, mpirun};
 
 /// In the environment: what goes wrong.
@@ -88,9 +88,6 @@ fn fault(kind: &str, world: World) -> (Vec<String>, String, Option<i32>) {
 
 /// Runs in which everybody hears of the failure, and checks what each process says.
 fn all_say(kinds: &[&str], check: impl Fn(&str) -> bool) {
-    if mpi::is_launched() {
-        return;
-    }
     for world in WORLDS {
         for kind in kinds {
             let (said, stderr, code) = fault(kind, world);
@@ -125,9 +122,6 @@ fn a_return_with_a_started_call_outstanding() {
 
 /// Runs in which one process says nothing more; checks what those say that come to it before they are ended.
 fn some_say(worlds: &[World], kind: &str, part: &str) {
-    if mpi::is_launched() {
-        return;
-    }
     for world in worlds.iter().copied() {
         let (said, stderr, code) = fault(kind, world);
         assert!(code == Some(1) && !said.is_empty(), "{kind} in {world:?}: {said:?}\n{stderr}");
@@ -166,9 +160,6 @@ fn one_that_was_stopped_while_others_have_calls_under_way() {
 
 #[test]
 fn one_that_was_killed_and_one_that_leaves() {
-    if mpi::is_launched() {
-        return;
-    }
     let (_, stderr, code) = fault("kill", WORLDS[0]);
     assert!(stderr.contains("process rank 1 ") && stderr.contains("signal 9"), "{stderr}");
     assert_ne!(code, Some(0));

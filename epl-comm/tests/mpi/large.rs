@@ -29,9 +29,6 @@ fn child() {
 
 #[test]
 fn more_than_two_gib_are_broadcast() {
-    if mpi::is_launched() {
-        return;
-    }
     let output = mpirun(World::of(2, 1), Duration::from_secs(400), &CHILD, "");
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && passed(&text) == 2, "{text}\n{errors}");

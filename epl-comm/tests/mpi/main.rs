@@ -1,40 +1,38 @@
-//! The conformance suite over MPI: this program starts itself under `mpirun`, with 1 to 4 processes.
+//! The cases of `tests/comm` over MPI, and what is MPI's own: this program starts itself under `mpirun`, with 1 to 4 processes.
 //!
-//! In each process the tests run one after the other, in the same order; what they run on so many ranks is a run over
-//! MPI (`failing`), or is skipped. Where this program was not started by `mpirun`, the files of the suite do nothing.
+//! In each process the tests run one after the other, in the same order. What is to be run by processes is ignored where this
+//! program was not started by `mpirun`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-#[path = "../suite/exercise.rs"]
+use epl_comm::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+#[path = "../comm/exercise.rs"]
 mod exercise;
-mod failing;
-#[path = "../suite/model.rs"]
+#[path = "../comm/model.rs"]
 mod model;
-#[path = "../suite/program.rs"]
-#[expect(dead_code, reason = "programs have an eager limit, which is that of threads")]
+#[path = "../comm/program.rs"]
 mod program;
-#[path = "../suite/watchdog.rs"]
+#[path = "../comm/watchdog.rs"]
 mod watchdog;
 
-#[path = "../suite/conformance.rs"]
-mod conformance;
-#[path = "../suite/deadlocks.rs"]
-mod deadlocks;
+#[macro_use]
+#[path = "../comm/cases/mod.rs"]
+mod cases;
+mod kind;
+
 mod faults;
 mod hosts;
-#[path = "../suite/in_memory.rs"]
-mod in_memory;
 mod large;
-#[path = "../suite/layouts.rs"]
-mod layouts;
 mod limits;
-#[path = "../suite/mismatches.rs"]
-mod mismatches;
 mod processes;
-mod programs;
-#[path = "../suite/started.rs"]
-mod started;
-#[path = "../suite/views.rs"]
-mod views;
+
+/// A test for each case.
+mod on {
+    world!(mpi, tests ($) #[ignore = "run under mpirun by `processes`"]);
+}
 
 /// In the environment: how many ranks are in each process.
 const RANKS: &str = "EPL_MPI_TEST_RANKS";

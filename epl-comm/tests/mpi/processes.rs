@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use epl_comm::mpi;
+use crate::cases::table::{CASES, Case, WORLDS as WORLDS_OF_CASES};
 
 /// Which processes there are.
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +26,6 @@ impl World {
     /// On hosts of so many processes.
     pub const fn on_hosts_of(self, processes: usize) -> Self {
         Self { per_host: Some(processes), ..self }
-    }
-
-    fn goes_in_stages(self) -> bool {
-        self.per_host.is_some() || (self.processes > 1 && self.ranks > 1)
     }
 }
 
@@ -59,42 +55,37 @@ fn mpirun_noting(world: World, limit: Duration, test: &[&str], kind: &str, notes
         .expect("`timeout` of coreutils and `mpirun`")
 }
 
-/// What is a run of its own, or shares memory between ranks.
-const NOT_THERE: [&str; 4] = ["processes::", "faults::", "large::", "a_member_that_still_computes_hides_nothing"];
+/// What is run under `mpirun`, in every world: the cases, and MPI's own tests of what is there.
+const UNDER: [&str; 3] = ["on::mpi::", "hosts::", "limits::"];
 
-/// What is otherwise where a call is made of stages: a sum is taken process by process, and only leaders know how much
-/// members have for each other.
-const NOT_IN_STAGES: [&str; 2] =
-    ["sums_are_taken_in_the_order_of_the_members_bit_by_bit", "rows_that_a_peer_does_not_expect"];
+/// The cases that have runs of eight ranks.
+const OF_EIGHT: [&str; 3] = ["world_of_eight", "eight_ranks_take_turns", "in_a_blocking_collective"];
 
-/// Where everything is run, or one test.
-const WORLDS: [(World, Option<&str>); 8] = [
-    (World::of(1, 1), None),
-    (World::of(2, 1), None),
-    (World::of(3, 1), None),
-    (World::of(4, 1), None),
-    (World::of(2, 2), None),
-    (World::of(4, 1).on_hosts_of(2), None),
+/// Where they are run, or some of them.
+const WORLDS: [(World, &[&str]); 9] = [
+    (World::of(1, 1), &UNDER),
+    (World::of(2, 1), &UNDER),
+    (World::of(3, 1), &UNDER),
+    (World::of(4, 1), &UNDER),
+    (World::of(2, 2), &UNDER),
+    (World::of(4, 1).on_hosts_of(2), &UNDER),
     // Two hosts, one of which has two processes.
-    (World::of(3, 2).on_hosts_of(2), None),
-    (World::of(4, 2), Some("conformance::world_of_eight")),
+    (World::of(3, 2).on_hosts_of(2), &UNDER),
+    (World::of(4, 2), &OF_EIGHT),
+    (World::of(8, 1), &OF_EIGHT),
 ];
 
-/// Which runs were made and which were skipped, by where they stand in the suite and how many ranks they have.
+/// Which runs were made and which were skipped: of which case, where they stand in it, and how many ranks they have.
 #[derive(Default)]
 struct Runs {
     made: BTreeSet<String>,
     skipped: BTreeSet<String>,
 }
 
-fn suite(world: World, test: Option<&str>) -> Runs {
-    let in_stages = NOT_IN_STAGES.iter().filter(|_| world.goes_in_stages());
-    let which: Vec<&str> = match test {
-        Some(test) => vec!["--exact", test],
-        None => NOT_THERE.iter().chain(in_stages).flat_map(|name| ["--skip", *name]).collect(),
-    };
+fn run_cases(world: World, tests: &[&str]) -> Runs {
+    let which = [&["--ignored"], tests].concat();
     let notes = std::env::temp_dir().join(format!("epl-mpi-{}-{world:?}", std::process::id()));
-    let output = mpirun_noting(world, Duration::from_secs(400), &which, "", Some(&notes));
+    let output = mpirun_noting(world, Duration::from_secs(600), &which, "", Some(&notes));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{world:?}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(passed(&text), world.processes, "{world:?}\n{text}");
@@ -109,19 +100,23 @@ pub fn passed(text: &str) -> usize {
     text.matches(" passed; 0 failed; ").count()
 }
 
-/// What has too many ranks for one world is run in another one.
+/// What has too many ranks for one world, or needs what it lacks, is run in another one.
 #[test]
-fn every_run_of_the_suite_is_made_in_some_world() {
-    if mpi::is_launched() {
-        return;
-    }
+fn every_run_of_every_case_is_made_in_some_world() {
     let mut all = Runs::default();
-    for (world, test) in WORLDS {
-        let Runs { made, skipped } = suite(world, test);
-        println!("{world:?}: {} kinds of runs over MPI, {} skipped", made.len(), skipped.len());
+    for (world, tests) in WORLDS {
+        let begun = Instant::now();
+        let Runs { made, skipped } = run_cases(world, tests);
+        println!("{world:?}: {} kinds of runs over MPI, {} skipped, {:?}", made.len(), skipped.len(), begun.elapsed());
         all.made.extend(made);
         all.skipped.extend(skipped);
     }
-    let nowhere: Vec<_> = all.skipped.difference(&all.made).collect();
-    assert!(all.made.len() > 50 && nowhere.is_empty(), "{} made; nowhere: {nowhere:?}", all.made.len());
+    let is_made = |case: &Case| all.made.iter().any(|run| run.split(", ").next() == Some(case.name));
+    let mpi = WORLDS_OF_CASES.iter().find(|world| world.name == "mpi").unwrap();
+    for case in CASES {
+        assert_eq!(is_made(case), mpi.why_not(case).is_none(), "{}", case.name);
+    }
+    let is_case = |what: &&String| CASES.iter().any(|case| case.name == **what);
+    let nowhere: Vec<_> = all.skipped.difference(&all.made).filter(|what| !is_case(what)).collect();
+    assert!(nowhere.is_empty(), "{} made; nowhere: {nowhere:?}", all.made.len());
 }

@@ -153,6 +153,15 @@ pub enum ConfigError {
         /// `schedule.rate`.
         rate: f64,
     },
+    /// The rate has a least value, and never falls.
+    #[error(
+        "schedule.min_rate = {min_rate} has no effect without a schedule.kind other than constant; set that, or leave \
+         schedule.min_rate out"
+    )]
+    RateNeverFalls {
+        /// `schedule.min_rate`.
+        min_rate: f64,
+    },
     /// Nothing says how long to train.
     #[error("how long to train is not said: set train.steps, or schedule.steps")]
     StepsMissing,

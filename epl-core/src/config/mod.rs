@@ -64,7 +64,7 @@ pub use origin::Origin;
 pub(crate) use sections::MOST_RANKS;
 pub use sections::{
     AmpConfig, AutoConfig, ClusterConfig, CommunicationConfig, Config, DistConfig, GradientCheckpointConfig, IoConfig,
-    OPTIONS, OffloadConfig, OptimizerConfig, PipelineConfig, ScheduleConfig, TrainConfig, ZeroConfig,
+    OPTIONS, OffloadConfig, OptimizerConfig, PipelineConfig, ProfileConfig, ScheduleConfig, TrainConfig, ZeroConfig,
 };
 pub use setting::{FromSetting, ToSetting};
 pub use table::option_table;

@@ -54,7 +54,8 @@ options! {
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
         end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
         /// In the first step, compare with the gradients computed without recomputation, value by value. Two more forwards and
-        /// backwards, which change nothing.
+        /// backwards, which change nothing: what a layer leaves as it is when it is told that a pass is repeated, it leaves as it is
+        /// in both.
         check_gradients: bool = false, Kind::Switch, Implemented;
     }
     /// State sharded over the data axis.
@@ -155,7 +156,8 @@ options! {
         /// it would come to a good end.
         check_order: bool = false, Kind::Switch, Implemented;
         /// Over NCCL between processes: compare every call with those of the other ranks before it is made, which takes
-        /// some round trips for each. false: the first 32 calls of each group. Elsewhere every call is compared anyway.
+        /// some round trips for each. false: the first 32 calls of each group, and all before the first update. Elsewhere
+        /// every call is compared anyway.
         check_calls: bool = false, Kind::Switch, Implemented;
     }
     /// Input files, and how data is loaded.
@@ -226,7 +228,7 @@ options! {
         /// change with it.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Allow layers of Burn that draw from the generator that all ranks share (Dropout,
-        /// GaussianNoise), although their masks then depend on the layout.
+        /// GaussianNoise, RRelu), although their masks then depend on the layout.
         allow_unseeded_layers: bool = false, Kind::Switch, Implemented;
         /// Evaluate after every so many steps; none: only at the end.
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;

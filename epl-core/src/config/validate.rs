@@ -15,6 +15,10 @@ const DETAILS: &[Detail] = &[
     ("amp.debug_log", "amp.level = O1", in_half),
     ("offload.folder", "state in files (offload.level = v1, or a tier of file)", in_files),
     ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),
+    ("communication.fp16_dtype", "communication.fp16 = true", sends_half),
+    ("communication.fp16_scale", "communication.fp16 = true", sends_half),
+    ("profile.trace_skip", "profile.trace, a file", is_traced),
+    ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
     ("io.drop_last_files", "io.slicing = true", sliced),
     (
@@ -61,6 +65,14 @@ fn on_device(config: &Config, said: Option<StateTier>) -> bool {
 
 fn in_half(config: &Config) -> bool {
     config.amp.level == AmpLevel::O1
+}
+
+fn sends_half(config: &Config) -> bool {
+    config.communication.fp16
+}
+
+fn is_traced(config: &Config) -> bool {
+    !config.profile.trace.is_empty()
 }
 
 fn sliced(config: &Config) -> bool {

@@ -99,7 +99,7 @@ struct State {
     layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
-    nan_causes: NanCauses,
+    nan_causes: Option<NanCauses>,
     /// While a forward is measured.
     flops: Option<Flops>,
     shardings: HashMap<ParamId, Sharding>,
@@ -130,7 +130,7 @@ impl Context {
             layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
-            nan_causes: NanCauses::default(),
+            nan_causes: None,
             flops: None,
             shardings: HashMap::new(),
             full_precision: HashSet::new(),
@@ -341,7 +341,7 @@ impl Context {
         state.segment = (0, 0);
         state.calls.clear();
         state.outputs.next_pass();
-        state.nan_causes = NanCauses::default();
+        state.nan_causes = None;
     }
 
     /// Whether what is run now was run before, in the same pass, and was not kept, or is run to be measured or compared:

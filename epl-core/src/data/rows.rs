@@ -3,8 +3,8 @@
 use std::hash::Hasher;
 use std::ops::Range;
 
-use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
+use burn::tensor::{Tensor, s};
 
 use siphasher::sip::SipHasher13;
 
@@ -36,9 +36,12 @@ pub trait Rows: Sized {
 #[derive(Clone, Debug, Default)]
 pub struct Digest {
     hasher: SipHasher13,
-    /// Whether values on an accelerator count. To read them waits for all that the device has to compute.
-    of_accelerators: bool,
+    /// Whether all values count, those on an accelerator, too. To read these waits for all that the device has to compute.
+    in_full: bool,
 }
+
+/// At most about so many values of a tensor count where not all do.
+const SAMPLED: usize = 4096;
 
 impl Digest {
     /// Takes in some bytes.
@@ -46,14 +49,29 @@ impl Digest {
         self.hasher.write(bytes);
     }
 
-    /// Takes in the shape of a tensor, and its values where they are in host memory; those on an accelerator in an engine's
-    /// first step only.
+    /// Takes in the shape of a tensor, and its values: in an engine's first step all, later some thousand of those that are in
+    /// host memory, and none on an accelerator.
     pub fn feed_tensor<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) {
         self.feed(format!("{:?} {:?}", tensor.dtype(), tensor.dims()).as_bytes());
-        if self.of_accelerators || is_host(&tensor.device()) {
+        if self.in_full {
             self.feed(tensor.to_data().as_bytes());
+        } else if is_host(&tensor.device()) {
+            let values = tensor.clone().flatten::<1>(0, D - 1);
+            self.feed(values.slice(s![..;stride(tensor.shape().num_elements())]).to_data().as_bytes());
         }
     }
+}
+
+/// The distance between values that are to stand for so many. It is prime to their number, so that they are not all of the
+/// same columns, which an image may have black.
+fn stride(values: usize) -> isize {
+    let is_prime_to = |stride: &usize| gcd(*stride, values) == 1;
+    let found = (values.div_ceil(SAMPLED)..=values).find(is_prime_to);
+    found.unwrap_or(1) as isize
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
@@ -118,9 +136,9 @@ where
     /// Makes one step on a batch that every rank has whole, the same on each: each rank runs its rows of it, in
     /// `pipeline.num_micro_batch` micro-batches. Collective.
     ///
-    /// Ranks compare their numbers of rows and a digest of the values' bits ([`Rows::digest`]): in each step of what is in
-    /// host memory, in an engine's first one of what is on an accelerator. A batch that ranks compute each for themselves, to
-    /// other roundings, has a type of its own that feeds the digest nothing.
+    /// Ranks compare their numbers of rows and a digest of the values' bits ([`Rows::digest`]): in an engine's first step of
+    /// all values, in later ones of some thousand of each tensor, if it is Flex's. A batch that ranks compute each for
+    /// themselves, to other roundings, has a type of its own that feeds the digest nothing.
     ///
     /// Samples are numbered from this engine's first such step. A run that is saved and resumed takes its batches from a
     /// [`Loader`](super::Loader), whose position is saved.
@@ -131,7 +149,7 @@ where
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
         let share = Share::of(self.context(), self.num_micro_batch())?;
         let rows = batch.rows()?;
-        let mut digest = Digest { of_accelerators: !self.has_compared, ..Digest::default() };
+        let mut digest = Digest { in_full: !self.has_compared, ..Digest::default() };
         if self.context().world().size() > 1 {
             batch.digest(&mut digest);
         }
@@ -174,7 +192,42 @@ pub fn micro_batches<B: Rows>(batch: &B, share: Share, first: u64) -> Result<Vec
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn a_sample_of_values_is_spread_over_all_columns() {
+        for shape in [[1024, 28, 28], [64, 224, 224], [3, 5, 7], [1, 1, 1], [0, 4, 4], [4099, 1, 1], [2, 2, 4099]] {
+            let values: usize = shape.iter().product();
+            let stride = stride(values) as usize;
+            let sample: Vec<usize> = (0..values).step_by(stride).collect();
+            assert!(sample.len() <= SAMPLED && sample.len() >= values.min(SAMPLED / 2), "{shape:?}: {}", sample.len());
+            let columns: HashSet<usize> = sample.iter().map(|value| value % shape[2]).collect();
+            assert!(
+                columns.len() == shape[2].min(values) || columns.len() >= SAMPLED / 2,
+                "{shape:?}: {}",
+                columns.len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_sample_tells_batches_apart() {
+        let of = |tensor: Tensor<2>, in_full: bool| {
+            let mut digest = Digest { in_full, ..Digest::default() };
+            tensor.digest(&mut digest);
+            digest.hasher.finish()
+        };
+        let device = burn::tensor::Device::flex();
+        let batch = |rows: usize, first: f32| Tensor::<2>::ones([rows, 40], &device) * first;
+        for in_full in [true, false] {
+            assert_eq!(of(batch(300, 1.0), in_full), of(batch(300, 1.0), in_full));
+            assert_ne!(of(batch(300, 1.0), in_full), of(batch(300, 2.0), in_full));
+            assert_ne!(of(batch(300, 1.0), in_full), of(batch(299, 1.0), in_full));
+            assert_eq!(of(batch(0, 1.0), in_full), of(batch(0, 1.0), in_full));
+        }
+    }
 
     #[test]
     fn replicas_and_micro_batches_share_the_rows_of_all_parts() -> Result<()> {

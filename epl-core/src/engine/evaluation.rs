@@ -91,6 +91,9 @@ impl<M: Segmented> Engine<M> {
         let last = RefCell::new(None);
         let run = |number, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             self.begin(micro_batch, false);
+            if segments.end == self.plan.segments.len() {
+                self.context.open_nan_causes();
+            }
             for segment in segments {
                 let _span = self.enter(segment, "evaluate", number);
                 let seen = parameters.segment(segment, true)?;

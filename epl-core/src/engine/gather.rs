@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 use epl_comm::{ProcessGroup, shard_range};
 
@@ -12,8 +12,10 @@ use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::optim::StateFields;
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Change, Visit};
+use crate::plan::Plan;
 use crate::plan::park::{Parked, parked_parts};
-use crate::plan::{ParamRecord, Plan};
 use crate::texts::texts;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
@@ -37,10 +39,9 @@ pub(crate) fn gather<M: Module>(
         Source::Parameters => own_parked(parked, plan)?,
         Source::Gradients(_) | Source::Optimizer(_) => HashMap::new(),
     };
-    let records = plan.records.iter().enumerate();
-    let mut gatherer = Gatherer { context, source, records, parked, whole: Ok(BTreeMap::new()) };
-    model.visit(&mut gatherer);
-    gatherer.whole
+    let mut gatherer = Gatherer { context, source, parked, whole: BTreeMap::new() };
+    walk::visit(model, &plan.records, &mut gatherer)?;
+    Ok(gatherer.whole)
 }
 
 /// This rank's parts of what is parked, by the numbers of their records.
@@ -55,11 +56,9 @@ fn own_parked(parked: &Parked, plan: &Plan) -> Result<HashMap<usize, Tensor<1>>>
 struct Gatherer<'a> {
     context: &'a Context,
     source: &'a Source<'a>,
-    /// With their numbers.
-    records: core::iter::Enumerate<core::slice::Iter<'a, ParamRecord>>,
     /// Shards of parameters that the model does not have, by the numbers of their records.
     parked: HashMap<usize, Tensor<1>>,
-    whole: Result<BTreeMap<String, TensorData>>,
+    whole: BTreeMap<String, TensorData>,
 }
 
 impl Gatherer<'_> {
@@ -160,15 +159,11 @@ pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Resu
     if stages.size() == 1 {
         return Ok(model);
     }
-    let mut filler = Filler { context, records: plan.records.iter(), error: None };
-    let model = model.map(&mut filler);
-    filler.error.map_or(Ok(model), Err)
+    walk::change(model, &plan.records, &mut Filler { context })
 }
 
 struct Filler<'a> {
     context: &'a Context,
-    records: core::slice::Iter<'a, ParamRecord>,
-    error: Option<Error>,
 }
 
 impl Filler<'_> {
@@ -187,20 +182,12 @@ impl Filler<'_> {
     }
 }
 
-impl ModuleMapper for Filler<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
-        if self.error.is_some() {
-            return param;
-        }
-        match self.own_part(record, param.base()) {
-            Ok(_) if record.held => param,
-            Ok(values) => Param::initialized(param.id, values),
-            Err(error) => {
-                self.error = Some(error);
-                param
-            }
-        }
+impl Change for Filler<'_> {
+    type Error = Error;
+
+    fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let values = self.own_part(at.record, param.base())?;
+        Ok(if at.record.held { param } else { Param::initialized(param.id, values) })
     }
 }
 
@@ -221,28 +208,14 @@ fn names_of(first: usize, own: Vec<String>, group: &ProcessGroup) -> Result<Vec<
     Ok(texts(group, &own.join("\n"))?[first].lines().map(str::to_string).collect())
 }
 
-impl ModuleVisitor for Gatherer<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.whole.is_err() {
-            return;
+impl Visit for Gatherer<'_> {
+    type Error = Error;
+
+    fn float<const D: usize>(&mut self, At { number, record }: At<'_>, param: &Param<Tensor<D>>) -> Result<()> {
+        for (name, held) in self.held(number, record, param)? {
+            let whole = whole_of(held, record, self.context)?.into_data();
+            self.whole.insert(name, whole);
         }
-        let (number, record) = self.records.next().expect("a plan has a record for every parameter");
-        let held = match self.held(number, record, param) {
-            Ok(held) => held,
-            Err(error) => {
-                self.whole = Err(error);
-                return;
-            }
-        };
-        for (name, held) in held {
-            let whole = whole_of(held, record, self.context).map(Tensor::into_data);
-            match (&mut self.whole, whole) {
-                (Ok(all), Ok(data)) => {
-                    all.insert(name, data);
-                }
-                (all @ Ok(_), Err(error)) => *all = Err(error),
-                (Err(_), _) => {}
-            }
-        }
+        Ok(())
     }
 }

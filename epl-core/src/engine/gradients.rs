@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Gradients, Tensor};
 
 use super::meter::{Lease, Meter, bytes};
 use crate::error::{Error, Result};
-use crate::plan::ParamRecord;
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Visit};
 
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
 pub(crate) struct GradientStore {
@@ -40,9 +41,7 @@ impl GradientStore {
         segment: usize,
         gradients: &mut Gradients,
     ) -> Result<()> {
-        let mut collector = Collector { store: self, gradients, records: records.iter(), segment, error: None };
-        model.visit(&mut collector);
-        collector.error.map_or(Ok(()), Err)
+        walk::visit(model, records, &mut Collector { store: self, gradients, segment })
     }
 
     /// Adds a flat gradient.
@@ -109,31 +108,30 @@ fn own_part(gradient: Tensor<1>, record: &ParamRecord) -> Tensor<1> {
 struct Collector<'a> {
     store: &'a mut GradientStore,
     gradients: &'a mut Gradients,
-    records: core::slice::Iter<'a, ParamRecord>,
     segment: usize,
-    error: Option<Error>,
 }
 
-impl ModuleVisitor for Collector<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let record = self.records.next().expect("a plan has a record for every parameter, in the module's order");
-        let base = param.base();
+impl Visit for Collector<'_> {
+    type Error = Error;
+
+    fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<()> {
+        let (record, base) = (at.record, param.base());
         if !base.is_require_grad() {
-            return;
+            return Ok(());
         }
-        if let Some(gradient) = base.grad_remove(self.gradients) {
-            if !record.segments.contains(&self.segment) {
-                self.error.get_or_insert(Error::Parameter {
-                    name: record.name.clone(),
-                    reason: format!(
-                        "is used by segment {}, and the model's `segments_of` names {:?} only",
-                        self.segment, record.segments
-                    ),
-                });
-            }
-            let numel = gradient.shape().num_elements();
-            let flat = gradient.reshape([numel]);
-            self.store.add(param.id, if record.half { flat.cast(record.dtype) } else { flat });
+        let Some(gradient) = base.grad_remove(self.gradients) else { return Ok(()) };
+        if !record.segments.contains(&self.segment) {
+            return Err(Error::Parameter {
+                name: record.name.clone(),
+                reason: format!(
+                    "is used by segment {}, and the model's `segments_of` names {:?} only",
+                    self.segment, record.segments
+                ),
+            });
         }
+        let numel = gradient.shape().num_elements();
+        let flat = gradient.reshape([numel]);
+        self.store.add(param.id, if record.half { flat.cast(record.dtype) } else { flat });
+        Ok(())
     }
 }

@@ -1,19 +1,21 @@
 //! What this rank keeps of a run, from a checkpoint of any layout.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::module::Param;
+use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::restore_states::StatesOf;
-use crate::checkpoint::{Checkpoint, Region};
+use crate::checkpoint::{Checkpoint, Region, names};
 use crate::error::{Error, Result};
 use crate::optim::LossScaleState;
-use crate::plan::ParamRecord;
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Change, Visit};
 use crate::plan::park::{Chunk, chunk, fill};
 use crate::segment::Segmented;
 
@@ -83,8 +85,8 @@ impl<M: Segmented> Engine<M> {
     /// Whether the checkpoint has the parameters of this model, and no others.
     fn check_names(&self, checkpoint: &Checkpoint) -> Result<()> {
         let mut own: BTreeSet<String> = self.plan.records.iter().map(|record| record.name.clone()).collect();
-        own.extend(names_of_others(self.model()));
-        let stored = checkpoint.index().tensors.keys().filter_map(|name| name.strip_prefix("model/"));
+        own.extend(self.names_of_others());
+        let stored = checkpoint.index().tensors.keys().filter_map(|name| names::parameter(name));
         let stored: BTreeSet<String> = stored.map(str::to_string).collect();
         let said = |names: Vec<&String>| {
             let shown: Vec<&str> = names.iter().take(4).map(|name| name.as_str()).collect();
@@ -127,9 +129,30 @@ impl<M: Segmented> Engine<M> {
             read(record, 0..record.numel(), checkpoint, &device).map_err(|error| failed = Some(error)).ok()
         };
         let model = fill(model, records, true, read);
-        let mut others = Others { checkpoint, path: Vec::new(), failed };
-        self.model = Some(model.map(&mut others));
+        let mut others = Others { checkpoint, failed };
+        let Ok(model) = walk::change(model, records, &mut others);
+        self.model = Some(model);
         others.failed.map_or(Ok(()), Err)
+    }
+
+    /// The paths of what has no gradient and no record.
+    fn names_of_others(&self) -> BTreeSet<String> {
+        struct Names(BTreeSet<String>);
+        impl Visit for Names {
+            type Error = Infallible;
+
+            fn float<const D: usize>(&mut self, _: At<'_>, _: &Param<Tensor<D>>) -> Result<(), Infallible> {
+                Ok(())
+            }
+
+            fn other(&mut self, path: &str, _: &dyn Fn() -> TensorData) -> Result<(), Infallible> {
+                self.0.insert(path.to_string());
+                Ok(())
+            }
+        }
+        let mut names = Names(BTreeSet::new());
+        let Ok(()) = walk::visit(self.model(), &self.plan.records, &mut names);
+        names.0
     }
 
     /// Reads what this rank keeps of a parked unit.
@@ -143,10 +166,8 @@ impl<M: Segmented> Engine<M> {
         };
         match &mut self.parked.0[number] {
             Chunk::Away(array) => {
-                let mut end = 0;
-                for member in &bucket.members {
-                    array.write(end, &read(member, &Device::flex())?)?;
-                    end += plan.kept_range(*member).len();
+                for (member, at) in plan.kept_ranges(bucket) {
+                    array.write(at.start, &read(&member, &Device::flex())?)?;
                 }
             }
             Chunk::Device(values) => {
@@ -167,7 +188,7 @@ fn read(
     device: &Device,
 ) -> Result<Tensor<1>> {
     let region = Region::of(&record.global_shape, &record.ranges())?.part(range);
-    let data = checkpoint.read(&format!("model/{}", record.name), &region)?;
+    let data = checkpoint.read(&names::of_parameter(&record.name), &region)?;
     match data.dtype() == record.dtype {
         true => Ok(Tensor::from_data(data, (device, record.dtype))),
         false => Err(Error::Parameter {
@@ -182,76 +203,37 @@ fn read(
     }
 }
 
-/// The paths of what has no gradient and no record.
-fn names_of_others<M: Module>(model: &M) -> BTreeSet<String> {
-    #[derive(Default)]
-    struct Names(Vec<String>, BTreeSet<String>);
-    impl ModuleVisitor for Names {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.0.push(name.to_string());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.0.pop();
-        }
-
-        fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
-            self.1.insert(self.0.join("."));
-        }
-
-        fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
-            self.1.insert(self.0.join("."));
+/// Reads what has no gradient and no record, whole.
+fn read_other(path: &str, shape: &[usize], checkpoint: &Checkpoint) -> Result<TensorData> {
+    let name = names::of_parameter(path);
+    let data = checkpoint.read_whole(&name)?;
+    match data.shape().to_vec() == shape {
+        true => Ok(data),
+        false => {
+            let reason = format!("has shape {:?} in the checkpoint, and {shape:?} in this model", data.shape());
+            Err(Error::Parameter { name, reason })
         }
     }
-    let mut names = Names::default();
-    model.visit(&mut names);
-    names.1
 }
 
-/// Reads what has no gradient and no record, whole.
+/// Reads what has no gradient and no record, one after the other; what fails leaves the rest as it is, and the model whole.
 struct Others<'a> {
     checkpoint: &'a Checkpoint,
-    path: Vec<String>,
     failed: Option<Error>,
 }
 
-impl Others<'_> {
-    fn read(&mut self, shape: Vec<usize>) -> Option<TensorData> {
+impl Change for Others<'_> {
+    type Error = Infallible;
+
+    fn float<const D: usize>(&mut self, _: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>, Infallible> {
+        Ok(param)
+    }
+
+    fn other(&mut self, path: &str, shape: &[usize]) -> Result<Option<TensorData>, Infallible> {
         if self.failed.is_some() {
-            return None;
+            return Ok(None);
         }
-        let name = format!("model/{}", self.path.join("."));
-        let data = self.checkpoint.read_whole(&name).and_then(|data| match data.shape().to_vec() == shape {
-            true => Ok(data),
-            false => Err(Error::Parameter {
-                name: name.clone(),
-                reason: format!("has shape {:?} in the checkpoint, and {shape:?} in this model", data.shape()),
-            }),
-        });
-        data.map_err(|error| self.failed = Some(error)).ok()
-    }
-}
-
-impl ModuleMapper for Others<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        match self.read(param.base().dims().to_vec()) {
-            Some(data) => param.map(|old| Tensor::from_data(data, (&old.device(), old.dtype()))),
-            None => param,
-        }
-    }
-
-    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        match self.read(param.base().dims().to_vec()) {
-            Some(data) => param.map(|old| Tensor::from_data(data.convert::<bool>(), &old.device())),
-            None => param,
-        }
+        let data = read_other(path, shape, self.checkpoint);
+        Ok(data.map_err(|error| self.failed = Some(error)).ok())
     }
 }

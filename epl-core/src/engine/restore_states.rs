@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, TensorData};
 
 use super::Engine;
-use crate::checkpoint::{Checkpoint, Region, Scalar};
+use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
 use crate::optim::{StateField, StateFields};
 use crate::plan::ParamRecord;
@@ -47,23 +47,14 @@ impl StatesOf {
     /// there for some parameters only.
     pub fn find<M: Segmented>(engine: &Engine<M>, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
         let mut by_name: BTreeMap<&str, Stored> = BTreeMap::new();
-        let parts = |name: &'_ str| -> Option<(usize, usize)> {
-            let path = name.strip_prefix("optimizer/")?;
-            Some((name.len() - path.len(), path.find('/')?))
-        };
         for name in checkpoint.index().tensors.keys() {
-            if let Some((start, end)) = parts(name) {
-                let stored = by_name.entry(&name[start..start + end]).or_default();
-                stored.tensors.insert(name[start + end + 1..].to_string(), name.clone());
+            if let Some((path, field)) = names::state(name) {
+                by_name.entry(path).or_default().tensors.insert(field.to_string(), name.clone());
             }
         }
         for (name, value) in &checkpoint.index().scalars {
-            if let Some((start, end)) = parts(name) {
-                by_name
-                    .entry(&name[start..start + end])
-                    .or_default()
-                    .scalars
-                    .insert(name[start + end + 1..].to_string(), *value);
+            if let Some((path, field)) = names::state(name) {
+                by_name.entry(path).or_default().scalars.insert(field.to_string(), *value);
             }
         }
         check_fields(checkpoint, &by_name)?;
@@ -228,7 +219,7 @@ fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, Stored>) -> Res
     // Some optimizers keep other state of a vector than of a matrix.
     let mut first: BTreeMap<usize, (&str, BTreeSet<String>)> = BTreeMap::new();
     for (name, stored) in stored {
-        let dims = checkpoint.entry(&format!("model/{name}"))?.shape.len();
+        let dims = checkpoint.entry(&names::of_parameter(name))?.shape.len();
         let own: BTreeSet<String> = stored.names().cloned().collect();
         let (other, expected) = first.entry(dims).or_insert_with(|| (name, own.clone()));
         if own != *expected {

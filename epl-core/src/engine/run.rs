@@ -130,12 +130,16 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let part = stages.part(engine.plan.stage(), chunk);
         let entrance = self.links.receive_carry(number, part)?;
         engine.begin(micro_batch, true);
+        let after = part + 1;
+        let is_last = after == stages.parts().len();
+        if is_last {
+            engine.context.open_nan_causes();
+        }
         let segments = stages.parts()[part].clone();
         let (again, mut pass) = (self.again, self.pass(number));
         let forward = || Tape::forward(again, &micro_batch.batch, segments.clone(), entrance, &mut pass);
         let (exit, tape) = explained(engine, &segments, forward)?;
-        let after = part + 1;
-        let end = match after == stages.parts().len() {
+        let end = match is_last {
             true => {
                 let model = tape.last().unwrap_or(engine.model());
                 explained(engine, &segments, || self.end(model, exit, micro_batch))?

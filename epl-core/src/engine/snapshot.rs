@@ -7,23 +7,25 @@
 //! in shards           [ e e e e e ]      [           e e e ]   each writes its own
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::{ModuleVisitor, Param};
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::module::Param;
+use burn::tensor::{Tensor, TensorData};
 use epl_comm::shard_range;
 
 use super::Engine;
 use super::restore::EngineState;
 use super::states::StateOf;
-use crate::checkpoint::{Away, Piece, Region, Snapshot, Values};
+use crate::checkpoint::{Away, Piece, Region, Snapshot, Values, names};
 use crate::cluster::Axis;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::json::json;
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Visit};
+use crate::plan::Plan;
 use crate::plan::park::Chunk;
-use crate::plan::{ParamRecord, Plan};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -37,11 +39,9 @@ impl<M: Segmented> Engine<M> {
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
         let mut snapshot = Snapshot::default();
         let shares = shares(&self.plan, &self.context);
-        let parked = self.parked_places();
-        let mut copy =
-            Copy { engine: self, shares: &shares, parked, pieces: Vec::new(), next: 0, path: Vec::new(), failed: None };
-        self.model().visit(&mut copy);
-        copy.failed.map_or(Ok(()), Err)?;
+        let parked = self.plan.parked_places();
+        let mut copy = Copy { engine: self, shares: &shares, parked, pieces: Vec::new() };
+        walk::visit(self.model(), &self.plan.records, &mut copy)?;
         snapshot.pieces = copy.pieces;
         (0..shares.len()).try_for_each(|number| self.add_state(number, &shares[number], &mut snapshot))?;
         if self.context.world().rank() == 0 {
@@ -57,19 +57,6 @@ impl<M: Segmented> Engine<M> {
         Ok(snapshot)
     }
 
-    /// Where parked parameters lie, by the numbers of their records: the unit, and from which element on.
-    fn parked_places(&self) -> BTreeMap<usize, (usize, usize)> {
-        let mut places = BTreeMap::new();
-        for (number, unit) in self.plan.units().enumerate().filter(|(_, unit)| self.plan.is_parked(unit)) {
-            let mut end = 0;
-            for member in &unit.members {
-                places.insert(*member, (number, end));
-                end += self.plan.kept_range(*member).len();
-            }
-        }
-        places
-    }
-
     /// Adds the optimizer's state of a parameter.
     fn add_state<'a>(&'a self, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
         let record = &self.plan.records[number];
@@ -82,7 +69,7 @@ impl<M: Segmented> Engine<M> {
             return Ok(());
         }
         let StateOf { tensors, scalars } = self.state_of(number);
-        let named = |field: &str| format!("optimizer/{}/{field}", record.name);
+        let named = |field: &str| names::of_state(&record.name, field);
         for (field, values) in tensors {
             let (name, shape) = (named(&field), values.shape());
             if record.updates(&shape) {
@@ -167,11 +154,8 @@ fn piece<'a>(
 struct Copy<'a, 's, M: Segmented> {
     engine: &'a Engine<M>,
     shares: &'s [Share],
-    parked: BTreeMap<usize, (usize, usize)>,
+    parked: HashMap<usize, (usize, Range<usize>)>,
     pieces: Vec<Piece<'a>>,
-    next: usize,
-    path: Vec<String>,
-    failed: Option<crate::error::Error>,
 }
 
 impl<'a, M: Segmented> Copy<'a, '_, M> {
@@ -188,48 +172,31 @@ impl<'a, M: Segmented> Copy<'a, '_, M> {
         }
         // Of what this rank keeps, only what it writes.
         let own = range.start - kept.start..range.end - kept.start;
-        let values = match self.parked.get(&number).map(|(unit, at)| (&self.engine.parked.0[*unit], at)) {
+        let values = match self.parked.get(&number).map(|(unit, at)| (&self.engine.parked.0[*unit], at.start)) {
             Some((Chunk::Away(array), at)) => Values::Away(Away::of(array, at + own.start, own.len())),
             Some((Chunk::Device(values), at)) => Values::of(values.clone().slice([at + own.start..at + own.end])),
             None => Values::of(param.base().inner().reshape([record.numel()]).slice([own])),
         };
-        piece(format!("model/{}", record.name), record, range.clone(), range.start, values)
-    }
-
-    /// What has no gradient and no record: every rank has it whole.
-    fn whole(&mut self, data: TensorData) {
-        if self.engine.context.world().rank() == 0 {
-            let (name, region) = (format!("model/{}", self.path.join(".")), Region::all(&data.shape().to_vec()));
-            self.pieces.push(Piece { name, region, from: 0, values: Values::Data(data) });
-        }
+        piece(names::of_parameter(&record.name), record, range.clone(), range.start, values)
     }
 }
 
-impl<M: Segmented> ModuleVisitor for Copy<'_, '_, M> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
+impl<M: Segmented> Visit for Copy<'_, '_, M> {
+    type Error = Error;
+
+    fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<()> {
+        let piece = self.copied(at.number, param)?;
+        self.pieces.extend(piece);
+        Ok(())
     }
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.next += 1;
-        if self.failed.is_some() {
-            return;
+    /// Every rank has it whole.
+    fn other(&mut self, path: &str, values: &dyn Fn() -> TensorData) -> Result<()> {
+        if self.engine.context.world().rank() == 0 {
+            let data = values();
+            let (name, region) = (names::of_parameter(path), Region::all(&data.shape().to_vec()));
+            self.pieces.push(Piece { name, region, from: 0, values: Values::Data(data) });
         }
-        match self.copied(self.next - 1, param) {
-            Ok(piece) => self.pieces.extend(piece),
-            Err(error) => self.failed = Some(error),
-        }
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.whole(param.base().into_data());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.whole(param.base().into_data().convert::<u8>());
+        Ok(())
     }
 }

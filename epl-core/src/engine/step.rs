@@ -117,6 +117,8 @@ impl<M: Segmented> Engine<M> {
         factor *= self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         self.update(store, Update { rate, factor })?;
         (self.step, self.bubble) = (self.step + 1, bubble);
+        // A step that is skipped loads no kernel of the update.
+        self.context.world().warmed_up();
         Ok(report)
     }
 

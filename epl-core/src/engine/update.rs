@@ -10,11 +10,10 @@
 //! their shapes, and none of the others.
 
 use std::collections::HashMap;
-use std::iter::Enumerate;
+use std::convert::Infallible;
 use std::ops::Range;
-use std::slice::Iter;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Shape, Tensor};
 
 use super::Engine;
@@ -24,8 +23,10 @@ use crate::error::Result;
 use crate::memory::Tier;
 use crate::offload::Update;
 use crate::optim::PerParameter;
-use crate::plan::park::{chunk, fill, members, parked_parts, replaced};
-use crate::plan::{Bucket, ParamRecord};
+use crate::params::walk::{self, At, Change, Visit};
+use crate::params::{ParamRecord, replaced};
+use crate::plan::Bucket;
+use crate::plan::park::{chunk, fill, members, parked_parts};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -50,7 +51,9 @@ impl<M: Segmented> Engine<M> {
         for group in self.groups(&elements, 0) {
             let model = self.model.take().expect("the model is only away during an update");
             let gradients = store.take_own(whole[group].iter().map(|number| &self.plan.records[*number]));
-            self.model = Some(model.map(&mut UpdateWhole { optimizer: &mut self.optimizer, gradients, rate }));
+            let mut update = UpdateWhole { optimizer: &mut self.optimizer, gradients, rate };
+            let Ok(model) = walk::change(model, &self.plan.records, &mut update);
+            self.model = Some(model);
         }
     }
 
@@ -121,7 +124,7 @@ impl<M: Segmented> Engine<M> {
         if self.plan.is_parked(bucket) {
             return parked_parts(bucket, &self.plan, &self.parked.0[unit], device);
         }
-        let mut whole = read(self.model(), &bucket.members);
+        let mut whole = read(self.model(), &self.plan.records, &bucket.members);
         let own = |number: &usize| {
             let part = whole.remove(number)?.slice([self.plan.own_range(*number)]);
             Some((*number, part.to_device(device)))
@@ -155,8 +158,8 @@ impl<M: Segmented> Engine<M> {
         let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
         let gradients = store.take_own(owned.keys().map(|number| &self.plan.records[*number]));
         let model = self.model.as_ref().expect("the model is only away during an update");
-        let records = self.plan.records.iter().enumerate();
-        model.visit(&mut UpdateOwned { records, owned, optimizer: &mut self.optimizer, gradients, rate });
+        let mut update = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, rate };
+        let Ok(()) = walk::visit(model, &self.plan.records, &mut update);
     }
 
     /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
@@ -164,12 +167,14 @@ impl<M: Segmented> Engine<M> {
     fn groups(&self, elements: &[usize], before: usize) -> Vec<Range<usize>> {
         let records = self.plan.records.iter().enumerate().filter(|(_, record)| record.trainable && record.held);
         let total: usize = records.map(|(number, _)| self.plan.own_range(number).len()).sum();
-        let part = |end: usize| end.saturating_sub(1) * self.settings.num_apply_group / total.max(1);
+        // Wide: there may be more groups asked for than elements.
+        let part =
+            |end: usize| end.saturating_sub(1) as u128 * self.settings.num_apply_group as u128 / total.max(1) as u128;
         let ends = elements.iter().scan(before, |end, len| {
             *end += len;
             Some(part(*end))
         });
-        let parts: Vec<usize> = ends.collect();
+        let parts: Vec<u128> = ends.collect();
         let mut groups: Vec<Range<usize>> = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             match groups.last_mut().filter(|group| parts[group.start] == *part) {
@@ -192,56 +197,60 @@ struct UpdateWhole<'a> {
     rate: f64,
 }
 
-impl ModuleMapper for UpdateWhole<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+impl Change for UpdateWhole<'_> {
+    type Error = Infallible;
+
+    fn float<const D: usize>(&mut self, _: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>, Infallible> {
         let (id, rate) = (param.id, self.rate);
-        let Some(gradient) = self.gradients.remove(id) else { return param };
-        replaced(param, |value| {
+        let Some(gradient) = self.gradients.remove(id) else { return Ok(param) };
+        Ok(replaced(param, |value| {
             let gradient = gradient.reshape(value.shape());
             self.optimizer.step(id, rate, value, gradient)
-        })
+        }))
     }
 }
 
 /// Updates whole parameters that lie flat beside the model, each with its own dims.
 struct UpdateOwned<'a> {
-    records: Enumerate<Iter<'a, ParamRecord>>,
     owned: HashMap<usize, &'a mut Tensor<1>>,
     optimizer: &'a mut PerParameter,
     gradients: GradientStore,
     rate: f64,
 }
 
-impl ModuleVisitor for UpdateOwned<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let (number, record) = self.records.next().expect("a plan has a record for every parameter");
-        let (Some(flat), Some(gradient)) = (self.owned.remove(&number), self.gradients.remove(param.id)) else {
-            return;
-        };
-        let old = std::mem::replace(flat, Tensor::empty([0], &flat.device()));
-        let shaped = |values: Tensor<1>| values.reshape::<D, _>(Shape::from(record.shape()));
-        *flat = self.optimizer.step(param.id, self.rate, shaped(old), shaped(gradient)).reshape([record.numel()]);
+impl Visit for UpdateOwned<'_> {
+    type Error = Infallible;
+
+    fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+        let record = at.record;
+        if let (Some(flat), Some(gradient)) = (self.owned.remove(&at.number), self.gradients.remove(param.id)) {
+            let old = std::mem::replace(flat, Tensor::empty([0], &flat.device()));
+            let shaped = |values: Tensor<1>| values.reshape::<D, _>(Shape::from(record.shape()));
+            *flat = self.optimizer.step(param.id, self.rate, shaped(old), shaped(gradient)).reshape([record.numel()]);
+        }
+        Ok(())
     }
 }
 
 /// Some parameters of a model, flat, by the numbers of their records.
-fn read<M: Module>(model: &M, numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
+fn read<M: Module>(model: &M, records: &[ParamRecord], numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
     struct Read<'a> {
-        next: usize,
         wanted: &'a [usize],
         found: HashMap<usize, Tensor<1>>,
     }
-    impl ModuleVisitor for Read<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.wanted.contains(&self.next) {
+    impl Visit for Read<'_> {
+        type Error = Infallible;
+
+        fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+            if self.wanted.contains(&at.number) {
                 let values = param.base().inner();
                 let numel = values.shape().num_elements();
-                self.found.insert(self.next, values.reshape([numel]));
+                self.found.insert(at.number, values.reshape([numel]));
             }
-            self.next += 1;
+            Ok(())
         }
     }
-    let mut read = Read { next: 0, wanted: numbers, found: HashMap::new() };
-    model.visit(&mut read);
+    let mut read = Read { wanted: numbers, found: HashMap::new() };
+    let Ok(()) = walk::visit(model, records, &mut read);
     read.found
 }

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::error::{Error, Refusals, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::memory::{Tier, Tiers};
+use crate::params;
 use crate::pipeline::Stages;
 use crate::place::Place;
 use crate::plan::park::{Parked, park, recut, unpark};
@@ -303,7 +304,7 @@ impl Epl {
         let stages = refusals.of(plan::stages::stages(&survey.records, names.len(), count, layout, config))?;
         survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
         if context.mesh().is_bridged() {
-            refusals.of(plan::record::check_bridged(&survey.records))?;
+            refusals.of(params::record::check_bridged(&survey.records))?;
         }
         let recompute = refusals.of(plan::kept::runs(&survey.records, names, &stages, config))?;
         Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })

@@ -22,7 +22,7 @@ pub(crate) use joined::leave_workers;
 use record::Record;
 
 use crate::cluster::Mesh;
-use crate::config::Config;
+use crate::config::{Config, ProfileConfig};
 use crate::error::Result;
 
 /// Runs `f` once per rank of this process, each on a thread and in a rayon pool of its own, and returns what each
@@ -53,7 +53,8 @@ pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result
     let mesh = Mesh::from_config(config)?;
     let (world, traffic) = dry::world(mesh.world_size(), rank)?;
     let mut config = config.clone();
-    config.profile.trace.clear();
+    // With what is only said beside a file.
+    config.profile = ProfileConfig { segments: config.profile.segments, ..Config::default().profile };
     let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, None)?))??;
     Ok((value, traffic))
 }

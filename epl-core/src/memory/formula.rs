@@ -30,7 +30,7 @@ impl MemoryInputs {
         lines.extend(self.activations());
         let buffers = self.buffers().into_iter().filter(|(_, bytes, _)| *bytes > 0);
         lines.extend(buffers.map(|(when, bytes, why)| line(Kind::Buffers, Tier::Device, when, bytes, why)));
-        if let (Some(resident), true) = (self.resident, tiers.has(Tier::Disk)) {
+        if let (Some(resident), true) = (self.resident, tiers.any(Tier::Disk)) {
             let why = "files that are in memory, at most".to_string();
             lines.push(line(Kind::Buffers, Tier::Host, When::Always, resident, why));
         }
@@ -196,12 +196,6 @@ impl MemoryInputs {
             ZeroLevel::Off => format!("{state} elements{master}"),
             _ => format!("this rank's shards of {state} elements{master}"),
         }
-    }
-}
-
-impl super::inputs::Tiers {
-    fn has(self, tier: Tier) -> bool {
-        [self.parameters, self.gradients, self.state].contains(&tier)
     }
 }
 

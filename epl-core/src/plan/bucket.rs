@@ -125,6 +125,19 @@ pub(crate) fn pack_tied(records: &[ParamRecord]) -> Vec<Bucket> {
 }
 
 impl Bucket {
+    /// Where the parts of its members lie, one after the other, if a member has so many elements.
+    pub(crate) fn places<'a>(
+        &'a self,
+        len: impl Fn(usize) -> usize + 'a,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+        let mut end = 0;
+        self.members.iter().map(move |member| {
+            let start = end;
+            end += len(*member);
+            (*member, start..end)
+        })
+    }
+
     /// The bytes of all members together.
     pub fn bytes(&self) -> usize {
         self.numel * self.dtype.size()
@@ -175,34 +188,9 @@ pub(crate) fn ready(buckets: &[Bucket], started: usize, segment: usize) -> Range
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::plan::{Cut, Origin};
-    use burn::module::ParamId;
-
-    pub(in crate::plan) fn record(segment: usize, numel: usize, expert: bool) -> ParamRecord {
-        let cut = Cut { axis: Axis::Expert, dim: 0, parts: 1, range: 0..numel };
-        ParamRecord {
-            name: format!("segment{segment}"),
-            id: ParamId::from(segment as u64),
-            global_shape: vec![numel],
-            cuts: if expert { vec![cut] } else { Vec::new() },
-            dtype: DType::F32,
-            trainable: true,
-            origin: Origin::Drawn,
-            segments: vec![segment],
-            stages: vec![0],
-            held: true,
-            task_graph: None,
-            layer_idx: None,
-            table: false,
-            sparse: false,
-            half: false,
-            counted: true,
-            parked: false,
-            shard: None,
-        }
-    }
+    use crate::params::record::tests::record;
 
     fn pack(records: &[ParamRecord], max_splits: usize) -> Vec<Bucket> {
         super::pack(records, Packing { max_splits, gathers: false, each: false, stages: &Stages::one(24) })

@@ -4,18 +4,19 @@
 //! generator for all threads of a process, so the generator is locked from seeding to the end of one draw, and
 //! the ranks enter and leave the phase together: no rank trains, and draws, while another one initialises.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::park::{Parked, Parking, with};
+use super::Plan;
+use super::park::{Parked, Parking};
 use super::stores::Stores;
-use super::{Origin, ParamRecord, Plan};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::params::walk::{self, At, Change};
+use crate::params::{Origin, ParamRecord, with_values};
 use crate::stable_hash::stable_hash;
 
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
@@ -33,13 +34,8 @@ pub(crate) fn draw<M: Module>(
     let records = &plan.records;
     agree(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
     context.world().barrier()?;
-    let by_name = records.iter().enumerate().map(|(number, record)| (record.name.as_str(), (number, record))).collect();
-    let parking = Parking::new(plan, stores, device)?;
-    let mut drawer = Drawer { context, by_name, path: Vec::new(), parking, error: None };
-    let model = model.map(&mut drawer);
-    if let Some(error) = drawer.error {
-        return Err(error);
-    }
+    let mut drawer = Drawer { context, parking: Parking::new(plan, stores, device)? };
+    let model = walk::change(model, records, &mut drawer)?;
     let parked = drawer.parking.finish();
     context.world().barrier()?;
     Ok((model, parked))
@@ -77,15 +73,6 @@ pub(crate) fn agree(
         }
     }
     Ok(agreed.into_iter().map(|agreed| agreed.is_some_and(|(_, said)| said > 0)).collect())
-}
-
-/// The parameter with other values; whether it asks for a gradient, how that is computed, and its identifier stay.
-///
-/// # Shapes
-///
-/// - values: the parameter's, on its device without autodiff
-pub fn with_values<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>) -> Param<Tensor<D>> {
-    with(param, values, true)
 }
 
 /// Nothing in the place of a parameter that another stage holds. Traversals initialise what is lazy: so it is initialised.
@@ -133,11 +120,7 @@ impl ModuleMapper for Adopter<'_> {
 
 struct Drawer<'a> {
     context: &'a Context,
-    /// With their numbers.
-    by_name: HashMap<&'a str, (usize, &'a ParamRecord)>,
-    path: Vec<String>,
     parking: Parking<'a>,
-    error: Option<Error>,
 }
 
 impl Drawer<'_> {
@@ -170,21 +153,11 @@ impl Drawer<'_> {
     }
 }
 
-impl ModuleMapper for Drawer<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
+impl Change for Drawer<'_> {
+    type Error = Error;
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.join(".");
-        let Some((number, record)) = self.by_name.get(name.as_str()).copied() else { return param };
-        if self.error.is_some() {
-            return param;
-        }
+    fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let record = at.record;
         let mut param = match record.origin {
             Origin::Drawn if !record.held => released(&param),
             Origin::Drawn => {
@@ -193,18 +166,9 @@ impl ModuleMapper for Drawer<'_> {
                 let values = param.base().inner();
                 with_values(param, values)
             }
-            Origin::Broadcast => match self.broadcast(record, param.clone()) {
-                Ok(param) => param,
-                Err(error) => {
-                    self.error = Some(error);
-                    param
-                }
-            },
+            Origin::Broadcast => self.broadcast(record, param)?,
         };
         param.id = record.id;
-        self.parking.take(number, param.clone()).unwrap_or_else(|error| {
-            self.error = Some(error);
-            param
-        })
+        self.parking.take(at.number, param)
     }
 }

@@ -1,6 +1,5 @@
 //! Layout plus one record per parameter: resolved, immutable, printable.
 //!
-//! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
 //! - `shards`: who keeps which elements of a bucket, under ZeRO.
@@ -19,7 +18,6 @@
 mod fuse;
 pub mod bucket;
 mod display;
-pub mod record;
 mod shards;
 pub(crate) mod stores;
 pub(crate) mod park;
@@ -32,12 +30,12 @@ pub(crate) mod kept;
 pub(crate) mod survey;
 mod memory;
 
+pub use crate::params::{Cut, Origin, ParamRecord, Shard, with_values};
 pub use bucket::{Bucket, Packing, pack};
-pub use draw::with_values;
 pub use fuse::fuse;
 pub use order::Order;
-pub use record::{Cut, Origin, ParamRecord, Shard};
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use burn::module::Module;
@@ -206,12 +204,7 @@ impl Plan {
 
     /// Where those of a unit's members lie, one after the other.
     pub(crate) fn own_ranges<'a>(&'a self, unit: &'a Bucket) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
-        let mut end = 0;
-        unit.members.iter().map(move |member| {
-            let start = end;
-            end += self.own_range(*member).len();
-            (*member, start..end)
-        })
+        unit.places(move |member| self.own_range(member).len())
     }
 
     /// How many elements of a unit that are.
@@ -226,6 +219,19 @@ impl Plan {
             Some(shard) if self.shards_parameters() => shard.range.clone(),
             _ => 0..record.numel(),
         }
+    }
+
+    /// Where those of a parked unit's members lie, one after the other.
+    pub(crate) fn kept_ranges<'a>(&'a self, unit: &'a Bucket) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+        unit.places(move |member| self.kept_range(member).len())
+    }
+
+    /// Where parked parameters lie, by the numbers of their records: the unit, and the elements there.
+    pub(crate) fn parked_places(&self) -> HashMap<usize, (usize, Range<usize>)> {
+        let parked = self.units().enumerate().filter(|(_, unit)| self.is_parked(unit));
+        parked
+            .flat_map(|(number, unit)| self.kept_ranges(unit).map(move |(member, at)| (member, (number, at))))
+            .collect()
     }
 
     /// The elements that this rank keeps of a parked unit, with padding.

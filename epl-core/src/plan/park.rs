@@ -12,16 +12,19 @@
 //! of a parameter, and what is attached to one (such as LoRA) stays attached.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, GradientCheckpointingStrategy, Shape, Tensor};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Shape, Tensor};
 
 use super::stores::Stores;
-use super::{Bucket, ParamRecord, Plan};
+use super::{Bucket, Plan};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::offload::FlatArray;
+use crate::params::walk::{self, At, Change};
+use crate::params::{ParamRecord, with};
 
 /// What this rank keeps of the parked parameters: a flat array for each of [`Plan::units`], empty where it is not parked.
 #[derive(Debug)]
@@ -71,8 +74,8 @@ pub(crate) struct Parking<'a> {
     kept: HashMap<usize, Tensor<1>>,
     /// Arrays away from it, by the number of the unit.
     away: Vec<Option<FlatArray>>,
-    /// Where a parked parameter lies: its unit, and from which element on.
-    places: HashMap<usize, (usize, usize)>,
+    /// [`Plan::parked_places`].
+    places: HashMap<usize, (usize, Range<usize>)>,
 }
 
 impl<'a> Parking<'a> {
@@ -83,28 +86,24 @@ impl<'a> Parking<'a> {
     /// When there is no room for the arrays away from the device.
     pub fn new(plan: &'a Plan, stores: &Stores, device: &Device) -> Result<Self> {
         let storage = stores.at(plan.tiers.parameters);
-        let (mut away, mut places) = (Vec::new(), HashMap::new());
-        for (number, unit) in plan.units().enumerate() {
-            let mut end = 0;
-            for member in unit.members.iter().filter(|member| plan.records[**member].parked) {
-                places.insert(*member, (number, end));
-                end += plan.kept_range(*member).len();
-            }
+        let array = |unit: &Bucket| {
             let len = if plan.is_parked(unit) { plan.kept_len(unit) } else { 0 };
-            away.push(storage.map(|storage| storage.zeros(len, unit.dtype)).transpose()?);
-        }
-        Ok(Self { plan, device: device.clone().without_autodiff(), kept: HashMap::new(), away, places })
+            storage.map(|storage| storage.zeros(len, unit.dtype)).transpose()
+        };
+        let away = plan.units().map(array).collect::<Result<_>>()?;
+        let (device, places) = (device.clone().without_autodiff(), plan.parked_places());
+        Ok(Self { plan, device, kept: HashMap::new(), away, places })
     }
 
     /// Keeps what this rank keeps of a parameter and returns it empty; one that is not parked is returned as it is.
     pub fn take<const D: usize>(&mut self, number: usize, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
         let record = &self.plan.records[number];
-        let Some((unit, start)) = self.places.get(&number).copied() else { return Ok(param) };
+        let Some((unit, at)) = self.places.get(&number).cloned() else { return Ok(param) };
         let flat: Tensor<1> = param.base().inner().reshape([record.numel()]);
         let device = flat.device();
         let own = slice(flat, self.plan.kept_range(number));
         match &mut self.away[unit] {
-            Some(array) => array.write(start, &own)?,
+            Some(array) => array.write(at.start, &own)?,
             None => {
                 self.kept.insert(number, own);
             }
@@ -127,6 +126,14 @@ impl<'a> Parking<'a> {
     }
 }
 
+impl Change for Parking<'_> {
+    type Error = Error;
+
+    fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        self.take(at.number, param)
+    }
+}
+
 /// The shards of the members of a bucket, put together to a chunk of `len` elements, with padding.
 pub(crate) fn chunk(bucket: &Bucket, mut shards: Vec<Tensor<1>>, len: usize, device: &Device) -> Tensor<1> {
     let held: usize = shards.iter().map(|shard| shard.dims()[0]).sum();
@@ -142,26 +149,9 @@ pub(crate) fn chunk(bucket: &Bucket, mut shards: Vec<Tensor<1>>, len: usize, dev
 
 /// Parks the parameters of a whole model.
 pub(crate) fn park<M: Module>(model: M, plan: &Plan, stores: &Stores, device: &Device) -> Result<(M, Parked)> {
-    struct Park<'a> {
-        parking: Parking<'a>,
-        next: usize,
-        error: Option<Error>,
-    }
-    impl ModuleMapper for Park<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            self.next += 1;
-            if self.error.is_some() {
-                return param;
-            }
-            self.parking.take(self.next - 1, param.clone()).unwrap_or_else(|error| {
-                self.error = Some(error);
-                param
-            })
-        }
-    }
-    let mut park = Park { parking: Parking::new(plan, stores, device)?, next: 0, error: None };
-    let model = model.map(&mut park);
-    park.error.map_or(Ok((model, park.parking.finish())), Err)
+    let mut parking = Parking::new(plan, stores, device)?;
+    let model = walk::change(model, &plan.records, &mut parking)?;
+    Ok((model, parking.finish()))
 }
 
 /// The model with values in the place of some parameters: `values` has them, flat, by the number of the record, and may ask
@@ -172,22 +162,27 @@ pub(crate) fn fill<M: Module>(
     tracked: bool,
     values: impl FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
 ) -> M {
-    struct Fill<'a, F> {
-        records: core::iter::Enumerate<core::slice::Iter<'a, ParamRecord>>,
+    struct Fill<F> {
         tracked: bool,
         values: F,
     }
-    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> ModuleMapper for Fill<'_, F> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let (number, record) = self.records.next().expect("a plan has a record for every parameter");
+    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> Change for Fill<F> {
+        type Error = Infallible;
+
+        fn float<const D: usize>(
+            &mut self,
+            At { number, record }: At<'_>,
+            param: Param<Tensor<D>>,
+        ) -> Result<Param<Tensor<D>>, Infallible> {
             let own = || param.base().inner().reshape([record.numel()]);
-            match (self.values)(number, &own) {
+            Ok(match (self.values)(number, &own) {
                 Some(flat) => with(param, flat.reshape::<D, _>(Shape::from(record.shape())), self.tracked),
                 None => param,
-            }
+            })
         }
     }
-    model.map(&mut Fill { records: records.iter().enumerate(), tracked, values })
+    let Ok(model) = walk::change(model, records, &mut Fill { tracked, values });
+    model
 }
 
 /// The whole model again, from what all ranks keep. Collective.
@@ -264,12 +259,7 @@ pub(crate) fn members<'a>(
     records: &'a [ParamRecord],
     flat: Tensor<1>,
 ) -> impl Iterator<Item = (usize, Tensor<1>)> + 'a {
-    let mut end = 0;
-    bucket.members.iter().map(move |member| {
-        let start = end;
-        end += records[*member].numel();
-        (*member, flat.clone().slice([start..end]))
-    })
+    bucket.places(move |member| records[member].numel()).map(move |(member, at)| (member, flat.clone().slice([at])))
 }
 
 /// This rank's parts of a parked unit's members, on a device, from its chunk.
@@ -297,49 +287,4 @@ pub(crate) fn own_parts<'a>(
 ) -> impl Iterator<Item = (usize, Tensor<1>)> + 'a {
     let own = own.clone();
     plan.own_ranges(bucket).map(move |(member, range)| (member, own.clone().slice([range])))
-}
-
-/// The parameter with other values, of any shape.
-pub(super) fn with<const D: usize>(param: Param<Tensor<D>>, values: Tensor<D>, tracked: bool) -> Param<Tensor<D>> {
-    param.map(|old| Tracking::of(&old).put_on(values, tracked))
-}
-
-/// The parameter with values made of its own, which track no gradients.
-pub(crate) fn replaced<const D: usize>(
-    param: Param<Tensor<D>>,
-    values: impl FnOnce(Tensor<D>) -> Tensor<D>,
-) -> Param<Tensor<D>> {
-    param.map(|old| {
-        let tracking = Tracking::of(&old);
-        tracking.put_on(values(if tracking.is_autodiff { old.inner() } else { old }), true)
-    })
-}
-
-/// How a parameter takes part in autodiff.
-struct Tracking {
-    is_autodiff: bool,
-    asks: bool,
-    checkpointing: Option<GradientCheckpointingStrategy>,
-}
-
-impl Tracking {
-    fn of<const D: usize>(param: &Tensor<D>) -> Self {
-        Self {
-            is_autodiff: param.is_autodiff(),
-            asks: param.is_require_grad(),
-            checkpointing: param.gradient_checkpointing_strategy(),
-        }
-    }
-
-    fn put_on<const D: usize>(&self, values: Tensor<D>, tracked: bool) -> Tensor<D> {
-        if !self.is_autodiff {
-            return values;
-        }
-        let values = Tensor::from_inner(values);
-        let values = match self.checkpointing {
-            Some(strategy) => values.with_gradient_checkpointing_strategy(strategy),
-            None => values,
-        };
-        values.set_require_grad(tracked && self.asks)
-    }
 }

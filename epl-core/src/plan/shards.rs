@@ -13,8 +13,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::record::Shard;
-use super::{Bucket, ParamRecord};
+use super::Bucket;
+use crate::params::{ParamRecord, Shard};
 
 /// Cuts a bucket evenly over `ranks` ranks, with padding at its end.
 pub(crate) fn cut_evenly(bucket: &mut Bucket, records: &[ParamRecord], ranks: usize) {
@@ -45,15 +45,12 @@ pub(crate) fn give_to_owners(buckets: &mut [&mut Bucket], records: &[ParamRecord
 
 /// The shard of every member of a bucket that is cut, as `rank` sees it.
 pub(crate) fn shards_of(bucket: &Bucket, records: &[ParamRecord], rank: usize) -> Vec<(usize, Shard)> {
-    let mut start = 0;
-    let shard = |member: &usize| {
-        let whole = start..start + records[*member].numel();
-        start = whole.end;
+    let shard = |(member, whole): (usize, Range<usize>)| {
         let kept = |rank: usize| within(&bucket.shard(rank), &whole);
         let sizes = (0..bucket.shards.len()).map(|rank| kept(rank).len()).collect();
-        (*member, Shard { sizes, range: kept(rank) })
+        (member, Shard { sizes, range: kept(rank) })
     };
-    bucket.members.iter().map(shard).collect()
+    bucket.places(move |member| records[member].numel()).map(shard).collect()
 }
 
 /// What of `whole` lies in `chunk`, counted from the start of `whole`.
@@ -66,7 +63,7 @@ fn within(chunk: &Range<usize>, whole: &Range<usize>) -> Range<usize> {
 mod tests {
     use super::*;
     use crate::cluster::Axis;
-    use crate::plan::bucket::tests::record;
+    use crate::params::record::tests::record;
     use burn::tensor::DType;
 
     fn bucket(members: Vec<usize>) -> Bucket {

@@ -1,15 +1,17 @@
 //! Reads names, shapes and layers from a lazy model; draws nothing.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
-use super::record::{Cut, Origin, ParamRecord};
 use crate::cluster::Axis;
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Refusals, Result};
+use crate::params::walk::{self, At, Visit};
+use crate::params::{Cut, Origin, ParamRecord};
 use crate::scopes::Owners;
 use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
@@ -295,14 +297,18 @@ fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
 
 /// Marks the parameters that ask for no gradient, once they are drawn.
 pub(crate) fn mark_frozen<M: Module>(model: &M, records: &mut [ParamRecord]) {
-    struct Frozen<'a>(core::slice::IterMut<'a, ParamRecord>);
-    impl ModuleVisitor for Frozen<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let record = self.0.next().expect("a survey has a record for every parameter, in the module's order");
-            if record.held {
-                record.trainable = param.base().is_require_grad();
-            }
+    struct Asks(Vec<bool>);
+    impl Visit for Asks {
+        type Error = Infallible;
+
+        fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+            self.0.push(at.record.held && param.base().is_require_grad());
+            Ok(())
         }
     }
-    model.visit(&mut Frozen(records.iter_mut()));
+    let mut asks = Asks(Vec::new());
+    let Ok(()) = walk::visit(model, records, &mut asks);
+    for (record, asks) in records.iter_mut().zip(asks.0).filter(|(record, _)| record.held) {
+        record.trainable = asks;
+    }
 }

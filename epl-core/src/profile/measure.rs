@@ -9,8 +9,10 @@
 //! Segments alike, that is with parameters and an entrance of the same shapes, are measured once. Values do not matter for
 //! memory: they are not the layers' own first values, and no generator moves.
 
+use std::convert::Infallible;
+
 use burn::backend::DispatchTensor;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 use epl_comm::ThreadMemory;
 
@@ -18,7 +20,9 @@ use crate::carry::{Carry, CarryMapper};
 use crate::context::{Context, Pass};
 use crate::error::{Error, Result};
 use crate::graph::{Seed, Track, Untrack};
-use crate::plan::{ParamRecord, Plan};
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Change};
+use crate::plan::Plan;
 use crate::segment::Segmented;
 
 /// What one segment needs for one micro-batch, in bytes.
@@ -169,23 +173,29 @@ fn seeded<C: Carry>(carry: &C) -> Option<Tensor<1>> {
 
 /// The model with values for the parameters of one segment, and nothing in the place of the others that have none.
 fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
-    struct Fill<'a>(core::slice::Iter<'a, ParamRecord>, usize);
-    impl ModuleMapper for Fill<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let record = self.0.next().expect("a plan has a record for every parameter, in the module's order");
+    struct Fill(usize);
+    impl Change for Fill {
+        type Error = Infallible;
+
+        fn float<const D: usize>(
+            &mut self,
+            at: At<'_>,
+            param: Param<Tensor<D>>,
+        ) -> Result<Param<Tensor<D>>, Infallible> {
             if param.is_initialized() {
-                return param;
+                return Ok(param);
             }
-            let device = param.lazy_device();
-            let values: Tensor<D> = match record.segments.contains(&self.1) {
+            let (record, device) = (at.record, param.lazy_device());
+            let values: Tensor<D> = match record.segments.contains(&self.0) {
                 true => Tensor::from_data(numbers(&record.shape()), (&device, record.dtype)),
                 false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
             };
             let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
-            Param::initialized(param.id, values)
+            Ok(Param::initialized(param.id, values))
         }
     }
-    model.map(&mut Fill(records.iter(), segment))
+    let Ok(model) = walk::change(model, records, &mut Fill(segment));
+    model
 }
 
 /// Numbers of about the size that first values have.

@@ -83,9 +83,13 @@ impl LearningRate {
     /// # Errors
     ///
     /// A shape that needs a length without one, a warm-up longer than the schedule, a smallest rate
-    /// above the rate.
+    /// above the rate, or of a rate that never falls.
     pub fn from_config(config: &ScheduleConfig) -> Result<Self, ConfigError> {
         config.validate()?;
+        // Not among the options, as a program may choose the shape itself.
+        if config.kind == ScheduleKind::Constant && config.min_rate > 0.0 {
+            return Err(ConfigError::RateNeverFalls { min_rate: config.min_rate });
+        }
         let steps = || {
             let kind = config.kind.word();
             config.steps.map(|steps| steps as u64).ok_or(ConfigError::ScheduleWithoutEnd { kind })
@@ -197,6 +201,12 @@ mod tests {
         assert_eq!(
             LearningRate::from_config(&endless).unwrap_err().to_string(),
             "schedule.kind = \"cosine\" needs the length of the schedule: set schedule.steps"
+        );
+        let level = ScheduleConfig { kind: ScheduleKind::Constant, ..endless };
+        assert_eq!(
+            LearningRate::from_config(&level).unwrap_err().to_string(),
+            "schedule.min_rate = 0.1 has no effect without a schedule.kind other than constant; set that, or leave \
+             schedule.min_rate out"
         );
     }
 }

@@ -1,9 +1,8 @@
 //! Fills a laid out model from stored tensors.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
 
 use super::map::AssignMap;
@@ -11,7 +10,8 @@ use super::resolve::{Piece, resolve};
 use super::slice::repeat;
 use super::source::WholeTensors;
 use crate::error::{Error, Result};
-use crate::plan::{ParamRecord, with_values};
+use crate::params::walk::{self, At, Change};
+use crate::params::{ParamRecord, with_values};
 
 /// Fills a model as an [`AssignMap`] says: every rank reads of each tensor the slice that its records say it holds, one
 /// parameter after another; of what another stage holds, nothing.
@@ -22,19 +22,19 @@ use crate::plan::{ParamRecord, with_values};
 /// # Errors
 ///
 /// [`Error::Invalid`] with all that is missing, unused or of another shape, before anything is read; what reading gives.
+///
+/// # Panics
+///
+/// When the records are those of another model: not one for each of its parameters, in its order.
 pub fn assign<M: Module>(model: M, records: &[ParamRecord], stored: &impl WholeTensors, map: &AssignMap) -> Result<M> {
     let pieces = resolve(records, stored, map)?;
-    let by_name = records.iter().zip(pieces).map(|(record, pieces)| (record.name.as_str(), (record, pieces))).collect();
-    let mut filler = Filler { stored, by_name, path: Vec::new(), error: None };
-    let model = model.map(&mut filler);
-    filler.error.map_or(Ok(model), Err)
+    walk::change(model, records, &mut Filler { stored, pieces })
 }
 
 struct Filler<'a, S> {
     stored: &'a S,
-    by_name: HashMap<&'a str, (&'a ParamRecord, Vec<Piece>)>,
-    path: Vec<String>,
-    error: Option<Error>,
+    /// Of each parameter.
+    pieces: Vec<Vec<Piece>>,
 }
 
 impl<S: WholeTensors> Filler<'_, S> {
@@ -79,31 +79,17 @@ fn read(stored: &impl WholeTensors, piece: &Piece, ranges: &[Range<usize>]) -> R
     Ok(if piece.repeated { repeat(&data, ranges[0].len()) } else { data })
 }
 
-impl<S: WholeTensors> ModuleMapper for Filler<'_, S> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
+impl<S: WholeTensors> Change for Filler<'_, S> {
+    type Error = Error;
 
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.join(".");
-        let Some((record, pieces)) = self.by_name.get(name.as_str()) else {
-            panic!("the records are those of another model: no `{name}`")
-        };
-        if self.error.is_some() || !record.held || pieces.is_empty() {
-            return param;
+    fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let pieces = &self.pieces[at.number];
+        if !at.record.held || pieces.is_empty() {
+            return Ok(param);
         }
         let old = param.base();
         let old = if old.is_autodiff() { old.inner() } else { old };
-        match self.filled(record, pieces, old) {
-            Ok(values) => with_values(param, values),
-            Err(error) => {
-                self.error = Some(error);
-                param
-            }
-        }
+        let values = self.filled(at.record, pieces, old)?;
+        Ok(with_values(param, values))
     }
 }

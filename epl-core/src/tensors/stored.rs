@@ -6,7 +6,7 @@ use std::path::Path;
 use burn::tensor::TensorData;
 
 use super::source::{TensorInfo, WholeTensors, not_stored};
-use crate::checkpoint::{Checkpoint, Region};
+use crate::checkpoint::{Checkpoint, Region, names};
 use crate::error::Result;
 
 /// The parameters of a checkpoint by path: all that the model registers, running statistics and whole numbers included, as
@@ -39,19 +39,14 @@ impl StoredParameters {
     }
 }
 
-/// What a parameter is called in a checkpoint.
-fn stored_name(path: &str) -> String {
-    format!("model/{path}")
-}
-
 impl WholeTensors for StoredParameters {
     fn names(&self) -> Vec<String> {
-        let names = self.0.index().tensors.keys().filter_map(|name| name.strip_prefix("model/"));
+        let names = self.0.index().tensors.keys().filter_map(|name| names::parameter(name));
         names.map(str::to_string).collect()
     }
 
     fn info(&self, name: &str) -> Option<TensorInfo> {
-        let entry = self.0.index().tensors.get(&stored_name(name))?;
+        let entry = self.0.index().tensors.get(&names::of_parameter(name))?;
         // Opening it has checked the type.
         Some(TensorInfo { shape: entry.shape.clone(), dtype: entry.burn_dtype().ok()? })
     }
@@ -59,7 +54,7 @@ impl WholeTensors for StoredParameters {
     fn read(&self, name: &str, ranges: &[Range<usize>]) -> Result<TensorData> {
         let info = self.info(name).ok_or_else(|| not_stored(name))?;
         super::check_ranges(name, &info.shape, ranges)?;
-        let flat = self.0.read(&stored_name(name), &Region::of(&info.shape, ranges)?)?;
+        let flat = self.0.read(&names::of_parameter(name), &Region::of(&info.shape, ranges)?)?;
         let shape: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
         Ok(TensorData::from_bytes(flat.into_parts().0, shape, info.dtype))
     }

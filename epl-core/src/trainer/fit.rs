@@ -282,8 +282,10 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             run.forgive(std::mem::replace(&mut lock.warning, Ok(())));
         }
         let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &self.schedule };
-        let run = cycle.all(data)?;
+        let mut run = cycle.all(data)?;
         drop(hooks);
+        // One that has come since the last step, too: other processes go on otherwise, and wait for this one.
+        run.agree_on_signal(interruption.as_ref().and_then(|interruption| interruption.stop().signal()))?;
         if run.signal().is_some() {
             // No process ends before all ranks are done.
             world.barrier()?;

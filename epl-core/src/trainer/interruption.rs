@@ -60,9 +60,10 @@ impl Interruption {
         self.stop.clone()
     }
 
-    /// The run is over and saved. Comes back unless `signal` has ended it, or one has come since: then the process ends once
-    /// all its ranks are here.
+    /// The run is over and saved. Comes back unless a signal has ended it, or has come since: then the process ends once all
+    /// its ranks are here.
     pub(super) fn end(self, signal: Option<i32>) {
+        // What has come after the ranks have agreed is this process's own.
         let Some(signal) = signal.or_else(|| self.stop.signal()) else { return };
         runs().last = Some(signal);
         drop(self);

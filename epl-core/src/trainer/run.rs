@@ -246,6 +246,13 @@ impl<M: Segmented> Run<M> {
         Ok(())
     }
 
+    /// Whether a signal has come to any rank's process, though the run is over. Collective.
+    pub(super) fn agree_on_signal(&mut self, own: Option<i32>) -> Result<()> {
+        let [signal] = self.most([own.unwrap_or(0)])?;
+        self.signal = self.signal.or(Some(signal).filter(|signal| *signal > 0));
+        Ok(())
+    }
+
     /// Whether any rank says yes. Collective.
     ///
     /// # Errors

@@ -285,7 +285,7 @@ fn values_that_disagree() {
         "schedule.warmup_steps = 20 exceeds schedule.steps = 10; the warm-up is part of the schedule",
     );
     refused(
-        from_toml("[schedule]\nrate = 1e-4\nmin_rate = 1e-3"),
+        from_toml("[schedule]\nkind = \"inverse_square_root\"\nrate = 1e-4\nmin_rate = 1e-3"),
         "schedule.min_rate = 0.001 exceeds schedule.rate = 0.0001",
     );
 }
@@ -312,6 +312,19 @@ fn details_of_what_is_off() {
         "offload.resident_bytes = 1000000 (file run.toml, line 3) has no effect without state in files (offload.level = v1, \
          or a tier of file); set that, or leave offload.resident_bytes out",
     );
+    for (set, needs) in [
+        ("communication.fp16_dtype=bf16", "communication.fp16 = true"),
+        ("communication.fp16_scale=64.0", "communication.fp16 = true"),
+        ("profile.trace_skip=2", "profile.trace"),
+        ("profile.trace_steps=2", "profile.trace"),
+    ] {
+        let error = from_set(set).unwrap_err().to_string();
+        assert!(error.contains(&format!("has no effect without {needs}")), "{set}: {error}");
+    }
+    let traced = ["profile.trace=a file", "profile.trace_skip=2", "profile.trace_steps=2"];
+    Layers::new().command_line(traced).unwrap().resolve().unwrap();
+    let sent = ["communication.fp16=true", "communication.fp16_dtype=bf16", "communication.fp16_scale=64.0"];
+    Layers::new().command_line(sent).unwrap().resolve().unwrap();
     // Buckets of gradients are what is gathered for a segment, one each.
     for whole in ["zero.level=v3", "offload.parameters=host", "offload.level=v0"] {
         let error = Layers::new().command_line([whole, "communication.max_splits=3"]).unwrap().resolve().unwrap_err();
@@ -405,10 +418,10 @@ fn every_option_can_be_set_everywhere_or_says_not_yet() {
                 (Status::NotYet, Err(ConfigError::NotYet { key: named, .. })) => assert_eq!(named, key),
                 // What else it needs is tested above.
                 (Status::Implemented, Err(ConfigError::ScheduleWithoutEnd { .. })) => assert_eq!(key, "schedule.kind"),
+                (Status::Implemented, Err(ConfigError::StagesNotAuto { .. })) => assert_eq!(key, "pipeline.num_stages"),
                 (Status::Implemented, Err(ConfigError::RateBelowMinimum { .. })) => {
                     assert_eq!(key, "schedule.min_rate");
                 }
-                (Status::Implemented, Err(ConfigError::StagesNotAuto { .. })) => assert_eq!(key, "pipeline.num_stages"),
                 (Status::Implemented, Err(ConfigError::NoEffect { key: named, .. })) => assert_eq!(named, key),
                 (Status::Implemented, Err(ConfigError::AutoWithoutStages)) => assert_eq!(key, "auto.auto_parallel"),
                 (Status::Implemented, Ok(config)) => {

@@ -260,6 +260,12 @@ fn what_does_not_fit_is_told_with_the_first_setting_that_does() {
         let tighter = message(budget);
         assert!(tighter.contains("with zero.level = v3 it needs at least"), "{tighter}");
         assert!(tighter.contains(&format!("there are {budget} bytes")) && needed > budget, "{tighter}");
+        // With v3 these buckets would have no effect, and be refused.
+        let given = config.clone().with("communication.max_splits", 8).unwrap();
+        let checked =
+            launch_dry(&given, 0, |epl| planned(&epl, 64)?.memory(&AdamWConfig::new())?.check(budget).map(|_| ()));
+        let told = checked.unwrap_err().to_string();
+        assert!(!told.contains("v3") && !told.contains("offload.level"), "{told}");
     });
 }
 

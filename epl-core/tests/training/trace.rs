@@ -73,6 +73,12 @@ fn count(events: &[Value], rank: usize, name: &str) -> usize {
 }
 
 #[test]
+fn a_world_that_is_only_thought_of_writes_none() {
+    let traced = epl_core::launch_dry(&config("a file"), 0, |epl| Ok(epl.config().profile.trace.clone()));
+    assert_eq!(traced.unwrap().0, "");
+}
+
+#[test]
 fn every_rank_tells_what_it_does_in_the_steps_that_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");

@@ -37,7 +37,9 @@ pub(super) fn forward(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Class
     let ignored = targets.clone().equal_scalar(classes.ignore_index);
     let unknown = outside(0, classes.total).bool_and(ignored.clone().bool_not());
     let foreign = outside(classes.mine.start, classes.mine.end).bool_or(ignored.clone());
-    let columns = targets.sub_scalar(classes.mine.start as i64).mask_fill(foreign.clone(), 0);
+    // Filled first: the difference to any other number might not be one.
+    let start = classes.mine.start as i64;
+    let columns = targets.mask_fill(foreign.clone(), start).sub_scalar(start);
 
     let largest = classes.reduce(logits.clone().max_dim(1), ReduceOp::Max);
     let shifted = logits - largest;
@@ -156,7 +158,7 @@ mod tests {
     /// In host memory it is refused; here it must not be learned from.
     #[test]
     fn a_target_that_is_no_class_makes_the_loss_and_its_row_nan() {
-        for (ranks, unknown) in [(1, 5), (1, -1), (2, 5), (2, 1 << 30), (2, -(1 << 30))] {
+        for (ranks, unknown) in [(1, 5), (1, -1), (2, 5), (2, i64::from(i32::MAX)), (2, i64::from(i32::MIN))] {
             epl_comm::testing::run_ranks(ranks, |group| {
                 let device = Device::flex();
                 let mine = epl_comm::shard_range(5, ranks, group.rank());

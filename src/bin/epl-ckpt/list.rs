@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use epl::checkpoint::{Checkpoint, TensorEntry};
+use epl::checkpoint::{Checkpoint, TensorEntry, names};
 use serde_json::Value;
 
 /// One line.
@@ -42,7 +42,7 @@ pub fn one(checkpoint: &Checkpoint, tensors: bool, out: &mut impl Write) -> io::
             writeln!(out, "{who}.{field}: {value}")?;
         }
     }
-    for kind in ["model/", "optimizer/"] {
+    for kind in names::KINDS {
         let of_kind = || index.tensors.iter().filter(|(name, _)| name.starts_with(kind)).map(|(_, entry)| entry);
         let (elements, size) =
             (of_kind().map(TensorEntry::numel).sum::<usize>(), of_kind().map(TensorEntry::bytes).sum());

@@ -44,6 +44,7 @@ parity_in_f64! {
     adafactor_v0:                moe().adafactor(), layout(3, 1, 1, 1).zero(V0).offload(Host);
     adafactor_v3:                moe().adafactor(), layout(3, 1, 1, 4).zero(V3).offload(Host);
     groups:                      moe(),   layout(2, 1, 1, 1).offload(Host).apply_groups(30);
+    more_groups_than_elements:   moe(),   layout(2, 1, 1, 1).offload(Host).apply_groups(i64::MAX as usize);
     groups_v3:                   moe(),   layout(2, 1, 1, 1).zero(V3).offload(Host).apply_groups(3);
     tensor_slices:               moe(),   layout(2, 2, 1, 4).offload(Host);
     experts:                     moe(),   layout(4, 1, 2, 1).zero(V2).offload(Host);

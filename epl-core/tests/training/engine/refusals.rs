@@ -1,7 +1,10 @@
 //! What would depend on the layout, or cannot be trained, is refused.
 
+use std::sync::Arc;
+
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
+use burn::nn::activation::{RRelu, RReluConfig};
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GaussianNoiseConfig, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
@@ -150,12 +153,41 @@ fn dropout_of_probability_zero_is_accepted() {
         })
     };
     assert!(noise(0.0).is_ok() && noise(0.5).is_err());
+    // It draws its slopes, whatever they are between.
+    let slopes = launch(&config(2, 1, 1), |epl| {
+        let loss = |_: &(Linear, RRelu), _: &()| unreachable!("nothing is run");
+        let net =
+            |at: &Place| (LinearConfig::new(2, 2).init(at), RReluConfig::new().with_lower(0.2).with_upper(0.2).init());
+        epl.build(|at| WithLoss::new(net(at), loss)).map(drop)
+    });
+    let error = slopes.unwrap_err().to_string();
+    assert!(error.contains("draws from the generator that all 2 ranks share"), "{error}");
     // In a loop of one's own.
     let device = Device::flex().autodiff();
     let forward = |dropout: &Dropout, x: Tensor<2>| dropout.forward(x);
     let again =
         |prob| checkpoint(&DropoutConfig::new(prob).init(), Tensor::ones([2, 2], &device).require_grad(), forward);
     assert_eq!(again(0.0).dims(), [2, 2]);
+}
+
+/// Nobody asks for it: it would be kept for as long as the program evaluates.
+#[test]
+fn what_is_said_of_nan_in_a_forward_of_ones_own_is_not_kept() {
+    launch(&config(1, 1, 1), |epl| {
+        let engine = Engine::build(&epl, |at| OneSegment { model: Net::plain(at) }, &SgdConfig::new())?;
+        let witness = Arc::new(());
+        let _model = engine.inference()?;
+        for _ in 0..3 {
+            let kept = witness.clone();
+            epl.context().explain_nan(move || {
+                drop(kept);
+                None
+            });
+        }
+        assert_eq!(Arc::strong_count(&witness), 1);
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// What is wrong with a model is told at once, not one fault a run.

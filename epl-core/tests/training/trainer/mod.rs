@@ -11,4 +11,5 @@ mod replicas;
 mod resuming;
 mod saving;
 mod skipping;
+mod warming_up;
 mod writing;

@@ -99,6 +99,23 @@ impl ImageFolder {
         self.others
     }
 
+    /// What tells these images from others, and how they are seen, for a run's checkpoints: see `Trainer::with_invariant`.
+    /// Files are told by their names, classes and lengths.
+    ///
+    /// # Errors
+    ///
+    /// When a file is not there any more.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut parts = vec![self.config.to_string().into_bytes()];
+        for (path, class) in self.files.iter() {
+            let unreadable = |cause| Error::Read { path: path.clone(), cause };
+            let length = path.metadata().map_err(unreadable)?.len();
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            parts.extend([name.to_vec(), format!("\0{}\0{length}\0", self.classes[*class]).into_bytes()]);
+        }
+        Ok(epl_core::trainer::fingerprint(parts))
+    }
+
     fn read(&self, index: usize) -> Result<LabelledImage> {
         let (path, label) = &self.files[index % self.files.len()];
         let (image, size) = (decode(path)?, self.config.size as u32);
@@ -169,6 +186,21 @@ mod tests {
         assert_eq!([read[0].pixel(8, 8), read[1].pixel(0, 15)], [[90; 3], [200, 0, 0]]);
         let green = read[2].pixel(8, 8);
         assert!(green[0] < 5 && green[1].abs_diff(200) < 5 && green[2] < 5, "{green:?}");
+    }
+
+    #[test]
+    fn other_images_have_another_fingerprint() {
+        let (root, same) = (folder(), folder());
+        let of = |root: &tempfile::TempDir, size| {
+            ImageFolderConfig::new(size).open(root.path()).unwrap().fingerprint().unwrap()
+        };
+        let own = of(&root, 16);
+        assert_eq!(own, of(&same, 16));
+        assert_ne!(own, of(&root, 8));
+        RgbImage::from_pixel(50, 50, Rgb([1, 2, 3])).save(same.path().join("bee/a.png")).unwrap();
+        assert_ne!(own, of(&same, 16));
+        fs::rename(root.path().join("bee/a.png"), root.path().join("ant/a.png")).unwrap();
+        assert_ne!(own, of(&root, 16));
     }
 
     #[test]
