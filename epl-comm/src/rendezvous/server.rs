@@ -259,7 +259,6 @@ impl Shared {
         let Ok(connection) = Connection::new(copy).map(Arc::new) else {
             return self.refuse(peer, "its connection cannot be set up");
         };
-        // It is a member before it hears so, and hears nothing else before.
         let answered = {
             let mut members = self.members();
             let is_late = self.is_closing.load(Ordering::SeqCst) || self.ended.load(Ordering::SeqCst);
@@ -268,20 +267,24 @@ impl Shared {
                 return;
             }
             let verdict = members.judge(met.claim, self.settings.silence);
+            if !matches!(verdict, Verdict::Welcome { .. }) {
+                drop(members);
+                // It is counted before it hears so.
+                self.refuse(peer, format!("worker {worker} was not let in: {verdict:?}"));
+                let _ = met.answer(&mut stream, &self.settings.secret, verdict);
+                return;
+            }
+            // It is a member before it hears so, and hears nothing else before.
             let answered = met.answer(&mut stream, &self.settings.secret, verdict);
-            let is_welcome = matches!(verdict, Verdict::Welcome { .. });
-            if is_welcome && answered.is_ok() {
+            if answered.is_ok() {
                 members.enter(worker, connection.clone());
             }
-            answered.map_err(|error| error.to_string()).and_then(|()| match is_welcome {
-                true => Ok(()),
-                false => Err(format!("worker {worker} was not let in: {verdict:?}")),
-            })
+            answered
         };
         drop(stream);
         match answered {
             Ok(()) => self.attend(worker, &connection),
-            Err(why) => self.refuse(peer, why),
+            Err(error) => self.refuse(peer, error),
         }
     }
 
