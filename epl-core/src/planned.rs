@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use epl_comm::ThreadMemory;
 
-use crate::config::{CheckpointType, Config, ZeroLevel};
+use crate::config::{CheckpointType, ZeroLevel};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::{
@@ -13,7 +13,8 @@ use crate::memory::{
 use crate::optim::OptimizerConfig;
 use crate::pipeline::{self, Action};
 use crate::place::Place;
-use crate::plan::{Plan, kept};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::{EngineSettings, Plan};
 use crate::profile::measure::{Bench, NOT_COUNTED, Needs, is_host};
 use crate::segment::Segmented;
 
@@ -41,19 +42,18 @@ use crate::segment::Segmented;
 #[derive(Debug)]
 pub struct Planned<M> {
     pub(crate) model: M,
+    pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
-    pub(crate) config: Config,
 }
 
 /// What a planned model would need, with an optimizer.
 #[derive(Clone, Debug)]
 pub struct PlannedMemory<'a> {
-    plan: &'a Plan,
-    context: &'a Context,
-    config: &'a Config,
+    /// For this optimizer.
+    builder: PlanBuilder,
+    plan: Plan,
     state: OptimizerState,
-    element_wise: bool,
     activations: Option<(&'a Activations, usize)>,
     tiers: Tiers,
     resident: Option<u64>,
@@ -121,29 +121,33 @@ impl<M: Segmented> Planned<M> {
     ///
     /// When the optimizer's settings cannot be read.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
-        PlannedMemory::of(&self.plan, self.place.context(), &self.config, optimizer)
+        let builder = PlanBuilder { element_wise: O::ELEMENT_WISE, ..self.builder.clone() };
+        Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
+    }
+
+    /// The same, laid out for an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When the plan needs more of the device than `offload.device_bytes`, or the optimizer's settings cannot be read.
+    pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        let (builder, plan) = self.builder.for_optimizer(optimizer, settings)?;
+        Ok(Self { builder, plan, ..self })
     }
 }
 
 impl<'a> PlannedMemory<'a> {
-    /// What a plan needs with an optimizer.
-    pub(crate) fn of<O: OptimizerConfig>(
-        plan: &'a Plan,
-        context: &'a Context,
-        config: &'a Config,
-        optimizer: &O,
-    ) -> Result<Self> {
-        Ok(Self {
-            plan,
-            context,
-            config,
-            state: optimizer.state()?,
-            element_wise: O::ELEMENT_WISE,
+    /// What a plan needs with an optimizer that keeps so much state.
+    fn of(builder: &PlanBuilder, plan: Plan, state: OptimizerState) -> Self {
+        Self {
+            state,
             activations: None,
             tiers: plan.tiers,
-            resident: plan.tiers.any(Tier::Disk).then_some(config.offload.resident_bytes),
+            resident: plan.tiers.any(Tier::Disk).then_some(builder.config.offload.resident_bytes),
             casts: plan.casts(),
-        })
+            builder: builder.clone(),
+            plan,
+        }
     }
 
     /// With activations of micro-batches of so many rows.
@@ -185,9 +189,7 @@ impl<'a> PlannedMemory<'a> {
     ///
     /// As [`estimate`](Self::estimate).
     pub fn inputs(&self) -> Result<MemoryInputs> {
-        let mut plan = self.plan.clone();
-        plan.pack(self.context, self.element_wise);
-        self.inputs_of(&plan)
+        self.inputs_of(&self.plan)
     }
 
     /// The estimate, if it fits into so many bytes of the device.
@@ -207,49 +209,43 @@ impl<'a> PlannedMemory<'a> {
 
     /// The inputs under other settings; none where they say nothing new, or the model cannot have them.
     fn with(&self, settings: &[Setting]) -> Option<MemoryInputs> {
-        let (mut config, mut plan, mut rest) = (self.config.clone(), self.plan.clone(), Vec::new());
-        let checkpoint = &mut config.gradient_checkpoint;
-        let cannot_run_again = !(plan.batch_norms.is_empty() && plan.unseeded_layers.is_empty());
+        let (mut config, mut rest, mut offload) = (self.builder.config.clone(), Vec::new(), None);
         for setting in settings {
             match *setting {
-                Setting::Recompute if checkpoint.r#type != CheckpointType::Off || cannot_run_again => return None,
-                Setting::Recompute if config.zero.level == ZeroLevel::V3 => return None,
-                Setting::Recompute => checkpoint.r#type = CheckpointType::Auto,
-                // The words are in the order of the levels.
-                Setting::Zero(level) if level.word() <= config.zero.level.word() => return None,
-                Setting::Zero(ZeroLevel::V3) if cannot_run_again => return None,
-                Setting::Zero(level) => (config.zero.level, plan.zero) = (level, level),
-                Setting::Offload(_) | Setting::Replicas(_) => rest.push(*setting),
+                Setting::Recompute if config.gradient_checkpoint.r#type != CheckpointType::Off => return None,
+                Setting::Recompute => config.gradient_checkpoint.r#type = CheckpointType::Auto,
+                Setting::Zero(level) if level <= config.zero.level => return None,
+                Setting::Zero(level) => config.zero.level = level,
+                Setting::Offload(level) => {
+                    offload = Some(level);
+                    rest.push(*setting);
+                }
+                Setting::Replicas(_) => rest.push(*setting),
             }
         }
         let mut said = config.clone();
-        for setting in &rest {
-            if let Setting::Offload(level) = setting {
-                said.offload.level = *level;
-            }
-        }
+        said.offload.level = offload.unwrap_or(said.offload.level);
         // What would be refused beside the options that were given is no remedy.
         said.validate().ok()?;
-        plan.recompute = kept::runs(&plan.records, &plan.segments, &plan.stages, &config).ok()?;
-        plan.pack(self.context, self.element_wise);
+        let plan = self.builder.with_config(config).plan().ok()?;
         self.inputs_of(&plan).ok()?.with(&rest)
     }
 
     fn inputs_of(&self, plan: &Plan) -> Result<MemoryInputs> {
-        let parameters = plan.held(self.state, self.context);
+        let parameters = plan.held(self.state);
         let trained = plan.records.iter().filter(|record| record.held && record.trainable);
         let largest = trained.map(|record| record.numel() * record.dtype.size()).max().unwrap_or(0) as u64;
         Ok(MemoryInputs {
             zero: plan.zero,
             tiers: self.tiers,
             resident: self.resident,
-            bucket: plan.largest_bucket(if plan.parks() { ZeroLevel::V2 } else { plan.zero }, self.context),
-            segment: plan.largest_bucket(ZeroLevel::V3, self.context),
+            bucket: plan.largest_bucket(if plan.parks() { ZeroLevel::V2 } else { plan.zero }),
+            segment: plan.largest_bucket(ZeroLevel::V3),
             two_segments: plan.two_segments(),
             largest,
-            whole_tensors: !self.element_wise,
+            whole_tensors: !self.builder.element_wise,
             micro_batches: plan.micro_batches as u64,
-            clips: self.config.train.clip_norm.is_some(),
+            clips: plan.settings.clip_norm.is_some(),
             casts: self.casts,
             activations: self.stored(plan)?,
             recomputed: None,
@@ -273,6 +269,26 @@ impl<'a> PlannedMemory<'a> {
             runs: plan.recompute.clone(),
         };
         Ok(activations.stored(&flow))
+    }
+}
+
+impl PlanBuilder {
+    /// The builder and the plan for an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Planned::for_optimizer`].
+    pub(crate) fn for_optimizer<O: OptimizerConfig>(
+        self,
+        optimizer: &O,
+        settings: EngineSettings,
+    ) -> Result<(Self, Plan)> {
+        let builder = Self { settings, element_wise: O::ELEMENT_WISE, ..self };
+        let plan = builder.plan()?;
+        if let Some(budget) = builder.config.offload.device_bytes {
+            PlannedMemory::of(&builder, plan.clone(), optimizer.state()?).check(budget)?;
+        }
+        Ok((builder, plan))
     }
 }
 

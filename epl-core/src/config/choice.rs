@@ -12,7 +12,7 @@ macro_rules! choices {
         $name:ident { $( $(#[$doc:meta])+ $variant:ident = $word:literal, )+ }
     )+) => {$(
         $(#[$about])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $( $(#[$doc])+ $variant, )+ }
 
         impl $name {

@@ -2,28 +2,10 @@
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
-use crate::config::{CommunicationConfig, HalfDtype};
-
-/// A 16-bit type and the factor that brings gradients into its range.
-///
-/// A gradient is sent as `cast(gradient · scale)` and received as `sum ÷ scale`. The sums are taken in f32 and
-/// rounded once more, so that an element is off by at most ε · Σ|gradients of the ranks| (ε = 2⁻¹⁰ for f16, 2⁻⁷ for
-/// bf16), plus, for f16, 2⁻²⁴ ÷ scale a rank where it falls below the smallest normal number. This is
-/// `communication.fp16` of EPL.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Compression {
-    /// The type on the way.
-    pub dtype: HalfDtype,
-    /// The factor; a power of two is exact.
-    pub scale: f64,
-}
+use crate::config::HalfDtype;
+use crate::plan::Compression;
 
 impl Compression {
-    /// What the options `communication.fp16*` say.
-    pub fn from_config(config: &CommunicationConfig) -> Option<Self> {
-        config.fp16.then_some(Self { dtype: config.fp16_dtype, scale: config.fp16_scale })
-    }
-
     fn encode<const D: usize>(self, gradient: Tensor<D>) -> Tensor<D> {
         let dtype = match self.dtype {
             HalfDtype::F16 => FloatDType::F16,

@@ -1,6 +1,6 @@
 //! One training step: forward and backward segment by segment, reduction, clipping, update.
 //!
-//! - `micro_batch`, `settings`, `report`: what goes in and what comes out.
+//! - `micro_batch`, `report`: what goes in and what comes out.
 //! - `meter`, `held`: how many bytes of each kind a rank holds.
 //! - `weights`: the global divisors.
 //! - `batches`: whether ranks were given the batches that they are to have in common.
@@ -48,7 +48,6 @@ mod restore_states;
 mod routes;
 mod run;
 mod save;
-mod settings;
 mod snapshot;
 mod sparse;
 mod states;
@@ -64,12 +63,12 @@ use burn::tensor::{Device, TensorData};
 use epl_comm::Span;
 use serde_json::Value;
 
-pub use compress::Compression;
 pub use held::Held;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
-pub use settings::{EngineSettings, TraceWindow};
 pub use step::Accumulated;
+
+pub use crate::plan::{Compression, EngineSettings, TraceWindow};
 
 use crate::context::{Context, Pass};
 use crate::error::Result;
@@ -80,7 +79,6 @@ use crate::place::Place;
 use crate::plan::Plan;
 use crate::plan::park::{Parked, unpark};
 use crate::plan::stores::Stores;
-use crate::planned::PlannedMemory;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
@@ -111,7 +109,6 @@ pub struct Engine<M: Segmented> {
     plan: Plan,
     context: Context,
     device: Device,
-    settings: EngineSettings,
     lanes: Lanes,
     meters: Meters,
     /// Under mixed precision.
@@ -137,11 +134,8 @@ impl<M: Segmented> Engine<M> {
     /// As [`Epl::build`] and [`new`](Self::new), and when the plan needs more of the device than `offload.device_bytes`: by
     /// how much, and the first setting with which it would fit.
     pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
-        let planned = epl.plan(model)?;
-        if let Some(budget) = epl.config().offload.device_bytes {
-            planned.memory(optimizer)?.check(budget)?;
-        }
-        Self::of(epl.draw(planned)?, optimizer, EngineSettings::from_config(epl.config()))
+        let settings = EngineSettings::from_config(epl.config());
+        Self::of(epl.draw(epl.plan(model)?.for_optimizer(optimizer, settings)?)?, optimizer)
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
@@ -152,23 +146,20 @@ impl<M: Segmented> Engine<M> {
     /// would compute something else under this layout, the plan needs more of the device than `offload.device_bytes`, or a
     /// rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        if let Some(budget) = built.config.offload.device_bytes {
-            PlannedMemory::of(&built.plan, built.context(), &built.config, optimizer)?.check(budget)?;
-        }
-        Self::of(built, optimizer, settings)
+        settings.check()?;
+        Self::of(built.for_optimizer(optimizer, settings)?, optimizer)
     }
 
-    /// The engine of a model that is known to fit.
-    fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        settings.check()?;
+    /// The engine of a model that is laid out for this optimizer.
+    fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O) -> Result<Self> {
         check_finite(O::NAME, optimizer)?;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
-        let Built { model, parked, stores, plan, place, .. } = built.cut_for(O::ELEMENT_WISE)?;
+        let Built { model, parked, stores, plan, place, .. } = built;
         let optimizer = optim::build(optimizer, &optimizer_settings.1, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
-        let lanes = Lanes::new(&plan, &context, &settings)?;
-        let scaler = plan.half.map(|half| LossScaler::new(half.choice(), settings.loss_scale));
-        let traced = settings.trace;
+        let lanes = Lanes::new(&plan, &context)?;
+        let scaler = plan.half.map(|half| LossScaler::new(half.choice(), plan.settings.loss_scale));
+        let traced = plan.settings.trace;
         if traced.is_some() {
             context.switch_trace(false);
         }
@@ -184,7 +175,6 @@ impl<M: Segmented> Engine<M> {
             plan,
             context,
             device,
-            settings,
             lanes,
             meters: Meters::default(),
             scaler,
@@ -247,7 +237,7 @@ impl<M: Segmented> Engine<M> {
 
     /// Whether the types of parameters are to be logged (`amp.debug_log`).
     pub(crate) fn logs_types(&self) -> bool {
-        self.settings.debug_log
+        self.plan.settings.debug_log
     }
 
     /// The loss scale and the steps that were skipped, under mixed precision.

@@ -159,7 +159,7 @@ impl<M: Segmented> Engine<M> {
     pub(super) fn look_at_segments(&mut self, micro_batches: &[MicroBatch<M::Batch>]) -> Result<()> {
         let budget = self.plan.recompute_budget;
         let largest = micro_batches.iter().max_by_key(|micro_batch| micro_batch.samples.len());
-        let Some(largest) = largest.filter(|_| budget.is_some() || self.settings.profile_segments) else {
+        let Some(largest) = largest.filter(|_| budget.is_some() || self.plan.settings.profile_segments) else {
             return Ok(());
         };
         if self.profiled.is_none() {
@@ -188,7 +188,8 @@ impl<M: Segmented> Engine<M> {
                 })?,
             );
         }
-        (self.plan.recompute, self.chosen_for) = (runs, micro_batches);
+        self.plan = self.plan.clone().with_recompute(runs);
+        self.chosen_for = micro_batches;
         Ok(())
     }
 }

@@ -21,16 +21,15 @@ use epl_comm::{Pending, Pool, ProcessGroup, ReduceOp};
 
 use super::Engine;
 use super::away::AwayGradients;
-use super::compress::{Compression, decode, encode};
+use super::compress::{decode, encode};
 use super::gradients::GradientStore;
 use super::meter::{Lease, Meter, bytes};
-use super::settings::EngineSettings;
 use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::{Axis, Width};
 use crate::context::Context;
 use crate::error::Result;
 use crate::plan::park::{members, own_parts};
-use crate::plan::{Bucket, Plan, bucket};
+use crate::plan::{Bucket, Compression, Plan, bucket};
 use crate::segment::Segmented;
 
 /// The communicators over which stages send, and gradients are reduced, and how.
@@ -51,10 +50,10 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// Makes the communicators. Collective.
-    pub fn new(plan: &Plan, context: &Context, settings: &EngineSettings) -> Result<Self> {
+    pub fn new(plan: &Plan, context: &Context) -> Result<Self> {
         let axes: BTreeSet<Axis> = plan.trained().map(|bucket| bucket.axis).collect();
         // Where gradients are reduced in every micro-batch, one bucket travels at a time.
-        let communicators = if plan.reduces_each() { 1 } else { settings.num_communicators };
+        let communicators = if plan.reduces_each() { 1 } else { plan.settings.num_communicators };
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
         let sharded: BTreeSet<Axis> =
@@ -79,7 +78,7 @@ impl Lanes {
             Ok((tied, group))
         };
         let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
-        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: settings.compression })
+        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: plan.settings.compression })
     }
 
     /// The stages of this rank's replica.

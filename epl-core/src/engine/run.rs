@@ -165,7 +165,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             true => 0.0,
             false => {
                 let (to_sum, weight) = (term.to_sum(weight(&own, term)), weight(&self.weights, term));
-                weights::seed(term.coefficient, to_sum, weight, self.engine.settings.reduce)
+                weights::seed(term.coefficient, to_sum, weight, self.engine.plan.settings.reduce)
             }
         };
         let loss_scale = self.engine.loss_scale();

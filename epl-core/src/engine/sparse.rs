@@ -12,9 +12,9 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::{Pending, ProcessGroup};
 
-use super::compress::{Compression, decode, encode, widened};
+use super::compress::{decode, encode, widened};
 use crate::error::Result;
-use crate::plan::ParamRecord;
+use crate::plan::{Compression, ParamRecord};
 
 /// Rows of a gradient `[rows, width]` that are not zero, on this rank.
 pub(crate) struct Rows {

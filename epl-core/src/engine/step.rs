@@ -8,11 +8,12 @@ use super::batches::Given;
 use super::gather::Source;
 use super::gradients::GradientStore;
 use super::run::StepRun;
-use super::{Compression, Engine, MicroBatch, StepReport, caught, norm};
+use super::{Engine, MicroBatch, StepReport, caught, norm};
 use crate::carry::Carry;
 use crate::error::{Error, Result};
 use crate::offload::Update;
 use crate::optim::LossScaler;
+use crate::plan::Compression;
 use crate::segment::Segmented;
 
 /// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
@@ -80,7 +81,7 @@ impl<M: Segmented> Engine<M> {
             )));
         }
         self.look_at_segments(&micro_batches)?;
-        if self.settings.check_recomputation && self.step == 0 {
+        if self.plan.settings.check_recomputation && self.step == 0 {
             self.check_recomputation(&micro_batches)?;
         }
         self.trace_step();
@@ -114,7 +115,7 @@ impl<M: Segmented> Engine<M> {
             return Err(self.not_finite(&report));
         }
         let mut factor = 1.0 / loss_scale;
-        factor *= self.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
+        factor *= self.plan.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         self.update(store, Update { rate, factor })?;
         (self.step, self.bubble) = (self.step + 1, bubble);
         // A step that is skipped loads no kernel of the update.
@@ -140,7 +141,7 @@ impl<M: Segmented> Engine<M> {
 
     /// A norm that is not finite, in full precision.
     fn not_finite(&self, report: &StepReport) -> Error {
-        let remedy = match self.settings.compression.filter(|_| report.loss.is_finite()) {
+        let remedy = match self.plan.settings.compression.filter(|_| report.loss.is_finite()) {
             Some(compression) => lower(compression),
             None => "look for such a number in the batch, or lower the learning rate".to_string(),
         };
@@ -154,7 +155,7 @@ impl<M: Segmented> Engine<M> {
 
     /// The error of the loss scale, which knows nothing of another scale on the gradients.
     fn compressed_too(&self, error: Error) -> Error {
-        match self.settings.compression {
+        match self.plan.settings.compression {
             Some(compression) => Error::invalid(format!(
                 "{error}. Gradients also travel in {}, which may overflow: {}",
                 compression.dtype,

@@ -168,8 +168,9 @@ impl<M: Segmented> Engine<M> {
         let records = self.plan.records.iter().enumerate().filter(|(_, record)| record.trainable && record.held);
         let total: usize = records.map(|(number, _)| self.plan.own_range(number).len()).sum();
         // Wide: there may be more groups asked for than elements.
-        let part =
-            |end: usize| end.saturating_sub(1) as u128 * self.settings.num_apply_group as u128 / total.max(1) as u128;
+        let part = |end: usize| {
+            end.saturating_sub(1) as u128 * self.plan.settings.num_apply_group as u128 / total.max(1) as u128
+        };
         let ends = elements.iter().scan(before, |end, len| {
             *end += len;
             Some(part(*end))

@@ -1,26 +1,21 @@
 //! What a rank knows, and how it builds models.
 
-use std::ops::Range;
-
 use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::{ProcessGroup, Trace};
 
 use crate::cluster::{Axis, Cluster, Mesh, Placement};
-use crate::config::{AmpLevel, CheckpointType, Config};
+use crate::config::Config;
 use crate::context::Context;
-use crate::error::{Error, Refusals, Result};
+use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
-use crate::memory::{Tier, Tiers};
-use crate::params;
-use crate::pipeline::Stages;
+use crate::optim::OptimizerConfig;
 use crate::place::Place;
+use crate::plan::builder::PlanBuilder;
 use crate::plan::park::{Parked, park, recut, unpark};
 use crate::plan::stores::Stores;
-use crate::plan::survey::Survey;
-use crate::plan::{self, Order, Plan};
+use crate::plan::{self, EngineSettings, Plan};
 use crate::planned::Planned;
-use crate::precision::HalfPrecision;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
 use crate::tensors::{self, AssignMap, WholeTensors};
@@ -42,7 +37,7 @@ pub struct Built<M> {
     pub(crate) model: M,
     pub(crate) parked: Parked,
     pub(crate) stores: Stores,
-    pub(crate) config: Config,
+    pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
@@ -82,15 +77,16 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        let Self { model, parked, stores, config, mut plan, place } = self;
-        let device = place.device().clone().without_autodiff();
-        let model = unpark(model, &plan, &parked, place.context(), &device)?;
+        let Self { model, parked, stores, builder, plan, place } = self;
+        let (context, device) = (place.context(), place.device().clone().without_autodiff());
+        let model = unpark(model, &plan, &parked, context, &device)?;
         drop(parked);
-        plan.records.iter_mut().for_each(|record| record.parked = false);
-        let model = plan::draw::adopt(f(model, &plan)?, &plan.records)?;
-        plan.complete(&model, place.context())?;
+        let whole = plan.unparked();
+        let model = plan::draw::adopt(f(model, &whole)?, &whole.records)?;
+        let builder = builder.with_frozen(&plan::draw::frozen(&model, &whole, context)?);
+        let plan = builder.plan()?;
         let (model, parked) = park(model, &plan, &stores, &device)?;
-        Ok(Self { model, parked, stores, config, plan, place })
+        Ok(Self { model, parked, stores, builder, plan, place })
     }
 
     /// Fills the model from stored tensors: a folder of Hugging Face, a record of Burn, another run's parameters. Every
@@ -108,16 +104,16 @@ impl<M> Built<M> {
 }
 
 impl<M: Segmented> Built<M> {
-    /// Divides what is sharded for an optimizer that is `element_wise`, or for one that is not. Collective.
-    pub(crate) fn cut_for(self, element_wise: bool) -> Result<Self> {
-        if element_wise {
-            return Ok(self);
-        }
-        let Self { model, parked, stores, config, mut plan, place } = self;
-        let before = plan.clone();
-        plan.pack(place.context(), element_wise);
+    /// The same, laid out for an optimizer. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the plan needs more of the device than `offload.device_bytes`, or the optimizer's settings cannot be read.
+    pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+        let Self { model, parked, stores, builder, plan: before, place } = self;
+        let (builder, plan) = builder.for_optimizer(optimizer, settings)?;
         let parked = recut(parked, &before, &plan, place.context(), &stores)?;
-        Ok(Self { model, parked, stores, config, plan, place })
+        Ok(Self { model, parked, stores, builder, plan, place })
     }
 }
 
@@ -213,24 +209,24 @@ impl Epl {
     ///
     /// When ranks do not agree on the model, or there is no room away from the device.
     pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
-        let Planned { model, mut plan, place, .. } = planned;
+        let Planned { model, builder, plan, place } = planned;
         let stores = Stores::from_config(&self.config)?;
-        let trainable: Vec<bool> = plan.records.iter().map(|record| record.trainable).collect();
         let (model, parked) = plan::draw::draw(model, &plan, place.context(), &stores, place.device())?;
-        plan.complete(&model, place.context())?;
-        let other =
-            plan.records.iter().zip(trainable).find(|(record, before)| record.held && record.trainable != *before);
-        if let Some((record, before)) = other.filter(|_| plan.parks()) {
+        let builder = builder.with_frozen(&plan::draw::frozen(&model, &plan, place.context())?);
+        let drawn = builder.plan()?;
+        let mut records = plan.records.iter().zip(&drawn.records);
+        let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
+        if let Some((before, record)) = other.filter(|_| plan.parks()) {
             return Err(Error::Parameter {
                 name: record.name.clone(),
                 reason: format!(
-                    "asks for a gradient: {before} as it was declared, and {} when it was drawn; freeze it where its layer is \
+                    "asks for a gradient: {} as it was declared, and {} when it was drawn; freeze it where its layer is \
                      made, before it is drawn",
-                    record.trainable
+                    before.trainable, record.trainable
                 ),
             });
         }
-        Ok(Built { model, parked, stores, config: self.config.clone(), plan, place })
+        Ok(Built { model, parked, stores, builder, plan: drawn, place })
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of
@@ -244,70 +240,21 @@ impl Epl {
     pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let (context, config) = (place.context(), &self.config);
-        let mut survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
-        let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
-        let tiers = Tiers::from_config(config);
-        let recomputes =
-            config.gradient_checkpoint.r#type != CheckpointType::Off || plan::parks(config.zero.level, tiers);
-        let mut refusals = Refusals::default();
-        survey.check(context, config.train.allow_unseeded_layers, recomputes, half.is_some(), &mut refusals);
-        survey.records.iter_mut().for_each(|record| record.half &= half.is_some());
-        // Rows are not scattered.
-        let is_each = config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
-        if config.communication.sparse_as_dense || is_each {
-            survey.records.iter_mut().for_each(|record| record.sparse = false);
-        }
-        let names: Vec<String> = (0..model.segments()).map(|segment| model.segment_name(segment)).collect();
-        let found = self.stages(&mut survey, &names, layout.as_ref(), context, &mut refusals);
-        refusals.into_result()?;
-        let Staged { stages, recompute, schedule, micro_batches } = found.expect("what is not there was refused");
-        let mut plan = Plan {
+        let survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
+        let builder = PlanBuilder {
+            config: config.clone(),
+            settings: EngineSettings::from_config(config),
+            // Until the optimizer is known: most are.
+            element_wise: true,
             mesh: context.mesh().clone(),
             placement: Placement::of(&self.cluster, context.mesh()),
             coordinate: context.coordinate(),
             layout,
             device: format!("{:?}", place.device()),
-            segments: names,
-            recompute,
-            recompute_budget: config.gradient_checkpoint.budget,
-            stages,
-            schedule,
-            micro_batches,
-            records: survey.records,
-            zero: config.zero.level,
-            tiers,
-            half,
-            buckets: Vec::new(),
-            tied: Vec::new(),
-            frozen: Vec::new(),
-            max_splits: config.communication.max_splits,
-            exceptions: exceptions(config),
-            unseeded_layers: survey.unseeded_layers,
-            batch_norms: survey.batch_norms,
+            segments: (0..model.segments()).map(|segment| model.segment_name(segment)).collect(),
+            survey,
         };
-        plan.pack(context, true);
-        Ok(Planned { model, plan, place, config: config.clone() })
-    }
-
-    /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.
-    fn stages(
-        &self,
-        survey: &mut Survey,
-        names: &[String],
-        layout: Option<&Layout>,
-        context: &Context,
-        refusals: &mut Refusals,
-    ) -> Option<Staged> {
-        let (config, count) = (&self.config, context.mesh().stages());
-        let micro_batches = refusals.of(config.num_micro_batch(context.replicas()));
-        let schedule = micro_batches.and_then(|number| refusals.of(Order::from_config(config, count, number)));
-        let stages = refusals.of(plan::stages::stages(&survey.records, names.len(), count, layout, config))?;
-        survey.records.iter_mut().for_each(|record| record.place(&stages, &context.coordinate()));
-        if context.mesh().is_bridged() {
-            refusals.of(params::record::check_bridged(&survey.records))?;
-        }
-        let recompute = refusals.of(plan::kept::runs(&survey.records, names, &stages, config))?;
-        Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
+        Ok(Planned { model, plan: builder.plan()?, builder, place })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.
@@ -375,19 +322,4 @@ struct Laid<M> {
     layout: Option<Layout>,
     owners: Owners,
     place: Place,
-}
-
-/// Which stage runs what, and when.
-struct Staged {
-    stages: Stages,
-    recompute: Vec<Range<usize>>,
-    schedule: Order,
-    micro_batches: usize,
-}
-
-/// The options by which the layout changes the mathematics.
-fn exceptions(config: &Config) -> Vec<String> {
-    let communication = &config.communication;
-    let fp16 = format!("communication.fp16 = true ({}, scale {})", communication.fp16_dtype, communication.fp16_scale);
-    if communication.fp16 { vec![fp16] } else { Vec::new() }
 }

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::Plan;
 use super::park::{Parked, Parking};
 use super::stores::Stores;
+use super::{Plan, survey};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) fn draw<M: Module>(
     device: &Device,
 ) -> Result<(M, Parked)> {
     let records = &plan.records;
-    agree(records, context, "has values", |record| record.origin == Origin::Broadcast)?;
+    agree(records, context, "has values", |number| records[number].origin == Origin::Broadcast)?;
     context.world().barrier()?;
     let mut drawer = Drawer { context, parking: Parking::new(plan, stores, device)? };
     let model = walk::change(model, records, &mut drawer)?;
@@ -41,7 +41,7 @@ pub(crate) fn draw<M: Module>(
     Ok((model, parked))
 }
 
-/// Whether something holds for each parameter, as all ranks that hold it say. Collective.
+/// Whether something holds for each parameter, by the number of its record, as all ranks that hold it say. Collective.
 ///
 /// # Errors
 ///
@@ -50,12 +50,12 @@ pub(crate) fn agree(
     records: &[ParamRecord],
     context: &Context,
     what: &str,
-    holds: impl Fn(&ParamRecord) -> bool,
+    holds: impl Fn(usize) -> bool,
 ) -> Result<Vec<bool>> {
     /// Said of a parameter that a rank does not hold.
     const UNKNOWN: i64 = -1;
-    let own = |record: &ParamRecord| if record.held { i64::from(holds(record)) } else { UNKNOWN };
-    let mine: Vec<i64> = records.iter().map(own).collect();
+    let own = |(number, record): (usize, &ParamRecord)| if record.held { i64::from(holds(number)) } else { UNKNOWN };
+    let mine: Vec<i64> = records.iter().enumerate().map(own).collect();
     let all = context.world().all_gather_counts(&mine)?;
     let mut agreed: Vec<Option<(usize, i64)>> = vec![None; records.len()];
     for (rank, theirs) in all.iter().enumerate() {
@@ -73,6 +73,17 @@ pub(crate) fn agree(
         }
     }
     Ok(agreed.into_iter().map(|agreed| agreed.is_some_and(|(_, said)| said > 0)).collect())
+}
+
+/// Which parameters of a drawn model are frozen. Collective: ranks that froze different parameters would wait for each other
+/// in different reductions.
+///
+/// # Errors
+///
+/// When ranks froze different ones.
+pub(crate) fn frozen<M: Module>(model: &M, plan: &Plan, context: &Context) -> Result<Vec<bool>> {
+    let own = survey::frozen(model, &plan.records);
+    agree(&plan.records, context, "is frozen", |number| own[number])
 }
 
 /// Nothing in the place of a parameter that another stage holds. Traversals initialise what is lazy: so it is initialised.

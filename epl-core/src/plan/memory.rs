@@ -1,18 +1,18 @@
 //! What a memory estimate reads from a plan.
 
+use super::units::Division;
 use super::{Bucket, ParamRecord, Plan};
 use crate::config::ZeroLevel;
-use crate::context::Context;
 use crate::memory::{ElementBytes, OptimizerState, ParamMemory};
 
 impl Plan {
     /// What this rank holds of each parameter, for an optimizer that keeps so much state.
-    pub(crate) fn held(&self, state: OptimizerState, context: &Context) -> Vec<ParamMemory> {
+    pub(crate) fn held(&self, state: OptimizerState) -> Vec<ParamMemory> {
         let held = self.records.iter().filter(|record| record.held);
-        held.map(|record| self.memory_of(record, state, context)).collect()
+        held.map(|record| self.memory_of(record, state)).collect()
     }
 
-    fn memory_of(&self, record: &ParamRecord, state: OptimizerState, context: &Context) -> ParamMemory {
+    fn memory_of(&self, record: &ParamRecord, state: OptimizerState) -> ParamMemory {
         let (elements, whole) = (record.numel(), state.numel(&record.shape()));
         let share = match (&record.shard, self.zero) {
             (_, ZeroLevel::Off) => None,
@@ -29,7 +29,7 @@ impl Plan {
             elements: elements as u64,
             state: whole,
             bytes: ElementBytes::of(record.dtype.size() as u64),
-            replicas: if is_tied_over_widths { 1 } else { context.axis(record.reduced_over()).size() as u64 },
+            replicas: if is_tied_over_widths { 1 } else { self.ranks_over(record.reduced_over()) as u64 },
             trainable: record.trainable,
             parks: (record.trainable || record.global_shape.len() > 1) && !is_tied_over_widths,
             share,
@@ -37,11 +37,17 @@ impl Plan {
     }
 
     /// Bytes of the largest bucket, if so much were sharded.
-    pub(crate) fn largest_bucket(&self, level: ZeroLevel, context: &Context) -> u64 {
-        let mut plan = self.clone();
-        plan.zero = level;
-        plan.pack(context, true);
-        plan.trained().map(Bucket::bytes).max().unwrap_or(0) as u64
+    pub(crate) fn largest_bucket(&self, zero: ZeroLevel) -> u64 {
+        let division = Division {
+            mesh: &self.mesh,
+            coordinate: self.coordinate,
+            stages: &self.stages,
+            zero,
+            tiers: self.tiers,
+            max_splits: self.max_splits,
+            element_wise: true,
+        };
+        division.units(&mut self.records.clone()).trained().map(Bucket::bytes).max().unwrap_or(0) as u64
     }
 
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.

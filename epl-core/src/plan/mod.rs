@@ -1,5 +1,9 @@
-//! Layout plus one record per parameter: resolved, immutable, printable.
+//! Layout plus one record per parameter: resolved, immutable, printable. A [`PlanBuilder`](builder::PlanBuilder) makes it, and
+//! another one where something else is asked.
 //!
+//! - `builder`: from the configuration, the survey of a model, the mesh and the optimizer to a plan.
+//! - `settings`: how a step is made, beside what lies where.
+//! - `units`: the buckets, divided.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
 //! - `shards`: who keeps which elements of a bucket, under ZeRO.
@@ -17,8 +21,10 @@
 
 mod fuse;
 pub mod bucket;
+mod settings;
 mod display;
 mod shards;
+mod units;
 pub(crate) mod stores;
 pub(crate) mod park;
 pub(crate) mod draw;
@@ -29,21 +35,19 @@ mod order;
 pub(crate) mod kept;
 pub(crate) mod survey;
 mod memory;
+pub(crate) mod builder;
 
 pub use crate::params::{Cut, Origin, ParamRecord, Shard, with_values};
 pub use bucket::{Bucket, Packing, pack};
 pub use fuse::fuse;
 pub use order::Order;
+pub use settings::{Compression, EngineSettings, TraceWindow};
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::Module;
-
 use crate::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::config::ZeroLevel;
-use crate::context::Context;
-use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory::{Tier, Tiers};
 use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
@@ -70,6 +74,8 @@ pub struct Plan {
     pub schedule: Order,
     /// The micro-batches of a step that the configuration names: for the drawing of the schedule.
     pub micro_batches: usize,
+    /// How a step is made.
+    pub settings: EngineSettings,
     /// The runs of segments whose forward is run again in backward, because only what enters them is kept.
     pub recompute: Vec<Range<usize>>,
     /// The bytes that may be stored for backward, where the first step chooses these runs; none where they are chosen.
@@ -99,67 +105,20 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads from the drawn model which parameters are frozen, and packs the buckets. Collective: ranks that froze
-    /// different parameters would wait for each other in different reductions.
-    pub(crate) fn complete<M: Module>(&mut self, model: &M, context: &Context) -> Result<()> {
-        survey::mark_frozen(model, &mut self.records);
-        let frozen = draw::agree(&self.records, context, "is frozen", |record| !record.trainable)?;
-        self.records.iter_mut().zip(frozen).for_each(|(record, frozen)| record.trainable = !frozen);
-        self.pack(context, true);
-        Ok(())
+    /// The same plan, where these runs of segments are run again in backward.
+    pub(crate) fn with_recompute(self, recompute: Vec<Range<usize>>) -> Self {
+        Self { recompute, ..self }
     }
 
-    /// Packs the buckets and divides them over the replicas. Parameters are cut anywhere for an optimizer that is
-    /// `element_wise`; for another one each goes to an owner.
-    pub(crate) fn pack(&mut self, context: &Context, element_wise: bool) {
-        let (parks, bridged) = (self.parks(), self.mesh.is_bridged());
-        for record in &mut self.records {
-            // Small ones that have no gradient, such as running statistics, stay.
-            let is_large = record.trainable || record.global_shape.len() > 1;
-            record.parked = parks && record.held && is_large && !(bridged && record.is_tied_over_stages());
-        }
-        let (gathers, each) = (self.parks(), self.reduces_each());
-        let packing = Packing { max_splits: self.max_splits, gathers, each, stages: &self.stages };
-        self.buckets = pack(&self.records, packing);
-        self.frozen = bucket::pack_frozen(&self.records, packing);
-        self.tied = bucket::pack_tied(&self.records);
-        self.divide(context, element_wise);
+    /// The same plan for the time in which a model is whole: nothing lies elsewhere.
+    pub(crate) fn unparked(mut self) -> Self {
+        self.records.iter_mut().for_each(|record| record.parked = false);
+        self
     }
 
-    /// Divides the buckets, where something is sharded.
-    fn divide(&mut self, context: &Context, element_wise: bool) {
-        self.records.iter_mut().for_each(|record| record.divide(None, &self.coordinate));
-        // What stages of different widths share is summed over all ranks that hold it, of which none is alike.
-        let mut tied: Vec<&mut Bucket> = self.tied.iter_mut().filter(|_| !self.mesh.is_bridged()).collect();
-        let is_cut = |ranks: usize| self.zero == ZeroLevel::V3 || (self.zero != ZeroLevel::Off && ranks > 1);
-        let mut trained: Vec<&mut Bucket> = self.buckets.iter_mut().collect();
-        for axis in [Axis::Data, Axis::ExpertData] {
-            let ranks = context.axis(axis).size();
-            if !is_cut(ranks) {
-                continue;
-            }
-            let frozen = self.frozen.iter_mut().filter(|bucket| bucket.axis == axis);
-            frozen.for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks));
-            let of_axis = |buckets: &mut [&mut Bucket], f: &mut dyn FnMut(&mut [&mut Bucket])| {
-                let mut own: Vec<&mut Bucket> =
-                    buckets.iter_mut().filter(|bucket| bucket.axis == axis).map(|bucket| &mut **bucket).collect();
-                f(&mut own);
-            };
-            let mut cut = |buckets: &mut [&mut Bucket]| match element_wise {
-                true => buckets.iter_mut().for_each(|bucket| shards::cut_evenly(bucket, &self.records, ranks)),
-                false => shards::give_to_owners(buckets, &self.records, ranks),
-            };
-            of_axis(&mut trained, &mut cut);
-            // Each by itself: the stages that share one must divide it alike, whatever else they hold.
-            of_axis(&mut tied, &mut |tied| tied.chunks_mut(1).for_each(&mut cut));
-        }
-        let cut = self.units().filter(|bucket| !bucket.shards.is_empty());
-        let shards: Vec<_> = cut
-            .flat_map(|bucket| shards::shards_of(bucket, &self.records, self.coordinate.along(bucket.axis)))
-            .collect();
-        for (member, shard) in shards {
-            self.records[member].divide(Some(shard), &self.coordinate);
-        }
+    /// The ranks that are replicas of this one along an axis, this one included.
+    pub(crate) fn ranks_over(&self, axis: Axis) -> usize {
+        self.mesh.sizes_in(self.stage()).along(axis)
     }
 
     /// Whether parameters lie elsewhere between their uses.
@@ -174,7 +133,7 @@ impl Plan {
 
     /// Whether gradients are reduced in every micro-batch.
     pub(crate) fn reduces_each(&self) -> bool {
-        matches!(self.zero, ZeroLevel::V2 | ZeroLevel::V3) || self.tiers.gradients != Tier::Device
+        reduces_each(self.zero, self.tiers)
     }
 
     /// The bytes of 16-bit copies of parameters that there are at once: of all segments that are stored for backward, and of
@@ -299,6 +258,11 @@ impl Plan {
 }
 
 /// Whether parameters lie elsewhere between their uses: in shards, or away from the device.
-pub(crate) fn parks(zero: ZeroLevel, tiers: Tiers) -> bool {
+fn parks(zero: ZeroLevel, tiers: Tiers) -> bool {
     zero == ZeroLevel::V3 || tiers.parameters != Tier::Device
+}
+
+/// Whether gradients are reduced in every micro-batch.
+fn reduces_each(zero: ZeroLevel, tiers: Tiers) -> bool {
+    matches!(zero, ZeroLevel::V2 | ZeroLevel::V3) || tiers.gradients != Tier::Device
 }

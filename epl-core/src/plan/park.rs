@@ -212,7 +212,7 @@ pub(crate) fn gathered(own: Tensor<1>, unit: &Bucket, plan: &Plan, context: &Con
 pub(crate) fn recut(parked: Parked, before: &Plan, plan: &Plan, context: &Context, stores: &Stores) -> Result<Parked> {
     let units = before.units().zip(plan.units()).zip(parked.0);
     let recut = units.map(|((before, unit), old)| {
-        if !plan.is_parked(unit) {
+        if !plan.is_parked(unit) || before == unit {
             return Ok(old);
         }
         let device = moment_device(&old);

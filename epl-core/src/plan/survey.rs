@@ -7,7 +7,7 @@ use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
-use crate::cluster::Axis;
+use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Refusals, Result};
 use crate::params::walk::{self, At, Visit};
@@ -18,6 +18,7 @@ use crate::stable_hash::stable_hash;
 use crate::stateful::{Remembers, stateful};
 
 /// What a survey of a model found.
+#[derive(Clone, Debug)]
 pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
     pub unseeded_layers: Vec<String>,
@@ -28,13 +29,13 @@ impl Survey {
     /// Refuses layers whose result would depend on the layout, each for every reason.
     pub fn check(
         &self,
-        context: &Context,
+        at: (&Mesh, Coordinate),
         allow_unseeded: bool,
         recomputes: bool,
         half: bool,
         refusals: &mut Refusals,
     ) {
-        let ranks = context.world().size();
+        let ranks = at.0.world_size();
         let (unseeded, norms) = (&*self.unseeded_layers, &*self.batch_norms);
         let mut refuse = |is_wrong: bool, layers: &[String], reason: &str| {
             if let (true, [first, others @ ..]) = (is_wrong, layers) {
@@ -67,7 +68,7 @@ impl Survey {
             "is a BatchNorm, which would mix its statistics in f32 with what it gets in 16 bits under amp.level = O1; use \
              SyncBatchNorm, or leave amp.level out",
         );
-        let over = |path: &String| self.replicas(path, context);
+        let over = |path: &String| self.replicas(path, at);
         let cut: Vec<String> = norms.iter().filter(|path| over(path) > 1).cloned().collect();
         let replicas = cut.first().map_or(1, over);
         refuse(
@@ -81,13 +82,12 @@ impl Survey {
     }
 
     /// How many ranks run rows of their own in the layer at `path`: those of its stage.
-    fn replicas(&self, path: &str, context: &Context) -> usize {
+    fn replicas(&self, path: &str, (mesh, coordinate): (&Mesh, Coordinate)) -> usize {
         let of = |record: &&ParamRecord| record.name.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
         let graph = self.records.iter().find(of).and_then(|record| record.task_graph);
         // Where stages have different widths, each task graph is one.
-        graph
-            .filter(|_| context.mesh().is_bridged())
-            .map_or(context.data().size(), |stage| context.mesh().sizes_in(stage).along(Axis::Data))
+        let stage = graph.filter(|_| mesh.is_bridged()).unwrap_or(coordinate.pipeline);
+        mesh.sizes_in(stage).along(Axis::Data)
     }
 }
 
@@ -295,20 +295,18 @@ fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     }
 }
 
-/// Marks the parameters that ask for no gradient, once they are drawn.
-pub(crate) fn mark_frozen<M: Module>(model: &M, records: &mut [ParamRecord]) {
-    struct Asks(Vec<bool>);
-    impl Visit for Asks {
+/// Which parameters ask for no gradient, once they are drawn; of those that a rank does not hold it says nothing.
+pub(crate) fn frozen<M: Module>(model: &M, records: &[ParamRecord]) -> Vec<bool> {
+    struct Frozen(Vec<bool>);
+    impl Visit for Frozen {
         type Error = Infallible;
 
-        fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
-            self.0.push(at.record.held && param.base().is_require_grad());
+        fn float<const D: usize>(&mut self, _: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+            self.0.push(!param.base().is_require_grad());
             Ok(())
         }
     }
-    let mut asks = Asks(Vec::new());
-    let Ok(()) = walk::visit(model, records, &mut asks);
-    for (record, asks) in records.iter_mut().zip(asks.0).filter(|(record, _)| record.held) {
-        record.trainable = asks;
-    }
+    let mut frozen = Frozen(Vec::new());
+    let Ok(()) = walk::visit(model, records, &mut frozen);
+    frozen.0
 }

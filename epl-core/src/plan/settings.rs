@@ -1,9 +1,8 @@
-//! What the engine needs to know beside the plan.
+//! How a step is made, beside what lies where.
 
-use super::compress::Compression;
-use crate::config::{Config, ConfigError, LossScale, ReduceMethod};
+use crate::config::{CommunicationConfig, Config, ConfigError, HalfDtype, LossScale, ReduceMethod};
 
-/// Settings of an [`Engine`](super::Engine).
+/// How an [`Engine`](crate::Engine) makes a step.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// The limit of the gradients' global norm; none: not clipped.
@@ -27,6 +26,27 @@ pub struct EngineSettings {
     pub profile_segments: bool,
     /// The steps that a trace holds; none: all that happens.
     pub trace: Option<TraceWindow>,
+}
+
+/// A 16-bit type and the factor that brings gradients into its range.
+///
+/// A gradient is sent as `cast(gradient · scale)` and received as `sum ÷ scale`. The sums are taken in f32 and
+/// rounded once more, so that an element is off by at most ε · Σ|gradients of the ranks| (ε = 2⁻¹⁰ for f16, 2⁻⁷ for
+/// bf16), plus, for f16, 2⁻²⁴ ÷ scale a rank where it falls below the smallest normal number. This is
+/// `communication.fp16` of EPL.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compression {
+    /// The type on the way.
+    pub dtype: HalfDtype,
+    /// The factor; a power of two is exact.
+    pub scale: f64,
+}
+
+impl Compression {
+    /// What the options `communication.fp16*` say.
+    pub fn from_config(config: &CommunicationConfig) -> Option<Self> {
+        config.fp16.then_some(Self { dtype: config.fp16_dtype, scale: config.fp16_scale })
+    }
 }
 
 /// Some steps of a run, from its start or from where it resumed.
@@ -65,7 +85,7 @@ impl EngineSettings {
     /// # Errors
     ///
     /// The first that does not, by its name.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         // In code the largest number says «as many as there are»; no option holds it.
         let count = |number: usize| number.min(i64::MAX as usize);
         let mut config = Config::new();
