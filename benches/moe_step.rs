@@ -107,7 +107,7 @@ impl Args {
 fn steps(args: &Args, epl: &Epl) -> Result<(Vec<f64>, f64, usize)> {
     let settings = EngineSettings { clip_norm: Some(1.0), ..EngineSettings::from_config(epl.config()) };
     let built = epl.build(|at| args.model().init(at))?;
-    let parameters = built.plan().records.iter().map(|record| record.global_shape.iter().product::<usize>()).sum();
+    let parameters = built.plan().records().iter().map(|record| record.global_shape.iter().product::<usize>()).sum();
     let mut engine = Engine::new(built, &AdamWConfig::new(), settings)?;
     let (batch, samples) = args.rows(epl);
     let mut seconds = Vec::new();

@@ -17,6 +17,8 @@ PREDICATES = [
     r"\.parks\(\)", r"\.offloads\(\)", r"shards_parameters\(\)", r"shards_gradients\(\)", r"reduces_each\(\)",
     r"is_parked\(", r"\.parked\b(?!\.)", r"\.shards\.is_empty\(\)", r"away\.is_some\(\)", r"one_pass\.is_some\(\)",
     r"\belement_wise\b", r"scatters\(\)",
+    # Their successors.
+    r"\.residency\b", r"\.gathers\(\)", r"\bHome::", r"\bForm::", r"\.scatters\b", r"is_gathered\(", r"is_sharded\(",
 ]
 DECIDE = ("epl-core/src/params/", "epl-core/src/plan/")
 ITEM = re.compile(r"^pub (?:unsafe )?(?:fn|struct|enum|trait|type|const|static|mod) (\w+)", re.M)

@@ -121,7 +121,7 @@ impl<M: Segmented> Planned<M> {
     ///
     /// When the optimizer's settings cannot be read.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
-        let builder = PlanBuilder { element_wise: O::ELEMENT_WISE, ..self.builder.clone() };
+        let builder = self.builder.clone().with_optimizer::<O>();
         Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
     }
 
@@ -233,13 +233,13 @@ impl<'a> PlannedMemory<'a> {
 
     fn inputs_of(&self, plan: &Plan) -> Result<MemoryInputs> {
         let parameters = plan.held(self.state);
-        let trained = plan.records.iter().filter(|record| record.held && record.trainable);
+        let trained = plan.params.records.iter().filter(|record| record.held && record.trainable);
         let largest = trained.map(|record| record.numel() * record.dtype.size()).max().unwrap_or(0) as u64;
         Ok(MemoryInputs {
             zero: plan.zero,
             tiers: self.tiers,
             resident: self.resident,
-            bucket: plan.largest_bucket(if plan.parks() { ZeroLevel::V2 } else { plan.zero }),
+            bucket: plan.reduced_bucket(),
             segment: plan.largest_bucket(ZeroLevel::V3),
             two_segments: plan.two_segments(),
             largest,
@@ -273,6 +273,10 @@ impl<'a> PlannedMemory<'a> {
 }
 
 impl PlanBuilder {
+    fn with_optimizer<O: OptimizerConfig>(self) -> Self {
+        Self { element_wise: O::ELEMENT_WISE, ..self }
+    }
+
     /// The builder and the plan for an optimizer.
     ///
     /// # Errors
@@ -283,7 +287,7 @@ impl PlanBuilder {
         optimizer: &O,
         settings: EngineSettings,
     ) -> Result<(Self, Plan)> {
-        let builder = Self { settings, element_wise: O::ELEMENT_WISE, ..self };
+        let builder = Self { settings, ..self }.with_optimizer::<O>();
         let plan = builder.plan()?;
         if let Some(budget) = builder.config.offload.device_bytes {
             PlannedMemory::of(&builder, plan.clone(), optimizer.state()?).check(budget)?;

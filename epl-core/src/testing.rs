@@ -9,7 +9,7 @@ pub use crate::difference::{error_on_scale, relative_error};
 use crate::config::{AmpLevel, Config, HalfDtype};
 use crate::error::Result;
 use crate::launch::{Built, Epl, launch};
-use crate::plan::park::fill;
+use crate::params::store::fill;
 use crate::segment::Segmented;
 
 /// A configuration with these sizes of the mesh and a fixed seed.
@@ -41,8 +41,8 @@ pub fn run<T: Send>((data, tensor, expert): (usize, usize, usize), f: impl Fn(Ep
 /// are cast, where its configuration says so.
 pub fn half_model<M: Segmented>(built: &Built<M>) -> M {
     let plan = built.plan();
-    fill(built.model().clone(), &plan.records, true, |number, own| {
-        let half = plan.half.filter(|_| plan.records[number].half)?;
+    fill(built.model().clone(), &plan.params.records, true, |number, own| {
+        let half = plan.half.filter(|_| plan.params.records[number].half)?;
         Some(own().cast(half.dtype()))
     })
 }

@@ -27,10 +27,10 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> 
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
         let names = bert::BertNames::new(folder);
-        for record in plan.records.iter().filter(|record| first && names.keeps(&record.name)) {
+        for record in plan.records().iter().filter(|record| first && names.keeps(&record.name)) {
             println!("`{}` is not in the folder; it starts from the seed", record.name);
         }
-        Ok(bert::load(model, &plan.records, folder)?)
+        Ok(bert::load(model, plan.records(), folder)?)
     })?;
     if args.plan {
         return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));

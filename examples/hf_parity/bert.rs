@@ -36,7 +36,7 @@ fn with_head<H: ExportedHead>(
     let reference = read_io(weights.path())?;
     let items = bert::reference_items::<H>(&reference)?;
     let ranks = epl::launch(&layout.config()?, |epl| {
-        let load = |built, plan: &Plan| Ok(bert::load(built, &plan.records, weights)?);
+        let load = |built, plan: &Plan| Ok(bert::load(built, plan.records(), weights)?);
         let built = epl.build(|place| H::model(model, place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
         let device = engine.device().clone();

@@ -17,7 +17,7 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
     // What is stored was computed in evaluation mode, gradients too.
     let model = model.with_fixed_statistics(true);
     let ranks = epl::launch(&layout.config()?, |epl| {
-        let load = |model, plan: &Plan| Ok(resnet::load(model, &plan.records, &weights)?);
+        let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &weights)?);
         let built = epl.build(|place| model.init_split(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
         let whole = resnet::reference_batch(&reference, engine.device())?;

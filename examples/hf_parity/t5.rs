@@ -17,7 +17,7 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
     let names = T5Names::new(&weights)?;
     let pairs = t5::reference_pairs(&reference)?;
     let ranks = epl::launch(&layout.config()?, |epl| {
-        let load = |model, plan: &Plan| Ok(t5::load(model, &plan.records, &weights)?);
+        let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &weights)?);
         let built = epl.build(|place| model.init(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
         let device = engine.device().clone();

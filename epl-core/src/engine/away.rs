@@ -17,8 +17,9 @@ use super::meter::Meter;
 use crate::error::{Error, Result};
 use crate::memory::Tier;
 use crate::offload::{FlatArray, HostOptimizer, HostState, OnePass};
-use crate::plan::stores::Stores;
-use crate::plan::{Bucket, Plan};
+use crate::params::storage::StateStorage;
+use crate::params::{Bucket, ParamTable};
+use crate::plan::Plan;
 
 /// Reduced gradients, by the number of the unit.
 #[derive(Debug)]
@@ -32,10 +33,10 @@ pub(crate) struct AwayGradients {
 
 impl AwayGradients {
     /// Where gradients lie away from the device: room for them.
-    pub fn new(plan: &Plan, stores: &Stores) -> Result<Option<Self>> {
-        let Some(storage) = stores.at(plan.tiers.gradients) else { return Ok(None) };
-        let array = |unit: &Bucket| storage.zeros(plan.own_len(unit), unit.dtype);
-        let arrays: Vec<FlatArray> = plan.trained().map(array).collect::<Result<_>>()?;
+    pub fn new(plan: &Plan, storage: &StateStorage) -> Result<Option<Self>> {
+        let Some(storage) = storage.at(plan.tiers.gradients) else { return Ok(None) };
+        let array = |unit: &Bucket| storage.zeros(unit.own_len(), unit.dtype);
+        let arrays: Vec<FlatArray> = plan.params.trained().map(array).collect::<Result<_>>()?;
         let filled = vec![false; arrays.len()];
         Ok(Some(Self { arrays, filled, number: 0 }))
     }
@@ -60,11 +61,11 @@ impl AwayGradients {
     }
 
     /// The squares of those elements that this rank counts.
-    pub fn squared(&self, plan: &Plan) -> Result<f64> {
+    pub fn squared(&self, table: &ParamTable) -> Result<f64> {
         let mut sum = 0.0;
-        for ((unit, array), _) in plan.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
-            for (_, range) in plan.own_ranges(unit).filter(|(member, _)| plan.records[*member].counted) {
-                sum += array.sum_of_squares(range)?;
+        for ((unit, array), _) in table.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+            for slot in unit.slots.iter().filter(|slot| table.records[slot.record].counted) {
+                sum += array.sum_of_squares(slot.own_at.clone())?;
             }
         }
         Ok(sum)
@@ -73,24 +74,23 @@ impl AwayGradients {
     /// The gradients of a unit on a device, multiplied by `factor`.
     pub fn read(
         &self,
-        plan: &Plan,
+        table: &ParamTable,
         unit: usize,
         factor: f64,
         device: &Device,
         store: &mut GradientStore,
     ) -> Result<()> {
-        let bucket = plan.unit(unit);
-        for (member, range) in plan.own_ranges(bucket).filter(|_| self.filled[unit]) {
-            let values = self.arrays[unit].read(range, device)?;
-            store.insert(plan.records[member].id, if factor == 1.0 { values } else { values * factor });
+        for slot in table.unit(unit).slots.iter().filter(|_| self.filled[unit]) {
+            let values = self.arrays[unit].read(slot.own_at.clone(), device)?;
+            store.insert(table.records[slot.record].id, if factor == 1.0 { values } else { values * factor });
         }
         Ok(())
     }
 
     /// All of them on a device.
-    pub fn to_store(&self, plan: &Plan, device: &Device) -> Result<GradientStore> {
+    pub fn to_store(&self, table: &ParamTable, device: &Device) -> Result<GradientStore> {
         let mut store = GradientStore::new(&Meter::default());
-        (0..self.arrays.len()).try_for_each(|unit| self.read(plan, unit, 1.0, device, &mut store))?;
+        (0..self.arrays.len()).try_for_each(|unit| self.read(table, unit, 1.0, device, &mut store))?;
         Ok(store)
     }
 
@@ -115,8 +115,8 @@ impl OnePassUpdate {
     /// # Errors
     ///
     /// When it cannot, and its state is to lie in files.
-    pub fn new(plan: &Plan, stores: &Stores, name: &str, settings: &serde_json::Value) -> Result<Option<Self>> {
-        let Some(storage) = stores.at(plan.tiers.state) else { return Ok(None) };
+    pub fn new(plan: &Plan, storage: &StateStorage, name: &str, settings: &serde_json::Value) -> Result<Option<Self>> {
+        let Some(storage) = storage.at(plan.tiers.state) else { return Ok(None) };
         let optimizer = match HostOptimizer::from_settings(name, settings)? {
             OnePass::Yes(optimizer) => optimizer,
             OnePass::No(_) if plan.tiers.state == Tier::Host => return Ok(None),
@@ -126,9 +126,9 @@ impl OnePassUpdate {
                 )));
             }
         };
-        let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(plan, unit));
-        let states = plan.trained().map(state).collect::<Result<_>>()?;
-        let members = plan.trained().enumerate().flat_map(|(unit, bucket)| {
+        let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(unit));
+        let states = plan.params.trained().map(state).collect::<Result<_>>()?;
+        let members = plan.params.trained().enumerate().flat_map(|(unit, bucket)| {
             bucket.members.iter().enumerate().map(move |(piece, member)| (*member, (unit, piece)))
         });
         Ok(Some(Self { optimizer, states, places: members.collect() }))
@@ -140,6 +140,6 @@ impl OnePassUpdate {
     }
 }
 
-fn pieces(plan: &Plan, unit: &Bucket) -> Vec<Range<usize>> {
-    plan.own_ranges(unit).map(|(_, range)| range).collect()
+fn pieces(unit: &Bucket) -> Vec<Range<usize>> {
+    unit.slots.iter().map(|slot| slot.own_at.clone()).collect()
 }

@@ -13,9 +13,9 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::optim::StateFields;
 use crate::params::ParamRecord;
+use crate::params::store::ParamStore;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::plan::Plan;
-use crate::plan::park::{Parked, parked_parts};
 use crate::texts::texts;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
@@ -29,28 +29,18 @@ pub(crate) enum Source<'a> {
 
 /// The whole tensors by path, on every rank. Collective.
 pub(crate) fn gather<M: Module>(
-    model: &M,
-    parked: &Parked,
+    params: &ParamStore<M>,
     plan: &Plan,
     context: &Context,
     source: &Source<'_>,
 ) -> Result<BTreeMap<String, TensorData>> {
     let parked = match source {
-        Source::Parameters => own_parked(parked, plan)?,
+        Source::Parameters => params.own_flat(&plan.params, &Device::flex())?,
         Source::Gradients(_) | Source::Optimizer(_) => HashMap::new(),
     };
     let mut gatherer = Gatherer { context, source, parked, whole: BTreeMap::new() };
-    walk::visit(model, &plan.records, &mut gatherer)?;
+    walk::visit(params.model(), &plan.params.records, &mut gatherer)?;
     Ok(gatherer.whole)
-}
-
-/// This rank's parts of what is parked, by the numbers of their records.
-fn own_parked(parked: &Parked, plan: &Plan) -> Result<HashMap<usize, Tensor<1>>> {
-    let mut all = HashMap::new();
-    for (unit, chunk) in plan.units().zip(&parked.0).filter(|(unit, _)| plan.is_parked(unit)) {
-        all.extend(parked_parts(unit, plan, chunk, &Device::flex())?);
-    }
-    Ok(all)
 }
 
 struct Gatherer<'a> {
@@ -159,7 +149,7 @@ pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Resu
     if stages.size() == 1 {
         return Ok(model);
     }
-    walk::change(model, &plan.records, &mut Filler { context })
+    walk::change(model, &plan.params.records, &mut Filler { context })
 }
 
 struct Filler<'a> {

@@ -7,7 +7,6 @@ use burn::tensor::Tensor;
 
 use super::Engine;
 use super::meter::Meter;
-use crate::plan::park::Chunk;
 use crate::segment::Segmented;
 
 /// What is counted while it comes and goes.
@@ -38,14 +37,14 @@ pub struct Held {
 impl<M: Segmented> Engine<M> {
     /// The bytes that this rank holds.
     pub fn held(&self) -> Held {
-        let parked: u64 = self.parked.0.iter().map(Chunk::device_bytes).sum();
+        let ledger = &self.params.storage().ledger;
         Held {
-            parameters: of_module(self.model()) + parked,
+            parameters: of_module(self.model()) + self.params.flat_bytes(),
             gathered: self.meters.parameters.most(),
             gradients: self.meters.gradients.most(),
             optimizer_state: self.optimizer.bytes(),
-            host: self.stores.ledger.host().now,
-            files: self.stores.ledger.files().now,
+            host: ledger.host().now,
+            files: ledger.files().now,
         }
     }
 }

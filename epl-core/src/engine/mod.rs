@@ -75,10 +75,9 @@ use crate::error::Result;
 use crate::json::{check_finite, json};
 use crate::launch::{Built, Epl};
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
+use crate::params::store::ParamStore;
 use crate::place::Place;
 use crate::plan::Plan;
-use crate::plan::park::{Parked, unpark};
-use crate::plan::stores::Stores;
 use crate::profile::Profile;
 use crate::segment::Segmented;
 use away::{AwayGradients, OnePassUpdate};
@@ -92,18 +91,13 @@ use reduce::Lanes;
 ///
 /// Every method that says so is a collective: all ranks call it in the same order.
 pub struct Engine<M: Segmented> {
-    /// Taken only while the optimizer updates it.
-    model: Option<M>,
-    /// What this rank keeps of the parameters that are not in the model between their uses.
-    parked: Parked,
-    stores: Stores,
+    /// The model, and what of its parameters lies elsewhere between their uses.
+    params: ParamStore<M>,
     /// Where gradients lie away from the device; borrowed while a step accumulates them.
     away: Option<RefCell<AwayGradients>>,
     /// Where the optimizer's state lies away from the device, and is updated there.
     one_pass: Option<OnePassUpdate>,
     optimizer: PerParameter,
-    /// Whether it updates each element by itself.
-    element_wise: bool,
     /// Its name and what it was made with.
     optimizer_settings: (&'static str, Value),
     plan: Plan,
@@ -154,7 +148,7 @@ impl<M: Segmented> Engine<M> {
     fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O) -> Result<Self> {
         check_finite(O::NAME, optimizer)?;
         let optimizer_settings = (O::NAME, json("optimizer's settings", optimizer)?);
-        let Built { model, parked, stores, plan, place, .. } = built;
+        let Built { params, plan, place, .. } = built;
         let optimizer = optim::build(optimizer, &optimizer_settings.1, &plan)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let lanes = Lanes::new(&plan, &context)?;
@@ -164,13 +158,10 @@ impl<M: Segmented> Engine<M> {
             context.switch_trace(false);
         }
         Ok(Self {
-            model: Some(model),
-            parked,
-            away: AwayGradients::new(&plan, &stores)?.map(RefCell::new),
-            one_pass: OnePassUpdate::new(&plan, &stores, O::NAME, &optimizer_settings.1)?,
-            stores,
+            away: AwayGradients::new(&plan, params.storage())?.map(RefCell::new),
+            one_pass: OnePassUpdate::new(&plan, params.storage(), O::NAME, &optimizer_settings.1)?,
+            params,
             optimizer,
-            element_wise: O::ELEMENT_WISE,
             optimizer_settings,
             plan,
             context,
@@ -191,13 +182,13 @@ impl<M: Segmented> Engine<M> {
     /// The model. With pipeline stages, what other stages hold is empty in it, and under ZeRO v3, or with offloaded
     /// parameters, all that lies elsewhere: see [`inference`](Self::inference).
     pub fn model(&self) -> &M {
-        self.model.as_ref().expect("the model is only away during an update")
+        self.params.model()
     }
 
     /// The ordinary Burn module; the engine ends. With pipeline stages, what other stages hold is empty in it, and under
     /// ZeRO v3, or with offloaded parameters, all that lies elsewhere: [`inference`](Self::inference) has the whole.
     pub fn into_inner(self) -> M {
-        self.model.expect("the model is only away during an update")
+        self.params.into_model()
     }
 
     /// The plan.
@@ -261,7 +252,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {
-        gather::gather(self.model(), &self.parked, &self.plan, &self.context, source)
+        gather::gather(&self.params, &self.plan, &self.context, source)
     }
 
     /// Opens a pass without a graph for a forward of one's own, such as generation. Collective over pipeline stages.
@@ -275,7 +266,7 @@ impl<M: Segmented> Engine<M> {
     pub fn inference(&self) -> Result<M> {
         self.context.begin(Pass { step: self.step, training: false, samples: [].into(), empty: false });
         let device = self.device.clone().without_autodiff();
-        let model = unpark(self.model().valid(), &self.plan, &self.parked, &self.context, &device)?;
+        let model = self.params.whole(self.model().valid(), &self.plan.params, &self.context, &device)?;
         gather::whole(model, &self.plan, &self.context)
     }
 

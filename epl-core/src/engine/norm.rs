@@ -12,7 +12,7 @@ use crate::plan::Plan;
 
 /// This rank's share of the squared norm.
 pub(crate) fn squared(plan: &Plan, store: &GradientStore) -> f64 {
-    let counted = plan.records.iter().filter(|record| record.counted);
+    let counted = plan.params.records.iter().filter(|record| record.counted);
     counted.filter_map(|record| store.own(record)).map(sum_of_squares).sum()
 }
 

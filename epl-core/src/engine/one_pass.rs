@@ -8,8 +8,7 @@ use super::Engine;
 use super::gradients::GradientStore;
 use crate::error::Result;
 use crate::offload::{FlatArray, Gradients, Update};
-use crate::plan::park::{Chunk, chunk};
-use crate::plan::{Bucket, ParamRecord};
+use crate::params::{Bucket, ParamRecord};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -23,11 +22,9 @@ impl<M: Segmented> Engine<M> {
         update: Update,
     ) -> Result<()> {
         // In place, where what lies there is what this rank updates.
-        let is_own = self.plan.shards_parameters() || bucket.shards.is_empty();
-        let is_own = is_own && matches!(self.parked.0[unit], Chunk::Away(_)) && self.plan.is_parked(bucket);
-        let mut copy = match is_own {
-            true => None,
-            false => Some(self.copy_of(unit, bucket)?),
+        let mut copy = match self.params.in_place(unit, bucket) {
+            Some(_) => None,
+            None => Some(self.copy_of(unit, bucket)?),
         };
         for group in groups {
             let numbers: Vec<usize> = group.clone().collect();
@@ -38,11 +35,7 @@ impl<M: Segmented> Engine<M> {
                 Some(None) => continue,
                 None => Gradients::Tensors(&tensors),
             };
-            let parameters = match (&mut copy, &mut self.parked.0[unit]) {
-                (Some(copy), _) => copy,
-                (None, Chunk::Away(array)) => array,
-                (None, Chunk::Device(_)) => continue,
-            };
+            let Some(parameters) = copy.as_mut().or_else(|| self.params.in_place(unit, bucket)) else { continue };
             if let Some(one_pass) = &mut self.one_pass {
                 one_pass.optimizer.step(parameters, gradients, &mut one_pass.states[unit], update)?;
             }
@@ -50,23 +43,22 @@ impl<M: Segmented> Engine<M> {
         let Some(copy) = copy else { return Ok(()) };
         let device = Device::flex();
         let own = copy.read(0..copy.len(), &device)?;
-        let own = chunk(bucket, vec![own], self.sent_len(bucket), &device);
-        self.put(unit, bucket, own)
+        self.put(unit, bucket.join(vec![own], bucket.sent, &device))
     }
 
     /// This rank's parameters of a bucket, in host memory.
     fn copy_of(&self, unit: usize, bucket: &Bucket) -> Result<FlatArray> {
-        let values = self.own_values(unit, bucket, &Device::flex())?;
-        let mut copy = self.stores.host().zeros(self.plan.own_len(bucket), bucket.dtype)?;
-        for ((_, range), (_, own)) in self.plan.own_ranges(bucket).zip(values) {
-            copy.write(range.start, &own)?;
+        let values = self.params.own(unit, &self.plan.params, &Device::flex())?;
+        let mut copy = self.params.storage().host().zeros(bucket.own_len(), bucket.dtype)?;
+        for (slot, (_, own)) in bucket.slots.iter().zip(values) {
+            copy.write(slot.own_at.start, &own)?;
         }
         Ok(copy)
     }
 
     /// The gradients of some members of a bucket that lie on the device, with the members' places.
     fn gradients_of(&self, bucket: &Bucket, group: Range<usize>, store: &mut GradientStore) -> Vec<(usize, Tensor<1>)> {
-        let records = || bucket.members[group.clone()].iter().map(|member| &self.plan.records[*member]);
+        let records = || bucket.members[group.clone()].iter().map(|member| &self.plan.params.records[*member]);
         let mut own = store.take_own(records());
         let gradient = |(place, record): (usize, &ParamRecord)| Some((place, own.remove(record.id)?));
         group.clone().zip(records()).filter_map(gradient).collect()

@@ -13,12 +13,11 @@ use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
 use burn::tensor::Tensor;
-use epl_comm::Pending;
 
 use super::Engine;
 use super::meter::{Lease, bytes};
 use crate::error::Result;
-use crate::plan::park::{fill, members};
+use crate::params::store::{Gathered, fill};
 use crate::segment::Segmented;
 
 /// The model, with at least the parameters of one segment.
@@ -52,6 +51,8 @@ pub(super) type Look = (usize, bool);
 pub(super) struct Parameters<'a, M: Segmented> {
     engine: &'a Engine<M>,
     model: &'a M,
+    /// Whether a segment's parameters are gathered for it.
+    gathers: bool,
     /// The same without a parameter that asks for a gradient, where segments are recomputed.
     untracked: Option<Rc<Own<M>>>,
     /// What will be asked for, in this order.
@@ -64,24 +65,18 @@ pub(super) struct Parameters<'a, M: Segmented> {
 /// A unit that is gathered, counted from now on.
 struct Coming(Gathered, Lease);
 
-enum Gathered {
-    /// This rank keeps the whole.
-    Here(Box<Tensor<1>>),
-    Pending(Box<Pending<Tensor<1>>>),
-}
-
 impl<'a, M: Segmented> Parameters<'a, M> {
     /// Those of `model`, which is the engine's. `next` are the segments that will be asked for.
     pub fn new(engine: &'a Engine<M>, model: &'a M, next: impl IntoIterator<Item = Look>) -> Self {
-        let parks = engine.plan.parks();
-        let next: VecDeque<Look> = next.into_iter().filter(|_| parks).collect();
-        Self { engine, model, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
+        let gathers = engine.plan.params.gathers();
+        let next: VecDeque<Look> = next.into_iter().filter(|_| gathers).collect();
+        Self { engine, model, gathers, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
     }
 
     /// The model for a segment, whose parameters ask for gradients if `tracked` and they do. Collective where parameters
     /// are parked.
     pub fn segment(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
-        if !self.engine.plan.parks() && self.engine.plan.half.is_none() {
+        if !self.gathers && self.engine.plan.half.is_none() {
             return Ok(match tracked {
                 true => Seen::All(self.model),
                 false => Seen::Some(self.untracked().clone()),
@@ -111,6 +106,14 @@ impl<'a, M: Segmented> Parameters<'a, M> {
         }
     }
 
+    /// Frees the model of a segment, and memory of what was gathered for it: what comes now has other sizes.
+    pub fn release(&self, model: Seen<'_, M>) {
+        drop(model);
+        if self.gathers {
+            self.engine.context.world().trim();
+        }
+    }
+
     fn seen(&self, look: Look) -> Option<Rc<Own<M>>> {
         self.seen.get(&look).and_then(Weak::upgrade)
     }
@@ -118,14 +121,14 @@ impl<'a, M: Segmented> Parameters<'a, M> {
     /// Makes the model for a segment: with what is gathered, and with casts of what is computed with in 16 bits.
     fn made(&mut self, look: Look) -> Result<Rc<Own<M>>> {
         self.ask(look.0)?;
-        let model = match look.1 || self.engine.plan.parks() {
+        let model = match look.1 || self.gathers {
             true => self.model.clone(),
             false => self.untracked().model.clone(),
         };
         let (mut values, mut leases) = self.gathered(look.0)?;
         let (plan, meter) = (&self.engine.plan, &self.engine.meters.parameters);
-        let model = fill(model, &plan.records, look.1, |number, own| {
-            let record = &plan.records[number];
+        let model = fill(model, &plan.params.records, look.1, |number, own| {
+            let record = &plan.params.records[number];
             let is_cast = record.half && record.held && record.segments.contains(&look.0);
             let value = values.remove(&number).or_else(|| is_cast.then(own))?;
             let Some(half) = plan.half.filter(|_| is_cast) else { return Some(value) };
@@ -142,51 +145,26 @@ impl<'a, M: Segmented> Parameters<'a, M> {
     fn gathered(&mut self, segment: usize) -> Result<(HashMap<usize, Tensor<1>>, Vec<Lease>)> {
         let plan = &self.engine.plan;
         let (mut values, mut leases) = (HashMap::<usize, Tensor<1>>::new(), Vec::new());
-        for (number, unit) in plan.units().enumerate() {
-            if !self.is_of(number, segment) {
-                continue;
-            }
+        for (number, unit) in plan.params.gathered_for(segment) {
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
-            let flat = match gathered {
-                Gathered::Here(flat) => *flat,
-                Gathered::Pending(pending) => pending.wait()?,
-            };
+            let flat = gathered.wait()?;
             leases.push(lease);
-            let uses = |(member, _): &(usize, Tensor<1>)| plan.records[*member].segments.contains(&segment);
-            values.extend(members(unit, &plan.records, flat).filter(uses));
+            let uses = |(member, _): &(usize, Tensor<1>)| plan.params.records[*member].segments.contains(&segment);
+            values.extend(unit.split(flat).filter(uses));
         }
         Ok((values, leases))
     }
 
-    /// Whether a unit has a parked parameter that a segment uses.
-    fn is_of(&self, unit: usize, segment: usize) -> bool {
-        let plan = &self.engine.plan;
-        let uses = |member: &usize| plan.records[*member].parked && plan.records[*member].segments.contains(&segment);
-        plan.unit(unit).members.iter().any(uses)
-    }
-
     /// Starts to gather what a segment needs.
     fn ask(&mut self, segment: usize) -> Result<()> {
-        let Engine { plan, lanes, parked, context, meters, device, .. } = self.engine;
+        let Engine { plan, lanes, params, context, meters, device, .. } = self.engine;
         let device = &device.clone().without_autodiff();
-        for (number, (unit, chunk)) in plan.units().zip(&parked.0).enumerate() {
-            if !self.is_of(number, segment) || self.coming.contains_key(&number) {
+        for (number, unit) in plan.params.gathered_for(segment) {
+            if self.coming.contains_key(&number) {
                 continue;
             }
-            let coming = match () {
-                _ if !plan.shards_parameters() || lanes.gathers(unit.axis).size() == 1 => {
-                    let bytes = (plan.kept_len(unit) * unit.dtype.size()) as u64 - chunk.device_bytes();
-                    Coming(Gathered::Here(Box::new(chunk.read(device)?)), meters.parameters.lease(bytes))
-                }
-                _ => {
-                    let lease = meters.parameters.lease((unit.shards.iter().sum::<usize>() * unit.dtype.size()) as u64);
-                    // What is run again needs its parameters again.
-                    let (group, own) = (lanes.gathers(unit.axis), chunk.read(device)?);
-                    let gather = || group.start_all_gather_uneven(own, 0, &unit.shards);
-                    Coming(Gathered::Pending(Box::new(context.world().apart(gather)?)), lease)
-                }
-            };
-            self.coming.insert(number, coming);
+            let (gathered, bytes) = params.gather((number, unit), |axis| lanes.gathers(axis), context, device)?;
+            self.coming.insert(number, Coming(gathered, meters.parameters.lease(bytes)));
         }
         Ok(())
     }

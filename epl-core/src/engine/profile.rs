@@ -55,7 +55,7 @@ impl<M: Segmented> Engine<M> {
                  epl-modules, or leave profile.segments out"
             )));
         }
-        let Plan { stages, records, segments, .. } = &self.plan;
+        let (Plan { stages, segments, .. }, records) = (&self.plan, self.plan.records());
         // Of what another stage runs this rank knows nothing.
         let mut numbers = vec![-1.0; NUMBERS * segments.len()];
         for (segment, measured) in caught(|| self.measure(micro_batch))? {
@@ -139,7 +139,7 @@ impl<M: Segmented> Engine<M> {
         self.wait()?;
         drop(span);
         let (backward, result_bytes) = (begun.elapsed(), results.bytes());
-        let flops = flops(of(&self.plan.records, segment), &told, rows(&exit));
+        let flops = flops(of(&self.plan.params.records, segment), &told, rows(&exit));
         let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, flops };
         Ok((exit.map(&mut Untrack), measured))
     }

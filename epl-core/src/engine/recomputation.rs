@@ -67,7 +67,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     fn differences(&self, found: &GradientStore, expected: &GradientStore) -> Vec<(String, f64)> {
-        let records = self.plan.records.iter();
+        let records = self.plan.params.records.iter();
         let both = records.filter_map(|record| {
             let (found, expected) = (found.get(record.id)?, expected.get(record.id)?);
             let error = relative_error(&found.clone().into_data(), &expected.clone().into_data());

@@ -28,8 +28,8 @@ use super::sparse::{self, Rows, SparseSum};
 use crate::cluster::{Axis, Width};
 use crate::context::Context;
 use crate::error::Result;
-use crate::plan::park::{members, own_parts};
-use crate::plan::{Bucket, Compression, Plan, bucket};
+use crate::params::Bucket;
+use crate::plan::{Compression, Plan, bucket};
 use crate::segment::Segmented;
 
 /// The communicators over which stages send, and gradients are reduced, and how.
@@ -51,21 +51,19 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Makes the communicators. Collective.
     pub fn new(plan: &Plan, context: &Context) -> Result<Self> {
-        let axes: BTreeSet<Axis> = plan.trained().map(|bucket| bucket.axis).collect();
+        let axes: BTreeSet<Axis> = plan.params.trained().map(|bucket| bucket.axis).collect();
         // Where gradients are reduced in every micro-batch, one bucket travels at a time.
         let communicators = if plan.reduces_each() { 1 } else { plan.settings.num_communicators };
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
-        let sharded: BTreeSet<Axis> =
-            plan.units().filter(|unit| !unit.shards.is_empty()).map(|unit| unit.axis).collect();
         let gather = |axis: Axis| {
             let group = context.axis(axis);
             Ok((axis, group.split_by(&format!("gather over {axis}"), |member| (0, member))?))
         };
-        let gathers = sharded.into_iter().map(gather).collect::<Result<_>>()?;
+        let gathers = plan.params.divided_axes().into_iter().map(gather).collect::<Result<_>>()?;
         let pipeline = context.axis(Axis::Pipeline);
         let stages = pipeline.split_by("stages", |member| (0, member))?;
-        let tied = plan.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
+        let tied = plan.params.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
         let tied: BTreeSet<Vec<usize>> = tied.map(|record| record.stages.clone()).collect();
         let mesh = context.mesh();
         let share = |tied: Vec<usize>| {
@@ -112,6 +110,10 @@ pub(crate) struct Reducer<'a> {
     context: &'a Context,
     lanes: &'a Lanes,
     device: Device,
+    /// Whether gradients are reduced in every micro-batch, and not once in a step.
+    each: bool,
+    /// Whether what is gathered for segments takes memory beside them.
+    gathers: bool,
     /// The bucket that starts next.
     next: usize,
     started: BTreeMap<usize, Started>,
@@ -147,6 +149,8 @@ impl<'a> Reducer<'a> {
             context,
             lanes,
             device: device.clone().without_autodiff(),
+            each: plan.reduces_each(),
+            gathers: plan.params.gathers(),
             next: 0,
             started: BTreeMap::new(),
             reduced: GradientStore::new(&meters.gradients),
@@ -156,17 +160,20 @@ impl<'a> Reducer<'a> {
         }
     }
 
-    /// Starts the buckets whose gradients are final once the backward of `segment` is over: of the step, or, where they are
-    /// reduced in every micro-batch, of this one.
-    pub fn start_after(&mut self, segment: usize, store: &mut GradientStore) -> Result<()> {
-        let buckets = &self.plan.buckets;
-        let ready: Vec<usize> = match self.plan.reduces_each() {
+    /// Starts the buckets whose gradients are final now that a backward of `segment` is over: those of the step, after its
+    /// last one, or, where they are reduced in every micro-batch, of this one.
+    pub fn after_backward(&mut self, segment: usize, is_last: bool, store: &mut GradientStore) -> Result<()> {
+        if !is_last && !self.each {
+            return Ok(());
+        }
+        let buckets = &self.plan.params.buckets;
+        let ready: Vec<usize> = match self.each {
             true => (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect(),
             false => bucket::ready(buckets, self.next, segment).collect(),
         };
         for index in ready {
-            let bucket = &self.plan.buckets[index];
-            if self.plan.reduces_each() {
+            let bucket = &self.plan.params.buckets[index];
+            if self.each {
                 self.settle_all()?;
             }
             self.fill_missing(bucket, store);
@@ -191,16 +198,16 @@ impl<'a> Reducer<'a> {
     /// Before `segment` needs memory for its gradients, or for what is gathered: where gradients are reduced in every
     /// micro-batch, one bucket travels while the next one is made, and no other is whole when it is put together.
     pub fn make_room(&mut self, segment: usize) -> Result<()> {
-        let of = |member: &usize| &self.plan.records[*member].segments;
+        let of = |member: &usize| &self.plan.params.records[*member].segments;
         let completes = |bucket: &&Bucket| bucket.after_segment == segment;
         let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| *of(member) != [segment]);
-        if !self.plan.reduces_each() {
+        if !self.each {
             return Ok(());
         }
-        if self.plan.parks() || self.plan.buckets.iter().filter(completes).any(spans_more) {
+        if self.gathers || self.plan.params.buckets.iter().filter(completes).any(spans_more) {
             self.settle_all()?;
         }
-        if self.plan.parks() {
+        if self.gathers {
             // Memory of results has other sizes than what comes now.
             self.context.world().trim();
         }
@@ -209,13 +216,13 @@ impl<'a> Reducer<'a> {
 
     /// Waits for all buckets that were started.
     fn settle_all(&mut self) -> Result<()> {
-        (0..self.plan.buckets.len()).try_for_each(|index| self.settle(index))
+        (0..self.plan.params.buckets.len()).try_for_each(|index| self.settle(index))
     }
 
     /// Waits for a bucket that was started.
     fn settle(&mut self, index: usize) -> Result<()> {
         let Some(started) = self.started.remove(&index) else { return Ok(()) };
-        let (dtype, compression) = (self.plan.buckets[index].dtype, self.lanes.compression);
+        let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.lanes.compression);
         let sum = match started {
             Started::Alone(sum) => sum,
             Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
@@ -245,30 +252,27 @@ impl<'a> Reducer<'a> {
 
     /// Keeps the sum of a unit, or this rank's shard of it.
     fn keep(&mut self, unit: usize, sum: Tensor<1>, is_shard: bool) -> Result<()> {
-        let (plan, records) = (self.plan, &self.plan.records);
-        let bucket = plan.unit(unit);
+        let (plan, records) = (self.plan, &self.plan.params.records);
+        let bucket = plan.params.unit(unit);
         if let Some(away) = &mut self.away {
             let own = match is_shard {
-                true => sum.slice([0..plan.own_len(bucket)]),
-                false => {
-                    let own = |(member, whole): (usize, Tensor<1>)| whole.slice([plan.own_range(member)]);
-                    Tensor::cat(members(bucket, records, sum).map(own).collect(), 0)
-                }
+                true => sum.slice([0..bucket.own_len()]),
+                false => Tensor::cat(bucket.split_own_of_whole(sum).map(|(_, own)| own).collect(), 0),
             };
             return away.add(unit, &own);
         }
         match is_shard {
-            true => own_parts(bucket, plan, &sum).for_each(|(member, own)| self.reduced.add(records[member].id, own)),
-            false => members(bucket, records, sum).for_each(|(member, all)| self.reduced.add(records[member].id, all)),
+            true => bucket.split_own(&sum).for_each(|(member, own)| self.reduced.add(records[member].id, own)),
+            false => bucket.split(sum).for_each(|(member, all)| self.reduced.add(records[member].id, all)),
         }
         Ok(())
     }
 
     /// Sums what other stages hold, too, over them and over the replicas.
     fn reduce_tied(&mut self, store: &mut GradientStore) -> Result<()> {
-        for (unit, bucket) in (self.plan.buckets.len()..).zip(&self.plan.tied) {
+        for (unit, bucket) in (self.plan.params.buckets.len()..).zip(&self.plan.params.tied) {
             self.fill_missing(bucket, store);
-            let holders = &self.lanes.tied[&self.plan.records[bucket.members[0]].stages];
+            let holders = &self.lanes.tied[&self.plan.params.records[bucket.members[0]].stages];
             let flat = self.flatten(bucket, store);
             if self.plan.mesh.is_bridged() {
                 let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
@@ -282,22 +286,17 @@ impl<'a> Reducer<'a> {
     }
 
     fn reduce_over_replicas(&mut self, unit: usize, sum: Tensor<1>) -> Result<()> {
-        let bucket = self.plan.unit(unit);
+        let bucket = self.plan.params.unit(unit);
         let (replicas, compression) = (self.lanes.pool(bucket.axis), self.lanes.compression);
         if replicas.ranks() == 1 {
             return self.keep(unit, sum, false);
         }
-        let (sent, is_shard) = (encode(compression, sum), self.scatters(bucket));
+        let (sent, is_shard) = (encode(compression, sum), bucket.residency.scatters);
         let sum = match is_shard {
             true => replicas.communicator(0).reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?,
             false => replicas.communicator(0).all_reduce(sent, ReduceOp::Sum)?,
         };
         self.keep(unit, decode(compression, sum, bucket.dtype), is_shard)
-    }
-
-    /// Whether each rank gets its shard of a bucket alone.
-    fn scatters(&self, bucket: &Bucket) -> bool {
-        self.plan.zero.shards_gradients() && !bucket.shards.is_empty()
     }
 
     /// Sums over the ranks of several stages; those that run the same rows have the same gradient, which counts once.
@@ -311,7 +310,7 @@ impl<'a> Reducer<'a> {
     }
 
     fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
-        let bucket = &self.plan.buckets[index];
+        let bucket = &self.plan.params.buckets[index];
         if self.lanes.pool(bucket.axis).ranks() == 1 {
             return Ok(Started::Alone(flat));
         }
@@ -323,7 +322,7 @@ impl<'a> Reducer<'a> {
         self.context.mark(&format!("start bucket {index}"));
         let communicator = self.lanes.pool(bucket.axis).communicator(index);
         let sent = encode(self.lanes.compression, flat);
-        Ok(match self.scatters(bucket) {
+        Ok(match bucket.residency.scatters {
             true => Started::Shard(communicator.start_reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?),
             false => Started::Whole(communicator.start_all_reduce(sent, ReduceOp::Sum)?),
         })
@@ -331,8 +330,8 @@ impl<'a> Reducer<'a> {
 
     /// The rows that are not zero, where they are fewer bytes than the whole; none otherwise.
     fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<SparseSum>> {
-        let bucket = &self.plan.buckets[index];
-        let record = &self.plan.records[bucket.members[0]];
+        let bucket = &self.plan.params.buckets[index];
+        let record = &self.plan.params.records[bucket.members[0]];
         let (rows, shape) = (Rows::of(record, flat), record.shape());
         let counts = rows.counts(self.context.axis(bucket.axis))?;
         if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
@@ -349,7 +348,7 @@ impl<'a> Reducer<'a> {
     }
 
     fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {
-        for record in bucket.members.iter().map(|member| &self.plan.records[*member]) {
+        for record in bucket.members.iter().map(|member| &self.plan.params.records[*member]) {
             if store.get(record.id).is_none() {
                 store.insert(record.id, Tensor::<1>::zeros([record.numel()], &self.device).cast(record.dtype));
             }
@@ -358,11 +357,11 @@ impl<'a> Reducer<'a> {
 
     /// The gradients of a bucket, one after the other, and the padding of its last shard where shards are sent.
     fn flatten(&self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
-        let ids = bucket.members.iter().map(|member| self.plan.records[*member].id);
+        let ids = bucket.members.iter().map(|member| self.plan.params.records[*member].id);
         let mut parts: Vec<Tensor<1>> = ids.filter_map(|id| store.remove(id)).collect();
         let held: usize = parts.iter().map(|part| part.dims()[0]).sum();
         let padding = bucket.shards.iter().sum::<usize>().saturating_sub(held);
-        if padding > 0 && self.scatters(bucket) {
+        if padding > 0 && bucket.residency.scatters {
             parts.push(Tensor::zeros([padding], (&self.device, bucket.dtype)));
         }
         match parts.len() {

@@ -5,6 +5,8 @@
 //! with a model of its own. So it can be checked: one checksum a parameter is gathered over every axis along which
 //! copies of it exist.
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::ProcessGroup;
@@ -12,8 +14,7 @@ use epl_comm::ProcessGroup;
 use super::Engine;
 use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::plan::park::{gathered, members, moment_device};
-use crate::plan::{Bucket, ParamRecord};
+use crate::params::ParamRecord;
 use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
 
@@ -27,19 +28,22 @@ impl<M: Segmented> Engine<M> {
     /// When one does not: its name, and the ranks that differ.
     pub fn check_replicas(&self) -> Result<()> {
         let mut checksums = checksums(self.model());
-        for (number, checksum) in self.parked_checksums()? {
+        // Of these the replicas have no copies.
+        let table = &self.plan.params;
+        let shards = table.sharded();
+        for (number, checksum) in self.flat_checksums(&shards)? {
             checksums[number] = checksum;
         }
         for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor] {
-            let records = self.plan.records.iter().zip(&checksums);
-            let copied = records.filter(|(record, _)| {
-                let is_whole = axis == Axis::Tensor || !self.is_shard(record);
+            let records = table.records.iter().zip(&checksums).enumerate();
+            let copied = records.filter(|(number, (record, _))| {
+                let is_whole = axis == Axis::Tensor || !shards.contains(number);
                 record.held && record.replicated_over().contains(&axis) && is_whole
             });
-            compare(&copied.collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
+            compare(&copied.map(|(_, copied)| copied).collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
         }
         for (stages, group) in self.lanes.tied() {
-            let records = self.plan.records.iter().zip(&checksums);
+            let records = table.records.iter().zip(&checksums);
             let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
             if stages.contains(&self.plan.stage()) {
                 compare(&tied.collect::<Vec<_>>(), group, self.step)?;
@@ -47,31 +51,21 @@ impl<M: Segmented> Engine<M> {
         }
         Ok(())
     }
-}
 
-impl<M: Segmented> Engine<M> {
-    /// Of what is sharded the replicas have no copies.
-    fn is_shard(&self, record: &ParamRecord) -> bool {
-        record.parked && self.plan.shards_parameters()
-    }
-
-    /// Whether other ranks than those who share its shards have a copy of a parameter.
-    fn has_copies(&self, record: &ParamRecord) -> bool {
-        let over_tensor =
-            self.context.axis(Axis::Tensor).size() > 1 && record.replicated_over().contains(&Axis::Tensor);
-        !self.is_shard(record) || over_tensor || record.is_tied_over_stages()
-    }
-
-    /// The checksums of parked parameters that have copies, whole, by the numbers of their records. Collective where ranks
-    /// keep shards.
-    fn parked_checksums(&self) -> Result<Vec<(usize, i64)>> {
-        let mut all = Vec::new();
-        let compared = |unit: &Bucket| unit.members.iter().any(|member| self.has_copies(&self.plan.records[*member]));
-        let parked = self.plan.units().zip(&self.parked.0).filter(|(unit, _)| self.plan.is_parked(unit));
-        for (unit, chunk) in parked.filter(|(unit, _)| compared(unit)) {
-            let whole = gathered(chunk.read(&moment_device(chunk))?, unit, &self.plan, &self.context)?;
-            let checksum = |(number, flat): (usize, Tensor<1>)| (number, checksum(&flat.into_data()));
-            all.extend(members(unit, &self.plan.records, whole).map(checksum));
+    /// The checksums of parameters that lie beside the model and have copies, whole, by the numbers of their records.
+    /// Collective where ranks keep shards.
+    fn flat_checksums(&self, shards: &HashSet<usize>) -> Result<Vec<(usize, i64)>> {
+        let (table, mut all) = (&self.plan.params, Vec::new());
+        // On other ranks than those who share its shards.
+        let has_copies = |number: &usize| {
+            let record = &table.records[*number];
+            let over_tensor =
+                self.context.axis(Axis::Tensor).size() > 1 && record.replicated_over().contains(&Axis::Tensor);
+            !shards.contains(number) || over_tensor || record.is_tied_over_stages()
+        };
+        for (number, _) in table.gathered().filter(|(_, unit)| unit.members.iter().any(has_copies)) {
+            let whole = self.params.whole_unit(number, table, &self.context)?;
+            all.extend(whole.into_iter().map(|(record, flat)| (record, checksum(&flat.into_data()))));
         }
         Ok(all)
     }

@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::optim::LossScaleState;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Change, Visit};
-use crate::plan::park::{Chunk, chunk, fill};
 use crate::segment::Segmented;
 
 /// What the first rank keeps beside tensors.
@@ -49,9 +48,6 @@ impl<M: Segmented> Engine<M> {
         self.check_names(checkpoint)?;
         let states = StatesOf::find(self, checkpoint)?;
         self.load_model(checkpoint)?;
-        for unit in 0..self.parked.0.len() {
-            self.load_parked(unit, checkpoint)?;
-        }
         states.load(self)?;
         // Of another type the scale follows another law: it begins anew, as where there was none.
         let saved = state.loss_scale.filter(|_| state.half == self.half_name());
@@ -84,7 +80,7 @@ impl<M: Segmented> Engine<M> {
 
     /// Whether the checkpoint has the parameters of this model, and no others.
     fn check_names(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let mut own: BTreeSet<String> = self.plan.records.iter().map(|record| record.name.clone()).collect();
+        let mut own: BTreeSet<String> = self.plan.params.records.iter().map(|record| record.name.clone()).collect();
         own.extend(self.names_of_others());
         let stored = checkpoint.index().tensors.keys().filter_map(|name| names::parameter(name));
         let stored: BTreeSet<String> = stored.map(str::to_string).collect();
@@ -115,23 +111,15 @@ impl<M: Segmented> Engine<M> {
         }
     }
 
-    /// Reads what lies in the model.
+    /// Reads the parameters, and what has no record.
     fn load_model(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        let (records, mut failed) = (&self.plan.records, None);
-        // Not a clone: the old values go one by one, as the new ones come.
-        let model = self.model.take().expect("the model is only away during an update");
-        let device = self.device.clone().without_autodiff();
-        let read = |number: usize, _: &dyn Fn() -> Tensor<1>| {
-            let record = &records[number];
-            if !record.held || record.parked || failed.is_some() {
-                return None;
-            }
-            read(record, 0..record.numel(), checkpoint, &device).map_err(|error| failed = Some(error)).ok()
-        };
-        let model = fill(model, records, true, read);
-        let mut others = Others { checkpoint, failed };
-        let Ok(model) = walk::change(model, records, &mut others);
-        self.model = Some(model);
+        let (table, device) = (&self.plan.params, self.device.clone().without_autodiff());
+        self.params.load(table, &device, |record, range, device| read(record, range, checkpoint, device))?;
+        let mut others = Others { checkpoint, failed: None };
+        self.params.change(|model| {
+            let Ok(model) = walk::change(model, &table.records, &mut others);
+            (model, ())
+        });
         others.failed.map_or(Ok(()), Err)
     }
 
@@ -151,32 +139,8 @@ impl<M: Segmented> Engine<M> {
             }
         }
         let mut names = Names(BTreeSet::new());
-        let Ok(()) = walk::visit(self.model(), &self.plan.records, &mut names);
+        let Ok(()) = walk::visit(self.model(), &self.plan.params.records, &mut names);
         names.0
-    }
-
-    /// Reads what this rank keeps of a parked unit.
-    fn load_parked(&mut self, number: usize, checkpoint: &Checkpoint) -> Result<()> {
-        let (plan, bucket) = (&self.plan, self.plan.unit(number));
-        if !plan.is_parked(bucket) {
-            return Ok(());
-        }
-        let read = |member: &usize, device: &Device| {
-            read(&plan.records[*member], plan.kept_range(*member), checkpoint, device)
-        };
-        match &mut self.parked.0[number] {
-            Chunk::Away(array) => {
-                for (member, at) in plan.kept_ranges(bucket) {
-                    array.write(at.start, &read(&member, &Device::flex())?)?;
-                }
-            }
-            Chunk::Device(values) => {
-                let device = values.device();
-                let own = bucket.members.iter().map(|member| read(member, &device)).collect::<Result<_>>()?;
-                *values = chunk(bucket, own, plan.kept_len(bucket), &device);
-            }
-        }
-        Ok(())
     }
 }
 

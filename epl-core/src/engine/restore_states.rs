@@ -9,7 +9,7 @@ use super::Engine;
 use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
 use crate::optim::{StateField, StateFields};
-use crate::plan::ParamRecord;
+use crate::params::ParamRecord;
 use crate::segment::Segmented;
 
 /// Where the state of the parameters lies that a rank updates.
@@ -60,7 +60,7 @@ impl StatesOf {
         check_fields(checkpoint, &by_name)?;
         let other = by_name.keys().next().map(|name| name.to_string());
         let mut fields = BTreeMap::new();
-        for (number, record) in engine.plan.records.iter().enumerate() {
+        for (number, record) in engine.plan.params.records.iter().enumerate() {
             let Some(stored) = by_name.remove(record.name.as_str()) else {
                 if let (Some(other), true) = (&other, record.trainable && record.global_numel() > 0) {
                     return Err(without_state(record, other, checkpoint));
@@ -76,7 +76,7 @@ impl StatesOf {
                     ),
                 });
             }
-            if record.held && !(record.numel() > 0 && engine.plan.own_range(number).is_empty()) {
+            if record.held && !(record.numel() > 0 && record.own_range().is_empty()) {
                 fields.insert(number, stored);
             }
         }
@@ -96,11 +96,11 @@ impl StatesOf {
         }
         self.check_names(engine)?;
         engine.optimizer.clear();
-        let device = engine.update_device();
+        let (device, flat) = (engine.update_device(engine.plan.tiers.state), engine.plan.params.updated_in_shards());
         for (number, stored) in &self.fields {
-            let record = &engine.plan.records[*number];
-            let range = engine.plan.own_range(*number);
-            let own = if engine.is_flat(record) { vec![range.len()] } else { record.shape() };
+            let record = &engine.plan.params.records[*number];
+            let range = record.own_range();
+            let own = if flat.contains(number) { vec![range.len()] } else { record.shape() };
             let mut fields = stored.numbers();
             for (field, name) in &stored.tensors {
                 let shape = &self.checkpoint.entry(name)?.shape;
@@ -119,12 +119,13 @@ impl StatesOf {
     /// Whether this is what the optimizer keeps: of state that is not there Burn begins anew without a word, and what it does
     /// not use it keeps. Tried for each set of names and dims, with the smallest parameter that has it.
     fn check_names<M: Segmented>(&self, engine: &Engine<M>) -> Result<()> {
-        let mut tried = BTreeSet::new();
-        let mut fields: Vec<(&ParamRecord, &Stored)> =
-            self.fields.iter().map(|(number, stored)| (&engine.plan.records[*number], stored)).collect();
-        fields.sort_by_key(|(record, _)| record.numel());
-        for (record, stored) in fields {
-            let shape = if engine.is_flat(record) { vec![record.numel()] } else { record.shape() };
+        let (mut tried, flat) = (BTreeSet::new(), engine.plan.params.updated_in_shards());
+        let records = engine.plan.records();
+        let mut fields: Vec<(&usize, &ParamRecord, &Stored)> =
+            self.fields.iter().map(|(number, stored)| (number, &records[*number], stored)).collect();
+        fields.sort_by_key(|(_, record, _)| record.numel());
+        for (number, record, stored) in fields {
+            let shape = if flat.contains(number) { vec![record.numel()] } else { record.shape() };
             let names: BTreeSet<String> = stored.names().map(|name| unnumbered(name)).collect();
             if !tried.insert((shape.len(), names.clone())) {
                 continue;
@@ -151,15 +152,15 @@ impl StatesOf {
     /// State that is updated in one pass, away from the device.
     fn load_one_pass<M: Segmented>(&self, engine: &mut Engine<M>) -> Result<()> {
         let (plan, Some(one_pass)) = (&engine.plan, &mut engine.one_pass) else { return Ok(()) };
-        for (unit, state) in plan.trained().zip(&mut one_pass.states) {
+        for (unit, state) in plan.params.trained().zip(&mut one_pass.states) {
             for (piece, member) in unit.members.iter().enumerate() {
                 // Where nothing has any, as before the first step.
                 let stored = self.fields.get(member).cloned().unwrap_or_default();
-                let record = &plan.records[*member];
+                let record = &plan.params.records[*member];
                 let wrong = |reason: String| Error::Parameter { name: record.name.clone(), reason };
                 let mut fields = BTreeMap::new();
                 for (field, name) in &stored.tensors {
-                    fields.insert(field.clone(), read(&self.checkpoint, name, record, plan.own_range(*member))?);
+                    fields.insert(field.clone(), read(&self.checkpoint, name, record, record.own_range())?);
                 }
                 let steps = stored.scalars.values().find_map(|value| match value {
                     Scalar::Uint(steps) => usize::try_from(*steps).ok(),
@@ -169,13 +170,6 @@ impl StatesOf {
             }
         }
         Ok(())
-    }
-}
-
-impl<M: Segmented> Engine<M> {
-    /// Whether the optimizer sees a parameter as a flat shard: see `update`.
-    fn is_flat(&self, record: &ParamRecord) -> bool {
-        self.element_wise && (record.shard.is_some() || self.plan.offloads())
     }
 }
 

@@ -118,7 +118,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let scale = self.engine.loss_scale();
         let away = self.engine.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
-        let away = away.map_or(Ok(0.0), |away| away.squared(plan))?;
+        let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
         let squared = (norm::squared(plan, &store) + away) / (scale * scale);
         let report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
         Ok(Accumulated { store, report, bubble: work.bubble(context)?, number, loss_scale: scale })
@@ -200,18 +200,13 @@ impl<'a, M: Segmented> StepRun<'a, M> {
     fn take_gradients(&mut self, segment: usize, model: Seen<'_, M>, gradients: Option<Gradients>) -> Result<()> {
         let plan = &self.engine.plan;
         if let Some(mut gradients) = gradients {
-            self.store.collect(&*model, &plan.records, segment, &mut gradients)?;
+            self.store.collect(&*model, &plan.params.records, segment, &mut gradients)?;
         }
         // What was gathered for the segment is freed before its gradients are put together.
-        drop(model);
-        if plan.parks() {
-            self.engine.context.world().trim();
-        }
+        self.parameters.release(model);
         self.backwards[segment] += 1;
-        match self.backwards[segment] == self.micro_batches.len() || plan.reduces_each() {
-            true => self.reducer.start_after(segment, &mut self.store),
-            false => Ok(()),
-        }
+        let is_last = self.backwards[segment] == self.micro_batches.len();
+        self.reducer.after_backward(segment, is_last, &mut self.store)
     }
 }
 
@@ -232,7 +227,7 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
 /// Runs `f`; a layer's panic in it is an error that says what it probably means, where something is known of that.
 fn explained<T, M: Segmented>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
     match (engine.plan.stages.count(), engine.plan.half) {
-        (1, None) if engine.plan.parks() => epl_comm::catch(f).map_err(|error| in_parked(error, segments))?,
+        (1, None) if engine.plan.params.gathers() => epl_comm::catch(f).map_err(|error| in_parked(error, segments))?,
         (1, None) => f(),
         (1, Some(half)) => epl_comm::catch(f).map_err(|error| in_half(error, half, segments))?,
         _ => epl_comm::catch(f).map_err(|error| on_a_stage(error, engine.plan.stage(), segments))?,

@@ -17,15 +17,15 @@ use epl_comm::shard_range;
 use super::Engine;
 use super::restore::EngineState;
 use super::states::StateOf;
-use crate::checkpoint::{Away, Piece, Region, Snapshot, Values, names};
+use crate::checkpoint::{Piece, Region, Snapshot, Values, names};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::params::ParamRecord;
+use crate::params::store::Kept;
 use crate::params::walk::{self, At, Visit};
 use crate::plan::Plan;
-use crate::plan::park::Chunk;
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -39,9 +39,9 @@ impl<M: Segmented> Engine<M> {
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
         let mut snapshot = Snapshot::default();
         let shares = shares(&self.plan, &self.context);
-        let parked = self.plan.parked_places();
-        let mut copy = Copy { engine: self, shares: &shares, parked, pieces: Vec::new() };
-        walk::visit(self.model(), &self.plan.records, &mut copy)?;
+        let flat = self.params.kept(&self.plan.params);
+        let mut copy = Copy { engine: self, shares: &shares, flat, pieces: Vec::new() };
+        walk::visit(self.model(), &self.plan.params.records, &mut copy)?;
         snapshot.pieces = copy.pieces;
         (0..shares.len()).try_for_each(|number| self.add_state(number, &shares[number], &mut snapshot))?;
         if self.context.world().rank() == 0 {
@@ -59,8 +59,8 @@ impl<M: Segmented> Engine<M> {
 
     /// Adds the optimizer's state of a parameter.
     fn add_state<'a>(&'a self, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
-        let record = &self.plan.records[number];
-        let kept = self.plan.own_range(number);
+        let record = &self.plan.params.records[number];
+        let kept = record.own_range();
         let (range, is_first) = match &record.shard {
             Some(shard) => (kept.clone(), shard.sizes.iter().position(|size| *size > 0) == Some(self.along(record))),
             None => (share.range.clone(), share.is_first),
@@ -100,18 +100,19 @@ struct Share {
 /// What this rank writes of each parameter that its replicas keep alike: the next largest goes to the one that has the least
 /// so far, and what is more than an even share of all is cut evenly. The same plan on all replicas.
 fn shares(plan: &Plan, context: &Context) -> Vec<Share> {
-    let bytes = |number: &usize| plan.records[*number].numel() * plan.records[*number].dtype.size();
-    let mut order: Vec<usize> = (0..plan.records.len()).filter(|number| plan.records[*number].held).collect();
+    let bytes = |number: &usize| plan.params.records[*number].numel() * plan.params.records[*number].dtype.size();
+    let mut order: Vec<usize> =
+        (0..plan.params.records.len()).filter(|number| plan.params.records[*number].held).collect();
     order.sort_by_key(|number| std::cmp::Reverse(bytes(number)));
     // Replicas along an axis hold the same of what is reduced over it, and may hold other slices of the rest.
     let mut totals: HashMap<Axis, usize> = HashMap::new();
     for number in &order {
-        *totals.entry(plan.records[*number].reduced_over()).or_default() += bytes(number);
+        *totals.entry(plan.params.records[*number].reduced_over()).or_default() += bytes(number);
     }
     let mut loads: HashMap<Axis, Vec<usize>> = HashMap::new();
-    let mut shares = vec![Share { range: 0..0, is_first: false }; plan.records.len()];
+    let mut shares = vec![Share { range: 0..0, is_first: false }; plan.params.records.len()];
     for number in order {
-        let (axis, numel) = (plan.records[number].reduced_over(), plan.records[number].numel());
+        let (axis, numel) = (plan.params.records[number].reduced_over(), plan.params.records[number].numel());
         let (own, ranks) = (plan.coordinate.along(axis), context.axis(axis).size());
         let loads = loads.entry(axis).or_insert_with(|| vec![0; ranks]);
         shares[number] = if bytes(&number) > totals[&axis].div_ceil(ranks) {
@@ -154,28 +155,26 @@ fn piece<'a>(
 struct Copy<'a, 's, M: Segmented> {
     engine: &'a Engine<M>,
     shares: &'s [Share],
-    parked: HashMap<usize, (usize, Range<usize>)>,
+    /// What lies beside the model, by the numbers of the records.
+    flat: HashMap<usize, Kept<'a>>,
     pieces: Vec<Piece<'a>>,
 }
 
 impl<'a, M: Segmented> Copy<'a, '_, M> {
     fn copied<const D: usize>(&self, number: usize, param: &Param<Tensor<D>>) -> Result<Option<Piece<'a>>> {
-        let (plan, record) = (&self.engine.plan, &self.engine.plan.records[number]);
+        let (plan, record) = (&self.engine.plan, &self.engine.plan.params.records[number]);
         if !is_writer(record, plan) {
             return Ok(None);
         }
-        let kept = plan.kept_range(number);
-        let is_shard = record.parked && plan.shards_parameters() && record.shard.is_some();
-        let range = if is_shard { kept.clone() } else { self.shares[number].range.clone() };
+        let (share, flat) = (&self.shares[number], self.flat.get(&number));
+        let range = flat.filter(|flat| flat.is_shard).map_or(&share.range, |flat| &flat.range).clone();
         if range.is_empty() && record.numel() > 0 {
             return Ok(None);
         }
         // Of what this rank keeps, only what it writes.
-        let own = range.start - kept.start..range.end - kept.start;
-        let values = match self.parked.get(&number).map(|(unit, at)| (&self.engine.parked.0[*unit], at.start)) {
-            Some((Chunk::Away(array), at)) => Values::Away(Away::of(array, at + own.start, own.len())),
-            Some((Chunk::Device(values), at)) => Values::of(values.clone().slice([at + own.start..at + own.end])),
-            None => Values::of(param.base().inner().reshape([record.numel()]).slice([own])),
+        let values = match flat {
+            Some(flat) => flat.values(range.start - flat.range.start..range.end - flat.range.start),
+            None => Values::of(param.base().inner().reshape([record.numel()]).slice([range.clone()])),
         };
         piece(names::of_parameter(&record.name), record, range.clone(), range.start, values)
     }

@@ -22,7 +22,7 @@ impl<M: Segmented> Engine<M> {
     /// The state of a parameter that this rank updates. What Burn keeps is copied.
     pub(super) fn state_of(&self, number: usize) -> StateOf<'_> {
         let mut state = StateOf::default();
-        for (name, field) in self.optimizer.state(self.plan.records[number].id) {
+        for (name, field) in self.optimizer.state(self.plan.params.records[number].id) {
             match field {
                 StateField::Tensor(data) => drop(state.tensors.insert(name, Values::Data(data))),
                 StateField::Scalar(value) => drop(state.scalars.insert(name, value)),
@@ -47,7 +47,7 @@ impl<M: Segmented> Engine<M> {
 
     /// A copy of the state of all parameters that this rank updates.
     pub(super) fn states(&self) -> Result<HashMap<ParamId, StateFields>> {
-        let records = self.plan.records.iter().enumerate();
+        let records = self.plan.params.records.iter().enumerate();
         let state = |(number, record): (usize, &ParamRecord)| {
             let StateOf { tensors, scalars } = self.state_of(number);
             let mut fields = StateFields::new();

@@ -210,7 +210,7 @@ impl<M: Segmented> Engine<M> {
     /// The gradients, also those that lie away from the device.
     pub(super) fn whole_store(&self, accumulated: Accumulated) -> Result<GradientStore> {
         match &self.away {
-            Some(away) => away.borrow().to_store(&self.plan, &self.device.clone().without_autodiff()),
+            Some(away) => away.borrow().to_store(&self.plan.params, &self.device.clone().without_autodiff()),
             None => Ok(accumulated.store),
         }
     }

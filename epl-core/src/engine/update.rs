@@ -13,20 +13,17 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Range;
 
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::tensor::{Device, Shape, Tensor};
 
 use super::Engine;
 use super::gradients::GradientStore;
-use crate::cluster::Axis;
 use crate::error::Result;
 use crate::memory::Tier;
 use crate::offload::Update;
 use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
-use crate::params::{ParamRecord, replaced};
-use crate::plan::Bucket;
-use crate::plan::park::{chunk, fill, members, parked_parts};
+use crate::params::{Bucket, Form, replaced};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -36,114 +33,80 @@ impl<M: Segmented> Engine<M> {
         if self.one_pass.is_none() {
             store.scale_by(update.factor);
         }
-        if !self.plan.offloads() {
-            self.update_whole(&mut store, update.rate);
-        }
-        (0..self.plan.trained().count()).try_for_each(|unit| self.update_unit(unit, &mut store, update))
+        self.update_in_model(&mut store, update.rate);
+        (0..self.plan.params.trained().count()).try_for_each(|unit| self.update_unit(unit, &mut store, update))
     }
 
-    /// Updates the parameters of which every rank that holds them updates all.
-    fn update_whole(&mut self, store: &mut GradientStore, rate: f64) {
-        let records = &self.plan.records;
-        let is_whole = |number: &usize| records[*number].shard.is_none() && store.get(records[*number].id).is_some();
-        let whole: Vec<usize> = (0..records.len()).filter(is_whole).collect();
-        let elements: Vec<usize> = whole.iter().map(|number| records[*number].numel()).collect();
+    /// Updates the parameters that the optimizer is given one by one, in the model.
+    fn update_in_model(&mut self, store: &mut GradientStore, rate: f64) {
+        let table = &self.plan.params;
+        let has_gradient = |number: &usize| store.get(table.records[*number].id).is_some();
+        let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
+        let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
         for group in self.groups(&elements, 0) {
-            let model = self.model.take().expect("the model is only away during an update");
-            let gradients = store.take_own(whole[group].iter().map(|number| &self.plan.records[*number]));
+            let table = &self.plan.params;
+            let gradients = store.take_own(numbers[group].iter().map(|number| &table.records[*number]));
             let mut update = UpdateWhole { optimizer: &mut self.optimizer, gradients, rate };
-            let Ok(model) = walk::change(model, &self.plan.records, &mut update);
-            self.model = Some(model);
+            self.params.change(|model| {
+                let Ok(model) = walk::change(model, &table.records, &mut update);
+                (model, ())
+            });
         }
     }
 
-    /// Updates this rank's part of a bucket, if it is cut or lies away from the device.
-    fn update_unit(&mut self, unit: usize, store: &mut GradientStore, update: Update) -> Result<()> {
-        let bucket = self.plan.unit(unit).clone();
-        if bucket.shards.is_empty() && !self.plan.offloads() {
-            return Ok(());
-        }
-        let groups = self.groups_of(unit, &bucket);
+    /// Updates this rank's part of a bucket, if the optimizer is given flat parts of it.
+    fn update_unit(&mut self, number: usize, store: &mut GradientStore, update: Update) -> Result<()> {
+        let unit = self.plan.params.unit(number).clone();
+        let (tier, is_owned) = match unit.residency.update {
+            Form::Model => return Ok(()),
+            Form::Shards(tier) => (tier, false),
+            Form::Owned(tier) => (tier, true),
+        };
+        let groups = self.groups_of(number, &unit);
         if self.one_pass.is_some() {
-            return self.update_in_one_pass(unit, &bucket, groups, store, update);
+            return self.update_in_one_pass(number, &unit, groups, store, update);
         }
-        let device = self.update_device();
+        let device = self.update_device(tier);
         if let Some(away) = &self.away {
-            away.borrow().read(&self.plan, unit, update.factor, &device, store)?;
+            away.borrow().read(&self.plan.params, number, update.factor, &device, store)?;
         }
-        let mut updated = self.own_values(unit, &bucket, &device)?;
+        let mut updated = self.params.own(number, &self.plan.params, &device)?;
         for group in groups {
-            match self.element_wise {
-                true => self.update_shards(&mut updated[group], store, update.rate),
-                false => self.update_owned(&mut updated[group], store, update.rate),
+            match is_owned {
+                false => self.update_shards(&mut updated[group], store, update.rate),
+                true => self.update_owned(&mut updated[group], store, update.rate),
             }
         }
         let own = updated.into_iter().map(|(_, own)| own).collect();
-        self.put(unit, &bucket, chunk(&bucket, own, self.sent_len(&bucket), &device))
+        self.put(number, unit.join(own, unit.sent, &device))
     }
 
-    /// Where Burn's optimizer updates.
-    pub(super) fn update_device(&self) -> Device {
-        match self.plan.tiers.state {
+    /// Where Burn's optimizer updates what has its state there.
+    pub(super) fn update_device(&self, state: Tier) -> Device {
+        match state {
             Tier::Device => self.device.clone().without_autodiff(),
             Tier::Host | Tier::Disk => Device::flex(),
         }
     }
 
-    /// The elements of a bucket that this rank sends to the others, with padding; all, where none are sent.
-    pub(super) fn sent_len(&self, bucket: &Bucket) -> usize {
-        bucket.shards.get(self.rank_along(bucket.axis)).copied().unwrap_or_else(|| self.plan.own_len(bucket))
-    }
-
-    /// Puts this rank's new part of a bucket where its parameters lie, with those of the replicas, if the whole lies there.
-    /// Collective.
-    pub(super) fn put(&mut self, unit: usize, bucket: &Bucket, own: Tensor<1>) -> Result<()> {
-        let is_parked = self.plan.is_parked(bucket);
-        if is_parked && self.plan.shards_parameters() {
-            return self.parked.0[unit].write(0, own);
-        }
-        // One bucket after the other: no other is whole beside the parameters.
-        let flat = match bucket.shards.is_empty() {
-            true => own,
-            false => self.lanes.gathers(bucket.axis).all_gather_uneven(own, 0, &bucket.shards)?,
-        };
-        if is_parked {
-            let kept = flat.slice([0..self.plan.kept_len(bucket)]);
-            return self.parked.0[unit].write(0, kept);
-        }
-        let device = self.device.clone().without_autodiff();
-        let flat = flat.to_device(&device);
-        let mut values: HashMap<usize, Tensor<1>> = members(bucket, &self.plan.records, flat).collect();
-        let model = self.model.take().expect("the model is only away during an update");
-        self.model = Some(fill(model, &self.plan.records, true, |number, _| values.remove(&number)));
-        Ok(())
-    }
-
-    /// This rank's parts of a bucket's members, with the numbers of their records.
-    pub(super) fn own_values(&self, unit: usize, bucket: &Bucket, device: &Device) -> Result<Vec<(usize, Tensor<1>)>> {
-        if self.plan.is_parked(bucket) {
-            return parked_parts(bucket, &self.plan, &self.parked.0[unit], device);
-        }
-        let mut whole = read(self.model(), &self.plan.records, &bucket.members);
-        let own = |number: &usize| {
-            let part = whole.remove(number)?.slice([self.plan.own_range(*number)]);
-            Some((*number, part.to_device(device)))
-        };
-        Ok(bucket.members.iter().filter_map(own).collect())
+    /// Puts this rank's new part of a bucket where its parameters lie. Collective.
+    pub(super) fn put(&mut self, number: usize, own: Tensor<1>) -> Result<()> {
+        let (lanes, device) = (&self.lanes, self.device.clone().without_autodiff());
+        self.params.put(number, own, &self.plan.params, |axis| lanes.gathers(axis), &device)
     }
 
     /// The groups of `optimizer.num_apply_group` among the members of a bucket.
     fn groups_of(&self, unit: usize, bucket: &Bucket) -> Vec<Range<usize>> {
-        let elements: Vec<usize> = bucket.members.iter().map(|member| self.plan.own_range(*member).len()).collect();
-        let before = self.plan.units().take(unit).map(|unit| self.plan.own_len(unit)).sum();
+        let elements: Vec<usize> = bucket.slots.iter().map(|slot| slot.own.len()).collect();
+        let before = self.plan.params.units().take(unit).map(Bucket::own_len).sum();
         self.groups(&elements, before)
     }
 
     /// An element-wise update of flat shards.
     fn update_shards(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
-        let mut own = store.take_own(values.iter().map(|(number, _)| &self.plan.records[*number]));
+        let mut own = store.take_own(values.iter().map(|(number, _)| &self.plan.params.records[*number]));
         for (number, shard) in values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0) {
-            let id = self.plan.records[*number].id;
+            let id = self.plan.params.records[*number].id;
             if let Some(gradient) = own.remove(id) {
                 // Not a clone: it is updated in place.
                 let old = std::mem::replace(shard, Tensor::empty([0], &shard.device()));
@@ -156,17 +119,15 @@ impl<M: Segmented> Engine<M> {
     fn update_owned(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
         let owned = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
         let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
-        let gradients = store.take_own(owned.keys().map(|number| &self.plan.records[*number]));
-        let model = self.model.as_ref().expect("the model is only away during an update");
+        let gradients = store.take_own(owned.keys().map(|number| &self.plan.params.records[*number]));
         let mut update = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, rate };
-        let Ok(()) = walk::visit(model, &self.plan.records, &mut update);
+        let Ok(()) = walk::visit(self.params.model(), &self.plan.params.records, &mut update);
     }
 
     /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
     /// parts of all elements that this rank updates. `before` are the elements that come before.
     fn groups(&self, elements: &[usize], before: usize) -> Vec<Range<usize>> {
-        let records = self.plan.records.iter().enumerate().filter(|(_, record)| record.trainable && record.held);
-        let total: usize = records.map(|(number, _)| self.plan.own_range(number).len()).sum();
+        let total: usize = self.plan.params.trained().map(Bucket::own_len).sum();
         // Wide: there may be more groups asked for than elements.
         let part = |end: usize| {
             end.saturating_sub(1) as u128 * self.plan.settings.num_apply_group as u128 / total.max(1) as u128
@@ -184,10 +145,6 @@ impl<M: Segmented> Engine<M> {
             }
         }
         groups
-    }
-
-    fn rank_along(&self, axis: Axis) -> usize {
-        self.plan.coordinate.along(axis)
     }
 }
 
@@ -231,27 +188,4 @@ impl Visit for UpdateOwned<'_> {
         }
         Ok(())
     }
-}
-
-/// Some parameters of a model, flat, by the numbers of their records.
-fn read<M: Module>(model: &M, records: &[ParamRecord], numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
-    struct Read<'a> {
-        wanted: &'a [usize],
-        found: HashMap<usize, Tensor<1>>,
-    }
-    impl Visit for Read<'_> {
-        type Error = Infallible;
-
-        fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
-            if self.wanted.contains(&at.number) {
-                let values = param.base().inner();
-                let numel = values.shape().num_elements();
-                self.found.insert(at.number, values.reshape([numel]));
-            }
-            Ok(())
-        }
-    }
-    let mut read = Read { wanted: numbers, found: HashMap::new() };
-    let Ok(()) = walk::visit(model, records, &mut read);
-    read.found
 }

@@ -10,10 +10,11 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::optim::OptimizerConfig;
+use crate::params::init;
+use crate::params::storage::StateStorage;
+use crate::params::store::ParamStore;
 use crate::place::Place;
 use crate::plan::builder::PlanBuilder;
-use crate::plan::park::{Parked, park, recut, unpark};
-use crate::plan::stores::Stores;
 use crate::plan::{self, EngineSettings, Plan};
 use crate::planned::Planned;
 use crate::scopes::Owners;
@@ -34,18 +35,16 @@ pub struct Epl {
 /// A model that is laid out and whose parameters have values, with its plan.
 #[derive(Debug)]
 pub struct Built<M> {
-    pub(crate) model: M,
-    pub(crate) parked: Parked,
-    pub(crate) stores: Stores,
+    pub(crate) params: ParamStore<M>,
     pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
 
-impl<M> Built<M> {
+impl<M: Module> Built<M> {
     /// The model.
     pub fn model(&self) -> &M {
-        &self.model
+        self.params.model()
     }
 
     /// The plan.
@@ -62,7 +61,7 @@ impl<M> Built<M> {
     /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it; under ZeRO v3, or with
     /// offloaded parameters, all that lies elsewhere.
     pub fn into_inner(self) -> M {
-        self.model
+        self.params.into_model()
     }
 
     /// Changes the model, such as by loading a checkpoint into it or freezing a part. Collective.
@@ -77,16 +76,16 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        let Self { model, parked, stores, builder, plan, place } = self;
+        let Self { params, builder, plan, place } = self;
         let (context, device) = (place.context(), place.device().clone().without_autodiff());
-        let model = unpark(model, &plan, &parked, context, &device)?;
-        drop(parked);
+        let (model, storage) = params.into_whole(&plan.params, context, &device)?;
         let whole = plan.unparked();
-        let model = plan::draw::adopt(f(model, &whole)?, &whole.records)?;
-        let builder = builder.with_frozen(&plan::draw::frozen(&model, &whole, context)?);
+        let records = whole.records();
+        let model = init::adopt(f(model, &whole)?, records)?;
+        let builder = builder.with_frozen(&init::frozen(&model, records, context)?);
         let plan = builder.plan()?;
-        let (model, parked) = park(model, &plan, &stores, &device)?;
-        Ok(Self { model, parked, stores, builder, plan, place })
+        let params = ParamStore::of(model, &plan.params, storage, &device)?;
+        Ok(Self { params, builder, plan, place })
     }
 
     /// Fills the model from stored tensors: a folder of Hugging Face, a record of Burn, another run's parameters. Every
@@ -99,7 +98,7 @@ impl<M> Built<M> {
     where
         M: Segmented,
     {
-        self.try_map(|model, plan| tensors::assign(model, &plan.records, stored, map))
+        self.try_map(|model, plan| tensors::assign(model, &plan.params.records, stored, map))
     }
 }
 
@@ -110,10 +109,10 @@ impl<M: Segmented> Built<M> {
     ///
     /// When the plan needs more of the device than `offload.device_bytes`, or the optimizer's settings cannot be read.
     pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        let Self { model, parked, stores, builder, plan: before, place } = self;
+        let Self { params, builder, plan: before, place } = self;
         let (builder, plan) = builder.for_optimizer(optimizer, settings)?;
-        let parked = recut(parked, &before, &plan, place.context(), &stores)?;
-        Ok(Self { model, parked, stores, builder, plan, place })
+        let params = params.recut(&before.params, &plan.params, place.context())?;
+        Ok(Self { params, builder, plan, place })
     }
 }
 
@@ -210,13 +209,13 @@ impl Epl {
     /// When ranks do not agree on the model, or there is no room away from the device.
     pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
         let Planned { model, builder, plan, place } = planned;
-        let stores = Stores::from_config(&self.config)?;
-        let (model, parked) = plan::draw::draw(model, &plan, place.context(), &stores, place.device())?;
-        let builder = builder.with_frozen(&plan::draw::frozen(&model, &plan, place.context())?);
+        let (context, storage) = (place.context(), StateStorage::from_config(&self.config)?);
+        let params = init::draw(model, &plan.params, context, storage, place.device())?;
+        let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
-        let mut records = plan.records.iter().zip(&drawn.records);
+        let mut records = plan.records().iter().zip(drawn.records());
         let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
-        if let Some((before, record)) = other.filter(|_| plan.parks()) {
+        if let Some((before, record)) = other.filter(|_| plan.params.gathers()) {
             return Err(Error::Parameter {
                 name: record.name.clone(),
                 reason: format!(
@@ -226,7 +225,7 @@ impl Epl {
                 ),
             });
         }
-        Ok(Built { model, parked, stores, builder, plan: drawn, place })
+        Ok(Built { params, builder, plan: drawn, place })
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of

@@ -102,7 +102,7 @@ pub(crate) fn build<O: OptimizerConfig>(config: &O, settings: &Value, plan: &Pla
             O::NAME
         )));
     }
-    match plan.records.iter().find(|record| !record.cuts.is_empty()) {
+    match plan.records().iter().find(|record| !record.cuts.is_empty()) {
         Some(record) if !O::ELEMENT_WISE => Err(Error::Parameter {
             name: record.name.clone(),
             reason: format!(

@@ -94,10 +94,15 @@ impl ParamRecord {
         if self.held && !self.parked { self.shape() } else { vec![0; self.global_shape.len()] }
     }
 
+    /// The elements of what this rank holds of it, flattened, whose state this rank keeps and which it updates.
+    pub fn own_range(&self) -> Range<usize> {
+        self.shard.as_ref().map_or(0..self.numel(), |shard| shard.range.clone())
+    }
+
     /// Whether a tensor of the optimizer's state with this shape has an element for each that this rank updates.
     pub(crate) fn updates(&self, shape: &[usize]) -> bool {
         // Flat, where it is a shard or lies away from the device.
-        let own = self.shard.as_ref().map_or(self.numel(), |shard| shard.range.len());
+        let own = self.own_range().len();
         shape == [own] || (shape == self.shape() && own == self.numel())
     }
 

@@ -7,31 +7,9 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use burn::tensor::DType;
-
-use super::{ParamRecord, fuse};
-use crate::cluster::Axis;
+use super::fuse;
+use crate::params::{Bucket, ParamRecord};
 use crate::pipeline::Stages;
-
-/// Gradients that travel as one flat tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// Indices into [`Plan::records`](super::Plan::records).
-    pub members: Vec<usize>,
-    /// The axis it is reduced over.
-    pub axis: Axis,
-    /// The element type of all members.
-    pub dtype: DType,
-    /// Whether it is one gradient of which only some rows may travel.
-    pub sparse: bool,
-    /// It starts after the backward of this segment.
-    pub after_segment: usize,
-    /// Elements of all members together, on the rank that holds the most: the same on every rank, so that all pack alike.
-    pub numel: usize,
-    /// The elements of its flat tensor that each rank of the axis keeps, one rank's after the other's; none where every
-    /// rank keeps all.
-    pub shards: Vec<usize>,
-}
 
 /// What else decides which gradients share a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -122,46 +100,6 @@ pub(crate) fn pack_tied(records: &[ParamRecord]) -> Vec<Bucket> {
         }
     }
     buckets
-}
-
-impl Bucket {
-    /// Where the parts of its members lie, one after the other, if a member has so many elements.
-    pub(crate) fn places<'a>(
-        &'a self,
-        len: impl Fn(usize) -> usize + 'a,
-    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
-        let mut end = 0;
-        self.members.iter().map(move |member| {
-            let start = end;
-            end += len(*member);
-            (*member, start..end)
-        })
-    }
-
-    /// The bytes of all members together.
-    pub fn bytes(&self) -> usize {
-        self.numel * self.dtype.size()
-    }
-
-    /// A bucket of at least one record; all are of one axis and element type.
-    fn new(members: Vec<usize>, records: &[ParamRecord]) -> Self {
-        let (axis, dtype) = (records[members[0]].reduced_over(), records[members[0]].dtype);
-        let of = |member: &usize| &records[*member];
-        let after_segment = members.iter().map(of).map(ParamRecord::first_segment).min().unwrap_or(0);
-        let numel = members.iter().map(of).map(ParamRecord::largest_numel).sum();
-        Self { members, axis, dtype, sparse: false, after_segment, numel, shards: Vec::new() }
-    }
-
-    /// The range of a rank's elements in the flat tensor; all, where every rank keeps all.
-    pub fn shard(&self, rank: usize) -> Range<usize> {
-        let start = self.shards[..rank.min(self.shards.len())].iter().sum();
-        start..self.shards.get(rank).map_or(usize::MAX, |len| start + len)
-    }
-
-    /// Whether the two may travel together.
-    fn matches(&self, other: &Self) -> bool {
-        (self.axis, self.dtype) == (other.axis, other.dtype)
-    }
 }
 
 /// Merges the lightest pair of neighbours of one axis, element type and room until there are few enough.

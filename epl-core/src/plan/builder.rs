@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::units::{Division, Units};
+use super::units::Division;
 use super::{EngineSettings, Order, Plan, kept, parks, stages};
 use crate::cluster::{Coordinate, Mesh, Placement};
 use crate::config::{AmpLevel, CheckpointType, Config};
@@ -89,7 +89,7 @@ impl PlanBuilder {
             max_splits,
             element_wise: self.element_wise,
         };
-        let Units { buckets, tied, frozen } = division.units(&mut records);
+        let params = division.table(records);
         Ok(Plan {
             mesh: self.mesh.clone(),
             placement: self.placement.clone(),
@@ -103,13 +103,10 @@ impl PlanBuilder {
             settings: self.settings.clone(),
             recompute,
             recompute_budget: config.gradient_checkpoint.budget,
-            records,
+            params,
             zero,
             tiers,
             half,
-            buckets,
-            tied,
-            frozen,
             max_splits,
             exceptions: exceptions(config),
             unseeded_layers: self.survey.unseeded_layers.clone(),

@@ -21,7 +21,7 @@ impl Display for Plan {
             self.num_params_held(),
             self.device,
             self.segments.len(),
-            self.buckets.len() + self.tied.len()
+            self.params.buckets.len() + self.params.tied.len()
         )?;
         if self.stages.count() > 1 {
             self.fmt_stages(f)?;
@@ -29,7 +29,7 @@ impl Display for Plan {
         self.fmt_recomputation(f)?;
         self.fmt_sharding(f)?;
         self.fmt_records(f)?;
-        for (index, bucket) in self.buckets.iter().enumerate() {
+        for (index, bucket) in self.params.buckets.iter().enumerate() {
             writeln!(
                 f,
                 "  bucket {index}: {} gradients, {} bytes of {:?} over {}{}, after segment {}",
@@ -41,8 +41,8 @@ impl Display for Plan {
                 bucket.after_segment
             )?;
         }
-        for bucket in &self.tied {
-            let stages = &self.records[bucket.members[0]].stages;
+        for bucket in &self.params.tied {
+            let stages = &self.params.records[bucket.members[0]].stages;
             writeln!(
                 f,
                 "  tied over stages {stages:?}: {} gradients, {} bytes of {:?} over them, then over {}, at the end",
@@ -67,7 +67,7 @@ impl Plan {
     pub(crate) fn state_layout(&self) -> String {
         let mut text = String::new();
         if self.zero != ZeroLevel::Off {
-            let sparse = self.records.iter().filter(|record| record.sparse).count();
+            let sparse = self.params.records.iter().filter(|record| record.sparse).count();
             text += &format!("; ZeRO {} in at most {} buckets, {sparse} sparse", self.zero, self.max_splits);
         }
         if self.offloads() {
@@ -79,16 +79,16 @@ impl Plan {
 
     /// The type in which each parameter is computed with, line by line.
     pub fn types(&self) -> impl Iterator<Item = String> + '_ {
-        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
-        self.records.iter().map(move |record| {
+        let width = self.params.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        self.params.records.iter().map(move |record| {
             let used = self.half.filter(|_| record.half).map_or(record.dtype, HalfPrecision::dtype);
             format!("{:width$}  kept in {:?}, computed with in {used:?}", record.name, record.dtype)
         })
     }
 
     fn fmt_records(&self, f: &mut Formatter<'_>) -> Result {
-        let width = self.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
-        for record in &self.records {
+        let width = self.params.records.iter().map(|record| record.name.len()).max().unwrap_or(0);
+        for record in &self.params.records {
             // A stage of another width would divide it in another way than the one that holds it does.
             let is_elsewhere = self.mesh.is_bridged() && !record.held;
             write!(f, "  {:width$}  {}", record.name, Line { record, is_elsewhere })?;
@@ -113,7 +113,7 @@ impl Plan {
             writeln!(f, "  ZeRO {}: {what} are sharded over the replicas", self.zero)?;
         }
         if let Some(half) = self.half {
-            let count = self.records.iter().filter(|record| record.half).count();
+            let count = self.params.records.iter().filter(|record| record.half).count();
             writeln!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
         }
         Ok(())

@@ -1,14 +1,15 @@
 //! What a memory estimate reads from a plan.
 
+use super::Plan;
 use super::units::Division;
-use super::{Bucket, ParamRecord, Plan};
 use crate::config::ZeroLevel;
 use crate::memory::{ElementBytes, OptimizerState, ParamMemory};
+use crate::params::{Bucket, ParamRecord};
 
 impl Plan {
     /// What this rank holds of each parameter, for an optimizer that keeps so much state.
     pub(crate) fn held(&self, state: OptimizerState) -> Vec<ParamMemory> {
-        let held = self.records.iter().filter(|record| record.held);
+        let held = self.params.records.iter().filter(|record| record.held);
         held.map(|record| self.memory_of(record, state)).collect()
     }
 
@@ -47,13 +48,19 @@ impl Plan {
             max_splits: self.max_splits,
             element_wise: true,
         };
-        division.units(&mut self.records.clone()).trained().map(Bucket::bytes).max().unwrap_or(0) as u64
+        division.table(self.params.records.clone()).trained().map(Bucket::bytes).max().unwrap_or(0) as u64
+    }
+
+    /// Bytes of the largest bucket that is reduced: where buckets are what is gathered, of one that would be of several
+    /// segments otherwise.
+    pub(crate) fn reduced_bucket(&self) -> u64 {
+        self.largest_bucket(if self.parks() { ZeroLevel::V2 } else { self.zero })
     }
 
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.
     pub(crate) fn two_segments(&self) -> u64 {
         let bytes = |segment: usize| {
-            let used = self.records.iter().filter(|record| record.held && record.segments.contains(&segment));
+            let used = self.params.records.iter().filter(|record| record.held && record.segments.contains(&segment));
             used.map(|record| (record.numel() * record.dtype.size()) as u64).sum::<u64>()
         };
         let own = self.stages.parts().iter().enumerate();

@@ -13,9 +13,6 @@
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
-//! - `stores`: the means to put state away from the device.
-//! - `park`: parameters that lie elsewhere between their uses.
-//! - `draw`: the initialisation phase.
 //! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
 
@@ -25,9 +22,6 @@ mod settings;
 mod display;
 mod shards;
 mod units;
-pub(crate) mod stores;
-pub(crate) mod park;
-pub(crate) mod draw;
 mod owners;
 mod layers;
 pub(crate) mod stages;
@@ -37,13 +31,12 @@ pub(crate) mod survey;
 mod memory;
 pub(crate) mod builder;
 
-pub use crate::params::{Cut, Origin, ParamRecord, Shard, with_values};
-pub use bucket::{Bucket, Packing, pack};
+pub use crate::params::{Bucket, Cut, Origin, ParamRecord, ParamTable, Shard, with_values};
+pub use bucket::{Packing, pack};
 pub use fuse::fuse;
 pub use order::Order;
 pub use settings::{Compression, EngineSettings, TraceWindow};
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::cluster::{Axis, Coordinate, Mesh, Placement};
@@ -80,20 +73,14 @@ pub struct Plan {
     pub recompute: Vec<Range<usize>>,
     /// The bytes that may be stored for backward, where the first step chooses these runs; none where they are chosen.
     pub recompute_budget: Option<u64>,
-    /// One record per parameter, in the order in which the module lists them.
-    pub records: Vec<ParamRecord>,
+    /// One record per parameter, and the units in which they travel and lie.
+    pub params: ParamTable,
     /// What is sharded over the replicas.
     pub zero: ZeroLevel,
     /// Where each kind of state lies.
     pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
-    /// The reductions of a step, in the order in which they start.
-    pub buckets: Vec<Bucket>,
-    /// Those of gradients that are first summed over the stages that share a parameter, at the end of the step.
-    pub tied: Vec<Bucket>,
-    /// What is gathered as the buckets are, and has no gradient.
-    pub frozen: Vec<Bucket>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
@@ -112,7 +99,7 @@ impl Plan {
 
     /// The same plan for the time in which a model is whole: nothing lies elsewhere.
     pub(crate) fn unparked(mut self) -> Self {
-        self.records.iter_mut().for_each(|record| record.parked = false);
+        self.params.records.iter_mut().for_each(|record| record.parked = false);
         self
     }
 
@@ -124,11 +111,6 @@ impl Plan {
     /// Whether parameters lie elsewhere between their uses.
     pub(crate) fn parks(&self) -> bool {
         parks(self.zero, self.tiers)
-    }
-
-    /// Whether a rank keeps only its shard of them.
-    pub(crate) fn shards_parameters(&self) -> bool {
-        self.zero == ZeroLevel::V3
     }
 
     /// Whether gradients are reduced in every micro-batch.
@@ -143,7 +125,7 @@ impl Plan {
         let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
         let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
         let of = |segment: usize| {
-            let uses = self.records.iter().filter(|record| record.half && record.segments.contains(&segment));
+            let uses = self.params.records.iter().filter(|record| record.half && record.segments.contains(&segment));
             uses.map(|record| (record.numel() * half.dtype().size()) as u64).sum::<u64>()
         };
         let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
@@ -155,70 +137,9 @@ impl Plan {
         self.tiers.any(Tier::Host) || self.tiers.any(Tier::Disk)
     }
 
-    /// The elements of a parameter, flattened, whose state this rank keeps and which it updates.
-    pub(crate) fn own_range(&self, number: usize) -> Range<usize> {
-        let record = &self.records[number];
-        record.shard.as_ref().map_or(0..record.numel(), |shard| shard.range.clone())
-    }
-
-    /// Where those of a unit's members lie, one after the other.
-    pub(crate) fn own_ranges<'a>(&'a self, unit: &'a Bucket) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
-        unit.places(move |member| self.own_range(member).len())
-    }
-
-    /// How many elements of a unit that are.
-    pub(crate) fn own_len(&self, unit: &Bucket) -> usize {
-        unit.members.iter().map(|member| self.own_range(*member).len()).sum()
-    }
-
-    /// What this rank keeps of a parked parameter, flattened.
-    pub(crate) fn kept_range(&self, number: usize) -> Range<usize> {
-        let record = &self.records[number];
-        match &record.shard {
-            Some(shard) if self.shards_parameters() => shard.range.clone(),
-            _ => 0..record.numel(),
-        }
-    }
-
-    /// Where those of a parked unit's members lie, one after the other.
-    pub(crate) fn kept_ranges<'a>(&'a self, unit: &'a Bucket) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
-        unit.places(move |member| self.kept_range(member).len())
-    }
-
-    /// Where parked parameters lie, by the numbers of their records: the unit, and the elements there.
-    pub(crate) fn parked_places(&self) -> HashMap<usize, (usize, Range<usize>)> {
-        let parked = self.units().enumerate().filter(|(_, unit)| self.is_parked(unit));
-        parked
-            .flat_map(|(number, unit)| self.kept_ranges(unit).map(move |(member, at)| (member, (number, at))))
-            .collect()
-    }
-
-    /// The elements that this rank keeps of a parked unit, with padding.
-    pub(crate) fn kept_len(&self, unit: &Bucket) -> usize {
-        match self.shards_parameters() {
-            true => unit.shards[self.coordinate.along(unit.axis)],
-            false => unit.members.iter().map(|member| self.records[*member].numel()).sum(),
-        }
-    }
-
-    /// Whether the parameters of a unit do.
-    pub(crate) fn is_parked(&self, unit: &Bucket) -> bool {
-        unit.members.iter().all(|member| self.records[*member].parked)
-    }
-
-    /// The units that have gradients; the first of them are the buckets.
-    pub(crate) fn trained(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets.iter().chain(&self.tied)
-    }
-
-    /// What is gathered as one, where parameters are parked.
-    pub(crate) fn units(&self) -> impl Iterator<Item = &Bucket> {
-        self.trained().chain(&self.frozen)
-    }
-
-    /// The unit of this number.
-    pub(crate) fn unit(&self, number: usize) -> &Bucket {
-        self.units().nth(number).expect("there is a unit of this number")
+    /// One record per parameter, in the order in which the module lists them.
+    pub fn records(&self) -> &[ParamRecord] {
+        &self.params.records
     }
 
     /// This rank's stage.
@@ -243,17 +164,17 @@ impl Plan {
 
     /// The record of the parameter with this path.
     pub fn record(&self, name: &str) -> Option<&ParamRecord> {
-        self.records.iter().find(|record| record.name == name)
+        self.params.record(name)
     }
 
     /// The number of parameters of the whole model.
     pub fn num_params(&self) -> usize {
-        self.records.iter().map(ParamRecord::global_numel).sum()
+        self.params.records.iter().map(ParamRecord::global_numel).sum()
     }
 
     /// The number of parameters that this rank holds.
     pub fn num_params_held(&self) -> usize {
-        self.records.iter().filter(|record| record.held).map(ParamRecord::numel).sum()
+        self.params.records.iter().filter(|record| record.held).map(ParamRecord::numel).sum()
     }
 }
 

@@ -11,10 +11,8 @@
 //! After Rajbhandari, Rasley, Ruwase and He, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020.
 
 use std::cmp::Reverse;
-use std::ops::Range;
 
-use super::Bucket;
-use crate::params::{ParamRecord, Shard};
+use crate::params::{Bucket, ParamRecord};
 
 /// Cuts a bucket evenly over `ranks` ranks, with padding at its end.
 pub(crate) fn cut_evenly(bucket: &mut Bucket, records: &[ParamRecord], ranks: usize) {
@@ -43,55 +41,37 @@ pub(crate) fn give_to_owners(buckets: &mut [&mut Bucket], records: &[ParamRecord
     }
 }
 
-/// The shard of every member of a bucket that is cut, as `rank` sees it.
-pub(crate) fn shards_of(bucket: &Bucket, records: &[ParamRecord], rank: usize) -> Vec<(usize, Shard)> {
-    let shard = |(member, whole): (usize, Range<usize>)| {
-        let kept = |rank: usize| within(&bucket.shard(rank), &whole);
-        let sizes = (0..bucket.shards.len()).map(|rank| kept(rank).len()).collect();
-        (member, Shard { sizes, range: kept(rank) })
-    };
-    bucket.places(move |member| records[member].numel()).map(shard).collect()
-}
-
-/// What of `whole` lies in `chunk`, counted from the start of `whole`.
-fn within(chunk: &Range<usize>, whole: &Range<usize>) -> Range<usize> {
-    let (start, end) = (chunk.start.clamp(whole.start, whole.end), chunk.end.clamp(whole.start, whole.end));
-    start - whole.start..end - whole.start
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Axis;
     use crate::params::record::tests::record;
-    use burn::tensor::DType;
+    use std::ops::Range;
 
-    fn bucket(members: Vec<usize>) -> Bucket {
-        let (axis, dtype) = (Axis::Data, DType::F32);
-        Bucket { members, axis, dtype, sparse: false, after_segment: 0, numel: 0, shards: Vec::new() }
+    fn bucket(members: Vec<usize>, records: &[ParamRecord]) -> Bucket {
+        Bucket::new(members, records)
     }
 
     fn ranges(bucket: &Bucket, records: &[ParamRecord], rank: usize) -> Vec<Range<usize>> {
-        shards_of(bucket, records, rank).into_iter().map(|(_, shard)| shard.range).collect()
+        bucket.shards_of(records, rank).into_iter().map(|(_, shard)| shard.range).collect()
     }
 
     #[test]
     fn an_even_cut_goes_through_parameters() {
         let records = [record(0, 7, false), record(0, 3, false), record(0, 7, false)];
-        let mut bucket = bucket(vec![0, 1, 2]);
+        let mut bucket = bucket(vec![0, 1, 2], &records);
         cut_evenly(&mut bucket, &records, 3);
         assert_eq!(bucket.shards, [6, 6, 6]);
         assert_eq!(ranges(&bucket, &records, 0), [0..6, 0..0, 0..0]);
         assert_eq!(ranges(&bucket, &records, 1), [6..7, 0..3, 0..2]);
         assert_eq!(ranges(&bucket, &records, 2), [7..7, 3..3, 2..7]);
-        let sizes: Vec<_> = shards_of(&bucket, &records, 1).into_iter().map(|(_, shard)| shard.sizes).collect();
+        let sizes: Vec<_> = bucket.shards_of(&records, 1).into_iter().map(|(_, shard)| shard.sizes).collect();
         assert_eq!(sizes, [[6, 1, 0], [0, 3, 0], [0, 2, 5]]);
     }
 
     #[test]
     fn more_ranks_than_elements() {
         let records = [record(0, 2, false)];
-        let mut bucket = bucket(vec![0]);
+        let mut bucket = bucket(vec![0], &records);
         cut_evenly(&mut bucket, &records, 5);
         assert_eq!(bucket.shards, [1; 5]);
         assert_eq!((0..5).map(|rank| ranges(&bucket, &records, rank)[0].len()).collect::<Vec<_>>(), [1, 1, 0, 0, 0]);
@@ -101,13 +81,13 @@ mod tests {
     fn owners_are_balanced_over_all_buckets() {
         let numels = [8, 1, 3, 5, 2, 3];
         let records: Vec<_> = numels.into_iter().map(|numel| record(0, numel, false)).collect();
-        let (mut first, mut second) = (bucket(vec![0, 1, 2]), bucket(vec![3, 4, 5]));
+        let (mut first, mut second) = (bucket(vec![0, 1, 2], &records), bucket(vec![3, 4, 5], &records));
         give_to_owners(&mut [&mut first, &mut second], &records, 2);
         assert_eq!(first.shards.iter().sum::<usize>() + second.shards.iter().sum::<usize>(), 22);
         let loads: Vec<usize> = (0..2).map(|rank| first.shards[rank] + second.shards[rank]).collect();
         assert_eq!(loads, [11, 11]);
         for bucket in [&first, &second] {
-            for (member, shard) in shards_of(bucket, &records, 0) {
+            for (member, shard) in bucket.shards_of(&records, 0) {
                 assert!([0, records[member].numel()].contains(&shard.range.len()), "whole or not at all");
             }
         }

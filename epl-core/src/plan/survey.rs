@@ -1,16 +1,14 @@
 //! Reads names, shapes and layers from a lazy model; draws nothing.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 
-use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Flag, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::context::{Context, Sharding};
 use crate::error::{Error, Refusals, Result};
-use crate::params::walk::{self, At, Visit};
 use crate::params::{Cut, Origin, ParamRecord};
 use crate::scopes::Owners;
 use crate::segment::Segmented;
@@ -293,20 +291,4 @@ fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
             param.clone().transform_for_load(nothing, param.id).base().is_require_grad()
         }
     }
-}
-
-/// Which parameters ask for no gradient, once they are drawn; of those that a rank does not hold it says nothing.
-pub(crate) fn frozen<M: Module>(model: &M, records: &[ParamRecord]) -> Vec<bool> {
-    struct Frozen(Vec<bool>);
-    impl Visit for Frozen {
-        type Error = Infallible;
-
-        fn float<const D: usize>(&mut self, _: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
-            self.0.push(!param.base().is_require_grad());
-            Ok(())
-        }
-    }
-    let mut frozen = Frozen(Vec::new());
-    let Ok(()) = walk::visit(model, records, &mut frozen);
-    frozen.0
 }

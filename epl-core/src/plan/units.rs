@@ -1,11 +1,11 @@
 //! What is reduced, gathered and put away as one: the buckets of a plan, and who keeps which elements of them.
 
 use super::bucket::{self, Packing};
-use super::{Bucket, parks, reduces_each, shards};
+use super::{parks, reduces_each, shards};
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::config::ZeroLevel;
-use crate::memory::Tiers;
-use crate::params::ParamRecord;
+use crate::memory::{Tier, Tiers};
+use crate::params::{Bucket, Form, Home, ParamRecord, ParamTable, Residency};
 use crate::pipeline::Stages;
 
 /// What decides the units of a plan, beside its records.
@@ -22,20 +22,12 @@ pub(super) struct Division<'a> {
     pub element_wise: bool,
 }
 
-/// The units of a plan, in the three orders in which they are reduced or gathered.
-#[derive(Debug, Default)]
-pub(super) struct Units {
-    pub buckets: Vec<Bucket>,
-    pub tied: Vec<Bucket>,
-    pub frozen: Vec<Bucket>,
-}
-
 impl Division<'_> {
-    /// Packs the units of these records, and divides them over the replicas; the records learn what they are divided into.
-    pub fn units(self, records: &mut [ParamRecord]) -> Units {
+    /// Packs the units of these records, divides them over the replicas, and says where they lie.
+    pub fn table(self, mut records: Vec<ParamRecord>) -> ParamTable {
         let parks = parks(self.zero, self.tiers);
         let is_bridged = self.mesh.is_bridged();
-        for record in &mut *records {
+        for record in &mut records {
             // Small ones that have no gradient, such as running statistics, stay.
             let is_large = record.trainable || record.global_shape.len() > 1;
             record.parked = parks && record.held && is_large && !(is_bridged && record.is_tied_over_stages());
@@ -43,23 +35,49 @@ impl Division<'_> {
         }
         let each = reduces_each(self.zero, self.tiers);
         let packing = Packing { max_splits: self.max_splits, gathers: parks, each, stages: self.stages };
-        let mut units = Units {
-            buckets: bucket::pack(records, packing),
-            tied: bucket::pack_tied(records),
-            frozen: bucket::pack_frozen(records, packing),
+        let mut table = ParamTable {
+            buckets: bucket::pack(&records, packing),
+            tied: bucket::pack_tied(&records),
+            frozen: bucket::pack_frozen(&records, packing),
+            records,
         };
-        self.cut(&mut units, records);
-        let cut = units.all().filter(|bucket| !bucket.shards.is_empty());
-        let shards: Vec<_> =
-            cut.flat_map(|bucket| shards::shards_of(bucket, records, self.coordinate.along(bucket.axis))).collect();
+        self.cut(&mut table);
+        let rank = |axis| self.coordinate.along(axis);
+        let cut = table.units().filter(|bucket| !bucket.shards.is_empty());
+        let shards: Vec<_> = cut.flat_map(|bucket| bucket.shards_of(&table.records, rank(bucket.axis))).collect();
         for (member, shard) in shards {
-            records[member].divide(Some(shard), &self.coordinate);
+            table.records[member].divide(Some(shard), &self.coordinate);
         }
-        units
+        let records = std::mem::take(&mut table.records);
+        for unit in table.units_mut() {
+            let residency = self.residency(unit, &records);
+            unit.lay_out(&records, rank(unit.axis), residency);
+        }
+        ParamTable { records, ..table }
+    }
+
+    /// Where a unit lies that is cut.
+    fn residency(self, unit: &Bucket, records: &[ParamRecord]) -> Residency {
+        let (Tiers { parameters, gradients, state }, is_cut) = (self.tiers, !unit.shards.is_empty());
+        let is_on_device = self.tiers == Tiers::all(Tier::Device);
+        Residency {
+            parameters: match unit.members.iter().all(|member| records[*member].parked) {
+                true => Home::Flat { tier: parameters, is_shard: self.zero == ZeroLevel::V3 },
+                false => Home::Model,
+            },
+            scatters: self.zero.shards_gradients() && is_cut,
+            gradients,
+            update: match (is_cut || !is_on_device, self.element_wise) {
+                (false, _) => Form::Model,
+                (true, true) => Form::Shards(state),
+                (true, false) => Form::Owned(state),
+            },
+        }
     }
 
     /// Divides the units, where something is sharded.
-    fn cut(self, units: &mut Units, records: &[ParamRecord]) {
+    fn cut(self, units: &mut ParamTable) {
+        let records = &units.records;
         // What stages of different widths share is summed over all ranks that hold it, of which none is alike.
         let is_bridged = self.mesh.is_bridged();
         let mut tied: Vec<&mut Bucket> = units.tied.iter_mut().filter(|_| !is_bridged).collect();
@@ -84,17 +102,5 @@ impl Division<'_> {
             // Each by itself: the stages that share one must divide it alike, whatever else they hold.
             of_axis(&mut tied, &mut |tied| tied.chunks_mut(1).for_each(&mut cut));
         }
-    }
-}
-
-impl Units {
-    /// Those that have gradients.
-    pub fn trained(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets.iter().chain(&self.tied)
-    }
-
-    /// All of them, in the order of their numbers.
-    fn all(&self) -> impl Iterator<Item = &Bucket> {
-        self.trained().chain(&self.frozen)
     }
 }

@@ -88,14 +88,14 @@ impl<M: Segmented> Bench<'_, M> {
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
-        let used = self.plan.records.iter().filter(|record| record.segments.contains(&segment));
+        let used = self.plan.params.records.iter().filter(|record| record.segments.contains(&segment));
         let shapes = used.map(|record| (record.shape(), record.trainable)).collect();
         (shapes, carry.map(entrance_shapes).unwrap_or_default())
     }
 
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
-        let model = filled(self.model.clone(), &self.plan.records, segment);
+        let model = filled(self.model.clone(), &self.plan.params.records, segment);
         self.context.enter(segment);
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let untracked = model.clone().no_grad();

@@ -96,7 +96,7 @@ fn an_estimate_is_the_sum_over_the_records_in_every_layout() {
                 let world = layout[0] * layout[1] * layout[2];
                 for rank in [0, world - 1] {
                     let (planned, _) = launch_dry(&config(layout, level), rank, |epl| planned(&epl, 5)).unwrap();
-                    let records = &planned.plan().records;
+                    let records = planned.plan().records();
                     let sum = |which: usize| records.iter().map(|record| elements(record)[which]).sum::<usize>() as u64;
                     let estimate = planned.memory(&AdamWConfig::new()).unwrap().estimate().unwrap();
                     assert_eq!(bytes(&estimate, Kind::Parameters), 4 * sum(0), "{layout:?} {level} rank {rank}");

@@ -37,7 +37,7 @@ pub struct Exported<'a, N> {
 pub fn parameters<M: Segmented>(model: impl FnMut(&Place) -> M) -> Result<Vec<(String, Vec<usize>)>> {
     let planned = launch_dry(&Config::new(), 0, |epl| {
         let planned = epl.plan(model)?;
-        let records = &planned.plan().records;
+        let records = planned.plan().records();
         Ok(records.iter().map(|record| (record.name.clone(), record.global_shape.clone())).collect())
     });
     planned.map(|(parameters, _)| parameters).map_err(Error::core)

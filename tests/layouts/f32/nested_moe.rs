@@ -36,7 +36,7 @@ fn run(config: &Config, build: impl Fn(&Epl) -> epl::Result<Built<Model>> + Sync
     let rank = |epl: Epl| {
         let built = build(&epl)?;
         let cuts: Vec<String> =
-            built.plan().records.iter().map(|record| format!("{} {:?}", record.name, record.cuts)).collect();
+            built.plan().records().iter().map(|record| format!("{} {:?}", record.name, record.cuts)).collect();
         let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
         let rank = engine.context().data().rank();
         let batch = |seed: usize| {

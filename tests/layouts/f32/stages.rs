@@ -110,7 +110,7 @@ fn frozen_parameters() {
             model.encoder = model.encoder.no_grad();
             Ok(model)
         })?;
-        assert!(built.plan().records.iter().any(|record| !record.trainable));
+        assert!(built.plan().records().iter().any(|record| !record.trainable));
         let mut engine = Engine::new(built, &AdamWConfig::new().with_epsilon(1e-4), EngineSettings::default())?;
         let gradients = engine.gradients(micro_batches(epl, case, 0, 2))?.1;
         assert!(!gradients.keys().any(|name| name.starts_with("encoder.")), "{:?}", gradients.keys());
@@ -221,7 +221,7 @@ fn stages_are_those_that_are_told() {
     let held = launch(&config, |epl| {
         let engine = engine(&epl, &dense())?;
         assert_eq!(engine.plan().stages.parts(), [0..1, 1..5]);
-        let blocks = engine.plan().records.iter().filter(|record| record.held && record.name.contains("blocks."));
+        let blocks = engine.plan().records().iter().filter(|record| record.held && record.name.contains("blocks."));
         Ok(blocks.filter(|record| record.name.starts_with("encoder.blocks.0.")).count())
     });
     let held = held.unwrap_or_else(|error| panic!("{error}"));

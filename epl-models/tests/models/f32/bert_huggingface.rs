@@ -41,7 +41,7 @@ fn errors<H: BertHead>(
     let config = config.with_answers_in_padding(true);
     let reference = read_io(folder.path())?;
     let built = epl.build(|at| init(&config, at))?;
-    let built = built.try_map(|model, plan| Ok(bert::load(model, &plan.records, &folder)?))?;
+    let built = built.try_map(|model, plan| Ok(bert::load(model, plan.records(), &folder)?))?;
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
 
     let items = bert::reference_items::<H>(&reference)?;
@@ -66,7 +66,7 @@ fn errors<H: BertHead>(
     for loss in [report.loss, evaluation.loss] {
         errors.push(("loss".to_string(), (loss / reference.loss()? - 1.0).abs()));
     }
-    assert_eq!(gradients.len(), engine.plan().records.len());
+    assert_eq!(gradients.len(), engine.plan().records().len());
     let names = BertNames::new(&folder);
     let stored = |path: &str| reference.gradient(&names.source(path).expect("every parameter stands in the folder"));
     for (name, gradient) in gradients {
@@ -164,7 +164,7 @@ fn a_head_that_the_folder_lacks_keeps_its_first_values() {
         let parameters = launch(&config(1, 1, 1), |epl| {
             let built = epl.build(|at| shape.init_classification(at))?;
             let load = |model, plan: &epl_core::Plan| match read {
-                true => Ok(bert::load(model, &plan.records, &folder)?),
+                true => Ok(bert::load(model, plan.records(), &folder)?),
                 false => Ok(model),
             };
             Engine::new(built.try_map(load)?, &SgdConfig::new(), EngineSettings::default())?.parameters()

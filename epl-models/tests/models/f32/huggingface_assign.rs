@@ -33,7 +33,7 @@ fn t5_folder() -> (Folder, T5Config, T5Names) {
 /// What the whole folder gives, by `load`.
 fn loaded(folder: &Folder, config: &T5Config) -> Tensors {
     run((1, 1, 1), |epl| {
-        whole(epl.build(|at| config.init(at))?.try_map(|model, plan| Ok(t5::load(model, &plan.records, folder)?))?)
+        whole(epl.build(|at| config.init(at))?.try_map(|model, plan| Ok(t5::load(model, plan.records(), folder)?))?)
     })
     .remove(0)
 }

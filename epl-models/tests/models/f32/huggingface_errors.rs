@@ -42,7 +42,7 @@ fn load(folder: &Path, config: Option<T5Config>) -> Result<(), String> {
     let config = config.map_or_else(|| T5Config::from_huggingface(&folder), Ok).map_err(|error| error.to_string())?;
     let mut results = run((1, 1, 1), |epl| {
         let built = epl.build(|at| config.init(at))?;
-        let loaded = built.try_map(|model, plan| Ok(t5::load(model, &plan.records, &folder)?));
+        let loaded = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), &folder)?));
         Ok(loaded.map(drop).map_err(|error| error.to_string()))
     });
     results.remove(0)

@@ -60,7 +60,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
         "bert-mlm" => run_bert::<MaskedLanguage>(epl, name, path, steps),
         "resnet" => {
             let (folder, config) = resnet::open(path)?;
-            let load = |model, plan: &Plan| Ok(resnet::load(model, &plan.records, &folder)?);
+            let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
             let whole = resnet::reference_batch(&reference, epl.place())?;
             let batch = |rows: Range<usize>, _: &Device| {
@@ -71,7 +71,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
         }
         _ => {
             let (folder, config) = t5::open(path)?;
-            let load = |model, plan: &Plan| Ok(t5::load(model, &plan.records, &folder)?);
+            let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
             let pairs = t5::reference_pairs(&reference)?;
             let batch =
@@ -83,7 +83,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
 
 fn run_bert<H: ExportedHead>(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tensors, TensorData)> {
     let (folder, config) = bert::open(path)?;
-    let load = |model, plan: &Plan| Ok(bert::load(model, &plan.records, &folder)?);
+    let load = |model, plan: &Plan| Ok(bert::load(model, plan.records(), &folder)?);
     let built = epl.build(|at| H::model(&config, at))?.try_map(load)?;
     let items = bert::reference_items::<H>(&read_io(fixture(name))?)?;
     let batch =
@@ -325,7 +325,7 @@ fn every_head_of_a_t5_comes_back() {
         let (folder, found) = t5::open(out.path()).unwrap();
         assert_eq!(found, config, "tied {tied}, scaled {scaled}");
         assert_eq!(folder.shape("lm_head.weight").is_some(), !tied);
-        let load = |model, plan: &Plan| Ok(t5::load(model, &plan.records, &folder)?);
+        let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &folder)?);
         let again = run((1, 1, 1), |epl| parameters(build(&epl)?.try_map(load)?)).remove(0);
         assert_eq!(again, drawn);
     }

@@ -30,7 +30,7 @@ fn errors<C: ClassLayer>(
     reference: &Reference,
     built: Built<ResNet<C>>,
 ) -> Result<Vec<(String, f64)>> {
-    let built = built.try_map(|model, plan| Ok(resnet::load(model, &plan.records, folder)?))?;
+    let built = built.try_map(|model, plan| Ok(resnet::load(model, plan.records(), folder)?))?;
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
     let device = engine.device();
     let whole = resnet::reference_batch(reference, device)?;
@@ -95,7 +95,7 @@ fn running_statistics_are_read() {
     let (folder, config) = resnet::open(folder()).unwrap();
     let parameters = run((1, 1, 1), |epl| {
         let built = epl.build(|at| config.init(at))?;
-        let built = built.try_map(|model, plan| Ok(resnet::load(model, &plan.records, &folder)?))?;
+        let built = built.try_map(|model, plan| Ok(resnet::load(model, plan.records(), &folder)?))?;
         Engine::new(built, &SgdConfig::new(), EngineSettings::default())?.parameters()
     });
     let stored = |name: &str| -> TensorData { folder.read(name).unwrap() };

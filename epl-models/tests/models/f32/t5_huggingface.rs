@@ -23,7 +23,7 @@ fn errors(epl: &Epl, name: &str) -> Result<Vec<(String, f64)>> {
     let (folder, config) = t5::open(folder(name))?;
     let reference = read_io(folder.path())?;
     let built = epl.build(|at| config.init(at))?;
-    let built = built.try_map(|model, plan| Ok(t5::load(model, &plan.records, &folder)?))?;
+    let built = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), &folder)?))?;
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
 
     let pairs = t5::reference_pairs(&reference)?;
@@ -40,7 +40,7 @@ fn errors(epl: &Epl, name: &str) -> Result<Vec<(String, f64)>> {
     let (report, gradients) = engine.gradients(vec![MicroBatch::new(batch, samples)])?;
     errors.push(("loss".to_string(), (report.loss / reference.loss()? - 1.0).abs()));
     let names = T5Names::new(&folder)?;
-    for record in &engine.plan().records {
+    for record in engine.plan().records() {
         let source = names.source(&record.name).expect("every parameter stands in the folder");
         let error = relative_error(&gradients[&record.name], &reference.gradient(&source)?);
         errors.push((record.name.clone(), error));

@@ -132,8 +132,8 @@ pub(crate) fn running_statistics() {
             let record = first.plan().record("model.left.running_var").expect("it is in the plan");
             assert!(!record.trainable && record.cuts.is_empty());
             assert!(first.plan().record("model.left.gamma").expect("it is in the plan").trainable);
-            let bucketed: usize = first.plan().buckets.iter().map(|bucket| bucket.members.len()).sum();
-            let trainable = first.plan().records.iter().filter(|record| record.trainable).count();
+            let bucketed: usize = first.plan().params.buckets.iter().map(|bucket| bucket.members.len()).sum();
+            let trainable = first.plan().records().iter().filter(|record| record.trainable).count();
             assert_eq!(bucketed, trainable);
 
             let (report, gradients) = first.gradients(micro_batches(&epl, 5, 1))?;

@@ -65,7 +65,7 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
 ) -> Outcome {
     let parts = testing::run((1, ranks, 1), |epl| {
         let built = epl.build(|place| OneSegment { model: Net { layer: build(&place.child("layer")) } })?;
-        let records = built.plan().records.clone();
+        let records = built.plan().records().to_vec();
         let net = built.into_inner();
         let samples = (0..inputs.first().map_or(4, |shape| shape[0] as u64)).map(|row| 100 + row).collect();
         epl.context().begin(Pass { step: 3, training: true, samples, empty: false });

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::PathBuf;
 
+use super::Bucket;
+use super::residency::Home;
 use crate::config::Config;
 use crate::error::Result;
 use crate::memory::{Tier, Tiers};
@@ -10,14 +12,14 @@ use crate::offload::{Ledger, Storage};
 
 /// What a rank keeps state in, beside its device.
 #[derive(Clone, Debug)]
-pub(crate) struct Stores {
+pub(crate) struct StateStorage {
     pub ledger: Ledger,
     host: Storage,
     /// Where a kind of state lies in files.
     files: Option<Storage>,
 }
 
-impl Stores {
+impl StateStorage {
     /// Those that the options `offload.*` need.
     ///
     /// # Errors
@@ -45,6 +47,14 @@ impl Stores {
             Tier::Device => None,
             Tier::Host => Some(&self.host),
             Tier::Disk => self.files.as_ref(),
+        }
+    }
+
+    /// The means where a unit's parameters lie; none where they are on the device.
+    pub fn of(&self, unit: &Bucket) -> Option<&Storage> {
+        match unit.residency.parameters {
+            Home::Model => None,
+            Home::Flat { tier, .. } => self.at(tier),
         }
     }
 }

@@ -4,19 +4,19 @@
 //! generator for all threads of a process, so the generator is locked from seeding to the end of one draw, and
 //! the ranks enter and leave the phase together: no rank trains, and draws, while another one initialises.
 
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::park::{Parked, Parking};
-use super::stores::Stores;
-use super::{Plan, survey};
+use super::storage::StateStorage;
+use super::store::{ParamStore, Parking};
+use super::walk::{self, At, Change, Visit};
+use super::{Origin, ParamRecord, ParamTable, with_values};
 use crate::cluster::Axis;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::params::walk::{self, At, Change};
-use crate::params::{Origin, ParamRecord, with_values};
 use crate::stable_hash::stable_hash;
 
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
@@ -26,19 +26,19 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 /// parked as soon as it has its values, one parameter at a time.
 pub(crate) fn draw<M: Module>(
     model: M,
-    plan: &Plan,
+    table: &ParamTable,
     context: &Context,
-    stores: &Stores,
+    storage: StateStorage,
     device: &Device,
-) -> Result<(M, Parked)> {
-    let records = &plan.records;
+) -> Result<ParamStore<M>> {
+    let records = &table.records;
     agree(records, context, "has values", |number| records[number].origin == Origin::Broadcast)?;
     context.world().barrier()?;
-    let mut drawer = Drawer { context, parking: Parking::new(plan, stores, device)? };
+    let mut drawer = Drawer { context, parking: Parking::new(table, &storage, device)? };
     let model = walk::change(model, records, &mut drawer)?;
     let parked = drawer.parking.finish();
     context.world().barrier()?;
-    Ok((model, parked))
+    Ok(parked.beside(model, storage))
 }
 
 /// Whether something holds for each parameter, by the number of its record, as all ranks that hold it say. Collective.
@@ -46,12 +46,7 @@ pub(crate) fn draw<M: Module>(
 /// # Errors
 ///
 /// When they do not agree: some would wait for the others in its broadcast or reduction.
-pub(crate) fn agree(
-    records: &[ParamRecord],
-    context: &Context,
-    what: &str,
-    holds: impl Fn(usize) -> bool,
-) -> Result<Vec<bool>> {
+fn agree(records: &[ParamRecord], context: &Context, what: &str, holds: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
     /// Said of a parameter that a rank does not hold.
     const UNKNOWN: i64 = -1;
     let own = |(number, record): (usize, &ParamRecord)| if record.held { i64::from(holds(number)) } else { UNKNOWN };
@@ -81,9 +76,19 @@ pub(crate) fn agree(
 /// # Errors
 ///
 /// When ranks froze different ones.
-pub(crate) fn frozen<M: Module>(model: &M, plan: &Plan, context: &Context) -> Result<Vec<bool>> {
-    let own = survey::frozen(model, &plan.records);
-    agree(&plan.records, context, "is frozen", |number| own[number])
+pub(crate) fn frozen<M: Module>(model: &M, records: &[ParamRecord], context: &Context) -> Result<Vec<bool>> {
+    struct Frozen(Vec<bool>);
+    impl Visit for Frozen {
+        type Error = Infallible;
+
+        fn float<const D: usize>(&mut self, _: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+            self.0.push(!param.base().is_require_grad());
+            Ok(())
+        }
+    }
+    let mut frozen = Frozen(Vec::new());
+    let Ok(()) = walk::visit(model, records, &mut frozen);
+    agree(records, context, "is frozen", |number| frozen.0[number])
 }
 
 /// Nothing in the place of a parameter that another stage holds. Traversals initialise what is lazy: so it is initialised.
