@@ -20,7 +20,8 @@ PREDICATES = [
     # Their successors.
     r"\.residency\b", r"\.gathers\(\)", r"\bHome::", r"\bForm::", r"\.scatters\b", r"is_gathered\(", r"is_sharded\(",
 ]
-DECIDE = ("epl-core/src/params/", "epl-core/src/plan/")
+# `optim` says which optimizers update each element by itself.
+DECIDE = ("epl-core/src/params/", "epl-core/src/plan/", "epl-core/src/optim/")
 ITEM = re.compile(r"^pub (?:unsafe )?(?:fn|struct|enum|trait|type|const|static|mod) (\w+)", re.M)
 TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union) (\w+)", re.M)
 

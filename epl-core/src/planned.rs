@@ -121,7 +121,7 @@ impl<M: Segmented> Planned<M> {
     ///
     /// When the optimizer's settings cannot be read.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
-        let builder = self.builder.clone().with_optimizer::<O>();
+        let builder = self.builder.clone().with_optimizer(O::ELEMENT_WISE);
         Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
     }
 
@@ -243,7 +243,7 @@ impl<'a> PlannedMemory<'a> {
             segment: plan.largest_bucket(ZeroLevel::V3),
             two_segments: plan.two_segments(),
             largest,
-            whole_tensors: !self.builder.element_wise,
+            whole_tensors: self.builder.gives_owners(),
             micro_batches: plan.micro_batches as u64,
             clips: plan.settings.clip_norm.is_some(),
             casts: self.casts,
@@ -273,10 +273,6 @@ impl<'a> PlannedMemory<'a> {
 }
 
 impl PlanBuilder {
-    fn with_optimizer<O: OptimizerConfig>(self) -> Self {
-        Self { element_wise: O::ELEMENT_WISE, ..self }
-    }
-
     /// The builder and the plan for an optimizer.
     ///
     /// # Errors
@@ -287,7 +283,7 @@ impl PlanBuilder {
         optimizer: &O,
         settings: EngineSettings,
     ) -> Result<(Self, Plan)> {
-        let builder = Self { settings, ..self }.with_optimizer::<O>();
+        let builder = self.with_settings(settings).with_optimizer(O::ELEMENT_WISE);
         let plan = builder.plan()?;
         if let Some(budget) = builder.config.offload.device_bytes {
             PlannedMemory::of(&builder, plan.clone(), optimizer.state()?).check(budget)?;

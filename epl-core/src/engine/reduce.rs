@@ -46,14 +46,16 @@ pub(crate) struct Lanes {
     /// widths.
     tied: BTreeMap<Vec<usize>, ProcessGroup>,
     compression: Option<Compression>,
+    /// Whether gradients are reduced in every micro-batch, and not once in a step: one bucket travels at a time then.
+    each: bool,
 }
 
 impl Lanes {
     /// Makes the communicators. Collective.
     pub fn new(plan: &Plan, context: &Context) -> Result<Self> {
         let axes: BTreeSet<Axis> = plan.params.trained().map(|bucket| bucket.axis).collect();
-        // Where gradients are reduced in every micro-batch, one bucket travels at a time.
-        let communicators = if plan.reduces_each() { 1 } else { plan.settings.num_communicators };
+        let each = plan.reduces_each();
+        let communicators = if each { 1 } else { plan.settings.num_communicators };
         let pool = |axis| Ok((axis, Pool::new(context.axis(axis), communicators)?));
         let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
         let gather = |axis: Axis| {
@@ -76,7 +78,7 @@ impl Lanes {
             Ok((tied, group))
         };
         let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
-        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: plan.settings.compression })
+        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: plan.settings.compression, each })
     }
 
     /// The stages of this rank's replica.
@@ -149,7 +151,7 @@ impl<'a> Reducer<'a> {
             context,
             lanes,
             device: device.clone().without_autodiff(),
-            each: plan.reduces_each(),
+            each: lanes.each,
             gathers: plan.params.gathers(),
             next: 0,
             started: BTreeMap::new(),
@@ -360,8 +362,8 @@ impl<'a> Reducer<'a> {
         let ids = bucket.members.iter().map(|member| self.plan.params.records[*member].id);
         let mut parts: Vec<Tensor<1>> = ids.filter_map(|id| store.remove(id)).collect();
         let held: usize = parts.iter().map(|part| part.dims()[0]).sum();
-        let padding = bucket.shards.iter().sum::<usize>().saturating_sub(held);
-        if padding > 0 && bucket.residency.scatters {
+        let padding = bucket.padding(held);
+        if padding > 0 {
             parts.push(Tensor::zeros([padding], (&self.device, bucket.dtype)));
         }
         match parts.len() {

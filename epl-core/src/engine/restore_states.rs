@@ -6,10 +6,11 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, TensorData};
 
 use super::Engine;
+use super::away::OnePassUpdate;
 use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
 use crate::optim::{StateField, StateFields};
-use crate::params::ParamRecord;
+use crate::params::{ParamRecord, ParamTable};
 use crate::segment::Segmented;
 
 /// Where the state of the parameters lies that a rank updates.
@@ -91,8 +92,8 @@ impl StatesOf {
 
     /// Gives it to the engine's optimizer.
     pub fn load<M: Segmented>(self, engine: &mut Engine<M>) -> Result<()> {
-        if engine.one_pass.is_some() {
-            return self.load_one_pass(engine);
+        if let Some(one_pass) = &mut engine.one_pass {
+            return self.load_one_pass(&engine.plan.params, one_pass);
         }
         self.check_names(engine)?;
         engine.optimizer.clear();
@@ -150,13 +151,12 @@ impl StatesOf {
     }
 
     /// State that is updated in one pass, away from the device.
-    fn load_one_pass<M: Segmented>(&self, engine: &mut Engine<M>) -> Result<()> {
-        let (plan, Some(one_pass)) = (&engine.plan, &mut engine.one_pass) else { return Ok(()) };
-        for (unit, state) in plan.params.trained().zip(&mut one_pass.states) {
+    fn load_one_pass(&self, table: &ParamTable, one_pass: &mut OnePassUpdate) -> Result<()> {
+        for (unit, state) in table.trained().zip(&mut one_pass.states) {
             for (piece, member) in unit.members.iter().enumerate() {
                 // Where nothing has any, as before the first step.
                 let stored = self.fields.get(member).cloned().unwrap_or_default();
-                let record = &plan.params.records[*member];
+                let record = &table.records[*member];
                 let wrong = |reason: String| Error::Parameter { name: record.name.clone(), reason };
                 let mut fields = BTreeMap::new();
                 for (field, name) in &stored.tensors {

@@ -23,7 +23,7 @@ use crate::memory::Tier;
 use crate::offload::Update;
 use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
-use crate::params::{Bucket, Form, replaced};
+use crate::params::{Bucket, replaced};
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -57,11 +57,7 @@ impl<M: Segmented> Engine<M> {
     /// Updates this rank's part of a bucket, if the optimizer is given flat parts of it.
     fn update_unit(&mut self, number: usize, store: &mut GradientStore, update: Update) -> Result<()> {
         let unit = self.plan.params.unit(number).clone();
-        let (tier, is_owned) = match unit.residency.update {
-            Form::Model => return Ok(()),
-            Form::Shards(tier) => (tier, false),
-            Form::Owned(tier) => (tier, true),
-        };
+        let Some((tier, is_owned)) = unit.residency.update.flat() else { return Ok(()) };
         let groups = self.groups_of(number, &unit);
         if self.one_pass.is_some() {
             return self.update_in_one_pass(number, &unit, groups, store, update);

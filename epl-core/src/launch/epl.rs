@@ -213,18 +213,7 @@ impl Epl {
         let params = init::draw(model, &plan.params, context, storage, place.device())?;
         let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
-        let mut records = plan.records().iter().zip(drawn.records());
-        let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
-        if let Some((before, record)) = other.filter(|_| plan.params.gathers()) {
-            return Err(Error::Parameter {
-                name: record.name.clone(),
-                reason: format!(
-                    "asks for a gradient: {} as it was declared, and {} when it was drawn; freeze it where its layer is \
-                     made, before it is drawn",
-                    before.trainable, record.trainable
-                ),
-            });
-        }
+        plan.check_drawn(&drawn)?;
         Ok(Built { params, builder, plan: drawn, place })
     }
 
@@ -240,19 +229,11 @@ impl Epl {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let (context, config) = (place.context(), &self.config);
         let survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
-        let builder = PlanBuilder {
-            config: config.clone(),
-            settings: EngineSettings::from_config(config),
-            // Until the optimizer is known: most are.
-            element_wise: true,
-            mesh: context.mesh().clone(),
-            placement: Placement::of(&self.cluster, context.mesh()),
-            coordinate: context.coordinate(),
-            layout,
-            device: format!("{:?}", place.device()),
-            segments: (0..model.segments()).map(|segment| model.segment_name(segment)).collect(),
-            survey,
-        };
+        let (at, placement) = ((context.mesh(), context.world().rank()), Placement::of(&self.cluster, context.mesh()));
+        let segments = (0..model.segments()).map(|segment| model.segment_name(segment)).collect();
+        let builder = PlanBuilder::new(config, at, placement, survey)
+            .with_layout(layout)
+            .with_names(format!("{:?}", place.device()), segments);
         Ok(Planned { model, plan: builder.plan()?, builder, place })
     }
 

@@ -52,6 +52,18 @@ pub enum Form {
     Owned(Tier),
 }
 
+impl Form {
+    /// Where flat parts are updated, and whether they are whole parameters that this rank owns; none where the optimizer is
+    /// given the model's own.
+    pub(crate) fn flat(self) -> Option<(Tier, bool)> {
+        match self {
+            Self::Model => None,
+            Self::Shards(tier) => Some((tier, false)),
+            Self::Owned(tier) => Some((tier, true)),
+        }
+    }
+}
+
 impl Residency {
     /// That of a unit of which every rank has all, in the model.
     pub const REPLICATED: Self =

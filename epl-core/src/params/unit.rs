@@ -153,6 +153,15 @@ impl Bucket {
         }
     }
 
+    /// The zeros that are sent behind so many elements of its members: those of the last shard, where each rank gets its
+    /// shard alone.
+    pub(crate) fn padding(&self, held: usize) -> usize {
+        match self.residency.scatters {
+            true => self.shards.iter().sum::<usize>().saturating_sub(held),
+            false => 0,
+        }
+    }
+
     /// Its members, whole, from its whole flat tensor, with the numbers of their records.
     pub(crate) fn split(&self, flat: Tensor<1>) -> impl Iterator<Item = (usize, Tensor<1>)> + '_ {
         self.slots.iter().map(move |slot| (slot.record, flat.clone().slice([slot.whole.clone()])))

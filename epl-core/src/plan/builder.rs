@@ -26,19 +26,19 @@ use crate::precision::HalfPrecision;
 #[derive(Clone, Debug)]
 pub(crate) struct PlanBuilder {
     pub config: Config,
-    pub settings: EngineSettings,
+    settings: EngineSettings,
     /// Whether the optimizer updates each element by itself.
-    pub element_wise: bool,
-    pub mesh: Mesh,
-    pub placement: Placement,
-    pub coordinate: Coordinate,
+    element_wise: bool,
+    mesh: Mesh,
+    placement: Placement,
+    coordinate: Coordinate,
     /// The task graphs, where scopes were opened.
-    pub layout: Option<Layout>,
+    layout: Option<Layout>,
     /// The device of this rank, in words.
-    pub device: String,
+    device: String,
     /// What the model calls its segments.
-    pub segments: Vec<String>,
-    pub survey: Survey,
+    segments: Vec<String>,
+    survey: Survey,
 }
 
 /// Which stage runs what, and when.
@@ -50,6 +50,43 @@ struct Staged {
 }
 
 impl PlanBuilder {
+    /// The builder of a rank's plan, as the configuration says, for an optimizer that updates each element by itself, as most
+    /// do.
+    pub fn new(config: &Config, (mesh, rank): (&Mesh, usize), placement: Placement, survey: Survey) -> Self {
+        Self {
+            config: config.clone(),
+            settings: EngineSettings::from_config(config),
+            element_wise: true,
+            mesh: mesh.clone(),
+            placement,
+            coordinate: mesh.coordinate(rank),
+            layout: None,
+            device: String::new(),
+            segments: Vec::new(),
+            survey,
+        }
+    }
+
+    /// With the task graphs that scopes make.
+    pub fn with_layout(self, layout: Option<Layout>) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// With what the device is called, and the model's segments are.
+    pub fn with_names(self, device: String, segments: Vec<String>) -> Self {
+        Self { device, segments, ..self }
+    }
+
+    /// With these settings of a step.
+    pub fn with_settings(self, settings: EngineSettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// The same, for an optimizer that updates each element by itself, or for one that does not.
+    pub fn with_optimizer(self, element_wise: bool) -> Self {
+        Self { element_wise, ..self }
+    }
+
     /// The same model under other options.
     pub fn with_config(&self, config: Config) -> Self {
         Self { config, ..self.clone() }
@@ -59,6 +96,11 @@ impl PlanBuilder {
     pub fn with_frozen(mut self, frozen: &[bool]) -> Self {
         self.survey.records.iter_mut().zip(frozen).for_each(|(record, frozen)| record.trainable = !frozen);
         self
+    }
+
+    /// Whether parameters are given to owners, as the optimizer looks at whole tensors.
+    pub fn gives_owners(&self) -> bool {
+        !self.element_wise
     }
 
     /// The plan.

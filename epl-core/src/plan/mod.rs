@@ -41,6 +41,7 @@ use std::ops::Range;
 
 use crate::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::config::ZeroLevel;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::memory::{Tier, Tiers};
 use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
@@ -101,6 +102,27 @@ impl Plan {
     pub(crate) fn unparked(mut self) -> Self {
         self.params.records.iter_mut().for_each(|record| record.parked = false);
         self
+    }
+
+    /// Compares it with the plan of the same model once it is drawn.
+    ///
+    /// # Errors
+    ///
+    /// Where parameters are not in the model between their uses: one that asks for a gradient in one of the two only.
+    pub(crate) fn check_drawn(&self, drawn: &Self) -> Result<()> {
+        let mut records = self.records().iter().zip(drawn.records());
+        let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
+        match other.filter(|_| self.params.gathers()) {
+            None => Ok(()),
+            Some((before, record)) => Err(Error::Parameter {
+                name: record.name.clone(),
+                reason: format!(
+                    "asks for a gradient: {} as it was declared, and {} when it was drawn; freeze it where its layer is \
+                     made, before it is drawn",
+                    before.trainable, record.trainable
+                ),
+            }),
+        }
     }
 
     /// The ranks that are replicas of this one along an axis, this one included.

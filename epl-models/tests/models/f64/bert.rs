@@ -232,11 +232,11 @@ fn segments_are_named_for_every_parameter() {
         let segments = |tied: bool| {
             launch(&config(1, 1, 1), |epl| {
                 let records = match tied {
-                    true => epl.build(|at| shape().init_masked_language(at))?.plan().records().clone(),
+                    true => epl.build(|at| shape().init_masked_language(at))?.plan().records().to_vec(),
                     false => {
                         let built = epl.build(|at| shape().init_question_answering(at))?;
                         assert_eq!(built.model().segments(), 4);
-                        built.plan().records().clone()
+                        built.plan().records().to_vec()
                     }
                 };
                 Ok(records.into_iter().map(|record| (record.name, record.segments)).collect::<BTreeMap<_, _>>())
