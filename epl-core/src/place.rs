@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::cluster::Axis;
-use crate::context::{Context, Part, Sharding};
+use crate::context::{BuildContext, Context, Part, Sharding};
 use crate::layout::{Strategy, StrategyKind};
 use crate::stable_hash::stable_hash;
 
@@ -20,6 +20,8 @@ use crate::stable_hash::stable_hash;
 pub struct Place {
     device: Device,
     context: Context,
+    /// What the layers of its model declare.
+    build: BuildContext,
     path: String,
 }
 
@@ -34,12 +36,17 @@ impl Deref for Place {
 impl Place {
     /// The root of a model on a device.
     pub fn new(device: Device, context: Context) -> Self {
-        Self { device, context, path: String::new() }
+        Self { device, context, build: BuildContext::default(), path: String::new() }
     }
 
     /// The rank's context.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// What the layers of its model declare.
+    pub(crate) fn build(&self) -> &BuildContext {
+        &self.build
     }
 
     /// The device of this part.
@@ -105,7 +112,7 @@ impl Place {
         let context = self.context.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, false);
         let part = part(&Place { context, ..self.clone() });
-        self.context.scopes(|scopes| scopes.close(number, &part));
+        self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
 
@@ -119,7 +126,7 @@ impl Place {
         let context = self.context.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, true);
         let part = part(&Place { context, ..self.clone() });
-        self.context.scopes(|scopes| scopes.close(number, &part));
+        self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
 
@@ -153,7 +160,7 @@ impl Place {
             refuse(format!("layer {index}: layers are numbered from 0, and -1 is the last stage; give one of these"));
         }
         let layer = layer(self);
-        self.context.scopes(|scopes| scopes.number(index, &layer));
+        self.build.scopes(|scopes| scopes.number(index, &layer));
         layer
     }
 
@@ -166,7 +173,7 @@ impl Place {
 
     /// The number of the new scope.
     fn open(&self, strategy: Strategy, is_default: bool) -> usize {
-        match self.context.scopes(|scopes| scopes.open(strategy, is_default)) {
+        match self.build.scopes(|scopes| scopes.open(strategy, is_default)) {
             Ok(number) => number,
             Err(error) => refuse(error.to_string()),
         }
@@ -200,7 +207,7 @@ impl Place {
         };
         let layers = layers(&Place { context: self.context.of_part(part), ..self.clone() });
         if part != Part::Mesh && self.context.tensor().size() > 1 {
-            let mut whole = FindWhole { context: &self.context, found: false };
+            let mut whole = FindWhole { build: &self.build, found: false };
             layers.visit(&mut whole);
             if whole.found {
                 self.refuse_whole();
@@ -247,14 +254,14 @@ impl Place {
     /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are. The layer
     /// must bring what it computes with them to their type, and the result back to that of its input.
     pub fn full_precision<M: Module>(&self, part: M) -> M {
-        part.visit(&mut Keep(&self.context));
+        part.visit(&mut Keep(&self.build));
         part
     }
 
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.
     pub fn layer_key(&self, kind: &str) -> u64 {
         let path = format!("{}/{kind}", self.path);
-        let number = self.context.layer_number(&path);
+        let number = self.build.layer_number(&path);
         stable_hash(&(path, number))
     }
 
@@ -319,14 +326,14 @@ impl Place {
             Tensor::from_data(data, device).set_require_grad(require_grad)
         };
         let id = ParamId::new();
-        let sharding = Sharding { path: self.path.clone(), shape: shape.to_vec(), cuts: cuts.to_vec() };
-        self.context.declare_sharding(id, sharding);
+        let cuts = cuts.iter().map(|(axis, dim)| (self.context.meant(*axis), *dim)).collect();
+        self.build.declare_sharding(id, Sharding { path: self.path.clone(), shape: shape.to_vec(), cuts });
         Param::uninitialized(id, draw, self.device.clone(), true, mine.into())
     }
 }
 
 /// Declares parameters as those that stay in full precision.
-struct Keep<'a>(&'a Context);
+struct Keep<'a>(&'a BuildContext);
 
 impl ModuleVisitor for Keep<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -336,13 +343,13 @@ impl ModuleVisitor for Keep<'_> {
 
 /// Looks for a parameter that no layer declared as divided over the tensor axis of its part.
 struct FindWhole<'a> {
-    context: &'a Context,
+    build: &'a BuildContext,
     found: bool,
 }
 
 impl ModuleVisitor for FindWhole<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let sharding = self.context.sharding(param.id);
+        let sharding = self.build.sharding(param.id);
         self.found |= sharding.is_none_or(|sharding| sharding.cuts.is_empty());
     }
 }

@@ -1,26 +1,26 @@
-//! The handle a layer reads at run time: groups, step, samples.
+//! The handle a layer reads at run time: groups, step, samples; and what layers declare while a model is built.
 //!
+//! - `build`: declarations, for the plan to read.
 //! - `groups`: one for every axis of the mesh.
 //! - `moment`: the current pass, and where in it a rank is.
 //! - `flops`: the operations of a forward that is measured.
 //! - `nan`: what may have made a loss NaN.
-//! - `precision`: the parameters that mixed precision leaves as they are.
 
+mod build;
 mod flops;
 mod groups;
 mod moment;
 mod nan;
-mod precision;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::module::ParamId;
 use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
 use epl_comm::{ProcessGroup, Rank, Span, Trace};
 
+pub(crate) use build::{BuildContext, Sharding};
 pub(crate) use flops::Flops;
 pub use groups::Groups;
 pub use moment::Pass;
@@ -31,7 +31,6 @@ pub(crate) use nan::NanCauses;
 use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::error::Result;
 use crate::output::{Merge, OutputStore, Taken};
-use crate::scopes::Scopes;
 
 /// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
 ///
@@ -73,15 +72,6 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// How a layer asked for a parameter to be cut: its whole shape, and (axis, dim) pairs.
-#[derive(Clone, Debug)]
-pub(crate) struct Sharding {
-    /// Where in the model it was declared.
-    pub path: String,
-    pub shape: Vec<usize>,
-    pub cuts: Vec<(Axis, usize)>,
-}
-
 /// The calls of one layer in one segment.
 #[derive(Clone, Copy, Debug)]
 struct Calls {
@@ -96,15 +86,11 @@ struct State {
     /// Whether what is run was run before: see [`Context::replaying`].
     replay: bool,
     calls: HashMap<u64, Calls>,
-    layers: HashMap<String, u64>,
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     nan_causes: Option<NanCauses>,
     /// While a forward is measured.
     flops: Option<Flops>,
-    shardings: HashMap<ParamId, Sharding>,
-    full_precision: HashSet<ParamId>,
-    scopes: Scopes,
 }
 
 impl Context {
@@ -127,14 +113,10 @@ impl Context {
             segment: (0, 0),
             replay: false,
             calls: HashMap::new(),
-            layers: HashMap::new(),
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
             nan_causes: None,
             flops: None,
-            shardings: HashMap::new(),
-            full_precision: HashSet::new(),
-            scopes: Scopes::default(),
         };
         if let Some(trace) = &trace {
             let rank = world.global(world.rank());
@@ -387,42 +369,6 @@ impl Context {
 
     fn rank(&self) -> Rank {
         self.world().global(self.world().rank())
-    }
-
-    /// A number that no other layer of the model has, the same in every layout.
-    pub(crate) fn layer_number(&self, path: &str) -> u64 {
-        let mut state = self.state();
-        let count = state.layers.entry(path.to_string()).or_insert(0);
-        *count += 1;
-        *count - 1
-    }
-
-    pub(crate) fn declare_sharding(&self, id: ParamId, mut sharding: Sharding) {
-        sharding.cuts.iter_mut().for_each(|(axis, _)| *axis = self.meant(*axis));
-        self.state().shardings.insert(id, sharding);
-    }
-
-    pub(crate) fn sharding(&self, id: ParamId) -> Option<Sharding> {
-        self.state().shardings.get(&id).cloned()
-    }
-
-    /// Forgets all declarations: a plan has read them.
-    pub(crate) fn take_shardings(&self) -> HashMap<ParamId, Sharding> {
-        core::mem::take(&mut self.state().shardings)
-    }
-
-    /// Forgets what was declared for another model: another is about to be made.
-    pub(crate) fn forget_model(&self) {
-        let mut state = self.state();
-        state.layers.clear();
-        state.shardings.clear();
-        state.full_precision.clear();
-        state.scopes = Scopes::default();
-    }
-
-    /// What the scopes around the model's parts said so far.
-    pub(crate) fn scopes<T>(&self, f: impl FnOnce(&mut Scopes) -> T) -> T {
-        f(&mut self.state().scopes)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

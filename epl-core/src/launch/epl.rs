@@ -6,7 +6,7 @@ use epl_comm::{ProcessGroup, Trace};
 
 use crate::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::{BuildContext, Context};
 use crate::error::{Error, Result};
 use crate::layout::{Arrangement, Layout};
 use crate::optim::OptimizerConfig;
@@ -228,7 +228,7 @@ impl Epl {
     pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let (context, config) = (place.context(), &self.config);
-        let survey = plan::survey::survey(&model, context, &owners, Place::device(&place))?;
+        let survey = plan::survey::survey(&model, &place, &owners)?;
         let (at, placement) = ((context.mesh(), context.world().rank()), Placement::of(&self.cluster, context.mesh()));
         let segments = (0..model.segments()).map(|segment| model.segment_name(segment)).collect();
         let builder = PlanBuilder::new(config, at, placement, survey)
@@ -244,17 +244,17 @@ impl Epl {
     /// When the scopes cannot be laid out.
     pub fn layout<M: Module>(&self, model: impl FnOnce(&Place) -> M) -> Result<Option<Layout>> {
         let place = self.place.clone();
-        place.context().forget_model();
+        place.build().forget();
         epl_comm::catch(|| model(&place))?;
-        Ok(self.resolve(place.context())?.0)
+        Ok(self.resolve(place.build())?.0)
     }
 
     /// Makes the model in the mesh that its scopes ask for.
     fn lay<M: Module>(&self, model: &mut impl FnMut(&Place) -> M) -> Result<Laid<M>> {
         let mut place = self.place.clone();
-        place.context().forget_model();
+        place.build().forget();
         let mut made = epl_comm::catch(|| model(&place))?;
-        let (mut layout, mut owners) = self.resolve(place.context())?;
+        let (mut layout, mut owners) = self.resolve(place.build())?;
         let context = place.context();
         let other = layout.as_ref().map(|layout| (layout.mesh().clone(), layout.split_axis()));
         if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
@@ -264,7 +264,7 @@ impl Epl {
             let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
             place = Place::new(place.device().clone(), context);
             made = epl_comm::catch(|| model(&place))?;
-            let (again, new_owners) = self.resolve(place.context())?;
+            let (again, new_owners) = self.resolve(place.build())?;
             if again != layout {
                 let shown = |layout: &Option<Layout>| layout.as_ref().map_or("none".to_string(), Layout::to_string);
                 return Err(Error::invalid(format!(
@@ -280,8 +280,8 @@ impl Epl {
     }
 
     /// What the scopes that were opened since the last time come to.
-    fn resolve(&self, context: &Context) -> Result<(Option<Layout>, Owners)> {
-        let (graphs, owners) = context.scopes(std::mem::take).task_graphs();
+    fn resolve(&self, build: &BuildContext) -> Result<(Option<Layout>, Owners)> {
+        let (graphs, owners) = build.scopes(std::mem::take).task_graphs();
         if graphs.is_empty() {
             return Ok((None, owners));
         }
@@ -289,7 +289,7 @@ impl Epl {
         layout.check_agrees(&self.config)?;
         for graph in 0..layout.task_graphs().len() {
             let own = owners.graphs.iter().filter(|(_, owner)| **owner == graph);
-            let is_cut = |id| context.sharding(id).is_some_and(|sharding| !sharding.cuts.is_empty());
+            let is_cut = |id| build.sharding(id).is_some_and(|sharding| !sharding.cuts.is_empty());
             layout.check_cut(graph, own.map(|(id, _)| is_cut(*id)))?;
         }
         Ok((Some(layout), owners))

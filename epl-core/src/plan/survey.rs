@@ -7,9 +7,10 @@ use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::cluster::{Axis, Coordinate, Mesh};
-use crate::context::{Context, Sharding};
+use crate::context::{BuildContext, Context, Sharding};
 use crate::error::{Error, Refusals, Result};
 use crate::params::{Cut, Origin, ParamRecord};
+use crate::place::Place;
 use crate::scopes::Owners;
 use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
@@ -102,12 +103,14 @@ fn same_of(others: &[String]) -> String {
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
 const TABLE: &str = "weight";
 
-/// Surveys a model: one record a parameter, in the module's order. All lie on `device`.
-pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners, device: &Device) -> Result<Survey> {
+/// Surveys a model: one record a parameter, in the module's order. All lie on the place's device.
+pub(crate) fn survey<M: Segmented>(model: &M, place: &Place, owners: &Owners) -> Result<Survey> {
+    let context = place.context();
     let mut surveyor = Surveyor {
         context,
+        build: place.build(),
         owners,
-        device,
+        device: place.device(),
         path: Vec::new(),
         table: None,
         records: Vec::new(),
@@ -119,7 +122,7 @@ pub(crate) fn survey<M: Segmented>(model: &M, context: &Context, owners: &Owners
     if let Some(error) = error {
         return Err(error);
     }
-    let lost = context.take_shardings().into_iter().filter(|(id, _)| !names_by_id.contains_key(id));
+    let lost = place.build().take_shardings().into_iter().filter(|(id, _)| !names_by_id.contains_key(id));
     let is_cut = |sharding: &Sharding| sharding.cuts.iter().any(|(axis, _)| context.axis(*axis).size() > 1);
     if let Some((_, sharding)) = lost.into_iter().find(|(_, sharding)| is_cut(sharding)) {
         return Err(Error::invalid(format!(
@@ -164,6 +167,7 @@ fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
 
 struct Surveyor<'a> {
     context: &'a Context,
+    build: &'a BuildContext,
     owners: &'a Owners,
     device: &'a Device,
     path: Vec<String>,
@@ -193,7 +197,7 @@ impl Surveyor<'_> {
     fn record<const D: usize>(&self, name: String, param: &Param<Tensor<D>>) -> Result<ParamRecord> {
         let held: Vec<usize> = param.lazy_shape().to_vec();
         let table = D == 2 && self.table == Some(self.path.len());
-        let sharding = self.context.sharding(param.id);
+        let sharding = self.build.sharding(param.id);
         let global_shape = sharding.as_ref().map_or_else(|| held.clone(), |sharding| sharding.shape.clone());
         let cuts: Vec<Cut> = sharding
             .iter()
@@ -228,7 +232,7 @@ impl Surveyor<'_> {
             layer_idx: self.owners.layers.get(&param.id).copied(),
             table,
             sparse: table,
-            half: dtype == DType::F32 && !self.context.is_full_precision(param.id),
+            half: dtype == DType::F32 && !self.build.is_full_precision(param.id),
             counted: false,
             parked: false,
             shard: None,
