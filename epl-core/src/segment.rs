@@ -27,6 +27,12 @@ pub trait Segmented: Module {
     /// Runs one segment. The first one gets no carry.
     fn forward_segment(&self, index: usize, carry: Option<Self::Carry>, batch: &Self::Batch) -> Self::Carry;
 
+    /// Runs all segments, one after the other, on a rank that has the whole model.
+    fn forward_all(&self, batch: &Self::Batch) -> Self::Carry {
+        let first = self.forward_segment(0, None, batch);
+        (1..self.segments()).fold(first, |carry, index| self.forward_segment(index, Some(carry), batch))
+    }
+
     /// The weights of the loss terms, from the batch alone.
     fn weights(&self, batch: &Self::Batch) -> Weights;
 

@@ -96,15 +96,15 @@ fn told(trainer: TrainerConfig, task: &Task, settings: &Settings) -> TrainerConf
 }
 
 /// What translates `pairs`, each replica its share, and scores them together.
-fn judge<'a>(task: &'a Task, pairs: &[Pair]) -> Result<Evaluator<'a, T5, Vec<Pair>, Vec<Judged>>> {
+fn judge<'a>(task: &'a Task, pairs: &[Pair]) -> Result<Evaluator<'a, T5, Vec<Judged>>> {
     let longest = longest(&encode(pairs, task)?);
     let data = ValidData::new(InMemDataset::new(pairs.to_vec()), PairBatcher, BATCH)?;
-    let forward = move |model: &T5, pairs: &Vec<Pair>| {
-        let translations = translate(model, &encode(pairs, task)?, longest, task)?;
+    let judged = move |engine: &Engine<T5>, pairs: &Vec<Pair>| {
+        let translations = translate(&engine.inference()?, &encode(pairs, task)?, longest, task)?;
         let judged = translations.into_iter().zip(pairs);
         Ok(judged.map(|(translation, pair)| Judged::new(translation, &pair.target)).collect())
     };
-    Ok(Evaluator::new(data, forward).with(task.measure()))
+    Ok(Evaluator::by(data, judged).with(task.measure()))
 }
 
 /// The sources as tokens.
