@@ -49,6 +49,11 @@ impl<'a, M: Segmented> Forward<'a, M> {
         &self.model
     }
 
+    /// Where it runs.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The ways to the other stages.
     pub fn links(&self) -> Links<'_> {
         self.engine.links(&self.device)

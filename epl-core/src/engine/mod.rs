@@ -17,7 +17,7 @@
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
 //! - `forward`: segments without a graph, through all stages; `evaluation`: the loss, and what is measured, over many
-//!   micro-batches.
+//!   micro-batches; `decoding`: generation, step after step.
 //! - `snapshot`, `states`: what this rank writes of a checkpoint; `restore`, `restore_states`: what it reads of one;
 //!   `save`: all ranks together.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
@@ -25,6 +25,7 @@
 mod away;
 mod batches;
 mod compress;
+mod decoding;
 mod evaluation;
 mod forward;
 mod gather;
@@ -65,6 +66,7 @@ use epl_comm::Span;
 use serde_json::Value;
 
 pub use compress::Compression;
+pub use decoding::Decoding;
 pub use held::Held;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
