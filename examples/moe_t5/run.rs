@@ -69,7 +69,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         trained.load(Which::Best)?;
         result = judge(task, &task.test)?.measure(&trained.engine)?.first().map(|(_, score)| *score);
     }
-    show(&trained.engine.inference()?, task, first)?;
+    show(&trained.engine, task, first)?;
     Ok((result.filter(|_| first).map(|score| task.show_score(score)), ExitCode::SUCCESS))
 }
 
@@ -96,15 +96,15 @@ fn told(trainer: TrainerConfig, task: &Task, settings: &Settings) -> TrainerConf
 }
 
 /// What translates `pairs`, each replica its share, and scores them together.
-fn judge<'a>(task: &'a Task, pairs: &[Pair]) -> Result<Evaluator<'a, T5, Vec<Pair>, Vec<Judged>>> {
+fn judge<'a>(task: &'a Task, pairs: &[Pair]) -> Result<Evaluator<'a, T5, Vec<Judged>>> {
     let longest = longest(&encode(pairs, task)?);
     let data = ValidData::new(InMemDataset::new(pairs.to_vec()), PairBatcher, BATCH)?;
-    let forward = move |model: &T5, pairs: &Vec<Pair>| {
-        let translations = translate(model, &encode(pairs, task)?, longest, task)?;
+    let judged = move |engine: &Engine<T5>, pairs: &Vec<Pair>| {
+        let translations = translate(engine, &encode(pairs, task)?, longest, task)?;
         let judged = translations.into_iter().zip(pairs);
         Ok(judged.map(|(translation, pair)| Judged::new(translation, &pair.target)).collect())
     };
-    Ok(Evaluator::new(data, forward).with(task.measure()))
+    Ok(Evaluator::by(data, judged).with(task.measure()))
 }
 
 /// The sources as tokens.
@@ -118,8 +118,8 @@ fn longest(sources: &[Vec<i64>]) -> usize {
 }
 
 /// Translates by greedy search. Collective.
-fn translate(model: &T5, sources: &[Vec<i64>], longest: usize, task: &Task) -> Result<Vec<String>> {
-    let translated = model.generate(sources, longest)?;
+fn translate(engine: &Engine<T5>, sources: &[Vec<i64>], longest: usize, task: &Task) -> Result<Vec<String>> {
+    let translated = T5::generate(engine, sources, longest)?;
     translated.iter().map(|tokens| task.tokenizer().decode(tokens).map_err(wrong)).collect()
 }
 
@@ -128,10 +128,10 @@ fn wrong(error: epl::models::text::Error) -> Error {
 }
 
 /// Prints a few translations. Collective.
-fn show(model: &T5, task: &Task, first: bool) -> Result<()> {
+fn show(engine: &Engine<T5>, task: &Task, first: bool) -> Result<()> {
     let pairs = &task.judged[..task.judged.len().min(SHOWN)];
     let sources = encode(pairs, task)?;
-    let translations = translate(model, &sources, longest(&sources), task)?;
+    let translations = translate(engine, &sources, longest(&sources), task)?;
     for (pair, translation) in pairs.iter().zip(translations).filter(|_| first) {
         println!("  {}\n    -> {translation}", pair.source);
     }

@@ -69,6 +69,6 @@ fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &
 }
 
 /// Whether each image's class is the most likely one, and whether it is among five.
-fn judge<C: ClassLayer>(model: &ResNet<C>, batch: &ImageBatch) -> Result<[Tensor<1, Bool>; 2]> {
-    Ok([1, 5].map(|k| model.in_top_k(batch.pixels.clone(), batch.labels.clone(), k)))
+fn judge<C: ClassLayer>(model: &ResNet<C>, features: Tensor<4>, batch: &ImageBatch) -> Result<[Tensor<1, Bool>; 2]> {
+    Ok([1, 5].map(|k| model.in_top_k(features.clone(), batch.labels.clone(), k)))
 }

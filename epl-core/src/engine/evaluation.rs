@@ -1,19 +1,13 @@
-//! The loss without gradients, through all stages.
-
-use std::cell::RefCell;
-use std::ops::Range;
+//! Passes without gradients over many micro-batches, through all stages: the loss, and what is measured.
 
 use epl_comm::ReduceOp;
 
 use super::batches::Given;
-use super::links::Links;
-use super::parameters::Parameters;
+use super::forward::Forward;
 use super::report::{EvalReport, StepReport, TermSums};
 use super::{Engine, MicroBatch, caught, weights};
-use crate::context::NanCauses;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, TermWeights};
-use crate::precision::widen_carry;
+use crate::loss::TermWeights;
 use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -31,32 +25,30 @@ impl<M: Segmented> Engine<M> {
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
     ) -> Result<EvalReport> {
         self.context.open_outputs();
-        let model = self.model().valid();
-        let mut sums = TermSums::default();
-        let device = self.device.clone().without_autodiff();
-        let mut links = self.links(&device);
-        let (mut weights, mut given, mut count) = (TermWeights::default(), Given::default(), 0);
-        let mut micro_batches = micro_batches.into_iter();
-        loop {
-            let window = self.next_of_all(&mut micro_batches, self.window())?;
-            if window.is_empty() {
-                break;
+        let forward = Forward::new(self, "evaluate").in_half();
+        let (mut sums, mut weights, mut given) = (TermSums::default(), TermWeights::default(), Given::default());
+        let begin = |window: &[MicroBatch<M::Batch>]| {
+            given.add(window);
+            for micro_batch in window {
+                let own = core::mem::take(&mut weights);
+                weights = own.plus(weights::weights_of(forward.model(), micro_batch))?;
             }
-            links.expect(count, &window)?;
-            given.add(&window);
-            let own: Vec<TermWeights> =
-                window.iter().map(|micro_batch| weights::weights_of(&model, micro_batch)).collect();
-            for own in &own {
-                weights = weights.plus(own.clone())?;
+            Ok(())
+        };
+        let last_part = self.plan.stages.parts().last().map_or(0, |part| part.start);
+        let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| {
+            if index == last_part {
+                self.context.open_nan_causes();
             }
-            let losses = caught(|| self.forward(&model, &window, count, &mut links))?;
-            for (((loss, causes), own), micro_batch) in losses.into_iter().zip(&own).zip(&window) {
-                loss.check(own, micro_batch.empty)?;
-                sums.add(loss, causes, own, micro_batch.empty)?;
-            }
-            count += window.len();
-        }
-        links.finish()?;
+            model.forward_segment(index, carry, batch)
+        };
+        let count = self.windows(&forward, micro_batches, begin, segment, |model, carry, micro_batch| {
+            let own = weights::weights_of(model, micro_batch);
+            let loss = model.loss(carry, &micro_batch.batch);
+            let causes = self.context.take_nan_causes();
+            loss.check(&own, micro_batch.empty)?;
+            sums.add(loss, causes, &own, micro_batch.empty)
+        })?;
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
@@ -65,50 +57,101 @@ impl<M: Segmented> Engine<M> {
         Ok(EvalReport { loss, terms, weights, outputs })
     }
 
+    /// Runs micro-batches forward through all stages, without autodiff, dropout off, as many on every rank; hands what
+    /// leaves the last segment to `end`, on the ranks of the last stage, with the model as that segment sees it: what
+    /// other segments use alone may be empty in it. Collective, and `end` may be, over the ranks of a stage.
+    ///
+    /// Parameters are gathered segment by segment, as in training, and stay in the type that they are stored in. A
+    /// stand-in is handed out as well: what `end` runs with it takes part in the collectives, and must count for nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, a
+    /// micro-batch could not be loaded, or `end` fails.
+    pub fn forward(
+        &self,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
+        end: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
+    ) -> Result<()> {
+        let forward = Forward::new(self, "forward");
+        self.windows(&forward, micro_batches, |_| Ok(()), M::forward_segment, end).and_then(measured)
+    }
+
+    /// [`forward`](Self::forward), but for the last segment, in whose place `head` runs.
+    ///
+    /// # Errors
+    ///
+    /// When the model has one segment only, the ranks have different numbers of micro-batches, or none, ranks of one replica
+    /// run other samples, a micro-batch could not be loaded, or `head` fails.
+    pub(crate) fn forward_to_head(
+        &self,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
+        head: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
+    ) -> Result<()> {
+        let last = self.plan.segments.len() - 1;
+        if last == 0 {
+            return Err(Error::invalid(
+                "a head in the place of the last segment of a model of 1 segment, which nothing enters; measure what \
+                 leaves it, by `Evaluator::new`",
+            ));
+        }
+        let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| match carry {
+            Some(carry) if index == last => carry,
+            carry => model.forward_segment(index, carry, batch),
+        };
+        let forward = Forward::new(self, "forward");
+        self.windows(&forward, micro_batches, |_| Ok(()), segment, head).and_then(measured)
+    }
+
+    /// Hands one micro-batch after the other to `f`, as many on every rank. Collective, and `f` may be.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks have different numbers of micro-batches, or none, one of them could not be loaded, or `f` fails.
+    pub(crate) fn each_batch<B>(
+        &self,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<B>>>,
+        mut f: impl FnMut(&MicroBatch<B>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut micro_batches, mut count) = (micro_batches.into_iter(), 0);
+        while let Some(micro_batch) = self.next_of_all(&mut micro_batches, 1)?.pop() {
+            count += 1;
+            caught(|| f(&micro_batch))?;
+        }
+        measured(count)
+    }
+
+    /// Takes micro-batches through all stages, some at a time, of which `begin` hears before; returns how many there were.
+    fn windows(
+        &self,
+        forward: &Forward<'_, M>,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
+        mut begin: impl FnMut(&[MicroBatch<M::Batch>]) -> Result<()>,
+        mut segment: impl FnMut(&M, usize, Option<M::Carry>, &M::Batch) -> M::Carry,
+        mut end: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
+    ) -> Result<usize> {
+        let (mut links, all) = (forward.links(), 0..self.plan.segments.len());
+        let (mut micro_batches, mut count) = (micro_batches.into_iter(), 0);
+        loop {
+            let window = self.next_of_all(&mut micro_batches, self.window())?;
+            if window.is_empty() {
+                break;
+            }
+            links.expect(count, &window)?;
+            begin(&window)?;
+            caught(|| forward.run(&mut links, (count, &window), all.clone(), &mut segment, &mut end))?;
+            count += window.len();
+        }
+        links.finish()?;
+        Ok(count)
+    }
+
     /// How many micro-batches are read ahead: with several stages as many as leave about a fifth of the time idle.
     fn window(&self) -> usize {
         match self.plan.stages.count() {
             1 => 1,
             stages => 4 * stages,
         }
-    }
-
-    /// The forward of this stage's parts, without a tape, of micro-batches of which `first` is the number of the first;
-    /// the last stage knows the losses, one a micro-batch.
-    fn forward(
-        &self,
-        model: &M,
-        micro_batches: &[MicroBatch<M::Batch>],
-        first: usize,
-        links: &mut Links<'_>,
-    ) -> Result<Vec<(Loss, NanCauses)>> {
-        let (mut losses, stages) = (Vec::new(), &self.plan.stages);
-        let own = (0..stages.chunks()).map(|chunk| stages.parts()[stages.part(self.plan.stage(), chunk)].clone());
-        let looks =
-            own.flat_map(|part| micro_batches.iter().flat_map(move |_| part.clone().map(|segment| (segment, true))));
-        let mut parameters = Parameters::new(self, model, looks);
-        // The model that ran the last segment.
-        let last = RefCell::new(None);
-        let run = |number, segments: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
-            self.begin(micro_batch, false);
-            if segments.end == self.plan.segments.len() {
-                self.context.open_nan_causes();
-            }
-            for segment in segments {
-                let _span = self.enter(segment, "evaluate", number);
-                let seen = parameters.segment(segment, true)?;
-                parameters.ahead()?;
-                let enters = carry.map(|carry| self.narrow(carry));
-                carry = Some(seen.forward_segment(segment, enters, &micro_batch.batch));
-                last.replace(Some(seen).filter(|_| segment + 1 == self.plan.segments.len()));
-            }
-            Ok(carry.expect("a part has at least one segment"))
-        };
-        links.through(first, micro_batches, run, |exit, micro_batch| {
-            let loss = last.take().as_deref().unwrap_or(model).loss(widen_carry(exit), &micro_batch.batch);
-            losses.push((loss, self.context.take_nan_causes()));
-        })?;
-        Ok(losses)
     }
 
     /// The next micro-batches, at most so many; all ranks have as many. Collective.
@@ -130,5 +173,13 @@ impl<M: Segmented> Engine<M> {
                 sums[0]
             ))),
         }
+    }
+}
+
+/// Refuses a pass over nothing.
+fn measured(count: usize) -> Result<()> {
+    match count {
+        0 => Err(Error::invalid("an evaluation without a batch; its measures would be no numbers")),
+        _ => Ok(()),
     }
 }

@@ -64,23 +64,26 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// Takes micro-batches through the parts of this rank's stage, one part after the other: `run` takes each from what
-    /// enters the part to what leaves it, which goes on to the next stage; what leaves the model is for `end`. `first` is
-    /// the number of the first micro-batch.
+    /// Takes micro-batches, of which `first` is the number of the first, through `segments`, which end with the model: of
+    /// the parts of this rank's stage one after the other, `run` takes each micro-batch from what enters the part to what
+    /// leaves it, which goes on to the next stage; what leaves the model is for `end`. Nothing enters the first segment.
     pub fn through<B, C: Carry>(
         &mut self,
-        first: usize,
-        micro_batches: &[MicroBatch<B>],
+        (first, micro_batches): (usize, &[MicroBatch<B>]),
+        segments: Range<usize>,
         mut run: impl FnMut(usize, Range<usize>, Option<C>, &MicroBatch<B>) -> Result<C>,
-        mut end: impl FnMut(C, &MicroBatch<B>),
+        mut end: impl FnMut(C, &MicroBatch<B>) -> Result<()>,
     ) -> Result<()> {
-        let (stages, stage) = (self.stages, self.stage());
-        for part in (0..stages.chunks()).map(|chunk| stages.part(stage, chunk)) {
+        let stages = self.stages;
+        for (part, own) in stages.parts_within(self.stage(), &segments) {
             for (number, micro_batch) in (first..).zip(micro_batches) {
-                let entrance = self.receive_carry(number, part)?;
-                let exit = run(number, stages.parts()[part].clone(), entrance, micro_batch)?;
+                let entrance = match own.start == segments.start {
+                    true => None,
+                    false => self.receive_carry(number, part)?,
+                };
+                let exit = run(number, own.clone(), entrance, micro_batch)?;
                 match part + 1 == stages.parts().len() {
-                    true => end(exit, micro_batch),
+                    true => end(exit, micro_batch)?,
                     false => self.send_carry(number, part + 1, exit)?,
                 }
             }

@@ -16,8 +16,8 @@
 //! - `profile`: what segments store and cost, and what is run again because of it.
 //! - `recomputation`: whether it changes a gradient.
 //! - `replicas`: whether replicas hold the same bits.
-//! - `evaluation`: the loss without gradients, through all stages.
-//! - `inference`: forwards without gradients over many batches.
+//! - `forward`: segments without a graph, through all stages; `evaluation`: the loss, and what is measured, over many
+//!   micro-batches; `decoding`: generation, step after step.
 //! - `snapshot`, `states`: what this rank writes of a checkpoint; `restore`, `restore_states`: what it reads of one;
 //!   `save`: all ranks together.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
@@ -25,12 +25,13 @@
 mod away;
 mod batches;
 mod compress;
+mod decoding;
 mod evaluation;
+mod forward;
 mod gather;
 mod gradients;
 mod held;
 mod idle;
-mod inference;
 mod links;
 mod meter;
 mod micro_batch;
@@ -63,6 +64,7 @@ use burn::tensor::{Device, TensorData};
 use epl_comm::Span;
 use serde_json::Value;
 
+pub use decoding::Decoding;
 pub use held::Held;
 pub use micro_batch::MicroBatch;
 pub use report::{EvalReport, StepReport};
@@ -255,10 +257,11 @@ impl<M: Segmented> Engine<M> {
         gather::gather(&self.params, &self.plan, &self.context, source)
     }
 
-    /// Opens a pass without a graph for a forward of one's own, such as generation. Collective over pipeline stages.
+    /// The whole model on every rank, without autodiff, dropout off: for an export, or a forward of one's own. Collective
+    /// over pipeline stages.
     ///
-    /// The returned module is the model without autodiff; dropout is off. Of several pipeline stages each gets the whole
-    /// model, and so needs the memory for it; [`evaluate`](Self::evaluate) does not.
+    /// Every rank needs the memory for it; [`evaluate`](Self::evaluate) and [`forward`](Self::forward) do not, as they go
+    /// through the stages.
     ///
     /// # Errors
     ///

@@ -18,6 +18,7 @@ use super::Engine;
 use super::meter::{Lease, bytes};
 use crate::error::Result;
 use crate::params::store::{Gathered, fill};
+use crate::precision::HalfPrecision;
 use crate::segment::Segmented;
 
 /// The model, with at least the parameters of one segment.
@@ -53,6 +54,8 @@ pub(super) struct Parameters<'a, M: Segmented> {
     model: &'a M,
     /// Whether a segment's parameters are gathered for it.
     gathers: bool,
+    /// In which type of 16 bits segments compute, if they do.
+    half: Option<HalfPrecision>,
     /// The same without a parameter that asks for a gradient, where segments are recomputed.
     untracked: Option<Rc<Own<M>>>,
     /// What will be asked for, in this order.
@@ -68,15 +71,20 @@ struct Coming(Gathered, Lease);
 impl<'a, M: Segmented> Parameters<'a, M> {
     /// Those of `model`, which is the engine's. `next` are the segments that will be asked for.
     pub fn new(engine: &'a Engine<M>, model: &'a M, next: impl IntoIterator<Item = Look>) -> Self {
-        let gathers = engine.plan.params.gathers();
+        let (gathers, half) = (engine.plan.params.gathers(), engine.plan.half);
         let next: VecDeque<Look> = next.into_iter().filter(|_| gathers).collect();
-        Self { engine, model, gathers, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
+        Self { engine, model, gathers, half, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
+    }
+
+    /// Cast to this type of 16 bits, or none; without this, as the plan says.
+    pub fn with_half(self, half: Option<HalfPrecision>) -> Self {
+        Self { half, ..self }
     }
 
     /// The model for a segment, whose parameters ask for gradients if `tracked` and they do. Collective where parameters
     /// are parked.
     pub fn segment(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
-        if !self.gathers && self.engine.plan.half.is_none() {
+        if !self.gathers && self.half.is_none() {
             return Ok(match tracked {
                 true => Seen::All(self.model),
                 false => Seen::Some(self.untracked().clone()),
@@ -126,12 +134,12 @@ impl<'a, M: Segmented> Parameters<'a, M> {
             false => self.untracked().model.clone(),
         };
         let (mut values, mut leases) = self.gathered(look.0)?;
-        let (plan, meter) = (&self.engine.plan, &self.engine.meters.parameters);
+        let (plan, half, meter) = (&self.engine.plan, self.half, &self.engine.meters.parameters);
         let model = fill(model, &plan.params.records, look.1, |number, own| {
             let record = &plan.params.records[number];
-            let is_cast = record.half && record.held && record.segments.contains(&look.0);
+            let is_cast = half.is_some() && record.half && record.held && record.segments.contains(&look.0);
             let value = values.remove(&number).or_else(|| is_cast.then(own))?;
-            let Some(half) = plan.half.filter(|_| is_cast) else { return Some(value) };
+            let Some(half) = half.filter(|_| is_cast) else { return Some(value) };
             let cast = value.cast(half.dtype());
             leases.push(meter.lease(bytes(&cast)));
             Some(cast)

@@ -96,7 +96,7 @@ impl<M: Segmented> Engine<M> {
             }
             Ok(carry.expect("a part has at least one segment"))
         };
-        links.through(0, core::slice::from_ref(micro_batch), run, |_, _| {})?;
+        links.through((0, core::slice::from_ref(micro_batch)), 0..self.plan.segments.len(), run, |_, _| Ok(()))?;
         links.finish()?;
         Ok(all)
     }

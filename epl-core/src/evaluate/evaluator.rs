@@ -1,6 +1,5 @@
 //! One pass over a validation set for several measures.
 
-use burn::tensor::Device;
 use epl_comm::ReduceOp;
 
 use super::measure::{Measure, Values, join};
@@ -9,7 +8,7 @@ use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::segment::Segmented;
 
-/// Runs a forward over a validation set and hands its outputs to all measures.
+/// Runs a model over a validation set and hands what it says to all measures.
 ///
 /// ```
 /// # use burn::tensor::{Int, Tensor};
@@ -17,38 +16,89 @@ use crate::segment::Segmented;
 /// # use epl_core::evaluate::{Accuracy, Classified, Evaluator};
 /// # use epl_core::{Segmented, Trainer};
 /// # struct Images { pixels: Tensor<2>, classes: Tensor<1, Int> }
-/// # fn example<M: Segmented>(trainer: Trainer<M>, images: ValidData<u8, Images>, logits: fn(&M, &Images) -> Tensor<2>) {
-/// let evaluator = Evaluator::new(images, move |model: &M, batch: &Images| {
-///     Classified::from_logits(logits(model, batch), batch.classes.clone(), None)
+/// # fn example<M: Segmented<Batch = Images, Carry = Tensor<2>>>(trainer: Trainer<M>, images: ValidData<u8, Images>) {
+/// // What leaves the last segment are the logits.
+/// let evaluator = Evaluator::new(images, |_: &M, logits, batch: &Images| {
+///     Classified::from_logits(logits, batch.classes.clone(), None)
 /// });
 /// let trainer = trainer.with_evaluator(evaluator.with(Accuracy::top(1)).with(Accuracy::top(5)));
 /// # }
 /// ```
 ///
-/// The forward gets the model without autodiff, dropout off. Every rank runs it equally often, for a stand-in too, so
-/// it may use collectives. Ranks that hold parts of one replica must give the same outputs.
-pub struct Evaluator<'a, M, B, O> {
-    load: Box<Load<B>>,
-    forward: Box<Forward<'a, M, B, O>>,
+/// The model runs through its stages, without autodiff, dropout off; its parameters are gathered segment by segment, as in
+/// training. Every rank runs as many micro-batches, a stand-in too, so that outputs may be made by collectives. Ranks that
+/// hold parts of one replica must give the same outputs.
+pub struct Evaluator<'a, M: Segmented, O> {
+    pass: Box<Pass<'a, M, O>>,
     measures: Vec<Box<dyn Measure<O> + 'a>>,
 }
 
-type Load<B> = dyn Fn(Share, &Device) -> Result<EvaluationLoader<B>>;
-type Forward<'a, M, B, O> = dyn FnMut(&M, &MicroBatch<B>) -> Result<O> + 'a;
+/// Hands out the outputs of all micro-batches that count, at least on the ranks that [count](counts).
+type Pass<'a, M, O> = dyn FnMut(&Engine<M>, &mut dyn FnMut(&O) -> Result<()>) -> Result<()> + 'a;
 
-impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
-    /// A pass over `data`, of which `forward` makes the outputs. The batches need not be those of the training.
-    pub fn new<I: 'static>(data: ValidData<I, B>, mut forward: impl FnMut(&M, &B) -> Result<O> + 'a) -> Self {
-        Self::over(data, move |model, micro_batch| forward(model, &micro_batch.batch))
+impl<'a, M: Segmented + 'a, O> Evaluator<'a, M, O> {
+    /// A pass over `data`. `outputs` makes what is measured of what leaves the last segment, on the ranks of the last stage;
+    /// in the model that it gets, what other segments use alone may be empty.
+    pub fn new<I: 'static>(
+        data: ValidData<I, M::Batch>,
+        mut outputs: impl FnMut(&M, M::Carry, &M::Batch) -> Result<O> + 'a,
+    ) -> Self
+    where
+        M::Batch: 'static,
+    {
+        Self::over(data, move |model, carry, micro_batch| outputs(model, carry, &micro_batch.batch))
     }
 
-    /// [`new`](Self::new), for a forward that needs the number of rows.
+    /// [`new`](Self::new), where the last segment makes the loss already: `head` runs in its place, with its parameters, and
+    /// makes what is measured of what enters it.
+    pub fn with_head<I: 'static>(
+        data: ValidData<I, M::Batch>,
+        mut head: impl FnMut(&M, M::Carry, &M::Batch) -> Result<O> + 'a,
+    ) -> Self
+    where
+        M::Batch: 'static,
+    {
+        Self::of(move |engine, add| {
+            engine.forward_to_head(load(&data, engine)?, |model, carry, micro_batch| {
+                let output = head(model, carry, &micro_batch.batch)?;
+                if micro_batch.empty { Ok(()) } else { add(&output) }
+            })
+        })
+    }
+
+    /// [`new`](Self::new), for outputs that need the number of rows.
     pub(super) fn over<I: 'static>(
+        data: ValidData<I, M::Batch>,
+        mut outputs: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<O> + 'a,
+    ) -> Self
+    where
+        M::Batch: 'static,
+    {
+        Self::of(move |engine, add| {
+            engine.forward(load(&data, engine)?, |model, carry, micro_batch| {
+                let output = outputs(model, carry, micro_batch)?;
+                if micro_batch.empty { Ok(()) } else { add(&output) }
+            })
+        })
+    }
+
+    /// A pass over `data` whose outputs the engine makes in more than one forward, such as texts that a model writes. All
+    /// ranks run `outputs` together, for a stand-in too, and those of a replica give the same. The batches need not be those
+    /// of the training.
+    pub fn by<I: 'static, B: Send + 'static>(
         data: ValidData<I, B>,
-        forward: impl FnMut(&M, &MicroBatch<B>) -> Result<O> + 'a,
+        mut outputs: impl FnMut(&Engine<M>, &B) -> Result<O> + 'a,
     ) -> Self {
-        let load = move |share: Share, device: &Device| EvaluationLoader::start(&data, share, device);
-        Self { load: Box::new(load), forward: Box::new(forward), measures: Vec::new() }
+        Self::of(move |engine, add| {
+            engine.each_batch(load(&data, engine)?, |micro_batch| {
+                let output = outputs(engine, &micro_batch.batch)?;
+                if micro_batch.empty || !counts(engine) { Ok(()) } else { add(&output) }
+            })
+        })
+    }
+
+    fn of(pass: impl FnMut(&Engine<M>, &mut dyn FnMut(&O) -> Result<()>) -> Result<()> + 'a) -> Self {
+        Self { pass: Box::new(pass), measures: Vec::new() }
     }
 
     /// Adds a measure of the outputs.
@@ -62,14 +112,26 @@ impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
     ///
     /// # Errors
     ///
-    /// When there is no measure, two have values of one name, or the data, the forward or a measure fails.
+    /// When there is no measure, two have values of one name, or the data, the model, the outputs or a measure fails.
     pub fn measure(&mut self, engine: &Engine<M>) -> Result<Values> {
         if self.measures.is_empty() {
             return Err(Error::invalid("an evaluator without a measure; give it one with `with`"));
         }
-        let sums = self.sums(engine)?;
-        let data = engine.context().data();
-        let sums = if data.size() > 1 { data.all_reduce_values(&sums, ReduceOp::Sum)? } else { sums };
+        let (measures, world) = (&self.measures, engine.context().world());
+        let mut sums = vec![0.0; measures.iter().map(|measure| measure.sums()).sum()];
+        (self.pass)(engine, &mut |output| {
+            let mut rest = &mut sums[..];
+            for measure in measures {
+                let (own, others) = rest.split_at_mut(measure.sums());
+                measure.add(output, own)?;
+                rest = others;
+            }
+            Ok(())
+        })?;
+        if !counts(engine) {
+            sums.fill(0.0);
+        }
+        let sums = if world.size() > 1 { world.all_reduce_values(&sums, ReduceOp::Sum)? } else { sums };
         let (mut values, mut rest) = (Values::new(), &sums[..]);
         for measure in &self.measures {
             let (own, others) = rest.split_at(measure.sums());
@@ -78,27 +140,20 @@ impl<'a, M: Segmented, B: Send + 'static, O> Evaluator<'a, M, B, O> {
         }
         Ok(values)
     }
+}
 
-    /// The sums of this replica's samples, one measure's after the other's.
-    fn sums(&mut self, engine: &Engine<M>) -> Result<Vec<f64>> {
-        let share = Share::of(engine.context(), 1)?;
-        // As the model: evaluation has no graph.
-        let device = engine.device().clone().without_autodiff();
-        let (forward, measures) = (&mut self.forward, &self.measures);
-        let mut sums = vec![0.0; measures.iter().map(|measure| measure.sums()).sum()];
-        engine.each_batch((self.load)(share, &device)?, |model, micro_batch| {
-            let output = forward(model, micro_batch)?;
-            if micro_batch.empty {
-                return Ok(());
-            }
-            let mut rest = &mut sums[..];
-            for measure in measures {
-                let (own, others) = rest.split_at_mut(measure.sums());
-                measure.add(&output, own)?;
-                rest = others;
-            }
-            Ok(())
-        })?;
-        Ok(sums)
-    }
+/// This rank's micro-batches of a validation set.
+fn load<I: 'static, B: Send + 'static, M: Segmented>(
+    data: &ValidData<I, B>,
+    engine: &Engine<M>,
+) -> Result<EvaluationLoader<B>> {
+    // As the model: evaluation has no graph.
+    let device = engine.device().clone().without_autodiff();
+    EvaluationLoader::start(data, Share::of(engine.context(), 1)?, &device)
+}
+
+/// Whether this rank's outputs are counted: of the ranks that hold parts of one replica, one has to.
+fn counts<M: Segmented>(engine: &Engine<M>) -> bool {
+    let (plan, coordinate) = (engine.plan(), engine.context().coordinate());
+    coordinate.tensor == 0 && plan.stage() + 1 == plan.stages.count()
 }

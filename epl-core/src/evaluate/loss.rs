@@ -13,16 +13,14 @@ use crate::segment::Segmented;
 pub struct LossTerms(Vec<(&'static str, f64, f64)>);
 
 impl LossTerms {
-    /// Runs a model over a batch: see [`Evaluator::of_loss`](super::Evaluator::of_loss).
+    /// Of what left the last segment of a model: see [`Evaluator::of_loss`](super::Evaluator::of_loss).
     ///
     /// # Errors
     ///
-    /// When the model has no segment, or a term without a weight.
-    pub fn of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> Result<Self> {
-        let (batch, rows) = (&micro_batch.batch, micro_batch.samples.len());
-        let weights = model.weights(batch).of(rows);
-        let carry = (0..model.segments()).fold(None, |carry, index| Some(model.forward_segment(index, carry, batch)));
-        let carry = carry.ok_or_else(|| Error::invalid("a model without a segment; it has at least one"))?;
+    /// When a term has no weight.
+    pub fn of<M: Segmented>(model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<Self> {
+        let batch = &micro_batch.batch;
+        let weights = model.weights(batch).of(micro_batch.samples.len());
         let loss = model.loss(carry, batch);
         loss.check(&weights, micro_batch.empty)?;
         let term = |term: Term| {
@@ -47,7 +45,7 @@ impl LossTerms {
     }
 }
 
-impl<'a, M: Segmented + 'a> Evaluator<'a, M, M::Batch, LossTerms>
+impl<'a, M: Segmented + 'a> Evaluator<'a, M, LossTerms>
 where
     M::Batch: 'static,
 {

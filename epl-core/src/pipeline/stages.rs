@@ -65,6 +65,13 @@ impl Stages {
         self.of_part(part.unwrap_or(self.parts.len() - 1))
     }
 
+    /// The parts of a stage that have some of these segments, in their order: their numbers, and what they have of them.
+    pub fn parts_within(&self, stage: usize, segments: &Range<usize>) -> Vec<(usize, Range<usize>)> {
+        let within = |part: &Range<usize>| part.start.max(segments.start)..part.end.min(segments.end);
+        let parts = (0..self.chunks()).map(|chunk| self.part(stage, chunk));
+        parts.map(|part| (part, within(&self.parts[part]))).filter(|(_, within)| !within.is_empty()).collect()
+    }
+
     /// The stages that run some of these segments, each once, the first one first.
     pub fn of_segments(&self, segments: &[usize]) -> Vec<usize> {
         let mut stages: Vec<usize> = segments.iter().map(|segment| self.of_segment(*segment)).collect();
@@ -96,6 +103,10 @@ mod tests {
         assert_eq!((stages.count(), stages.chunks(), stages.part(1, 1)), (2, 2, 3));
         assert_eq!([0, 1, 2, 3, 4, 7].map(|segment| stages.of_segment(segment)), [0, 0, 1, 0, 0, 1]);
         assert_eq!((stages.of_segments(&[7, 0, 2]), stages.of_segments(&[3, 0])), (vec![0, 1], vec![0]));
+        assert_eq!(
+            (stages.parts_within(0, &(1..8)), stages.parts_within(1, &(3..8))),
+            (vec![(0, 1..2), (2, 3..5)], vec![(3, 5..8)])
+        );
         assert_eq!(stages.to_string(), "stage 0: segments 0..2 and 3..5; stage 1: segments 2..3 and 5..8");
         assert_eq!(Stages::one(3), Stages::new(vec![Range { start: 0, end: 3 }], 1));
     }

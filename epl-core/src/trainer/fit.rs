@@ -168,7 +168,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
 
     /// Evaluates measures over a validation set, such as [`Accuracy`](crate::evaluate::Accuracy).
     #[must_use]
-    pub fn with_evaluator<B: Send + 'static, O: 'a>(mut self, evaluator: Evaluator<'a, M, B, O>) -> Self
+    pub fn with_evaluator<O: 'a>(mut self, evaluator: Evaluator<'a, M, O>) -> Self
     where
         M: 'a,
     {

@@ -80,7 +80,7 @@ fn engine(epl: &Epl) -> Result<Engine<Model>> {
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())
 }
 
-fn classified(model: &Model, batch: &Points) -> Result<Classified> {
+fn classified(model: &Model, (): (), batch: &Points) -> Result<Classified> {
     Classified::from_logits(model.model.linear.forward(batch.points.clone()), batch.classes.clone(), Some(NONE))
 }
 
@@ -206,7 +206,7 @@ fn what_cannot_be_measured_is_refused() {
     let term = fails(|engine| Evaluator::of_loss(valid(7, 2)).with(Perplexity::of("bits")).measure(engine));
     assert!(term.contains("`bits`") && term.contains("nats"), "{term}");
     let target = fails(|engine| {
-        let forward = |model: &Model, batch: &Points| {
+        let forward = |model: &Model, (): (), batch: &Points| {
             Classified::from_logits(model.model.linear.forward(batch.points.clone()), batch.classes.clone(), None)
         };
         Evaluator::new(valid(7, 2), forward).with(Accuracy::top(1)).measure(engine)

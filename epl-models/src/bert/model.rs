@@ -14,6 +14,7 @@ use super::head::BertHead;
 use super::layer::layer;
 use super::masked_language::MaskedLanguage;
 use super::question_answering::QuestionAnswering;
+use super::segments::BertCarry;
 
 /// A BERT with a head.
 ///
@@ -100,8 +101,15 @@ impl<H: BertHead> Bert<H> {
     ///
     /// - output: `[rows, length, 2]` of start and end, `[rows, length, vocab]`, or `[rows, 1, classes]`
     pub fn forward(&self, batch: &BertBatch<H::Labels>) -> Tensor<3> {
-        let run = |carry, index| Some(self.forward_segment(index, carry, batch));
-        let carry = (0..self.segments()).fold(None, run).expect("there is at least one segment");
+        self.logits_of(self.forward_all(batch))
+    }
+
+    /// The logits of a batch, from what the last segment returned. Collective over the tensor axis.
+    ///
+    /// # Shapes
+    ///
+    /// - output: as of [`forward`](Self::forward)
+    pub fn logits_of(&self, carry: BertCarry) -> Tensor<3> {
         self.head.whole(carry.hidden)
     }
 }

@@ -109,13 +109,25 @@ impl<C: ClassLayer> ResNet<C> {
         self.class_layer.logits(self.backbone.forward(pixels), &self.context)
     }
 
-    /// Whether the label of an image is among its `k` most likely classes. Collective as [`forward`](Self::forward).
+    /// The logits of images, from the features that the last segment returned. Collective over the ranks that share the
+    /// classes.
     ///
     /// # Shapes
     ///
-    /// - pixels: `[rows, channels, height, width]`
+    /// - features: `[rows, features, 1, 1]`
+    /// - output: `[rows, classes]`
+    pub fn logits_of(&self, features: Tensor<4>) -> Tensor<2> {
+        self.class_layer.logits(features.flatten(1, 3), &self.context)
+    }
+
+    /// Whether the label of an image is among its `k` most likely classes, from the features that the last segment
+    /// returned. Collective as [`logits_of`](Self::logits_of).
+    ///
+    /// # Shapes
+    ///
+    /// - features: `[rows, features, 1, 1]`
     /// - labels and output: `[rows]`
-    pub fn in_top_k(&self, pixels: Tensor<4>, labels: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
-        self.class_layer.in_top_k(self.backbone.forward(pixels), labels, k, &self.context)
+    pub fn in_top_k(&self, features: Tensor<4>, labels: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
+        self.class_layer.in_top_k(features.flatten(1, 3), labels, k, &self.context)
     }
 }

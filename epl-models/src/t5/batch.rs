@@ -56,6 +56,21 @@ impl T5Batcher {
         (source, padding, real)
     }
 
+    /// What a step of generation reads: the sources, with where they are padded, and what each row wrote last, nothing once
+    /// it is finished.
+    pub(super) fn step(
+        &self,
+        (source, source_padding, source_real): (Tensor<2, Int>, Tensor<2, Bool>, TokenMask),
+        last: &[Option<i64>],
+        device: &Device,
+    ) -> T5Batch {
+        let written: Vec<Vec<i64>> = last.iter().map(|token| Vec::from_iter(*token)).collect();
+        let (decoder_input, _) = padded(&written, self.pad, device);
+        let (target_real, targets) = (real(&written, 1), decoder_input.full_like(IGNORED));
+        let rows = last.len();
+        T5Batch { source, source_padding, decoder_input, targets, source_real, target_real, rows, tokens: 0 }
+    }
+
     /// Refuses a token that the model has no vector for.
     fn check(&self, items: &[TokenPair]) {
         for (row, pair) in items.iter().enumerate() {

@@ -10,6 +10,7 @@ use epl_modules::{SplitEmbedding, SplitEmbeddingConfig, SplitLinear, SplitLinear
 
 use super::batch::T5Batch;
 use super::config::T5Config;
+use super::segments::T5Carry;
 use super::stack::Stack;
 
 /// A T5: reads a sequence of tokens and writes another one.
@@ -78,8 +79,15 @@ impl T5 {
     ///
     /// - output: `[rows, target length, vocab]`
     pub fn forward(&self, batch: &T5Batch) -> Tensor<3> {
-        let run = |carry, index| Some(self.forward_segment(index, carry, batch));
-        let carry = (0..self.segments()).fold(None, run).expect("there is at least one segment");
+        self.logits_of(self.forward_all(batch))
+    }
+
+    /// The logits of every position, from what the last segment returned. Collective over the tensor axis.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, target length, vocab]`
+    pub fn logits_of(&self, carry: T5Carry) -> Tensor<3> {
         self.split(carry.hidden).all_gather()
     }
 

@@ -1,8 +1,8 @@
 //! The model as a chain of segments, with its loss.
 
 use burn::tensor::Tensor;
-use epl_core::{Loss, Segmented, Weights, carry};
-use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerInput, TransformerOutput};
+use epl_core::{Incremental, Loss, Segmented, Weights, carry};
+use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerCache, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
 use super::model::T5;
@@ -75,33 +75,63 @@ impl T5 {
         T5Carry { hidden: self.encoder.leave(hidden), bias: None, memory, losses }
     }
 
-    /// The carry that enters the first decoder block, from the one that left the encoder.
-    fn turn(&self, carry: T5Carry, batch: &T5Batch) -> T5Carry {
+    /// The carry that enters the first decoder block, from the one that left the encoder; none in later steps. `before`
+    /// positions were decoded in earlier ones.
+    fn turn(&self, carry: Option<T5Carry>, batch: &T5Batch, before: usize) -> T5Carry {
         let length = batch.decoder_input.dims()[1];
+        let (memory, losses) = carry.map(|carry| (carry.hidden, carry.losses)).unzip();
         T5Carry {
             hidden: self.decoder.enter(self.embed(&batch.decoder_input)),
-            bias: Some(self.decoder.bias.forward(length, length, 0)),
-            memory: Some(carry.hidden),
-            losses: carry.losses,
+            bias: Some(self.decoder.bias.forward(length, before + length, before)),
+            memory,
+            losses: losses.flatten(),
         }
     }
 
-    /// One decoder block.
-    fn decode(&self, index: usize, carry: T5Carry, batch: &T5Batch) -> T5Carry {
+    /// One decoder block, with the keys and values of earlier steps, if there are steps.
+    fn decode(&self, index: usize, carry: T5Carry, batch: &T5Batch, cache: Option<&mut TransformerCache>) -> T5Carry {
         let T5Carry { hidden, bias, memory, losses } = carry;
         let bias = bias.expect("the first block of the stack made it");
-        let memory = memory.expect("the encoder ran before");
+        // In later steps the cache has the keys and values of the memory, and what is given for it is not looked at.
+        let attended = memory.clone().unwrap_or_else(|| hidden.clone());
         // Padding stands behind all real tokens, where no real one looks.
         let input = TransformerInput::new(hidden)
             .causal()
             .with_bias(bias.clone())
-            .with_memory(memory.clone(), Some(batch.source_padding.clone()))
+            .with_memory(attended, Some(batch.source_padding.clone()))
             .with_tokens(batch.target_real.clone());
-        let TransformerOutput { hidden, losses: more, .. } = self.decoder.blocks[index].forward(input);
+        let block = &self.decoder.blocks[index];
+        let TransformerOutput { hidden, losses: more, .. } = match cache {
+            Some(cache) => block.forward_cache(input, cache),
+            None => block.forward(input),
+        };
         let losses = RouterLosses::add(losses, more);
         match index + 1 < self.decoder.blocks.len() {
-            true => T5Carry { hidden, bias: Some(bias), memory: Some(memory), losses },
+            true => T5Carry { hidden, bias: Some(bias), memory, losses },
             false => T5Carry { hidden, bias: None, memory: None, losses },
+        }
+    }
+
+    /// One segment, with the state of earlier steps, if there are steps.
+    fn run(
+        &self,
+        index: usize,
+        carry: Option<T5Carry>,
+        batch: &T5Batch,
+        cache: Option<&mut TransformerCache>,
+    ) -> T5Carry {
+        let entered = |carry: Option<T5Carry>| carry.expect("a segment that begins no step gets a carry");
+        match self.part(index) {
+            Part::Encoder(block) => self.encode(block, carry.unwrap_or_else(|| self.start(batch)), batch),
+            Part::Decoder(0) => {
+                let before = cache.as_ref().map_or(0, |cache| cache.len());
+                self.decode(0, self.turn(carry, batch, before), batch, cache)
+            }
+            Part::Decoder(block) => self.decode(block, entered(carry), batch, cache),
+            Part::Head => {
+                let carry = entered(carry);
+                T5Carry { hidden: self.logits(carry.hidden).local(), ..carry }
+            }
         }
     }
 }
@@ -145,13 +175,7 @@ impl Segmented for T5 {
     }
 
     fn forward_segment(&self, index: usize, carry: Option<T5Carry>, batch: &T5Batch) -> T5Carry {
-        let carry = carry.unwrap_or_else(|| self.start(batch));
-        match self.part(index) {
-            Part::Encoder(block) => self.encode(block, carry, batch),
-            Part::Decoder(0) => self.decode(0, self.turn(carry, batch), batch),
-            Part::Decoder(block) => self.decode(block, carry, batch),
-            Part::Head => T5Carry { hidden: self.logits(carry.hidden).local(), ..carry },
-        }
+        self.run(index, carry, batch, None)
     }
 
     fn weights(&self, batch: &T5Batch) -> Weights {
@@ -179,5 +203,24 @@ impl Segmented for T5 {
             (Some(losses), Some(moe)) => loss.with(AUXILIARY, losses.auxiliary, moe.auxiliary).with(Z, losses.z, moe.z),
             _ => loss,
         }
+    }
+}
+
+impl Incremental for T5 {
+    type State = TransformerCache;
+
+    /// Where the decoder begins: the encoder runs once.
+    fn first_of_step(&self) -> usize {
+        self.encoder.blocks.len()
+    }
+
+    fn forward_step(
+        &self,
+        index: usize,
+        carry: Option<T5Carry>,
+        batch: &T5Batch,
+        state: &mut TransformerCache,
+    ) -> T5Carry {
+        self.run(index, carry, batch, Some(state))
     }
 }

@@ -1,6 +1,7 @@
 //! What a layer keeps between the steps of generation.
 
 use burn::tensor::{Int, Tensor};
+use epl_core::SegmentState;
 
 use crate::attention::AttentionCache;
 
@@ -37,5 +38,11 @@ impl TransformerCache {
     #[must_use]
     pub fn select(self, rows: Tensor<1, Int>) -> Self {
         Self { own: self.own.select(rows.clone()), memory: self.memory.select(rows) }
+    }
+}
+
+impl SegmentState for TransformerCache {
+    fn select(self, rows: Tensor<1, Int>) -> Self {
+        Self::select(self, rows)
     }
 }

@@ -32,10 +32,8 @@ fn trained(case: &Case) -> Vec<Vec<f64>> {
         let data = |samples: usize| InMemDataset::new((0..samples).collect::<Vec<usize>>());
         let train = TrainData::new(data(23), Numbered, ShuffledSampler::new(23, 7, 5)?)?;
         let valid = ValidData::new(data(11), Numbered, 2)?;
-        let logits = |model: &Chain<Net, Batch, Tensor<2>>, batch: &Batch| {
-            let hidden = (0..3).fold(None, |carry, segment| Some(model.forward_segment(segment, carry, batch)));
-            let logits = model.model.logits(hidden.expect("three segments were run"));
-            Classified::from_logits(logits, batch.1.clone(), None)
+        let logits = |model: &Chain<Net, Batch, Tensor<2>>, hidden: Tensor<2>, batch: &Batch| {
+            Classified::from_logits(model.model.logits(hidden), batch.1.clone(), None)
         };
         let engine = Engine::build(epl, |at| case.net(at), &AdamWConfig::new().with_epsilon(1e-4))?;
         let mut settings = TrainerConfig::new(steps).with_micro_batches(case.micro_batches);
@@ -43,7 +41,7 @@ fn trained(case: &Case) -> Vec<Vec<f64>> {
         let trainer = Trainer::new(engine, settings, LearningRate::from_config(&epl.config().schedule)?).quiet();
         trainer
             .with_valid(valid.clone())
-            .with_evaluator(Evaluator::new(valid, logits).with(Accuracy::top(2)))
+            .with_evaluator(Evaluator::with_head(valid, logits).with(Accuracy::top(2)))
             .fit(&train)
     };
     let all = epl::launch(&config, |epl| {

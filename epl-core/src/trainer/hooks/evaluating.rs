@@ -123,7 +123,7 @@ impl<M: Segmented, F: FnMut(&Engine<M>) -> Result<Values>> Hook<M> for EvaluateW
     }
 }
 
-impl<M: Segmented, B: Send + 'static, O> Hook<M> for Evaluator<'_, M, B, O> {
+impl<'a, M: Segmented + 'a, O> Hook<M> for Evaluator<'a, M, O> {
     fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
         self.measure(run.engine())
     }

@@ -140,7 +140,7 @@ fn an_evaluation_merges_over_all_its_batches_in_the_order_of_the_samples() {
             }
         };
         // What is handed out elsewhere is in no report.
-        engine.each_batch(batches.clone().into_iter().map(Ok), |model, batch| {
+        engine.forward(batches.clone().into_iter().map(Ok), |model, (), batch| {
             model.model.forward_loss(&batch.batch);
             Ok(())
         })?;

@@ -51,10 +51,13 @@ fn expected() -> Vec<Vec<i64>> {
     pairs().into_iter().map(written).collect()
 }
 
-/// A model that learned the pairs, as this rank holds it.
-fn learned(epl: &Epl, config: &T5Config) -> Result<T5> {
-    let built = epl.build(|at| config.init(at))?;
-    let mut engine = Engine::new(built, &AdamWConfig::new(), EngineSettings::default())?;
+fn engine(epl: &Epl, config: &T5Config) -> Result<Engine<T5>> {
+    Engine::new(epl.build(|at| config.init(at))?, &AdamWConfig::new(), EngineSettings::default())
+}
+
+/// A model that learned the pairs.
+fn learned(epl: &Epl, config: &T5Config) -> Result<Engine<T5>> {
+    let mut engine = engine(epl, config)?;
     let mine = shard_range(pairs().len(), epl.context().data().size(), epl.context().data().rank());
     let batch = T5Batcher::new(config).batch(pairs()[mine.clone()].to_vec(), engine.device());
     let samples: Vec<u64> = mine.map(|sample| sample as u64).collect();
@@ -63,7 +66,7 @@ fn learned(epl: &Epl, config: &T5Config) -> Result<T5> {
         loss = engine.step(vec![MicroBatch::new(batch.clone(), samples.clone())], 1e-2)?.terms[0].1;
     }
     assert!(loss <= 0.05, "loss {loss} after {} steps", engine.steps());
-    Ok(engine.into_inner())
+    Ok(engine)
 }
 
 /// Greedy, by a forward over everything written so far for each token.
@@ -88,10 +91,10 @@ fn uncached(model: &T5, source: &[i64]) -> Vec<i64> {
 fn generate(config: &T5Config, mesh: (usize, usize, usize), count: usize) -> Vec<Vec<i64>> {
     let sources: Vec<Vec<i64>> = pairs().into_iter().map(|pair| pair.source).take(count).collect();
     let parts = run(mesh, |epl| {
-        let model = learned(&epl, config)?;
+        let engine = learned(&epl, config)?;
         let data = epl.context().data();
         let mine = shard_range(count, data.size(), data.rank());
-        let generated = model.generate(&sources[mine.clone()], LONGEST)?;
+        let generated = T5::generate(&engine, &sources[mine.clone()], LONGEST)?;
         assert_eq!(generated.len(), mine.len());
         Ok((epl.context().tensor().rank() == 0).then_some(generated))
     });
@@ -103,12 +106,12 @@ fn the_cache_changes_nothing() {
     for config in [dense(), experts()] {
         run((1, 1, 1), |epl| {
             // Some pairs are not learned: theirs is some other text, but the same one.
-            let model = learned(&epl, &config)?;
+            let engine = learned(&epl, &config)?;
             let mut sources: Vec<Vec<i64>> = pairs().into_iter().map(|pair| pair.source).collect();
             sources.extend([vec![5, 1], vec![9, 8, 7, 6, 1], vec![22, 22, 22, 1]]);
-            let plain = model.valid();
+            let plain = engine.model().valid();
             let each: Vec<_> = sources.iter().map(|source| uncached(&plain, source)).collect();
-            assert_eq!(model.generate(&sources, LONGEST)?, each);
+            assert_eq!(T5::generate(&engine, &sources, LONGEST)?, each);
             Ok(())
         });
     }
@@ -135,9 +138,9 @@ fn a_replica_without_sources_goes_along() {
 #[test]
 fn a_source_that_cannot_be_read_is_an_error_on_every_rank() {
     let errors = run((2, 1, 1), |epl| {
-        let model = epl.build(|at| dense().init(at))?.into_inner();
+        let engine = engine(&epl, &dense())?;
         let source = if epl.context().data().rank() == 0 { vec![1] } else { vec![23, 1] };
-        Ok(model.generate(&[source], LONGEST).err().map(|error| error.to_string()).unwrap_or_default())
+        Ok(T5::generate(&engine, &[source], LONGEST).err().map(|error| error.to_string()).unwrap_or_default())
     });
     assert!(errors[0].contains("rank 1 was given sources that cannot be used"), "{}", errors[0]);
     assert!(errors[1].contains("source 0 has token 23; the tokens are 0 to 22"), "{}", errors[1]);
@@ -146,9 +149,9 @@ fn a_source_that_cannot_be_read_is_an_error_on_every_rank() {
 /// What each rank says to a generation that it asks for in its own way.
 fn refusals(mesh: (usize, usize, usize), ask: impl Fn(&Epl) -> (i64, usize) + Sync) -> Vec<String> {
     run(mesh, |epl| {
-        let model = epl.build(|at| dense().init(at))?.into_inner();
+        let engine = engine(&epl, &dense())?;
         let (token, longest) = ask(&epl);
-        Ok(model.generate(&[vec![token, 1]], longest).expect_err("ranks differ").to_string())
+        Ok(T5::generate(&engine, &[vec![token, 1]], longest).expect_err("ranks differ").to_string())
     })
 }
 
@@ -173,9 +176,9 @@ fn a_stand_in_never_prolongs_generation() {
     let trace = Trace::new();
     let launched = launch_traced(&config(2, 1, 1), Some(trace.clone()), |epl| {
         // Untrained: it would not write the end token at once.
-        let model = epl.build(|at| dense().init(at))?.into_inner();
+        let engine = engine(&epl, &dense())?;
         epl.context().mark("generate");
-        Ok(model.generate(&[], LONGEST)?.is_empty())
+        Ok(T5::generate(&engine, &[], LONGEST)?.is_empty())
     });
     assert_eq!(launched.expect("nothing is wrong"), [true, true]);
     let events: Vec<_> = trace.events().into_iter().filter(|event| event.rank.0 == 0).collect();

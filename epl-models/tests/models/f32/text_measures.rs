@@ -46,10 +46,10 @@ fn engine(epl: &Epl) -> Result<Engine<OneSegment<Mute>>> {
 
 fn measured(epl: &Epl, samples: usize, batch: usize) -> Result<Values> {
     let pairs = InMemDataset::new((0..samples).map(pair).collect());
-    let write = |_: &OneSegment<Mute>, pairs: &Vec<Pair>| {
+    let write = |_: &Engine<OneSegment<Mute>>, pairs: &Vec<Pair>| {
         Ok(pairs.iter().map(|pair| Judged::new(&pair.source, &pair.target)).collect::<Vec<_>>())
     };
-    Evaluator::new(ValidData::new(pairs, PairBatcher, batch)?, write)
+    Evaluator::by(ValidData::new(pairs, PairBatcher, batch)?, write)
         .with(CorpusBleu)
         .with(MeanScore::equal().named("equal"))
         .with(MeanScore::exact_match())

@@ -1,0 +1,104 @@
+//! Generation through all stages: step after step, with a state a segment.
+//!
+//! ```text
+//! stage 0   tokens ──▶ [ segment 0 ] ──▶ carry ┐         ┌▶ tokens ──▶ …
+//! stage 1                                      └▶ [ 1 ] ─┴ chosen, told to all stages
+//!             state            0                    1      stay where their segments are
+//! ```
+
+use core::slice::from_ref;
+
+use burn::tensor::{Int, Tensor};
+
+use super::forward::Forward;
+use super::{Engine, MicroBatch, caught};
+use crate::cluster::Axis;
+use crate::error::{Error, Result};
+use crate::segment::{Incremental, SegmentState};
+
+/// A model that runs in steps: see [`Engine::decoding`].
+pub struct Decoding<'a, M: Incremental> {
+    engine: &'a Engine<M>,
+    forward: Forward<'a, M>,
+    /// By segment; those of other stages' segments stay empty.
+    states: Vec<M::State>,
+    steps: usize,
+}
+
+impl<M: Incremental> Engine<M> {
+    /// Begins to run the model in steps, without autodiff, dropout off, such as to write token by token.
+    ///
+    /// It goes through the stages, and parameters are gathered segment by segment, as in training: no rank has more of the
+    /// model at once, and of the states each has those of its own segments.
+    ///
+    /// # Errors
+    ///
+    /// When stages have different widths.
+    pub fn decoding(&self) -> Result<Decoding<'_, M>> {
+        if self.context.mesh().is_bridged() {
+            return Err(Error::invalid(
+                "generation over stages of different widths, whose devices run different rows; give all stages as many \
+                 devices",
+            ));
+        }
+        let states = (0..self.plan.segments.len()).map(|_| M::State::default()).collect();
+        Ok(Decoding { engine: self, forward: Forward::new(self, "step"), states, steps: 0 })
+    }
+}
+
+impl<M: Incremental> Decoding<'_, M> {
+    /// Runs one step of `rows` rows. Of what leaves the last segment, `choose` makes a number for each row, such as its next
+    /// token, on the last stage; every rank of the replica gets these numbers. Collective: all replicas make as many steps,
+    /// also those whose rows are all finished, and all ranks of a replica the same ones.
+    ///
+    /// # Errors
+    ///
+    /// When `choose` fails, or makes another number of numbers, or a peer fails.
+    pub fn step(
+        &mut self,
+        rows: usize,
+        batch: M::Batch,
+        choose: impl FnOnce(&M, M::Carry) -> Result<Vec<i64>>,
+    ) -> Result<Vec<i64>> {
+        let Self { engine, forward, states, steps } = self;
+        let micro_batch = MicroBatch::new(batch, []);
+        let first = if *steps == 0 { 0 } else { forward.model().first_of_step() };
+        let (mut choose, mut chosen, mut links) = (Some(choose), None, forward.links());
+        let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| {
+            model.forward_step(index, carry, batch, &mut states[index])
+        };
+        let end = |model: &M, carry: M::Carry, _: &MicroBatch<M::Batch>| {
+            chosen = choose.take().map(|choose| choose(model, carry)).transpose()?;
+            Ok(())
+        };
+        let segments = first..engine.plan.segments.len();
+        caught(|| forward.run(&mut links, (*steps, from_ref(&micro_batch)), segments, segment, end))?;
+        links.finish()?;
+        *steps += 1;
+        self.tell(rows, chosen)
+    }
+
+    /// Keeps these rows, in this order: see [`SegmentState::select`].
+    pub fn select(&mut self, rows: &[usize]) {
+        let rows: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+        let rows = Tensor::<1, Int>::from_data(rows.as_slice(), self.forward.device());
+        let states = core::mem::take(&mut self.states);
+        self.states = states.into_iter().map(|state| state.select(rows.clone())).collect();
+    }
+
+    /// Tells the other stages what the last one chose. Collective over the stages.
+    fn tell(&self, rows: usize, chosen: Option<Vec<i64>>) -> Result<Vec<i64>> {
+        if let Some(chosen) = chosen.as_ref().filter(|chosen| chosen.len() != rows) {
+            let chosen = chosen.len();
+            return Err(Error::invalid(format!(
+                "a step of {rows} rows chose {chosen} numbers; choose one for each row"
+            )));
+        }
+        let stages = self.engine.context.axis(Axis::Pipeline);
+        let own = chosen.unwrap_or_else(|| vec![0; rows]);
+        match stages.size() {
+            1 => Ok(own),
+            count => Ok(stages.all_gather_counts(&own)?.swap_remove(count - 1)),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Forwards without a graph, through all stages.
+//!
+//! ```text
+//! stage 0   batch ──▶ [ segment 0 ] ──▶ carry ──▶ [ segment 1 ] ──▶ carry ┐ sent
+//! stage 1                                      ┌──────────────────────────┘
+//!                                              └▶ [ segment 2 ] ──▶ carry ──▶ end
+//! ```
+//!
+//! Parameters are there, or are gathered, segment by segment as in training: no rank has more of the model at once.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use burn::tensor::Device;
+
+use super::links::Links;
+use super::parameters::{Look, Parameters, Seen};
+use super::{Engine, MicroBatch};
+use crate::error::Result;
+use crate::precision::{HalfPrecision, widen_carry};
+use crate::segment::Segmented;
+
+/// A model without autodiff, whose segments are run forward.
+pub(super) struct Forward<'a, M: Segmented> {
+    engine: &'a Engine<M>,
+    model: M,
+    device: Device,
+    /// In which type of 16 bits segments compute, if they do.
+    half: Option<HalfPrecision>,
+    /// What a segment's run is called in a trace.
+    what: &'static str,
+}
+
+impl<'a, M: Segmented> Forward<'a, M> {
+    /// Of the engine's model as it is.
+    pub fn new(engine: &'a Engine<M>, what: &'static str) -> Self {
+        let device = engine.device.clone().without_autodiff();
+        Self { engine, model: engine.model().valid(), device, half: None, what }
+    }
+
+    /// As training computes under mixed precision.
+    pub fn in_half(mut self) -> Self {
+        self.half = self.engine.plan.half;
+        self
+    }
+
+    /// The model without autodiff. What lies elsewhere is empty in it.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The ways to the other stages.
+    pub fn links(&self) -> Links<'_> {
+        self.engine.links(&self.device)
+    }
+
+    /// Takes micro-batches, of which `first` is the number of the first, through those of `segments` that this rank's
+    /// stage runs, each by `segment`. What leaves the model is for `end`, with the model that ran the last segment.
+    /// Collective.
+    pub fn run(
+        &self,
+        links: &mut Links<'_>,
+        (first, micro_batches): (usize, &[MicroBatch<M::Batch>]),
+        segments: Range<usize>,
+        mut segment: impl FnMut(&M, usize, Option<M::Carry>, &M::Batch) -> M::Carry,
+        mut end: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
+    ) -> Result<()> {
+        let (engine, model) = (self.engine, &self.model);
+        let (stages, count) = (&engine.plan.stages, engine.plan.segments.len());
+        let parts = stages.parts_within(engine.plan.stage(), &segments);
+        let looks = |(_, part): (usize, Range<usize>)| {
+            micro_batches.iter().flat_map(move |_| part.clone().map(|index| -> Look { (index, true) }))
+        };
+        let mut parameters = Parameters::new(engine, model, parts.into_iter().flat_map(looks)).with_half(self.half);
+        // The model that ran the last segment.
+        let last: RefCell<Option<Seen<'_, M>>> = RefCell::new(None);
+        let run = |number, part: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
+            engine.begin(micro_batch, false);
+            for index in part {
+                let _span = engine.enter(index, self.what, number);
+                let seen = parameters.segment(index, true)?;
+                parameters.ahead()?;
+                let enters = carry.map(|carry| match self.half {
+                    Some(half) => half.carry(carry),
+                    None => carry,
+                });
+                carry = Some(segment(&seen, index, enters, &micro_batch.batch));
+                last.replace(Some(seen).filter(|_| index + 1 == count));
+            }
+            Ok(carry.expect("a part has at least one segment"))
+        };
+        links.through((first, micro_batches), segments, run, |exit, micro_batch| {
+            end(last.take().as_deref().unwrap_or(model), widen_carry(exit), micro_batch)
+        })
+    }
+}
