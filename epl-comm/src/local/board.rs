@@ -37,7 +37,7 @@ pub(super) struct Board {
     slots: Box<[Slot]>,
     bell: Arc<Bell>,
     /// Boards of groups being split off, by the call and the color.
-    children: Nursery<(u64, usize)>,
+    children: Nursery<(u64, usize), Self>,
     /// Boards of links, by their members.
     links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
 }
