@@ -1,9 +1,9 @@
 //! The handle a layer reads at run time: groups, step, samples.
 //!
 //! - `groups`: one for every axis of the mesh.
-//! - `moment`: the current pass, and where in it a rank is.
-//! - `flops`: the operations of a forward that is measured.
-//! - `nan`: what may have made a loss NaN.
+//! - `moment`, `replay`: the current pass, where in it a rank is, and how it goes back.
+//! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
+//!   may have made a loss NaN.
 //! - `precision`: the parameters that mixed precision leaves as they are.
 
 mod flops;
@@ -11,6 +11,8 @@ mod groups;
 mod moment;
 mod nan;
 mod precision;
+mod replay;
+mod told;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -24,7 +26,7 @@ use epl_comm::{ProcessGroup, Rank, Span, Trace};
 pub(crate) use flops::Flops;
 pub use groups::Groups;
 pub use moment::Pass;
-use moment::needs_context;
+use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
 pub(crate) use nan::NanCauses;
 
@@ -80,13 +82,6 @@ pub(crate) struct Sharding {
     pub path: String,
     pub shape: Vec<usize>,
     pub cuts: Vec<(Axis, usize)>,
-}
-
-/// The calls of one layer in one segment.
-#[derive(Clone, Copy, Debug)]
-struct Calls {
-    segment: (usize, u64),
-    count: u64,
 }
 
 struct State {

@@ -68,7 +68,7 @@ impl Names {
 /// Whether a path begins at this token.
 fn begins(tokens: &[(usize, &str)], at: usize) -> bool {
     let is_word = tokens[at].1.starts_with(|first: char| first.is_alphabetic() || first == '_');
-    is_word && (at == 0 || ![".", "::"].contains(&tokens[at - 1].1))
+    is_word && (at == 0 || ![".", "::", "mod"].contains(&tokens[at - 1].1))
 }
 
 fn text<'a>(tokens: &[(usize, &'a str)], at: usize) -> &'a str {
