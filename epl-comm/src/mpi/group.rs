@@ -1,10 +1,8 @@
 //! One rank's place in one group of processes.
 
 use core::fmt;
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::endpoint::Endpoint;
 use super::failure::{Cause, Failure};
@@ -12,64 +10,40 @@ use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, message_of};
+use crate::error::{Error, Result};
 use crate::host::fit::{check, describe, hides};
+use crate::host::guard::{Turns, told};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
+use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
 
 /// A member of a group whose messages travel over MPI.
 pub(super) struct MpiTransport {
     endpoint: Endpoint,
     /// The last call that has taken a number.
     taken: Arc<AtomicU64>,
-    /// The last call that was begun.
-    begun: AtomicU64,
-    /// True during a call; and for ever after one that panicked.
-    busy: AtomicBool,
-    links: Mutex<HashMap<(usize, usize), Arc<MpiTransport>>>,
+    turns: Turns,
+    links: Links<MpiTransport>,
 }
 
 impl MpiTransport {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.channel);
-        let (begun, busy, links) = Default::default();
-        Self { endpoint, taken, begun, busy, links }
+        Self { endpoint, taken, turns: Turns::default(), links: Links::default() }
     }
 
-    fn attempt(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
-        let has_turn = !self.busy.swap(true, Ordering::Acquire);
-        let result = self.check_turn(call, has_turn).and_then(|()| self.take_part(call, buffer));
-        if has_turn {
-            self.busy.store(false, Ordering::Release);
+    /// Whether the world goes on.
+    fn go_on(&self, call: &Call) -> Result<()> {
+        let Endpoint { name, world, .. } = &self.endpoint;
+        match world.failure() {
+            Some(failure) => Err(failure.to_error(describe(name, call), name, call.whole().sequence)),
+            None => Ok(()),
         }
-        result
     }
 
-    /// Whether the world goes on, and this call is the next one of this member.
-    fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
-        let Endpoint { name: group, world, .. } = &self.endpoint;
-        if let Some(failure) = world.failure() {
-            return Err(failure.to_error(describe(group, call), group, call.whole().sequence));
-        }
-        if !has_turn {
-            let message = "was used by two threads at once; use all groups of a rank from one thread";
-            return Err(Error::invalid(format!("group `{group}` {message}")));
-        }
-        let (sequence, due) = (call.sequence, self.begun.load(Ordering::Relaxed) + 1);
-        if sequence != due {
-            return Err(Error::invalid(format!(
-                "call {sequence} of group `{group}` came where call {due} was due; wait for what was started on the \
-                 traced group before the other one is used, and the other way round"
-            )));
-        }
-        self.begun.store(sequence, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The call itself. It is this member's next one, and `busy` is held.
+    /// The call itself, in this member's turn.
     fn take_part(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
         let Endpoint { world, member, .. } = &self.endpoint;
         world.arena.tick();
@@ -146,16 +120,9 @@ impl Transport for MpiTransport {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        match catch_unwind(AssertUnwindSafe(|| self.attempt(&call, buffer))) {
-            Ok(result) => result.inspect_err(|error| self.fail(error)),
-            Err(payload) => {
-                // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
-                self.endpoint
-                    .world
-                    .fail(self.endpoint.rank(), format!("it panicked in a collective: {}", message_of(&*payload)));
-                resume_unwind(payload)
-            }
-        }
+        let attempt = |call: &Call| self.take_part(call, buffer);
+        let turn = || self.turns.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
+        told(turn, |error| self.fail(error))
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
@@ -169,14 +136,13 @@ impl Transport for MpiTransport {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = || {
             let Endpoint { name, channel, members, member, .. } = &self.endpoint;
             let channel = channel + if from < to { UPWARD } else { DOWNWARD };
             let (name, ranks) = (link_name(name, from, to), vec![members[from], members[to]]);
-            Arc::new(Self::new(self.endpoint.beside(name, channel, ranks, usize::from(*member == to))))
+            Ok(Arc::new(Self::new(self.endpoint.beside(name, channel, ranks, usize::from(*member == to)))))
         };
-        Ok(links.entry((from, to)).or_insert_with(link).clone())
+        Ok(self.links.get(from, to, link)?)
     }
 
     fn lanes(&self) -> usize {

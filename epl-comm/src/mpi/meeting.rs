@@ -16,7 +16,7 @@ use super::wire::garbled;
 use crate::error::{Error, Result};
 use crate::host::fit::is_small;
 use crate::host::number::Number;
-use crate::host::quarrel::Quarrel;
+use crate::host::quarrel::compare;
 use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 
@@ -105,20 +105,7 @@ impl Meeting {
             true => self.calls_along(group, call)?,
             false => calls_apart(group, call)?,
         };
-        let members = &group.members;
-        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(members.len(), |member| &calls[member])
-        else {
-            return Ok(());
-        };
-        Err(Error::Mismatch {
-            group: group.name.clone(),
-            sequence: call.whole().sequence,
-            first: members[first],
-            first_call: calls[first].to_string(),
-            second: members[second],
-            second_call: calls[second].to_string(),
-            second_is_odd,
-        })
+        compare(&group.name, &group.members, call, |member| &calls[member])
     }
 
     fn calls_along(&self, group: &Endpoint, call: &Call) -> Result<Vec<Call>> {
