@@ -1,7 +1,8 @@
 //! What moves buffers between ranks.
 
 use core::fmt::Debug;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, Shape};
 
@@ -183,4 +184,31 @@ pub(crate) fn of_one_color(wishes: &[(usize, usize)], me: usize) -> (Vec<usize>,
 /// The name of the link from one member of a group to another.
 pub(crate) fn link_name(group: &str, from: usize, to: usize) -> String {
     format!("{group}, {from} to {to}")
+}
+
+/// What one end keeps of each of its links, by the members: made when it is first asked for, and once.
+#[derive(Debug)]
+pub(crate) struct Links<T: ?Sized>(Mutex<HashMap<(usize, usize), Arc<T>>>);
+
+impl<T: ?Sized> Default for Links<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: ?Sized> Links<T> {
+    /// The link from one member to another.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`, which is asked again then.
+    pub(crate) fn get(&self, from: usize, to: usize, make: impl FnOnce() -> Result<Arc<T>>) -> Result<Arc<T>> {
+        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&(from, to)) {
+            return Ok(link.clone());
+        }
+        let link = make()?;
+        links.insert((from, to), link.clone());
+        Ok(link)
+    }
 }

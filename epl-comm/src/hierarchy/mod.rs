@@ -28,14 +28,13 @@ mod collectives;
 mod exchange;
 
 use core::fmt::Debug;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
+use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
 use hosts::Hosts;
 pub(crate) use level::Level;
 use numbers::{Numbers, Stages, Taken};
@@ -108,7 +107,7 @@ pub(crate) struct Hierarchy {
     /// Which members have taken the numbers of its calls, as far as that is looked at.
     wholes: Option<Arc<dyn Transport>>,
     numbers: Numbers,
-    links: Mutex<HashMap<(usize, usize), Arc<dyn Transport>>>,
+    links: Links<dyn Transport>,
 }
 
 impl Hierarchy {
@@ -193,14 +192,9 @@ impl Transport for Hierarchy {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(link) = links.get(&(from, to)) {
-            return Ok(link.clone());
-        }
         let name = link_name(&self.name, from, to);
-        let link = self.medium.link(&self.key, &name, self.members[from], self.members[to], self.rank())?;
-        links.insert((from, to), link.clone());
-        Ok(link)
+        let link = || self.medium.link(&self.key, &name, self.members[from], self.members[to], self.rank());
+        self.links.get(from, to, link)
     }
 
     fn lanes(&self) -> usize {

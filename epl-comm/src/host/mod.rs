@@ -5,5 +5,6 @@ pub(crate) mod arena;
 pub(crate) mod staging;
 pub(crate) mod quarrel;
 pub(crate) mod fit;
+pub(crate) mod guard;
 pub(crate) mod wire;
 pub(crate) mod ranks;

@@ -1,6 +1,8 @@
 //! Whether the calls of a meeting fit together, and who is at odds with whom if not.
 
+use crate::error::{Error, Result};
 use crate::operation::{Call, Operation};
+use crate::rank::Rank;
 
 /// Two members whose calls do not fit together.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +24,24 @@ impl Quarrel {
         let (first, second) = pairs.find(|(first, second)| !agree(*first, *second))?;
         Some(odd_one(size, agree).unwrap_or(Self { first, second, second_is_odd: false }))
     }
+}
+
+/// Compares the calls of the members of a group, of which `call` is this one's. Every member finds the same.
+///
+/// # Errors
+///
+/// [`Error::Mismatch`] when two of them do not fit together.
+pub(crate) fn compare<'a>(group: &str, members: &[Rank], call: &Call, calls: impl Fn(usize) -> &'a Call) -> Result<()> {
+    let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(members.len(), &calls) else { return Ok(()) };
+    Err(Error::Mismatch {
+        group: group.to_string(),
+        sequence: call.whole().sequence,
+        first: members[first],
+        first_call: calls(first).to_string(),
+        second: members[second],
+        second_call: calls(second).to_string(),
+        second_is_odd,
+    })
 }
 
 /// The first member that is not with the majority, beside one whose call it does not fit.

@@ -3,8 +3,7 @@
 use core::cell::OnceCell;
 use core::fmt;
 use core::num::NonZeroU64;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::bell::Bell;
@@ -14,11 +13,11 @@ use super::roster::{CallId, Roster};
 use super::sync::UnsafeCell;
 use super::sync::atomic::{AtomicU64, Ordering};
 use super::world::World;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::arena::Arena;
 use crate::host::fit::describe;
 use crate::host::number::Number;
-use crate::host::quarrel::Quarrel;
+use crate::host::quarrel::compare;
 use crate::host::ranks::Fates;
 use crate::operation::Call;
 use crate::rank::Rank;
@@ -36,10 +35,17 @@ pub(super) struct Board {
     pub(super) roster: Arc<Roster>,
     slots: Box<[Slot]>,
     bell: Arc<Bell>,
-    /// Boards of groups being split off, by the call and the color.
-    children: Nursery<(u64, usize)>,
-    /// Boards of links, by their members.
-    links: Mutex<HashMap<(usize, usize), Arc<Board>>>,
+    /// Boards of groups being split off, and of links.
+    children: Nursery<Child, Self>,
+}
+
+/// What a board is made for beside the one of its group.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Child {
+    /// The part that is split off in a call, by its color.
+    Part { sequence: u64, color: usize },
+    /// The link from one member to another.
+    Link { from: usize, to: usize },
 }
 
 /// One member's place, written by that member only.
@@ -102,19 +108,14 @@ impl Board {
     pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
         let slots = members.iter().map(|_| Slot::new()).collect();
         let roster = Arc::new(Roster::new(name, members));
-        Self { roster, slots, bell: world.bell(), children: Nursery::default(), links: Mutex::default() }
-    }
-
-    /// The number of the last call that a member has posted.
-    pub(super) fn posted(&self, member: usize) -> u64 {
-        self.slots[member].posted.load(Ordering::Relaxed)
+        Self { roster, slots, bell: world.bell(), children: Nursery::default() }
     }
 
     /// Puts a member's post up and waits for all the others'.
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] when one of them cannot come. The post then stays on the board.
+    /// [`Error::Peer`](crate::Error::Peer) when one of them cannot come. The post then stays on the board.
     ///
     /// # Safety
     ///
@@ -148,15 +149,14 @@ impl Board {
         members: Vec<Rank>,
         world: &World,
     ) -> Arc<Self> {
-        self.children.take((sequence, color), members.len(), || Self::new(name, members, world))
+        self.children.take(Child::Part { sequence, color }, members.len(), || Self::new(name, members, world))
     }
 
-    /// The board of the link from one member to another; made by the end that asks first.
+    /// The board of the link from one member to another, each of which asks for it once; made by the one that asks first.
     pub(super) fn link(&self, from: usize, to: usize, world: &World) -> Arc<Self> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let Roster { name, members, .. } = &*self.roster;
-        let board = || Self::new(&link_name(name, from, to), vec![members[from], members[to]], world);
-        links.entry((from, to)).or_insert_with(|| Arc::new(board())).clone()
+        let ends = vec![members[from], members[to]];
+        self.children.take(Child::Link { from, to }, 2, || Self::new(&link_name(name, from, to), ends, world))
     }
 }
 
@@ -230,18 +230,8 @@ impl Meeting<'_> {
         if self.is_uniform {
             return Ok(());
         }
-        let quarrel = Quarrel::among(self.members(), |member| &self.post(member).call);
-        let Some(Quarrel { first, second, second_is_odd }) = quarrel else { return Ok(()) };
         let Roster { name, members, .. } = &*self.board.roster;
-        Err(Error::Mismatch {
-            group: name.clone(),
-            sequence: self.own_call().whole().sequence,
-            first: members[first],
-            first_call: self.post(first).call.to_string(),
-            second: members[second],
-            second_call: self.post(second).call.to_string(),
-            second_is_odd,
-        })
+        compare(name, members, self.own_call(), |member| &self.post(member).call)
     }
 
     /// Says that this member is done, unless nobody waits for that, and leaves its post up. `all_do`: that members that

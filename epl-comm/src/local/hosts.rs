@@ -16,7 +16,7 @@ use crate::transport::Transport;
 pub(super) struct PretendHosts {
     world: Arc<World>,
     per_host: usize,
-    boards: Nursery<String>,
+    boards: Nursery<String, Board>,
 }
 
 impl PretendHosts {

@@ -19,7 +19,7 @@ use crate::transport::Transport;
 #[derive(Debug)]
 pub(crate) struct Inside {
     world: Arc<World>,
-    boards: Nursery<String>,
+    boards: Nursery<String, Board>,
 }
 
 impl Inside {

@@ -5,21 +5,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::board::Board;
-
 /// Boards by what their members call them, each with how many have not yet taken theirs.
 #[derive(Debug)]
-pub(super) struct Nursery<K>(Mutex<HashMap<K, (Arc<Board>, usize)>>);
+pub(super) struct Nursery<K, B>(Mutex<HashMap<K, (Arc<B>, usize)>>);
 
-impl<K> Default for Nursery<K> {
+impl<K, B> Default for Nursery<K, B> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash> Nursery<K> {
+impl<K: Eq + Hash, B> Nursery<K, B> {
     /// The board of this name, which `takers` members ask for once each; made by whoever comes first.
-    pub(super) fn take(&self, key: K, takers: usize, make: impl FnOnce() -> Board) -> Arc<Board> {
+    pub(super) fn take(&self, key: K, takers: usize, make: impl FnOnce() -> B) -> Arc<B> {
         let mut boards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut place = match boards.entry(key) {
             Entry::Occupied(place) => place,

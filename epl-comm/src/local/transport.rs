@@ -1,9 +1,6 @@
 //! One rank's place in one group of threads.
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::board::{Board, Post};
 use super::memory::{Divided, Memory};
@@ -11,13 +8,14 @@ use super::roster::CallId;
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, message_of};
+use crate::error::{Error, Result};
 use crate::host::fit::{check, describe, hides, is_small};
+use crate::host::guard::{Turns, told};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::{Transport, colors_and_keys, of_one_color, wishes};
+use crate::transport::{Links, Transport, colors_and_keys, of_one_color, wishes};
 
 /// A member of a [`Board`].
 #[derive(Debug)]
@@ -25,16 +23,16 @@ pub(crate) struct LocalTransport {
     pub(super) world: Arc<World>,
     pub(super) board: Arc<Board>,
     pub(super) member: usize,
-    /// True during a call, as the board trusts that a member makes one at a time; and for ever after one that panicked,
-    /// as its meeting was not left.
-    busy: AtomicBool,
+    /// The board trusts that a member makes one call at a time, and none after one that panicked, whose meeting was not
+    /// left.
+    turns: Turns,
     /// The links of which this member is an end: one transport for each, however many groups share this one.
-    links: Mutex<HashMap<(usize, usize), Arc<LocalTransport>>>,
+    links: Links<LocalTransport>,
 }
 
 impl LocalTransport {
     pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
-        Self { world, board, member, busy: AtomicBool::new(false), links: Mutex::default() }
+        Self { world, board, member, turns: Turns::default(), links: Links::default() }
     }
 
     pub(super) fn rank(&self) -> Rank {
@@ -45,39 +43,25 @@ impl LocalTransport {
         CallId { roster: self.board.roster.clone(), operation, sequence }
     }
 
-    /// Does what a call is if it is this member's turn, with `busy` held.
+    /// Does what a call is if it is this member's turn.
     pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
-        let has_turn = !self.busy.swap(true, Ordering::Acquire);
-        let result = self.check_turn(&call, has_turn).and_then(|()| attempt(call));
-        if has_turn {
-            self.busy.store(false, Ordering::Release);
-        }
-        result
+        let turn = || self.turns.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
+        told(turn, |error| self.fail(error))
     }
 
-    /// Whether the world goes on, and this call is the next one of this member.
-    fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
-        let group = &self.board.roster.name;
-        // Looked for after `busy` was taken: whoever gave up with a post on the board has seen the failure before.
-        if let Some(failure) = self.world.failure() {
-            return Err(failure.to_error(describe(group, call)));
+    /// Whether the world goes on.
+    ///
+    /// # Errors
+    ///
+    /// Its failure, as it is told to a rank that is in `call`.
+    pub(crate) fn go_on(&self, call: &Call) -> Result<()> {
+        match self.world.failure() {
+            Some(failure) => Err(failure.to_error(describe(&self.board.roster.name, call))),
+            None => Ok(()),
         }
-        // Also after a panic: a meeting was not left then.
-        if !has_turn {
-            let message = "was used by two threads at once; use all groups of a rank from one thread";
-            return Err(Error::invalid(format!("group `{group}` {message}")));
-        }
-        let (sequence, due) = (call.sequence, self.board.posted(self.member) + 1);
-        if sequence != due {
-            return Err(Error::invalid(format!(
-                "call {sequence} of group `{group}` came where call {due} was due; wait for what was started on the \
-                 traced group before the other one is used, and the other way round"
-            )));
-        }
-        Ok(())
     }
 
-    /// The call itself. It is this member's next one, and `busy` is held.
+    /// The call itself, in this member's turn.
     fn take_part(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.world.arena().tick();
         let stays = is_small(&call, self.world.eager_limit());
@@ -99,8 +83,8 @@ impl LocalTransport {
             }
         };
         let leaves_early = kept.is_some();
-        // SAFETY: `busy` is held; the number is the next one; after an error the world has failed, which was looked
-        // for before, and after a panic `busy` stays held.
+        // SAFETY: the turn is held, and the number is the next one, as all before it came to a good end; after an error
+        // the world has failed, which was looked for before, and after a panic nobody gets a turn.
         let mut meeting = unsafe { self.board.meet(&self.world, self.member, Post { call, memory }) }?;
         let made = meeting.check().and_then(|()| work(&meeting, self.member, &mut kept));
         let post = match leaves_early {
@@ -144,13 +128,12 @@ impl LocalTransport {
     }
 
     /// The link from one member to another, of which this one is an end.
-    pub(crate) fn way(&self, from: usize, to: usize) -> Arc<Self> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn way(&self, from: usize, to: usize) -> Result<Arc<Self>> {
         let link = || {
             let board = self.board.link(from, to, &self.world);
-            Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to)))
+            Ok(Arc::new(Self::new(self.world.clone(), board, usize::from(self.member == to))))
         };
-        links.entry((from, to)).or_insert_with(link).clone()
+        self.links.get(from, to, link)
     }
 }
 
@@ -187,14 +170,7 @@ impl Transport for LocalTransport {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        match catch_unwind(AssertUnwindSafe(|| self.in_turn(call, |call| self.take_part(call, buffer)))) {
-            Ok(result) => result.inspect_err(|error| self.fail(error)),
-            Err(payload) => {
-                // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
-                self.world.fail(self.rank(), format!("it panicked in a collective: {}", message_of(&*payload)));
-                resume_unwind(payload)
-            }
-        }
+        self.in_turn(call, |call| self.take_part(call, buffer))
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
@@ -207,7 +183,7 @@ impl Transport for LocalTransport {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        Ok(self.way(from, to))
+        Ok(self.way(from, to)?)
     }
 
     fn lanes(&self) -> usize {

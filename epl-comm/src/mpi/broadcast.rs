@@ -8,11 +8,10 @@
 
 use core::mem::ManuallyDrop;
 
+use super::endpoint::Endpoint;
 use super::flight::Flight;
-use super::group::MpiTransport;
-use super::meeting::Meeting;
+use super::meeting::{Meeting, goes_along};
 use super::moves::moves;
-use super::work::goes_along;
 use crate::error::Result;
 use crate::host::fit::own_lines;
 use crate::host::number::Number;
@@ -22,13 +21,13 @@ use crate::operation::Call;
 ///
 /// When this returns an error, peers may still be reading `own`.
 pub(super) fn broadcast<N: Number>(
-    group: &MpiTransport,
+    group: &Endpoint,
     call: &Call,
     meeting: &Meeting,
     own: &[N],
     root: usize,
 ) -> Result<Option<Vec<N>>> {
-    let (me, members, len) = (group.me(), group.ranks().len(), call.shape.num_elements());
+    let (me, members, len) = (group.member, group.members.len(), call.shape.num_elements());
     let goes_along = super::cut::outgoing(call, root, root).is_some_and(|cut| goes_along::<N>(call, cut));
     let part = |member: usize| own_lines::<N>(len, members, member);
     if me == root {

@@ -10,21 +10,10 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::inquiry::{self, Answer, Answers};
 use super::library::Arriving;
-use super::wire::{Reader, Writer};
+use super::wire::{ANSWER, ASK, DONE, END, FAIL, Reader, Writer};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-
-/// A failure: who, why.
-pub(super) const FAIL: u64 = 1;
-/// A rank has ended: who, and the last numbers it took.
-pub(super) const END: u64 = 2;
-/// No rank of the process runs any more.
-pub(super) const DONE: u64 = 3;
-/// What keeps a rank from a call? The number of the question, the rank, the call.
-pub(super) const ASK: u64 = 4;
-/// The answer.
-pub(super) const ANSWER: u64 = 5;
 
 /// How often the watcher looks.
 const PACE: Duration = Duration::from_millis(1);

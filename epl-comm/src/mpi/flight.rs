@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::group::MpiTransport;
+use super::endpoint::Endpoint;
 use super::inquiry::{Finding, deadlock, is_sure};
 use super::library::{MOST, Request, test_all};
 use super::patience::Patience;
@@ -23,7 +23,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Whoever begins one promises that its memory stays until [`wait`](Self::wait) has returned well; for ever, if it
 /// does not: the library knows of no other way to be stopped.
 pub(super) struct Flight<'a> {
-    group: &'a MpiTransport,
+    group: &'a Endpoint,
     call: &'a Call,
     /// Whether all members have come to the call.
     moves: bool,
@@ -34,12 +34,12 @@ pub(super) struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     /// Messages to find out whether all have come.
-    pub(super) fn of_heads(group: &'a MpiTransport, call: &'a Call) -> Self {
+    pub(super) fn of_heads(group: &'a Endpoint, call: &'a Call) -> Self {
         Self { group, call, moves: false, requests: Vec::new(), peers: Vec::new() }
     }
 
     /// Messages of data between members that have all come.
-    pub(super) fn of_data(group: &'a MpiTransport, call: &'a Call) -> Self {
+    pub(super) fn of_data(group: &'a Endpoint, call: &'a Call) -> Self {
         Self { moves: true, ..Self::of_heads(group, call) }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Flight<'a> {
                 let since = *failed.get_or_insert_with(Instant::now);
                 if since.elapsed() > STRAGGLERS {
                     let sequence = self.call.whole().sequence;
-                    return Err(failure.to_error(self.describe(), self.group.group_name(), sequence));
+                    return Err(failure.to_error(self.describe(), &self.group.name, sequence));
                 }
             }
             if let Some(waited) = patience.pause() {
@@ -118,7 +118,7 @@ impl<'a> Flight<'a> {
     }
 
     fn describe(&self) -> String {
-        describe(self.group.group_name(), self.call)
+        describe(&self.group.name, self.call)
     }
 }
 
@@ -129,7 +129,7 @@ fn messages(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// A wait that takes long enough for others to know of it.
 struct Sleeper<'a> {
-    group: &'a MpiTransport,
+    group: &'a Endpoint,
     /// Whether it is the rank's own thread.
     is_driver: bool,
     next_look: Duration,
@@ -138,7 +138,7 @@ struct Sleeper<'a> {
 }
 
 impl<'a> Sleeper<'a> {
-    fn new(group: &'a MpiTransport) -> Self {
+    fn new(group: &'a Endpoint) -> Self {
         let is_driver = group.world.seat(group.rank()).driver.is_here();
         Self { group, is_driver, next_look: FIRST_LOOK, circle: Vec::new() }
     }
@@ -147,7 +147,7 @@ impl<'a> Sleeper<'a> {
     fn look(&mut self, flight: &Flight<'_>, waited: Duration, missing: Vec<usize>) {
         let (group, world) = (self.group, &self.group.world);
         let at = Place { channel: group.channel, sequence: flight.call.sequence };
-        let missing: Vec<Rank> = missing.into_iter().map(|member| group.ranks()[member]).collect();
+        let missing: Vec<Rank> = missing.into_iter().map(|member| group.members[member]).collect();
         let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_driver {

@@ -1,144 +1,66 @@
 //! One rank's place in one group of processes.
 
-use core::ffi::c_int;
 use core::fmt;
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::endpoint::Endpoint;
 use super::failure::{Cause, Failure};
-use super::inquiry::Answers;
 use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, message_of};
+use crate::error::{Error, Result};
 use crate::host::fit::{check, describe, hides};
+use crate::host::guard::{Turns, told};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::{Transport, colors_and_keys, link_name, of_one_color, wishes};
+use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
 
 /// A member of a group whose messages travel over MPI.
 pub(super) struct MpiTransport {
-    pub(super) world: Arc<World>,
-    pub(super) answers: Arc<Answers>,
-    /// The same number on all members, and that of no other group of theirs.
-    pub(super) channel: u64,
-    name: String,
-    members: Vec<Rank>,
-    member: usize,
+    endpoint: Endpoint,
     /// The last call that has taken a number.
     taken: Arc<AtomicU64>,
-    /// The last call that was begun.
-    begun: AtomicU64,
-    /// True during a call; and for ever after one that panicked.
-    busy: AtomicBool,
-    links: Mutex<HashMap<(usize, usize), Arc<MpiTransport>>>,
+    turns: Turns,
+    links: Links<MpiTransport>,
 }
 
 impl MpiTransport {
-    pub(super) fn new(
-        world: Arc<World>,
-        answers: Arc<Answers>,
-        name: String,
-        channel: u64,
-        members: Vec<Rank>,
-        member: usize,
-    ) -> Self {
-        let taken = world.waits.counter(members[member], channel);
-        let (begun, busy, links) = Default::default();
-        Self { world, answers, channel, name, members, member, taken, begun, busy, links }
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.channel);
+        Self { endpoint, taken, turns: Turns::default(), links: Links::default() }
     }
 
-    pub(super) fn rank(&self) -> Rank {
-        self.members[self.member]
-    }
-
-    pub(super) fn ranks(&self) -> &[Rank] {
-        &self.members
-    }
-
-    pub(super) fn group_name(&self) -> &str {
-        &self.name
-    }
-
-    /// A call of this group in a few words.
-    pub(super) fn brief(&self, operation: Operation, sequence: u64) -> String {
-        format!("{operation}, call {sequence} of group `{}`", self.name)
-    }
-
-    /// This member's position.
-    pub(super) fn me(&self) -> usize {
-        self.member
-    }
-
-    /// All other members, each beginning with the one after it: so not all send to the same one at first.
-    pub(super) fn peers(&self) -> impl Iterator<Item = usize> + Clone {
-        let (members, me) = (self.members.len(), self.member);
-        (1..members).map(move |distance| (me + distance) % members)
-    }
-
-    /// The tag of messages to a member, and its process.
-    pub(super) fn way_to(&self, peer: usize) -> (c_int, usize) {
-        let peer = self.members[peer];
-        (self.world.tag(self.channel, self.rank(), peer), self.world.process(peer))
-    }
-
-    /// The tag of messages from a member, and its process.
-    pub(super) fn way_from(&self, peer: usize) -> (c_int, usize) {
-        let peer = self.members[peer];
-        (self.world.tag(self.channel, peer, self.rank()), self.world.process(peer))
-    }
-
-    fn attempt(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
-        let has_turn = !self.busy.swap(true, Ordering::Acquire);
-        let result = self.check_turn(call, has_turn).and_then(|()| self.take_part(call, buffer));
-        if has_turn {
-            self.busy.store(false, Ordering::Release);
+    /// Whether the world goes on.
+    fn go_on(&self, call: &Call) -> Result<()> {
+        let Endpoint { name, world, .. } = &self.endpoint;
+        match world.failure() {
+            Some(failure) => Err(failure.to_error(describe(name, call), name, call.whole().sequence)),
+            None => Ok(()),
         }
-        result
     }
 
-    /// Whether the world goes on, and this call is the next one of this member.
-    fn check_turn(&self, call: &Call, has_turn: bool) -> Result<()> {
-        let group = &self.name;
-        if let Some(failure) = self.world.failure() {
-            return Err(failure.to_error(describe(group, call), group, call.whole().sequence));
-        }
-        if !has_turn {
-            let message = "was used by two threads at once; use all groups of a rank from one thread";
-            return Err(Error::invalid(format!("group `{group}` {message}")));
-        }
-        let (sequence, due) = (call.sequence, self.begun.load(Ordering::Relaxed) + 1);
-        if sequence != due {
-            return Err(Error::invalid(format!(
-                "call {sequence} of group `{group}` came where call {due} was due; wait for what was started on the \
-                 traced group before the other one is used, and the other way round"
-            )));
-        }
-        self.begun.store(sequence, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The call itself. It is this member's next one, and `busy` is held.
+    /// The call itself, in this member's turn.
     fn take_part(&self, call: &Call, buffer: Buffer) -> Result<Buffer> {
-        self.world.arena.tick();
+        let Endpoint { world, member, .. } = &self.endpoint;
+        world.arena.tick();
         check(call, &buffer)?;
-        let staged = if hides(call.operation, self.member) { Staged::unseen(buffer) } else { Staged::new(buffer)? };
-        work(self, call, staged)
+        let staged = if hides(call.operation, *member) { Staged::unseen(buffer) } else { Staged::new(buffer)? };
+        work(&self.endpoint, call, staged)
     }
 
     /// Ends the world. All members blame the same rank for a mismatch, or none.
     fn fail(&self, error: &Error) {
+        let world = &self.endpoint.world;
         match error {
             Error::Mismatch { second_is_odd: true, second, .. } => {
-                self.world.record(Failure { rank: *second, cause: Cause::Odd(error.clone()) }, true);
+                world.record(Failure { rank: *second, cause: Cause::Odd(error.clone()) }, true);
             }
-            Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
-            _ => self.world.fail(self.rank(), error.to_string()),
+            Error::Mismatch { first, .. } => world.fail_together(*first, error.clone()),
+            _ => world.fail(self.endpoint.rank(), error.to_string()),
         }
     }
 }
@@ -178,15 +100,15 @@ pub(super) fn agree(
 
 impl Transport for MpiTransport {
     fn name(&self) -> &str {
-        &self.name
+        &self.endpoint.name
     }
 
     fn member(&self) -> usize {
-        self.member
+        self.endpoint.member
     }
 
     fn members(&self) -> &[Rank] {
-        &self.members
+        &self.endpoint.members
     }
 
     fn reserve(&self, _operation: Operation) -> u64 {
@@ -198,20 +120,14 @@ impl Transport for MpiTransport {
     }
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        match catch_unwind(AssertUnwindSafe(|| self.attempt(&call, buffer))) {
-            Ok(result) => result.inspect_err(|error| self.fail(error)),
-            Err(payload) => {
-                // Its number is taken: peers wait for this rank, whatever its caller makes of the panic.
-                self.world.fail(self.rank(), format!("it panicked in a collective: {}", message_of(&*payload)));
-                resume_unwind(payload)
-            }
-        }
+        let attempt = |call: &Call| self.take_part(call, buffer);
+        let turn = || self.turns.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
+        told(turn, |error| self.fail(error))
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let New { number, ranks, member } = agree(self, &self.world, sequence, name, [color, key])?;
-        let (world, answers) = (self.world.clone(), self.answers.clone());
-        Ok(Arc::new(Self::new(world, answers, name.to_string(), number * KINDS, ranks, member)))
+        let New { number, ranks, member } = agree(self, &self.endpoint.world, sequence, name, [color, key])?;
+        Ok(Arc::new(Self::new(self.endpoint.beside(name.to_string(), number * KINDS, ranks, member))))
     }
 
     fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
@@ -220,34 +136,35 @@ impl Transport for MpiTransport {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = || {
-            let (name, ranks) = (link_name(&self.name, from, to), vec![self.members[from], self.members[to]]);
-            let channel = self.channel + if from < to { UPWARD } else { DOWNWARD };
-            let member = usize::from(self.member == to);
-            Arc::new(Self::new(self.world.clone(), self.answers.clone(), name, channel, ranks, member))
+            let Endpoint { name, channel, members, member, .. } = &self.endpoint;
+            let channel = channel + if from < to { UPWARD } else { DOWNWARD };
+            let (name, ranks) = (link_name(name, from, to), vec![members[from], members[to]]);
+            Ok(Arc::new(Self::new(self.endpoint.beside(name, channel, ranks, usize::from(*member == to)))))
         };
-        Ok(links.entry((from, to)).or_insert_with(link).clone())
+        Ok(self.links.get(from, to, link)?)
     }
 
     fn lanes(&self) -> usize {
-        self.world.lanes
+        self.endpoint.world.lanes
     }
 
     fn warmed_up(&self) {}
 
     fn trim(&self) {
-        self.world.arena.trim();
+        self.endpoint.world.arena.trim();
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        if !self.world.seat(self.rank()).driver.is_here() {
+        let group = &self.endpoint;
+        let (world, rank) = (&group.world, group.rank());
+        if !world.seat(rank).driver.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        self.world.waits.fall_asleep(self.rank(), self.channel, self.brief(operation, sequence));
+        world.waits.fall_asleep(rank, group.channel, group.brief(operation, sequence));
         sleep();
-        self.world.waits.wake_up(self.rank());
+        world.waits.wake_up(rank);
     }
 
     fn abort(&self, cause: &Error) {
@@ -258,10 +175,10 @@ impl Transport for MpiTransport {
 impl fmt::Debug for MpiTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MpiTransport")
-            .field("name", &self.name)
-            .field("members", &self.members)
-            .field("member", &self.member)
-            .field("world", &self.world)
+            .field("name", &self.endpoint.name)
+            .field("members", &self.endpoint.members)
+            .field("member", &self.endpoint.member)
+            .field("world", &self.endpoint.world)
             .finish_non_exhaustive()
     }
 }

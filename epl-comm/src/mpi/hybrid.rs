@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::endpoint::Endpoint;
 use super::group::{MpiTransport, New, agree};
 use super::inquiry::Answers;
 use super::waits::{DOWNWARD, HOST_LEADERS, KINDS, LEADERS, UPWARD};
@@ -30,7 +31,8 @@ pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -
     let hosts = world.hosts();
     let is_one_host = hosts.iter().all(|host| *host == hosts[0]);
     if world.threads == 1 && is_one_host {
-        return Ok(Arc::new(MpiTransport::new(world, answers, WORLD.to_string(), 0, members, rank.0)));
+        let (name, channel, member) = (WORLD.to_string(), 0, rank.0);
+        return Ok(Arc::new(MpiTransport::new(Endpoint { world, answers, channel, name, members, member })));
     }
     let processes: Arc<dyn Medium> = Arc::new(Processes { world: world.clone(), answers });
     let medium = if is_one_host { processes } else { Arc::new(Level::new(processes, hosts)) };
@@ -49,7 +51,8 @@ impl Processes {
     fn between(&self, channel: u64, name: &str, members: &[Rank], rank: Rank) -> Arc<dyn Transport> {
         let member = members.iter().position(|other| *other == rank).expect("a rank asks for groups of its own");
         let (world, answers) = (self.world.clone(), self.answers.clone());
-        Arc::new(MpiTransport::new(world, answers, name.to_string(), channel, members.to_vec(), member))
+        let (name, members) = (name.to_string(), members.to_vec());
+        Arc::new(MpiTransport::new(Endpoint { world, answers, channel, name, members, member }))
     }
 
     fn is_inside(&self, members: &[Rank]) -> bool {

@@ -13,9 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::control::ASK;
 use super::waits::{Place, Wait};
-use super::wire::{Reader, Writer};
+use super::wire::{ASK, Reader, Writer};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::rank::Rank;

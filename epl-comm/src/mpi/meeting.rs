@@ -9,12 +9,14 @@
 
 use core::mem::ManuallyDrop;
 
+use super::cut::Cut;
+use super::endpoint::Endpoint;
 use super::flight::Flight;
-use super::group::MpiTransport;
 use super::wire::garbled;
 use crate::error::{Error, Result};
+use crate::host::fit::is_small;
 use crate::host::number::Number;
-use crate::host::quarrel::Quarrel;
+use crate::host::quarrel::compare;
 use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 
@@ -29,6 +31,14 @@ const LONGEST: usize = HEAD + ROOM + EAGER / 8;
 /// Stands for a number of bytes where the data does not go along.
 const LATER: u64 = u64::MAX;
 
+/// Whether what one member has for another goes along with the call. Those who reduce must all know it of each other.
+pub(super) fn goes_along<N>(call: &Call, cut: Cut) -> bool {
+    match call.operation.reduction() {
+        Some(_) => is_small(call, EAGER),
+        None => cut.len() * size_of::<N>() <= EAGER,
+    }
+}
+
 /// All members have come, and their calls fit together.
 pub(super) struct Meeting {
     /// What each member sent; nothing from this one.
@@ -42,14 +52,14 @@ impl Meeting {
     ///
     /// [`Error::Mismatch`] when the calls do not fit; as [`Flight::wait`].
     pub(super) fn hold<'d, N: Number>(
-        group: &MpiTransport,
+        group: &Endpoint,
         call: &Call,
         data: impl Fn(usize) -> Option<Vec<&'d [N]>>,
     ) -> Result<Self> {
         let digest = digest(call);
         let encoded = if digest == 0 { encode(call)? } else { Vec::new() };
         let along = if encoded.len() <= ROOM { &*encoded } else { &[] };
-        let members = group.ranks().len();
+        let members = group.members.len();
         // Left where they are when something goes wrong: messages may be on their way.
         let mut heads = ManuallyDrop::new(vec![Vec::<u64>::new(); members]);
         let mut posts = ManuallyDrop::new(Vec::with_capacity(members));
@@ -77,15 +87,13 @@ impl Meeting {
     }
 
     /// Compares all calls, of which this member's went along or not. Every member finds the same.
-    fn compare(&self, group: &MpiTransport, call: &Call, digest: u64, own_went_along: bool) -> Result<()> {
+    fn compare(&self, group: &Endpoint, call: &Call, digest: u64, own_went_along: bool) -> Result<()> {
         let mut heads = group.peers().map(|peer| &self.heads[peer]);
         if let Some(head) = heads.clone().find(|head| head[1] != call.sequence) {
             return Err(Error::Medium {
                 message: format!(
                     "call {} of group `{}` met call {} of a peer; run the same program in all processes",
-                    call.sequence,
-                    group.group_name(),
-                    head[1]
+                    call.sequence, group.name, head[1]
                 ),
             });
         }
@@ -97,28 +105,15 @@ impl Meeting {
             true => self.calls_along(group, call)?,
             false => calls_apart(group, call)?,
         };
-        let members = group.ranks();
-        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(members.len(), |member| &calls[member])
-        else {
-            return Ok(());
-        };
-        Err(Error::Mismatch {
-            group: group.group_name().to_string(),
-            sequence: call.whole().sequence,
-            first: members[first],
-            first_call: calls[first].to_string(),
-            second: members[second],
-            second_call: calls[second].to_string(),
-            second_is_odd,
-        })
+        compare(&group.name, &group.members, call, |member| &calls[member])
     }
 
-    fn calls_along(&self, group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
-        let read = |member: usize| match member == group.me() {
+    fn calls_along(&self, group: &Endpoint, call: &Call) -> Result<Vec<Call>> {
+        let read = |member: usize| match member == group.member {
             true => Ok(call.clone()),
             false => decode(&self.heads[member][HEAD..HEAD + ROOM]).ok_or_else(garbled),
         };
-        (0..group.ranks().len()).map(read).collect()
+        (0..group.members.len()).map(read).collect()
     }
 
     /// What came along from another member: `count` numbers. None when they come later.
@@ -144,8 +139,8 @@ impl Meeting {
 }
 
 /// The calls of all members, sent in messages of their own.
-fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
-    let members = group.ranks().len();
+fn calls_apart(group: &Endpoint, call: &Call) -> Result<Vec<Call>> {
+    let members = group.members.len();
     let own = ManuallyDrop::new(encode(call)?);
     let own_len = ManuallyDrop::new(Box::new(own.len() as u64));
     let mut lens = ManuallyDrop::new(vec![0_u64; members]);
@@ -161,7 +156,7 @@ fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
     flight.wait()?;
     let mut all = ManuallyDrop::new(Vec::with_capacity(members));
     for member in 0..members {
-        all.push(vec![0_u64; if member == group.me() { 0 } else { lens[member] as usize }]);
+        all.push(vec![0_u64; if member == group.member { 0 } else { lens[member] as usize }]);
     }
     for peer in group.peers() {
         let len = all[peer].len();
@@ -174,6 +169,6 @@ fn calls_apart(group: &MpiTransport, call: &Call) -> Result<Vec<Call>> {
     flight.wait()?;
     let all = ManuallyDrop::into_inner(all);
     drop((ManuallyDrop::into_inner(own), ManuallyDrop::into_inner(own_len), ManuallyDrop::into_inner(lens)));
-    let read = |member: usize| if member == group.me() { Some(call.clone()) } else { decode(&all[member]) };
+    let read = |member: usize| if member == group.member { Some(call.clone()) } else { decode(&all[member]) };
     (0..members).map(|member| read(member).ok_or_else(garbled)).collect()
 }

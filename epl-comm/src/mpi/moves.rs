@@ -3,10 +3,9 @@
 use core::mem::ManuallyDrop;
 
 use super::cut::{incoming, outgoing};
+use super::endpoint::Endpoint;
 use super::flight::Flight;
-use super::group::MpiTransport;
-use super::meeting::Meeting;
-use super::work::goes_along;
+use super::meeting::{Meeting, goes_along};
 use crate::error::Result;
 use crate::host::number::Number;
 use crate::operation::Call;
@@ -15,13 +14,8 @@ use crate::operation::Call;
 /// nothing.
 ///
 /// When this returns an error, peers may still be reading `own`.
-pub(super) fn moves<N: Number>(
-    group: &MpiTransport,
-    call: &Call,
-    meeting: &Meeting,
-    own: &[N],
-) -> Result<Option<Vec<N>>> {
-    let (me, members, arena) = (group.me(), group.ranks().len(), &group.world.arena);
+pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting, own: &[N]) -> Result<Option<Vec<N>>> {
+    let (me, members, arena) = (group.member, group.members.len(), &group.world.arena);
     let sources: Vec<(usize, usize)> =
         (0..members).filter_map(|from| Some((from, incoming(call, from, me)?))).collect();
     let total = sources.iter().map(|(_, count)| count).sum();
@@ -72,7 +66,7 @@ pub(super) fn moves<N: Number>(
 }
 
 /// Parts of several rows, put side by side.
-fn side_by_side<N: Number>(group: &MpiTransport, call: &Call, parts: Vec<N>) -> Vec<N> {
+fn side_by_side<N: Number>(group: &Endpoint, call: &Call, parts: Vec<N>) -> Vec<N> {
     let mut all = group.world.arena.vec(parts.len());
     for row in 0..call.rows {
         let mut start = 0;

@@ -17,8 +17,8 @@ use core::mem::ManuallyDrop;
 use core::ops::Range;
 
 use super::cut::{incoming, outgoing};
+use super::endpoint::Endpoint;
 use super::flight::Flight;
-use super::group::MpiTransport;
 use super::meeting::Meeting;
 use crate::error::{Error, Result};
 use crate::host::number::{Number, reduce};
@@ -37,7 +37,7 @@ pub(super) struct Slices<N> {
 
 impl<N> Slices<N> {
     /// Parts of one buffer.
-    pub(super) fn new(group: &MpiTransport, buffer: *mut N, part: impl Fn(usize) -> Range<usize>) -> Self {
+    pub(super) fn new(group: &Endpoint, buffer: *mut N, part: impl Fn(usize) -> Range<usize>) -> Self {
         // Only places: nothing is read or written.
         let place = |member| {
             let part: Range<usize> = part(member);
@@ -47,19 +47,19 @@ impl<N> Slices<N> {
             let (start, len) = place(member);
             (member, start, len)
         };
-        Self { own: place(group.me()), others: group.peers().map(other).collect() }
+        Self { own: place(group.member), others: group.peers().map(other).collect() }
     }
 }
 
 /// Reduces what came along with the calls. None for a member that gets nothing.
 pub(super) fn reduce_along<N: Number>(
-    group: &MpiTransport,
+    group: &Endpoint,
     call: &Call,
     meeting: &Meeting,
     own: &[N],
     op: ReduceOp,
 ) -> Result<Option<Vec<N>>> {
-    let (me, members) = (group.me(), group.ranks().len());
+    let (me, members) = (group.member, group.members.len());
     let (Some(cut), Some(len)) = (outgoing(call, me, me), incoming(call, me, me)) else { return Ok(None) };
     let mut sum = group.world.arena.vec(len);
     cut.pieces(own).for_each(|piece| sum.extend_from_slice(piece));
@@ -76,12 +76,12 @@ pub(super) fn reduce_along<N: Number>(
 ///
 /// When this returns an error, peers may still be reading `own`.
 pub(super) fn reduce_apart<N: Number>(
-    group: &MpiTransport,
+    group: &Endpoint,
     call: &Call,
     own: &[N],
     op: ReduceOp,
 ) -> Result<Option<Vec<N>>> {
-    let me = group.me();
+    let me = group.member;
     let arena = &group.world.arena;
     // As long as messages may be on their way; for ever when something goes wrong.
     let mut packed = ManuallyDrop::new(Vec::new());
@@ -120,14 +120,14 @@ pub(super) fn reduce_apart<N: Number>(
 /// The parts are alive, apart from each other, and used by nobody else until this has returned well; when it `spreads`
 /// they may all be written, otherwise only this member's own.
 pub(super) unsafe fn combine<N: Number>(
-    group: &MpiTransport,
+    group: &Endpoint,
     call: &Call,
     op: ReduceOp,
     slices: Slices<N>,
     spreads: bool,
 ) -> Result<()> {
     let Slices { own: (own, own_len), others } = slices;
-    let (me, members, chunk) = (group.me(), group.ranks().len(), CHUNK / size_of::<N>());
+    let (me, members, chunk) = (group.member, group.members.len(), CHUNK / size_of::<N>());
     // How long chunk `number` of a part is.
     let count = |len: usize, number: usize| len.saturating_sub(number * chunk).min(chunk);
     let longest = others.iter().map(|(_, _, len)| *len).chain([own_len]).max().unwrap_or(0);

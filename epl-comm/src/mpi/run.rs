@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
 use std::time::Instant;
 
-use super::control::{self, DONE};
+use super::control;
 use super::hybrid::of_world;
 use super::inquiry::{Answers, SILENT};
 use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
-use super::wire::Writer;
+use super::wire::{DONE, Writer};
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
 use crate::host::ranks::{Fates, Ranks, TIME_LIMIT, no_thread};

@@ -1,10 +1,21 @@
-//! What the processes tell each other beside the calls, as bytes: numbers, texts, errors.
+//! What the processes tell each other beside the calls, as bytes: the kind of a message, then numbers, texts, errors.
 
 use core::time::Duration;
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::rank::Rank;
+
+/// A failure: who, why.
+pub(super) const FAIL: u64 = 1;
+/// A rank has ended: who, and the last numbers it took.
+pub(super) const END: u64 = 2;
+/// No rank of the process runs any more.
+pub(super) const DONE: u64 = 3;
+/// What keeps a rank from a call? The number of the question, the rank, the call.
+pub(super) const ASK: u64 = 4;
+/// The answer.
+pub(super) const ANSWER: u64 = 5;
 
 /// Longer texts are cut, and say so: a message of what went wrong must not itself have to be waited for.
 const LONGEST: usize = 2000;

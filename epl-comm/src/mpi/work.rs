@@ -7,9 +7,9 @@ use std::sync::Arc;
 use burn::tensor::Bytes;
 
 use super::broadcast::broadcast;
-use super::cut::{Cut, outgoing};
-use super::group::MpiTransport;
-use super::meeting::{EAGER, Meeting};
+use super::cut::outgoing;
+use super::endpoint::Endpoint;
+use super::meeting::{EAGER, Meeting, goes_along};
 use super::moves::moves;
 use super::reduction::{Slices, combine, reduce_along};
 use crate::buffer::Buffer;
@@ -20,20 +20,12 @@ use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 
 /// Meets the other members, and makes this one's result.
-pub(super) fn work(group: &MpiTransport, call: &Call, staged: Staged) -> Result<Buffer> {
+pub(super) fn work(group: &Endpoint, call: &Call, staged: Staged) -> Result<Buffer> {
     with_number!(call.dtype, N => work_on::<N>(group, call, staged))?
 }
 
-/// Whether what one member has for another goes along with the call. Those who reduce must all know it of each other.
-pub(super) fn goes_along<N>(call: &Call, cut: Cut) -> bool {
-    match call.operation.reduction() {
-        Some(_) => is_small(call, EAGER),
-        None => cut.len() * size_of::<N>() <= EAGER,
-    }
-}
-
-fn work_on<N: Number>(group: &MpiTransport, call: &Call, staged: Staged) -> Result<Buffer> {
-    let me = group.me();
+fn work_on<N: Number>(group: &Endpoint, call: &Call, staged: Staged) -> Result<Buffer> {
+    let me = group.member;
     let Staged { bytes, range, home } = match call.operation {
         // What is written is the buffer and nothing else.
         Operation::AllReduce(_) if !is_small(call, EAGER) => staged.whole(),
@@ -49,7 +41,7 @@ fn work_on<N: Number>(group: &MpiTransport, call: &Call, staged: Staged) -> Resu
     let made = match call.operation {
         Operation::AllReduce(op) if !is_small(call, EAGER) => {
             let (numbers, len) = written::<N>(&mut bytes);
-            let slices = Slices::new(group, numbers, |member| own_lines::<N>(len, group.ranks().len(), member));
+            let slices = Slices::new(group, numbers, |member| own_lines::<N>(len, group.members.len(), member));
             // SAFETY: all of the memory is this call's alone, and the slices lie in it, apart from each other; it is
             // given back only when this has returned well.
             unsafe { combine(group, call, op, slices, true) }?;

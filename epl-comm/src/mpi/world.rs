@@ -14,7 +14,7 @@ use super::failure::{Cause, Failure};
 use super::library::{Comm, Place as ProcessPlace, Request};
 use super::tags::Tags;
 use super::waits::{Place, Waits};
-use super::wire::Writer;
+use super::wire::{END, FAIL, Writer};
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
 use crate::host::ranks::{Fates, Report};
@@ -101,7 +101,7 @@ impl Fates for World {
     fn end(&self, rank: Rank) {
         let counts = self.waits.counts(rank);
         let mut bytes = Writer::default();
-        bytes.number(super::control::END).number(rank.0 as u64).number(counts.len() as u64);
+        bytes.number(END).number(rank.0 as u64).number(counts.len() as u64);
         counts.iter().for_each(|(channel, taken)| {
             bytes.number(*channel).number(*taken);
         });
@@ -235,7 +235,7 @@ impl World {
         let Some(failure) = self.failure() else { return };
         if tells {
             let mut bytes = Writer::default();
-            failure.write(bytes.number(super::control::FAIL));
+            failure.write(bytes.number(FAIL));
             self.tell_all(&bytes.0);
         }
         let error = failure.of_run("the run");

@@ -59,7 +59,7 @@ pub(super) fn share(indices: &[usize], ranks: usize) -> Result<()> {
     indices.iter().try_for_each(|index| check_pool(*index))?;
     let pairs = indices.iter().flat_map(|own| indices.iter().map(move |other| (own, other)));
     pairs.filter(|(own, other)| own != other).try_for_each(|(own, other)| {
-        open(*own, *other).map_err(|error| super::device::failed("open a GPU's memory to another GPU", &error))
+        open(*own, *other).map_err(|error| super::presence::failed("open a GPU's memory to another GPU", &error))
     })
 }
 
@@ -68,7 +68,7 @@ fn check_pool(index: usize) -> Result<()> {
     let device = result::device::get(index as c_int);
     // SAFETY: the device is there.
     let has_pools = device.and_then(|device| unsafe { result::device::get_attribute(device, pools) });
-    match has_pools.map_err(|error| super::device::failed("tell how a GPU takes memory", &error))? {
+    match has_pools.map_err(|error| super::presence::failed("tell how a GPU takes memory", &error))? {
         0 => Err(Error::Engine {
             message: format!(
                 "CUDA device {index} has no memory pools, so memory would wait for calls of NCCL that wait for other ranks; \

@@ -48,7 +48,7 @@ pub(super) trait Council: Debug + Send + Sync {
     fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Arc<dyn Council>>;
 
     /// See [`Transport::link`].
-    fn link(&self, from: usize, to: usize) -> Arc<dyn Council>;
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>>;
 
     /// The name of a communicator of the group, the same on all members.
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId>;
@@ -182,9 +182,9 @@ impl Council for Threads {
         Ok(Arc::new(Self { seat, path, shared: self.shared.clone() }))
     }
 
-    fn link(&self, from: usize, to: usize) -> Arc<dyn Council> {
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>> {
         let path = link_path(&self.path, from, to);
-        Arc::new(Self { seat: self.seat.way(from, to), path, shared: self.shared.clone() })
+        Ok(Arc::new(Self { seat: self.seat.way(from, to)?, path, shared: self.shared.clone() }))
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, _go_on: &GoOn<'_>) -> Result<UniqueId> {

@@ -36,9 +36,10 @@ use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use cubecl_server::stream::WriteScoped;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 
 use super::memory::{Event, Memory, Stream};
+use super::presence::{check_index, failed};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 
@@ -77,7 +78,7 @@ impl CudaMemory {
     ///
     /// [`Error::Engine`] when there is no driver or no such device, or the device does not answer.
     pub fn new(index: usize) -> Result<Self> {
-        super::presence::check_index(index)?;
+        check_index(index)?;
         let context = CudaContext::new(index).map_err(|error| failed("use the device", &error))?;
         let cube_device = CubeDevice::Cuda(burn_cubecl::cubecl::device::CudaDevice::new(index));
         let (device, client, streams) = (Device::cuda(index), cube_device.client(), Mutex::default());
@@ -250,11 +251,6 @@ unsafe impl Event for CudaPoint {
     fn is_over(&self) -> Result<bool> {
         self.0.try_is_complete().map_err(|error| failed("look at an event", &error))
     }
-}
-
-/// What the driver refused.
-pub(super) fn failed(what: &str, error: &DriverError) -> Error {
-    Error::Engine { message: format!("CUDA's driver could not {what}: {error}; see nvidia-smi") }
 }
 
 impl fmt::Debug for CudaMemory {

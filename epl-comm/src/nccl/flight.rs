@@ -18,15 +18,17 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 
+use super::abi::check_movable;
 use super::gate::Pass;
 use super::lane::{Held, Queue, Site};
 use super::memory::{Event, Memory};
 use super::order::Turn;
 use super::shape::moved;
 use super::transport::{Engine, NcclTransport, lock};
-use super::work::{Finish, Work, check, work};
+use super::work::{Finish, Work, work};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::host::fit::check;
 use crate::operation::{Call, Operation};
 use crate::pending::Pause;
 use crate::transport::Launched;
@@ -85,6 +87,7 @@ impl<M: Memory> NcclTransport<M> {
             self.council.go_on(&call, Duration::ZERO)?;
             memory.bind()?;
             check(&call, &buffer)?;
+            check_movable(buffer.dtype())?;
             let home = buffer.device();
             if self.size() == 1 || call.operation == Operation::Barrier {
                 return Ok((Work::none(buffer), None, home));

@@ -81,11 +81,11 @@ mod workers;
 mod transport;
 mod flight;
 #[cfg(feature = "cuda")]
+mod presence;
+#[cfg(feature = "cuda")]
 mod allocator;
 #[cfg(feature = "cuda")]
 mod device;
-#[cfg(feature = "cuda")]
-mod presence;
 mod run;
 mod worker;
 

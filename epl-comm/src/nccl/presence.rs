@@ -3,10 +3,9 @@
 use core::ffi::c_int;
 use std::env;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{DriverError, result, sys};
 
 use super::abi::MULTI_RANK_VERSION;
-use super::device::failed;
 use super::library::Library;
 use crate::error::{Error, Result};
 
@@ -78,6 +77,11 @@ fn shared(indices: &[usize], version: c_int, has_leave: bool) -> Result<()> {
              device of its own, or {remedy}"
         ),
     })
+}
+
+/// What the driver refused.
+pub(super) fn failed(what: &str, error: &DriverError) -> Error {
+    Error::Engine { message: format!("CUDA's driver could not {what}: {error}; see nvidia-smi") }
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! One rank's place in one group over NCCL. What becomes of one call is in `flight`.
 
 use core::time::Duration;
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -16,10 +14,11 @@ use super::library::Library;
 use super::memory::Memory;
 use super::order::Order;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, message_of};
+use crate::error::{Error, Result};
+use crate::host::guard::{told, used_by_two};
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::transport::{Staged, Transport};
+use crate::transport::{Links, Staged, Transport};
 
 /// What all groups of one rank share.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ pub(super) struct NcclTransport<M: Memory> {
     state: Mutex<State<M>>,
     pub(super) is_link: bool,
     /// The links of which this member is an end.
-    links: Mutex<HashMap<(usize, usize), Arc<Self>>>,
+    links: Links<Self>,
 }
 
 #[derive(Debug)]
@@ -94,7 +93,7 @@ impl<M: Memory> NcclTransport<M> {
 
     fn over(council: Arc<dyn Council>, engine: Arc<Engine<M>>, lane: Option<Lane<M>>, is_link: bool) -> Self {
         let state = Mutex::new(State { lane, abandoned: Vec::new() });
-        Self { council, engine, state, is_link, links: Mutex::default() }
+        Self { council, engine, state, is_link, links: Links::default() }
     }
 
     /// The world's communicator, made now: what is wrong with devices and networks is said before the first call.
@@ -146,14 +145,7 @@ impl<M: Memory> NcclTransport<M> {
 
     /// After an error or a panic the world is over.
     pub(super) fn told<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(result) => result.inspect_err(|error| self.council.fail(error)),
-            Err(payload) => {
-                let message = format!("it panicked in a collective: {}", message_of(&*payload));
-                self.council.fail(&Error::Panic { message });
-                resume_unwind(payload)
-            }
-        }
+        told(f, |error| self.council.fail(error))
     }
 
     /// The state of this member, whose turn it is.
@@ -161,10 +153,7 @@ impl<M: Memory> NcclTransport<M> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::invalid(format!(
-                "group `{}` was used by two threads at once; use all groups of a rank from one thread",
-                self.name()
-            ))),
+            Err(TryLockError::WouldBlock) => Err(used_by_two(self.name())),
         }
     }
 
@@ -279,8 +268,8 @@ impl<M: Memory> Transport for NcclTransport<M> {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let link = || Arc::new(Self::over(self.council.link(from, to), self.engine.clone(), None, true));
-        Ok(lock(&self.links).entry((from, to)).or_insert_with(link).clone())
+        let link = || Ok(Arc::new(Self::over(self.council.link(from, to)?, self.engine.clone(), None, true)));
+        Ok(self.links.get(from, to, link)?)
     }
 
     fn lanes(&self) -> usize {

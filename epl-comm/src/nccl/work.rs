@@ -13,12 +13,12 @@
 //!
 //! What is only moved is moved as bytes. A dim other than the first is brought to the front, or back, on the device.
 
-use super::abi::{Element, check_movable};
+use super::abi::Element;
 use super::lane::{Held, Part, Queue, Site};
 use super::memory::Memory;
 use super::shape::{cast, divided, not_numbers, pieces, side_by_side, spoiled, wide};
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operation::{Call, Operation, ReduceOp};
 use crate::per_member::PerMember;
 
@@ -85,21 +85,6 @@ impl<M: Memory> Work<M> {
 /// When there is none: a fault of this crate.
 fn only_one(results: Vec<Buffer>) -> Buffer {
     results.into_iter().next().expect("a work of one result gives it")
-}
-
-/// Whether the buffer is what the call says, and NCCL can carry it.
-pub(super) fn check(call: &Call, buffer: &Buffer) -> Result<()> {
-    let (dtype, elements) = (buffer.dtype(), buffer.num_elements());
-    if (dtype, elements) != (call.dtype, call.shape.num_elements()) {
-        return Err(Error::invalid(format!(
-            "{call} was given {elements} elements of {}; give it a buffer of the call's shape and element type",
-            dtype.name()
-        )));
-    }
-    if dtype.is_bool() && call.operation.reduction().is_some() {
-        return Err(Error::invalid(format!("{call}: truth values have no sum, product or order; use int() first")));
-    }
-    check_movable(dtype)
 }
 
 /// Prepares this member's share, on the rank's own thread.

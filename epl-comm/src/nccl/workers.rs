@@ -141,11 +141,11 @@ impl Council for Workers {
         Ok(Arc::new(self.part(name.into(), path, members, member)))
     }
 
-    fn link(&self, from: usize, to: usize) -> Arc<dyn Council> {
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>> {
         let (name, path) = (link_name(&self.name, from, to), link_path(&self.path, from, to));
         let members = vec![self.members[from], self.members[to]];
         let member = usize::from(self.member == to);
-        Arc::new(self.part(name, path, members, member))
+        Ok(Arc::new(self.part(name, path, members, member)))
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId> {

@@ -1,7 +1,6 @@
 //! What all clones of a group share: the transport, the rank's seat, the queue of started calls, the links.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use super::seat::Seat;
@@ -10,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::log::LogMark;
 use crate::operation::{Call, Operation};
 use crate::pending::{Helper, Pending, Ticket};
-use crate::transport::Transport;
+use crate::transport::{Links, Transport};
 
 /// One transport, used by one thread, in one total order of calls.
 pub(super) struct Communicator {
@@ -21,12 +20,12 @@ pub(super) struct Communicator {
     /// Made when it is first needed.
     helper: OnceLock<Helper>,
     /// The links of which this member is an end, by their members: made when they are first needed.
-    links: Mutex<HashMap<(usize, usize), Arc<Communicator>>>,
+    links: Links<Communicator>,
 }
 
 impl Communicator {
     pub(super) fn new(transport: Arc<dyn Transport>, seat: Seat) -> Self {
-        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Mutex::default());
+        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Links::default());
         Self { transport, seat, name, helper, links }
     }
 
@@ -137,13 +136,8 @@ impl Communicator {
 
     /// The way from one member to another, of which this one is an end.
     pub(super) fn link(&self, from: usize, to: usize) -> Result<Arc<Self>> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(link) = links.get(&(from, to)) {
-            return Ok(link.clone());
-        }
-        let link = Arc::new(Self::new(self.transport.link(from, to)?, self.seat.clone()));
-        links.insert((from, to), link.clone());
-        Ok(link)
+        let link = || Ok(Arc::new(Self::new(self.transport.link(from, to)?, self.seat.clone())));
+        self.links.get(from, to, link)
     }
 
     fn busy_helper(&self) -> Option<&Helper> {

@@ -10,10 +10,10 @@
 //! | `prepare` | a collective's arguments turned into a call |
 //! | `blocking`, `started` | the collectives, both ways |
 //! | `values` | collectives on numbers in host memory |
-//! | `recall` | what collectives gave, given again |
+//! | `recall`, `recording` | what collectives gave, given again |
 
 pub(crate) use prepare::Exchange;
-pub use recall::Recording;
+pub use recording::Recording;
 pub(crate) use seat::Seat;
 
 mod blocking;
@@ -23,6 +23,7 @@ mod driver;
 mod placed;
 mod prepare;
 mod recall;
+mod recording;
 mod seat;
 mod started;
 mod values;

@@ -7,23 +7,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::ProcessGroup;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 
-/// The results of a rank's collectives, in the order of the calls. See [`ProcessGroup::record`].
-#[derive(Debug, Default)]
-pub struct Recording(Results);
-
-impl Recording {
-    /// The bytes of all results.
-    pub fn bytes(&self) -> u64 {
-        self.0.iter().map(|(_, result)| (result.num_elements() * result.dtype().size()) as u64).sum()
-    }
-}
-
 /// The calls, and what they gave.
-type Results = VecDeque<(String, Buffer)>;
+pub(super) type Results = VecDeque<(String, Buffer)>;
 
 /// What the collectives of a rank, in all its groups, do beside their work. A clone is the same.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +26,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-enum Mode {
+pub(super) enum Mode {
     Record(Results),
     Replay(Results),
     /// What is outside does not hold inside.
@@ -72,7 +60,7 @@ impl Recall {
     }
 
     /// Runs `f` in a mode; returns what is left of it.
-    fn within<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Results) {
+    pub(super) fn within<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Results) {
         let until = Until { recall: self, depth: self.change(|modes| modes.push(mode)) - 1 };
         let value = f();
         let depth = until.depth;
@@ -125,50 +113,5 @@ struct Until<'a> {
 impl Drop for Until<'_> {
     fn drop(&mut self) {
         self.recall.change(|modes| modes.truncate(self.depth));
-    }
-}
-
-/// # Running something a second time
-impl ProcessGroup {
-    /// Runs `f`, and keeps the results of all collectives that this rank makes in it, in whatever group. Started ones
-    /// are waited for at once: two members must not start a send to each other before they receive. Inside a replay it
-    /// keeps what that gives.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use epl_comm::{Error, ReduceOp, local};
-    ///
-    /// let twice = local::run(2, |group| {
-    ///     let sum = || group.all_reduce(Tensor::<1>::ones([1], &Device::flex()), ReduceOp::Sum);
-    ///     let (first, recording) = group.record(sum);
-    ///     let again = group.replay(recording, sum)?; // no other rank is asked
-    ///     Ok::<_, Error>((first?.into_scalar::<f32>(), again?.into_scalar::<f32>()))
-    /// });
-    /// assert_eq!(twice.ok(), Some(vec![(2.0, 2.0); 2]));
-    /// ```
-    pub fn record<T>(&self, f: impl FnOnce() -> T) -> (T, Recording) {
-        let (value, results) = self.communicator.seat.recall.within(Mode::Record(Results::new()), f);
-        (value, Recording(results))
-    }
-
-    /// Runs `f`, whose collectives give what was recorded, one after the other.
-    ///
-    /// # Errors
-    ///
-    /// When `f` made fewer collectives than were recorded. When it makes more, the first one too many fails.
-    pub fn replay<T>(&self, recording: Recording, f: impl FnOnce() -> T) -> Result<T> {
-        let (value, left) = self.communicator.seat.recall.within(Mode::Replay(recording.0), f);
-        match left.len() {
-            0 => Ok(value),
-            left => Err(Error::invalid(format!(
-                "what is run again makes {left} collectives fewer than it made at first; let it depend on nothing but \
-                 the batch, the parameters and the context"
-            ))),
-        }
-    }
-
-    /// Runs `f` inside of what is recorded or given again, of which it is no part: its collectives are made.
-    pub fn apart<T>(&self, f: impl FnOnce() -> T) -> T {
-        self.communicator.seat.recall.within(Mode::Apart, f).0
     }
 }

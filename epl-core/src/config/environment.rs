@@ -4,9 +4,8 @@ use strsim::jaro_winkler;
 
 use super::error::{ConfigError, Result};
 use super::nearest::most_like;
-use super::option::OptionSpec;
 use super::origin::Origin;
-use super::sections::OPTIONS;
+use super::sections::{OPTIONS, OptionSpec};
 
 const PREFIX: &str = "EPL_";
 

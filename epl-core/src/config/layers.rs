@@ -10,10 +10,9 @@ use toml::{Table, Value};
 use super::environment;
 use super::error::{ConfigError, Result};
 use super::nearest::nearest;
-use super::option::OptionSpec;
 use super::origin::Origin;
 use super::resolved::{known, not_allowed};
-use super::sections::{Config, OPTIONS};
+use super::sections::{Config, OPTIONS, OptionSpec};
 
 /// Layers of a configuration that is being put together. A later call overrides earlier ones, so
 /// call them in this order: [`file`](Self::file), [`environment`](Self::environment),
@@ -204,5 +203,13 @@ impl Config {
             None => Layers::new(),
         };
         layers.process_environment()?.command_line(settings)?.resolve()
+    }
+}
+
+impl TryFrom<Table> for Config {
+    type Error = ConfigError;
+
+    fn try_from(table: Table) -> Result<Self> {
+        Layers::new().table(&table)?.resolve()
     }
 }

@@ -59,12 +59,12 @@ pub use environment::variable;
 pub use error::{ConfigError, Result};
 pub use kind::Kind;
 pub use layers::Layers;
-pub use option::{OptionSpec, Status};
 pub use origin::Origin;
 pub(crate) use sections::MOST_RANKS;
 pub use sections::{
     AmpConfig, AutoConfig, ClusterConfig, CommunicationConfig, Config, DistConfig, GradientCheckpointConfig, IoConfig,
-    OPTIONS, OffloadConfig, OptimizerConfig, PipelineConfig, ProfileConfig, ScheduleConfig, TrainConfig, ZeroConfig,
+    OPTIONS, OffloadConfig, OptimizerConfig, OptionSpec, PipelineConfig, ProfileConfig, ScheduleConfig, Status,
+    TrainConfig, ZeroConfig,
 };
 pub use setting::{FromSetting, ToSetting};
 pub use table::option_table;

@@ -2,8 +2,7 @@
 
 use strsim::jaro_winkler;
 
-use super::option::OptionSpec;
-use super::sections::OPTIONS;
+use super::sections::{OPTIONS, OptionSpec};
 
 /// The option whose key is most like `key`. A right name in a wrong section, or in none, is near.
 pub(crate) fn nearest(key: &str) -> &'static OptionSpec {

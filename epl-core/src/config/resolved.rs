@@ -5,11 +5,9 @@ use std::fmt::Write as _;
 use toml::{Table, Value};
 
 use super::error::{ConfigError, Result};
-use super::layers::Layers;
 use super::nearest::{find, nearest};
-use super::option::{OptionSpec, Status};
 use super::origin::Origin;
-use super::sections::{Config, OPTIONS};
+use super::sections::{Config, OPTIONS, OptionSpec, Status};
 use super::setting::ToSetting;
 
 /// The one option whose absence says something: it then follows from the two batch sizes.
@@ -147,13 +145,5 @@ impl From<Config> for Table {
             }
         }
         table
-    }
-}
-
-impl TryFrom<Table> for Config {
-    type Error = ConfigError;
-
-    fn try_from(table: Table) -> Result<Self> {
-        Layers::new().table(&table)?.resolve()
     }
 }

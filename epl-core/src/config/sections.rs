@@ -1,12 +1,54 @@
 //! The list of all options: key, type, default, values, status, meaning.
 
+use toml::Value;
+
 use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
     ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 use super::kind::Kind;
 use super::option::options;
+use super::origin::Origin;
 use super::setting::NONE;
+
+/// Whether an option has an effect in this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All of its values work.
+    Implemented,
+    /// Only its default is accepted: the feature comes later.
+    NotYet,
+}
+
+/// One option: its key, its values, its meaning, and how to reach it in a [`Config`].
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// The section, which is the part of the key before the dot.
+    pub section: &'static str,
+    /// The part of the key after the dot.
+    pub name: &'static str,
+    /// What it means, one sentence or more.
+    pub meaning: &'static str,
+    /// The values it takes.
+    pub kind: Kind,
+    /// Whether it has an effect yet.
+    pub status: Status,
+    pub(crate) get: fn(&Config) -> Value,
+    /// False where the field cannot hold the value.
+    pub(crate) put: fn(&mut Config, &Value) -> bool,
+}
+
+impl OptionSpec {
+    /// The whole key: `train.seed`.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The value nobody has to give.
+    pub fn default(&self) -> Value {
+        (self.get)(&Config::default())
+    }
+}
 
 const COUNT: Kind = Kind::at_least(1);
 /// Mesh sizes are bounded, so that a slip of the finger does not ask for memory.

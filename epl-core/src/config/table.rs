@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::option::Status;
-use super::sections::OPTIONS;
+use super::sections::{OPTIONS, Status};
 
 /// Every option as a Markdown table: what `OPTIONS.md` holds, and this module's documentation.
 pub fn option_table() -> String {

@@ -2,15 +2,17 @@
 //!
 //! - `build`: declarations, for the plan to read.
 //! - `groups`: one for every axis of the mesh.
-//! - `moment`: the current pass, and where in it a rank is.
-//! - `flops`: the operations of a forward that is measured.
-//! - `nan`: what may have made a loss NaN.
+//! - `moment`, `replay`: the current pass, where in it a rank is, and how it goes back.
+//! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
+//!   may have made a loss NaN.
 
 mod build;
 mod flops;
 mod groups;
 mod moment;
 mod nan;
+mod replay;
+mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -24,7 +26,7 @@ pub(crate) use build::{BuildContext, Sharding};
 pub(crate) use flops::Flops;
 pub use groups::Groups;
 pub use moment::Pass;
-use moment::needs_context;
+use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
 pub(crate) use nan::NanCauses;
 
@@ -70,13 +72,6 @@ struct Shared {
     /// The axis over which split layers of `split` scopes are cut.
     split_axis: Axis,
     state: Mutex<State>,
-}
-
-/// The calls of one layer in one segment.
-#[derive(Clone, Copy, Debug)]
-struct Calls {
-    segment: (usize, u64),
-    count: u64,
 }
 
 struct State {

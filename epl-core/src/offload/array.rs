@@ -10,12 +10,20 @@ use rayon::prelude::*;
 
 use super::file::{ArrayFile, Region};
 use super::ledger::Counted;
-use super::storage::Tier;
 use super::values::Values;
 use crate::error::{Error, Result};
 
 /// Bytes that one thread copies at a time.
 const COPIED: usize = 1 << 20;
+
+/// Where an array's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// In host memory.
+    Host,
+    /// In a file, of which windows are in memory.
+    File,
+}
 
 /// A flat array of one float type, made by [`Storage::zeros`](super::Storage::zeros).
 ///

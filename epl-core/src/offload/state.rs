@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, TensorData};
 
-use super::array::FlatArray;
+use super::array::{FlatArray, Tier};
 use super::lane::Lane;
 use super::number::Number;
 use super::rules::{Kind, RmsProp};
-use super::storage::{Storage, Tier};
+use super::storage::Storage;
 use crate::error::{Error, Result};
 
 /// Burn keeps what RMSProp divides by, though it follows from the rest.

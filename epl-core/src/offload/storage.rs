@@ -5,20 +5,11 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
-use super::array::{FlatArray, Memory};
+use super::array::{FlatArray, Memory, Tier};
 use super::file::ArrayFile;
 use super::folder::Folder;
 use super::ledger::{Kind, Ledger};
 use crate::error::{Error, Result};
-
-/// Where an array's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
-    /// In host memory.
-    Host,
-    /// In a file, of which windows are in memory.
-    File,
-}
 
 /// A tier with its means; a clone is the same place, with the same bound.
 #[derive(Clone, Debug)]

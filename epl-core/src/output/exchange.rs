@@ -11,8 +11,7 @@
 use burn::tensor::DType;
 use epl_comm::{ProcessGroup, ReduceOp};
 
-use super::Combine;
-use super::value::{Content, Pieces, Value, unlike};
+use super::value::{Combine, Content, Pieces, Value, unlike};
 use crate::error::{Error, Result};
 
 type Named = (String, Combine, Option<Value>);

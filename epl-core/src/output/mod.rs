@@ -19,18 +19,8 @@ use epl_comm::ProcessGroup;
 
 use crate::error::{Error, Result};
 use exchange::exchange;
+pub use value::Combine;
 use value::{Part, Value};
-
-/// How the values of several micro-batches make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combine {
-    /// Their mean, in which each counts as often as its micro-batch has samples. Of floats of one shape.
-    Mean,
-    /// Their sum. Of one shape.
-    Sum,
-    /// One after the other along the first dim, which may differ, in the order of the samples.
-    Concat,
-}
 
 /// Over what an output is combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,18 @@
 
 use burn::tensor::{DType, TensorData};
 
-use super::Combine;
 use crate::error::{Error, Result};
+
+/// How the values of several micro-batches make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// Their mean, in which each counts as often as its micro-batch has samples. Of floats of one shape.
+    Mean,
+    /// Their sum. Of one shape.
+    Sum,
+    /// One after the other along the first dim, which may differ, in the order of the samples.
+    Concat,
+}
 
 /// What one micro-batch gave.
 #[derive(Debug)]

@@ -2,9 +2,11 @@
 //!
 //! - `paths`: which paths a source names.
 //! - `imports`: which of them run upwards.
+//! - `circles`: which of them form a circle between files of one room.
 //! - `orphans`: which files no `mod` names.
 //! - `size`: which functions are too long.
 
+pub mod circles;
 pub mod imports;
 pub mod orphans;
 mod paths;

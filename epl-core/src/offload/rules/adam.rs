@@ -1,6 +1,6 @@
 //! Adam, with an L2 penalty if asked for.
 
-use super::{Rule, average, of, penalised};
+use super::rule::{Rule, average, of, penalised};
 use crate::offload::number::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

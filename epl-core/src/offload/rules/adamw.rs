@@ -1,6 +1,6 @@
 //! AdamW: Adam with decoupled weight decay.
 
-use super::{Rule, average, of};
+use super::rule::{Rule, average, of};
 use crate::offload::number::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

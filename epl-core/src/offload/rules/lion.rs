@@ -1,6 +1,6 @@
 //! Lion: the sign of an average of gradients.
 
-use super::{Rule, average, of};
+use super::rule::{Rule, average, of};
 use crate::offload::number::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! RMSProp, centred or not, with momentum or without.
 
-use super::{Rule, average, of, penalised};
+use super::rule::{Rule, average, of, penalised};
 use crate::offload::number::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! SGD, with momentum or without.
 
-use super::{Rule, of, penalised};
+use super::rule::{Rule, of, penalised};
 use crate::offload::number::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use super::{Bleu, ORDER, tokenize_13a};
+use super::{ORDER, tokenize_13a};
 
 /// What BLEU is computed from. Counts of parts of a corpus add up to those of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +56,6 @@ impl BleuCounts {
             matches: std::array::from_fn(|n| count(2 + n)),
             totals: std::array::from_fn(|n| count(2 + ORDER + n)),
         }
-    }
-
-    /// The score of what was counted.
-    pub fn score(&self) -> Bleu {
-        Bleu::new(*self)
     }
 }
 

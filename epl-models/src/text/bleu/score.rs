@@ -50,6 +50,13 @@ impl Bleu {
     }
 }
 
+impl BleuCounts {
+    /// The score of what was counted.
+    pub fn score(&self) -> Bleu {
+        Bleu::new(*self)
+    }
+}
+
 impl fmt::Display for Bleu {
     /// As sacreBLEU prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
