@@ -17,7 +17,7 @@ RUN rustup toolchain install --profile minimal 1.92.0 && rustup default 1.92.0
 
 WORKDIR /epl
 COPY . .
-RUN cargo install --locked --path . && rm -rf target
+RUN cargo install --locked --path epl-launch && cargo install --locked --path . && rm -rf target
 
 # As root, with more processes than cores, Open MPI has to be asked.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \

@@ -1,14 +1,14 @@
 //! EPL on Burn: train ordinary Burn models across many devices.
 //!
-//! This crate is what a user depends on: it re-exports the four crates below it and a [`prelude`].
+//! This crate is what a user depends on: it re-exports the crates below it and a [`prelude`].
 //!
 //! ```text
-//! epl-comm  <-  epl-core  <-  epl-modules  <-  epl-models  <-  epl
+//! epl-launch  <-  epl-comm  <-  epl-core  <-  epl-modules  <-  epl-models  <-  epl
 //! ```
 
 pub use epl_core::*;
 
-/// Communication between ranks: `epl-comm`.
+/// Communication between ranks: `epl-comm`; and of `epl-launch`, where workers meet.
 pub mod comm {
     pub use epl_comm::*;
 }

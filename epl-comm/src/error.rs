@@ -4,6 +4,8 @@ use core::any::Any;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+pub use epl_launch::Error as LaunchError;
+
 use crate::rank::Rank;
 
 /// A failed collective, or a failed rank.
@@ -87,28 +89,9 @@ pub enum Error {
         /// Why the other failed.
         cause: String,
     },
-    /// Workers could not be brought together, or could not tell each other what they needed to.
-    #[error("{message}")]
-    Joining {
-        /// What, who, and the remedy.
-        message: String,
-    },
-    /// Nobody has given a name its value yet, in a [`Store`](crate::Store). Nothing has failed by that.
-    #[error("nobody has set `{key}` within {:.1} s", waited.as_secs_f64())]
-    Unset {
-        /// The name.
-        key: String,
-        /// For how long it was waited.
-        waited: Duration,
-    },
-    /// A worker, which is a process, failed, was lost, or does not answer any more. Every other worker gets this error.
-    #[error("worker {worker} {cause}")]
-    Worker {
-        /// The worker that failed first.
-        worker: usize,
-        /// What became of it, as the end of a sentence that begins with the worker: "failed: ...", "was lost: ...".
-        cause: String,
-    },
+    /// Workers could not be brought together, or one of them failed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// A library that carries the data between ranks, such as NCCL, is missing, is not what is needed, or failed; or the
     /// device that it works on.
     #[error("{message}")]

@@ -64,9 +64,6 @@
 
 mod rank;
 mod error;
-mod store;
-pub mod rendezvous;
-mod worker;
 mod per_member;
 mod operation;
 mod log;
@@ -91,7 +88,8 @@ pub mod testing;
 
 pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
-pub use error::{Error, Result, catch, unwind};
+pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous};
+pub use error::{Error, LaunchError, Result, catch, unwind};
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
 pub use memory::{CountingAllocator, ThreadMemory};
@@ -101,7 +99,5 @@ pub use per_member::PerMember;
 pub use pool::Pool;
 pub use process_group::{ProcessGroup, Recording};
 pub use rank::{Rank, shard_range};
-pub use store::{MemoryStore, Store};
 pub use trace::{Event, EventKind, Span, Trace};
 pub use transport::{Launched, Staged, Transport, Watch};
-pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};

@@ -1,6 +1,6 @@
 //! What can go wrong before and during a step.
 
-use epl_comm::Rank;
+use epl_comm::{LaunchError, Rank};
 
 /// An error of the core: the user's input, a peer, or a file.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,12 @@ pub enum Error {
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Self::Communication(error.into())
+    }
+}
 
 impl Error {
     /// An [`Error::Invalid`] with this message.

@@ -2,12 +2,13 @@
 //!
 //! Some state is a whole process's: the element type of a device, the counts of an allocator, Burn's random generator,
 //! what the system says is resident. A test of such state is an ordinary test whose body is given to [`alone`] or
-//! [`in_f64`]: the test program starts itself again for that one test. So a crate needs one test program.
+//! `in_f64` (feature `burn`): the test program starts itself again for that one test. So a crate needs one test program.
 #![allow(clippy::panic, clippy::expect_used, reason = "tests fail by panics")]
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
+#[cfg(feature = "burn")]
 use burn::tensor::{Device, FloatDType};
 
 /// Runs the body of a test in a process of its own.
@@ -52,6 +53,7 @@ pub fn alone_as(name: &str, rest: impl FnOnce()) {
 ///
 /// # Panics
 /// As [`alone`] does.
+#[cfg(feature = "burn")]
 pub fn in_f64<F: FnOnce()>(test: F) {
     alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
 }

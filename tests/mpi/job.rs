@@ -9,9 +9,12 @@ use serde_json::Value;
 
 const STEPS: &str = "6";
 
-fn example() -> PathBuf {
+/// What is built beside the tests.
+fn built(name: &str) -> PathBuf {
     let here = env::current_exe().expect("a test has a path");
-    here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples/moe_t5")
+    let path = here.parent().and_then(Path::parent).expect("tests are built in a folder").join(name);
+    assert!(path.is_file(), "there is no {}; `.ci/mpi` has the command that makes it", path.display());
+    path
 }
 
 /// An empty folder.
@@ -24,14 +27,13 @@ fn folder() -> PathBuf {
 
 /// Runs the job by what starts it, on so many ranks.
 fn run(starter: &[&str], ranks: usize, out: &Path, more: &[&str]) -> Output {
-    let (example, ranks) = (example(), ranks.to_string());
+    let (example, ranks) = (built("examples/moe_t5"), ranks.to_string());
     let expert = if ranks == "1" { "1" } else { "2" };
     let program = ["--data", &ranks, "--expert", expert, "--steps", STEPS, "--out"];
-    let launcher = env!("CARGO_BIN_EXE_epl-launch");
     let mut command = match starter {
         [] => Command::new(&example),
         options => {
-            let mut command = Command::new(launcher);
+            let mut command = Command::new(built("epl-launch"));
             command.args(options).arg("--").arg(&example);
             command
         }

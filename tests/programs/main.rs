@@ -2,6 +2,8 @@
 
 mod epl_ckpt;
 mod epl_launch;
+#[path = "../../epl-launch/tests/launch/launched.rs"]
+#[allow(dead_code, reason = "most of it is what the tests of the launcher itself need")]
 mod launched;
 mod memory;
 mod signals;

@@ -16,7 +16,7 @@ use crate::source::imports::{check_imports, modules};
 use crate::source::orphans::orphans;
 use crate::source::size::check_size;
 
-const CRATES: [&str; 4] = ["epl-comm", "epl-core", "epl-modules", "epl-models"];
+const CRATES: [&str; 5] = ["epl-launch", "epl-comm", "epl-core", "epl-modules", "epl-models"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -84,19 +84,22 @@ fn modules_import_only_from_modules_listed_before() {
 
 /// The folders of the programs.
 fn programs() -> Vec<String> {
-    let folders = fs::read_dir(root().join("src/bin")).into_iter().flatten().flatten();
-    folders.map(|folder| format!("src/bin/{}", folder.file_name().to_string_lossy())).collect()
+    let of = |folder: &str| {
+        let programs = fs::read_dir(root().join(folder)).into_iter().flatten().flatten();
+        programs.map(|program| format!("{folder}/{}", program.file_name().to_string_lossy())).collect::<Vec<_>>()
+    };
+    [crates(), vec!["src".into()]].concat().iter().flat_map(|folder| of(&format!("{folder}/bin"))).collect()
 }
 
 #[test]
 fn every_file_is_named_by_a_module() {
-    assert_none("files that no `mod` names", &[crates(), programs()].concat(), orphans);
-    // Each program is a crate of its own.
-    let of_facade = |sources: &[Source]| {
+    let of_library = |sources: &[Source]| {
+        // Each program is a crate of its own.
         let own = sources.iter().filter(|source| !source.path.starts_with("bin"));
         orphans(&own.cloned().collect::<Vec<_>>())
     };
-    assert_none("files that no `mod` names", &["src".into()], of_facade);
+    assert_none("files that no `mod` names", &[crates(), vec!["src".into()]].concat(), of_library);
+    assert_none("files that no `mod` names", &programs(), orphans);
 }
 
 #[test]

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use crate::error::{Error, Result};
+use epl_launch::Store;
+
+use crate::error::{Error, LaunchError, Result};
 use crate::host::ranks::Report;
 use crate::log::Log;
 use crate::rank::Rank;
-use crate::store::Store;
 
 /// The longest value: less than what a store takes.
 const LONGEST: usize = 32 << 10;
@@ -240,8 +241,8 @@ impl Joined {
     fn read(&self, key: &str) -> Result<Option<String>> {
         match self.store.get(key, Duration::ZERO) {
             Ok(value) => Ok(Some(String::from_utf8_lossy(&value).to_string())),
-            Err(Error::Unset { .. }) => Ok(None),
-            Err(error) => Err(error),
+            Err(LaunchError::Unset { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -249,14 +250,14 @@ impl Joined {
     pub(super) fn wait(&self, key: &str, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<u8>> {
         loop {
             match self.get_soon(key) {
-                Err(Error::Unset { .. }) => go_on()?,
-                other => return other,
+                Err(LaunchError::Unset { .. }) => go_on()?,
+                other => return Ok(other?),
             }
         }
     }
 
     /// A value that may come soon. A store lets a process wait for so many at once: more threads take turns.
-    fn get_soon(&self, key: &str) -> Result<Vec<u8>> {
+    fn get_soon(&self, key: &str) -> Result<Vec<u8>, LaunchError> {
         let wait = Duration::from_millis(50);
         let is_one_of_few = self.waiting.fetch_add(1, Ordering::AcqRel) < WAITING;
         let value = match is_one_of_few {
@@ -264,7 +265,7 @@ impl Joined {
             false => self.store.get(key, Duration::ZERO),
         };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        if !is_one_of_few && matches!(value, Err(Error::Unset { .. })) {
+        if !is_one_of_few && matches!(value, Err(LaunchError::Unset { .. })) {
             thread::sleep(wait);
         }
         value
@@ -294,11 +295,11 @@ impl Joined {
     pub(super) fn forget(&self, key: &str) -> Result<()> {
         let parts = self.store.get(key, Duration::ZERO).map_or(0, |head| split_head(&head).0);
         (1..=parts).try_for_each(|number| self.store.forget(&part_key(key, number)))?;
-        self.store.forget(key)
+        Ok(self.store.forget(key)?)
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.store.set(key, value)
+        Ok(self.store.set(key, value)?)
     }
 
     /// `1` or `0`: whether it has begun the call; then its last one.
@@ -337,8 +338,8 @@ impl Joined {
     pub(super) fn left(&self, path: &str, sequence: u64, members: &[Rank]) -> Option<Rank> {
         let has_left = |rank: &&Rank| {
             let (key, now) = (format!("nccl/ended/{}", rank.0), Duration::ZERO);
-            let ended = self.store.get(&key, now);
-            let ended = ended.and_then(|head| self.long(&key, head, &|part| self.store.get(part, now)));
+            let get = |key: &str| Ok(self.store.get(key, now)?);
+            let ended = get(&key).and_then(|head| self.long(&key, head, &get));
             ended.is_ok_and(|text| Begun::lacks(&String::from_utf8_lossy(&text), path, sequence))
         };
         members.iter().filter(|rank| **rank != self.rank).find(has_left).copied()
@@ -347,7 +348,7 @@ impl Joined {
     /// This rank begins no further call.
     pub(super) fn end(&self) {
         let text = self.begun().text();
-        let last_word = |key: &str, part: &[u8]| self.store.set_within(key, part, LAST_WORD);
+        let last_word = |key: &str, part: &[u8]| Ok(self.store.set_within(key, part, LAST_WORD)?);
         let _ = in_parts(&format!("nccl/ended/{}", self.rank.0), text.as_bytes(), &last_word);
     }
 
@@ -389,8 +390,9 @@ impl fmt::Debug for Joined {
 
 #[cfg(test)]
 mod tests {
+    use epl_launch::MemoryStore;
+
     use super::*;
-    use crate::store::MemoryStore;
 
     fn two() -> [Joined; 2] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -454,17 +456,17 @@ mod last_words {
     struct Stopped(Mutex<Vec<(String, Duration)>>);
 
     impl Store for Stopped {
-        fn set(&self, key: &str, _: &[u8]) -> Result<()> {
+        fn set(&self, key: &str, _: &[u8]) -> Result<(), LaunchError> {
             panic!("waits for ever, to set {key}")
         }
 
-        fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>> {
+        fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>, LaunchError> {
             panic!("waits for ever, for {key}")
         }
 
-        fn set_within(&self, key: &str, _: &[u8], limit: Duration) -> Result<()> {
+        fn set_within(&self, key: &str, _: &[u8], limit: Duration) -> Result<(), LaunchError> {
             self.0.lock().unwrap().push((key.to_string(), limit));
-            Err(Error::Joining { message: "no answer".into() })
+            Err(LaunchError::Joining { message: "no answer".into() })
         }
     }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder, Thread};
 
+use epl_launch::Store;
+
 use super::gate::Gate;
 use super::joined::Joined;
 use super::library::Library;
@@ -20,7 +22,6 @@ use crate::log::Log;
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
-use crate::store::Store;
 
 /// So many calls of each group are compared unless it is said otherwise.
 const COMPARED: u64 = 32;

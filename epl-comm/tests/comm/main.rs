@@ -23,7 +23,6 @@ mod custom_vjp;
 mod dry;
 mod hosts_of;
 mod nccl;
-mod rendezvous;
 
 use nccl::{fake, host_memory};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
-use epl_comm::{Error, Result, Store};
+use epl_comm::{LaunchError, Result, Store};
 
 pub struct FileStore(pub PathBuf);
 
@@ -17,22 +17,22 @@ impl FileStore {
 }
 
 impl Store for FileStore {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), LaunchError> {
         let new = self.path(&format!("{key}.new{}", std::process::id()));
         fs::write(&new, value).unwrap();
         // Unlike a rename, a link does not replace what is there.
         let set = fs::hard_link(&new, self.path(key));
         let _ = fs::remove_file(new);
-        set.map_err(|error| Error::Joining { message: format!("`{key}`: {error}") })
+        set.map_err(|error| LaunchError::Joining { message: format!("`{key}`: {error}") })
     }
 
-    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>, LaunchError> {
         let begun = Instant::now();
         loop {
             match fs::read(self.path(key)) {
                 Ok(value) => return Ok(value),
                 Err(_) if begun.elapsed() >= wait => {
-                    return Err(Error::Unset { key: key.to_string(), waited: begun.elapsed() });
+                    return Err(LaunchError::Unset { key: key.to_string(), waited: begun.elapsed() });
                 }
                 Err(_) => thread::sleep(Duration::from_millis(2)),
             }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use epl_comm::{Meeting, ProcessGroup, Store, nccl};
+use epl_comm::{LaunchError, Meeting, ProcessGroup, Store, nccl};
 
 use super::joined::{Joined, of_rank, report, time_limit};
 use crate::config::Config;
@@ -74,19 +74,19 @@ impl RunStore {
 }
 
 impl Store for RunStore {
-    fn set(&self, key: &str, value: &[u8]) -> epl_comm::Result<()> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), LaunchError> {
         self.meeting.client().set(&format!("{}{key}", self.prefix), value)
     }
 
-    fn get(&self, key: &str, wait: Duration) -> epl_comm::Result<Vec<u8>> {
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>, LaunchError> {
         self.meeting.client().get(&format!("{}{key}", self.prefix), wait)
     }
 
-    fn forget(&self, key: &str) -> epl_comm::Result<()> {
+    fn forget(&self, key: &str) -> Result<(), LaunchError> {
         self.meeting.client().forget(&format!("{}{key}", self.prefix))
     }
 
-    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> epl_comm::Result<()> {
+    fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> Result<(), LaunchError> {
         self.meeting.client().set_within(&format!("{}{key}", self.prefix), value, limit)
     }
 }

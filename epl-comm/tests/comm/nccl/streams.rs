@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 use epl_comm::nccl::{Safeguards, Worker};
-use epl_comm::{Error, MemoryStore, Pool, ProcessGroup, Rank, ReduceOp, Result, Store, Trace};
+use epl_comm::{Error, LaunchError, MemoryStore, Pool, ProcessGroup, Rank, ReduceOp, Result, Store, Trace};
 
 use crate::fake::Fake;
 use crate::host_memory::{FakeDevice, HostMemory};
@@ -527,17 +527,17 @@ struct Counting {
 }
 
 impl Store for Counting {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), LaunchError> {
         self.set.fetch_add(1, Ordering::SeqCst);
         self.kept.lock().unwrap().push(key.to_string());
         self.store.set(key, value)
     }
 
-    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>, LaunchError> {
         self.store.get(key, wait)
     }
 
-    fn forget(&self, key: &str) -> Result<()> {
+    fn forget(&self, key: &str) -> Result<(), LaunchError> {
         self.kept.lock().unwrap().retain(|kept| kept != key);
         self.store.forget(key)
     }

@@ -7,7 +7,7 @@ use std::thread;
 
 use burn::tensor::{DType, Device, Float, Int, Tensor};
 use epl_comm::nccl::Worker;
-use epl_comm::{Error, MemoryStore, ProcessGroup, Rank, ReduceOp, Result, Store};
+use epl_comm::{Error, LaunchError, MemoryStore, ProcessGroup, Rank, ReduceOp, Result, Store};
 
 use crate::exercise::{Exercise, exercise};
 use crate::fake::Fake;
@@ -47,18 +47,18 @@ struct Losable {
 }
 
 impl Losable {
-    fn check(&self) -> Result<()> {
-        let lost = || Error::Joining { message: "lost the rendezvous".into() };
+    fn check(&self) -> Result<(), LaunchError> {
+        let lost = || LaunchError::Joining { message: "lost the rendezvous".into() };
         if self.is_lost.load(Ordering::SeqCst) { Err(lost()) } else { Ok(()) }
     }
 }
 
 impl Store for Losable {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), LaunchError> {
         self.check().and_then(|()| self.store.set(key, value))
     }
 
-    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>, LaunchError> {
         self.check().and_then(|()| self.store.get(key, wait))
     }
 }
@@ -92,7 +92,7 @@ fn ranks_that_lose_the_store_end() {
                 );
                 ended
             });
-            let Err((Rank(0), Error::Joining { message })) = &ended else { panic!("{ended:?}") };
+            let Err((Rank(0), Error::Launch(LaunchError::Joining { message }))) = &ended else { panic!("{ended:?}") };
             assert_eq!(message, "lost the rendezvous");
         }
     });
@@ -262,7 +262,7 @@ struct Slow {
 }
 
 impl Store for Slow {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), LaunchError> {
         if key == "nccl/failure" {
             let is_second = self.is_told.swap(true, Ordering::SeqCst);
             self.is_told_again.fetch_or(is_second, Ordering::SeqCst);
@@ -270,9 +270,9 @@ impl Store for Slow {
         self.store.set(key, value)
     }
 
-    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
+    fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>, LaunchError> {
         if key == "nccl/failure" && !self.is_told_again.load(Ordering::SeqCst) {
-            return Err(Error::Unset { key: key.into(), waited: wait });
+            return Err(LaunchError::Unset { key: key.into(), waited: wait });
         }
         self.store.get(key, wait)
     }

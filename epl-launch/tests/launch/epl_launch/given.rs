@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use crate::launched::{LIMIT, folder, launch, script};
+use crate::launched::{LIMIT, folder, launch, launcher, script};
 
 #[test]
 fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
@@ -45,7 +45,7 @@ fn a_script_is_run_by_bash_and_workers_know_who_they_are() {
 fn long_arguments_and_those_that_are_no_text_arrive() {
     let long = "x".repeat(120_000);
     let text = "for word in \"$@\"; do echo \"of ${#word}\"; done; printf '%s' \"$4\" | od -An -tx1";
-    let mut command = Command::new(env!("CARGO_BIN_EXE_epl-launch"));
+    let mut command = Command::new(launcher());
     command.args(["--start", "threads", "--", "bash", "-c", text, "name", &long, &long, &long]);
     let output = command.arg(OsStr::from_bytes(b"\xff\xfe")).stdin(Stdio::null()).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);

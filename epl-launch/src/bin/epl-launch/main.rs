@@ -43,7 +43,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use epl::comm::rendezvous::Secret;
+use epl_launch::rendezvous::Secret;
 
 use arguments::{Arguments, Share};
 use run::Run;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use epl::comm::rendezvous::Failure;
+use epl_launch::rendezvous::Failure;
 
 use crate::order::{Ending, Report, is_final, parse_cause};
 use crate::socket::Merged;
@@ -170,7 +170,7 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
-    use epl::comm::rendezvous::Fault;
+    use epl_launch::rendezvous::Fault;
 
     use super::*;
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use epl::comm::Store;
-use epl::comm::rendezvous::{Event, Failure, Secret, Server, Settings};
+use epl_launch::Store;
+use epl_launch::rendezvous::{Event, Failure, Secret, Server, Settings};
 
 use crate::arguments::{Arguments, Share, Start};
 use crate::blame::FIRST;

@@ -23,8 +23,8 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use epl_comm::Store;
-//! use epl_comm::rendezvous::{Client, Secret, Server, Settings};
+//! use epl_launch::Store;
+//! use epl_launch::rendezvous::{Client, Secret, Server, Settings};
 //!
 //! let secret = Secret::random()?;
 //! let server = Server::start(Settings::new(2, secret.clone()))?;
@@ -36,8 +36,8 @@
 //!     assert_eq!(other.join().unwrap()?, b"something");
 //!     Ok(())
 //! })
-//! # .and_then(|()| Ok::<(), epl_comm::Error>(()))?;
-//! # Ok::<(), epl_comm::Error>(())
+//! # .and_then(|()| Ok::<(), epl_launch::Error>(()))?;
+//! # Ok::<(), epl_launch::Error>(())
 //! ```
 
 mod secret;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use epl::comm::Store;
-use epl::comm::rendezvous::{Client, Secret, Server, Settings};
+use epl_launch::Store;
+use epl_launch::rendezvous::{Client, Secret, Server, Settings};
 
 use crate::epl_launch::{TWO, WAITS, joining_with};
 use crate::launched::{LIMIT, Launched, PROMPTLY, folder, launch, parent, script, signal, until};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use epl::comm::rendezvous::Client;
-use epl::comm::{Error, Store};
+use epl_launch::rendezvous::Client;
+use epl_launch::{Error, Store};
 
 use crate::order::Ending;
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epl::comm::rendezvous::Fault;
+use epl_launch::rendezvous::Fault;
 
 use crate::run::{Run, Servers};
 use crate::signals::Signals;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use epl::comm::Store;
-use epl::comm::rendezvous::{Client, Secret, Server, Settings};
+use epl_launch::Store;
+use epl_launch::rendezvous::{Client, Secret, Server, Settings};
 
 use crate::order::time_of_vote;
 use crate::run::{Run, resolve};
@@ -96,7 +96,7 @@ impl Vote {
         Server::start(settings).map_err(|error| error.to_string())
     }
 
-    fn ask(&self, can: bool) -> epl::comm::Result<Option<usize>> {
+    fn ask(&self, can: bool) -> epl_launch::Result<Option<usize>> {
         let Self { address, machine, machines, time, secret, limit, stage } = self;
         let client = Client::join_again(address, *machine, *machines, *time, secret, *limit)?;
         let key = |machine: usize| format!("machine {machine}");

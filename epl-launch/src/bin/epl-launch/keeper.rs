@@ -13,8 +13,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use epl::comm::rendezvous::{Client, Secret};
-use epl::comm::{Error, Store};
+use epl_launch::rendezvous::{Client, Secret};
+use epl_launch::{Error, Store};
 
 use crate::blame::{AFTER_WORDS, TERMS, blamed, released, unlike};
 use crate::devices::of_worker;
@@ -182,7 +182,8 @@ impl Keeper {
             }
             thread::sleep(LOOK);
         }
-        let done = working.join().unwrap_or_else(|_| Err(Error::Panic { message: format!("{when} ended") }));
+        let done =
+            working.join().unwrap_or_else(|_| Err(Error::Joining { message: format!("panicked: {when} ended") }));
         done.map_err(|error| released(&error))
     }
 

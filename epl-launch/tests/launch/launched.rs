@@ -1,4 +1,5 @@
-//! Runs `epl-launch`, and looks for what it leaves behind.
+//! Runs `epl-launch`, and looks for what it leaves behind. Also for the tests that have programs to be launched, which are of
+//! another package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,13 +58,21 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// The program, which is built beside the tests: with those of its own package, and with the whole workspace.
+pub fn launcher() -> PathBuf {
+    let here = std::env::current_exe().expect("a test has a path");
+    let launcher = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("epl-launch");
+    assert!(launcher.is_file(), "there is no {}; `cargo build -p epl-launch` makes it", launcher.display());
+    launcher
+}
+
 /// Starts it with these arguments; `environment` is added to that of the test, without what another launcher has set.
 pub fn launch(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let mark = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
     let folder = folder(name);
     let output = fs::File::create(folder.join("output")).expect("a file can be made");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_epl-launch"));
+    let mut command = Command::new(launcher());
     let ours = ["RUST_BACKTRACE", "EPL_", "OMPI_", "PMI", "SLURM_", "CUDA_"];
     for (key, _) in std::env::vars().filter(|(key, _)| ours.iter().any(|prefix| key.starts_with(prefix))) {
         command.env_remove(key);

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epl_comm::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
-use epl_comm::{Carrier, Error, MeetingPoint, Result, Store, Worker};
+use epl_launch::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
+use epl_launch::{Carrier, Error, MeetingPoint, Result, Store, Worker};
 use hmac::{Hmac, Mac};
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
