@@ -11,10 +11,10 @@
 use std::time::Instant;
 
 use burn::optim::AdamWConfig;
-use epl::cluster::Mesh;
 use epl::comm::{ProcessGroup, local};
 use epl::config::Config;
 use epl::models::t5::{T5, T5Batch};
+use epl::topology::cluster::Mesh;
 use epl::{Engine, Epl, Error, MicroBatch};
 use epl_benches::moe::{batch, model};
 use epl_benches::quartiles::{quartiles, show};

@@ -14,10 +14,10 @@ pub enum Error {
     Config(#[from] crate::config::ConfigError),
     /// The ranks that exist do not make the mesh that was asked for.
     #[error(transparent)]
-    Cluster(#[from] crate::cluster::ClusterError),
+    Cluster(#[from] crate::topology::cluster::ClusterError),
     /// The scopes around the model's parts cannot be laid out.
     #[error(transparent)]
-    Layout(#[from] crate::layout::LayoutError),
+    Layout(#[from] crate::topology::layout::LayoutError),
     /// The model cannot be laid out as asked; found before the first step.
     #[error("parameter `{name}`: {reason}")]
     Parameter {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 
-pub use crate::difference::{error_on_scale, relative_error};
+pub use crate::engine::difference::{error_on_scale, relative_error};
 
 use crate::config::{AmpLevel, Config, HalfDtype};
 use crate::error::Result;
 use crate::launch::{Built, Epl, launch};
+use crate::model::segment::Segmented;
 use crate::params::store::fill;
-use crate::segment::Segmented;
 
 /// A configuration with these sizes of the mesh and a fixed seed.
 pub fn config(data: usize, tensor: usize, expert: usize) -> Config {

@@ -3,7 +3,7 @@
 use burn::config::Config;
 use burn::tensor::{Tensor, activation};
 use epl_comm::custom_vjp;
-use epl_core::precision::{in_wide, widen};
+use epl_core::model::precision::{in_wide, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Real, View, host_float};

@@ -6,7 +6,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor};
 use epl_comm::custom_vjp;
-use epl_core::precision::{in_wide, widen};
+use epl_core::model::precision::{in_wide, widen};
 use epl_core::{Context, Place};
 
 use crate::host::{self, HostFloat, Owned, Real, host_float};

@@ -5,8 +5,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, module};
 use epl_comm::{Partial, Split, custom_vjp, shard_range};
-use epl_core::cluster::Axis;
-use epl_core::precision::{wide, widen};
+use epl_core::model::precision::{wide, widen};
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use crate::host;

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use epl::data::{FileSlices, SliceRule};
-use epl::pipeline::partition::{PartitionError, epl as of_epl};
-use epl::pipeline::{Cost, Schedule, Verified, simulate};
 use epl::plan::fuse;
+use epl::schedule::partition::{PartitionError, epl as of_epl};
+use epl::schedule::{Cost, Schedule, Verified, simulate};
 use serde_json::Value;
 
 type Cases = BTreeMap<String, Vec<Value>>;

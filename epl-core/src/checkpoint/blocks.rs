@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
 
-use crate::durable::DiskFile;
+use crate::checkpoint::durable::DiskFile;
 use crate::error::{Error, Result};
 
 /// The bytes of a block; the last one of a file may have fewer.
@@ -200,7 +200,7 @@ impl BlockReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::{Disk, FileSystem};
+    use crate::checkpoint::durable::{Disk, FileSystem};
 
     const BLOCK: usize = super::BLOCK as usize;
 

@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 use super::blocks::FileEntry;
 use super::element::burn_dtype;
 use super::region::{Region, check_tiling, numel_of};
-use crate::durable::{Disk, replace_on};
+use crate::checkpoint::durable::{Disk, replace_on};
 use crate::error::{Error, Result};
 
 /// The file's name.

@@ -14,6 +14,7 @@
 //! has written, each rank its own part, and no rank the whole. Every block of a file has a checksum; the index has one,
 //! too, and is written last: a folder without it is no checkpoint.
 //!
+//! - [`durable`]: files and folders that outlive a crash.
 //! - [`names`]: what tensors are called.
 //! - [`region`]: some elements of a tensor, and what two such selections share.
 //! - `element`: element types, as Burn and as safetensors names them.
@@ -23,6 +24,7 @@
 //! - [`reader`]: an opened checkpoint.
 //! - `differences`, [`mod@compare`]: where two checkpoints differ.
 
+pub mod durable;
 pub mod names;
 pub mod region;
 mod element;

@@ -10,7 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use super::blocks::{BlockReader, FileEntry};
 use super::index::{Index, NAME, Slice, TensorEntry};
 use super::region::{Region, Shared, numel_of, shared};
-use crate::durable::found;
+use crate::checkpoint::durable::found;
 use crate::error::{Error, Result};
 
 /// The longest header of a file that is read, as in safetensors' own reader.

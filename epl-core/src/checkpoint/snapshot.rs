@@ -17,7 +17,7 @@ use super::blocks::{BlockWriter, FileEntry};
 use super::element::stored_dtype;
 use super::index::{Index, Scalar, Slice, TensorEntry};
 use super::region::Region;
-use crate::durable::{Disk, sync_folder};
+use crate::checkpoint::durable::{Disk, sync_folder};
 use crate::error::{Error, Result};
 use crate::offload::{FlatArray, Tier};
 

@@ -10,7 +10,7 @@
 //! Unknown keys, wrong types and values out of range are errors that name the key, the value, what
 //! is allowed and the layer it came from. An option whose feature does not exist yet is accepted at
 //! its default only. Nothing here holds a tensor or reads a device; what the options mean for the
-//! ranks that exist is decided in [`cluster`](crate::cluster) and in the plan.
+//! ranks that exist is decided in [`cluster`](crate::topology::cluster) and in the plan.
 //!
 //! ```
 //! use epl_core::config::{Config, Layers};

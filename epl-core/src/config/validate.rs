@@ -1,5 +1,5 @@
 //! What a configuration must agree on with itself. What depends on the ranks that exist is checked
-//! where they are known: [`Config::batch`] and [`cluster`](crate::cluster).
+//! where they are known: [`Config::batch`] and [`cluster`](crate::topology::cluster).
 
 use super::choice::{AmpLevel, OffloadLevel, ScheduleKind, StateTier, ZeroLevel};
 use super::error::{ConfigError, Result};

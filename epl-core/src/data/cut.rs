@@ -5,8 +5,8 @@ use std::ops::Range;
 use epl_comm::shard_range;
 
 use super::sampler::GlobalBatch;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 
 /// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
 ///

@@ -11,8 +11,8 @@ use siphasher::sip::SipHasher13;
 use super::cut::Share;
 use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
-use crate::profile::measure::is_host;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
+use crate::probe::measure::is_host;
 
 /// A batch whose first dim counts its rows.
 pub trait Rows: Sized {

@@ -8,8 +8,8 @@ use epl_comm::ReduceOp;
 
 use super::slicing::{FileSlices, starts};
 use crate::config::Config;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 
 /// A list of files as one dataset: the samples of the first file, then those of the second, and so on.
 ///

@@ -18,8 +18,8 @@ use rand::seq::SliceRandom;
 
 use super::epoch::generator;
 use crate::config::Config;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 
 /// What becomes of the files that do not divide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,10 +15,10 @@
 use epl_comm::ProcessGroup;
 
 use super::micro_batch::MicroBatch;
-use crate::cluster::Axis;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 use crate::stable_hash::stable_hash;
+use crate::topology::cluster::Axis;
 
 /// Numbers for the samples of a rank, in sums over its replicas.
 pub(crate) const OVER_REPLICAS: usize = 2;

@@ -12,9 +12,9 @@ use burn::tensor::{Int, Tensor};
 
 use super::forward::Forward;
 use super::{Engine, MicroBatch, caught};
-use crate::cluster::Axis;
 use crate::error::{Error, Result};
-use crate::segment::{Incremental, SegmentState};
+use crate::model::segment::{Incremental, SegmentState};
+use crate::topology::cluster::Axis;
 
 /// A model that runs in steps: see [`Engine::decoding`].
 pub struct Decoding<'a, M: Incremental> {

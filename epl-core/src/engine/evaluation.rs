@@ -7,8 +7,8 @@ use super::forward::Forward;
 use super::report::{EvalReport, StepReport, TermSums};
 use super::{Engine, MicroBatch, caught, weights};
 use crate::error::{Error, Result};
-use crate::loss::TermWeights;
-use crate::segment::Segmented;
+use crate::model::loss::TermWeights;
+use crate::model::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
     /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.

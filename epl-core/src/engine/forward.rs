@@ -17,8 +17,8 @@ use super::links::Links;
 use super::parameters::{Look, Parameters, Seen};
 use super::{Engine, MicroBatch};
 use crate::error::Result;
-use crate::precision::{HalfPrecision, widen_carry};
-use crate::segment::Segmented;
+use crate::model::precision::{HalfPrecision, widen_carry};
+use crate::model::segment::Segmented;
 
 /// A model without autodiff, whose segments are run forward.
 pub(super) struct Forward<'a, M: Segmented> {

@@ -8,15 +8,15 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 use epl_comm::{ProcessGroup, shard_range};
 
 use super::gradients::GradientStore;
-use crate::cluster::Axis;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 use crate::optim::StateFields;
 use crate::params::ParamRecord;
 use crate::params::store::ParamStore;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::plan::Plan;
 use crate::texts::texts;
+use crate::topology::cluster::Axis;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
 pub(crate) enum Source<'a> {

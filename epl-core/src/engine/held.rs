@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use super::Engine;
 use super::meter::Meter;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 
 /// What is counted while it comes and goes.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use epl_comm::ReduceOp;
 
-use crate::context::Context;
 use crate::error::Result;
+use crate::model::context::Context;
 
 /// What one rank did between the first and the last action of its schedule.
 #[derive(Clone, Copy, Debug)]

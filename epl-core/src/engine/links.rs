@@ -19,11 +19,11 @@ use super::micro_batch::MicroBatch;
 use super::parcel::{Label, Parcel};
 use super::routes::Routes;
 use super::weights;
-use crate::carry::Carry;
-use crate::cluster::Width;
 use crate::error::{Error, Result};
-use crate::graph::CarryGradients;
-use crate::pipeline::Stages;
+use crate::model::carry::Carry;
+use crate::model::graph::CarryGradients;
+use crate::schedule::Stages;
+use crate::topology::cluster::Width;
 
 /// How many numbers of a header travel with its length; most have no more.
 const HEAD: usize = 31;

@@ -14,7 +14,7 @@
 //! - `update`: the optimizer, on what this rank keeps the state of; `one_pass`: where the state lies away from the
 //!   device, and `away` what lies there.
 //! - `profile`: what segments store and cost, and what is run again because of it.
-//! - `recomputation`: whether it changes a gradient.
+//! - `recomputation`, `difference`: whether it changes a gradient, and by how much.
 //! - `replicas`: whether replicas hold the same bits.
 //! - `forward`: segments without a graph, through all stages; `evaluation`: the loss, and what is measured, over many
 //!   micro-batches; `decoding`: generation, step after step.
@@ -25,6 +25,7 @@
 mod away;
 mod batches;
 mod compress;
+pub(crate) mod difference;
 mod decoding;
 mod evaluation;
 mod forward;
@@ -72,16 +73,16 @@ pub use step::Accumulated;
 
 pub use crate::plan::{Compression, EngineSettings, TraceWindow};
 
-use crate::context::{Context, Pass};
 use crate::error::Result;
 use crate::json::{check_finite, json};
 use crate::launch::{Built, Epl};
+use crate::model::context::{Context, Pass};
+use crate::model::place::Place;
+use crate::model::segment::Segmented;
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
 use crate::params::store::ParamStore;
-use crate::place::Place;
 use crate::plan::Plan;
-use crate::profile::Profile;
-use crate::segment::Segmented;
+use crate::probe::Profile;
 use away::{AwayGradients, OnePassUpdate};
 pub(crate) use batches::Given;
 use gather::Source;

@@ -7,9 +7,9 @@ use burn::tensor::{Device, Tensor};
 use super::Engine;
 use super::gradients::GradientStore;
 use crate::error::Result;
+use crate::model::segment::Segmented;
 use crate::offload::{FlatArray, Gradients, Update};
 use crate::params::{Bucket, ParamRecord};
-use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
     /// Updates this rank's part of a bucket, group by group. Collective.

@@ -17,9 +17,9 @@ use burn::tensor::Tensor;
 use super::Engine;
 use super::meter::{Lease, bytes};
 use crate::error::Result;
+use crate::model::precision::HalfPrecision;
+use crate::model::segment::Segmented;
 use crate::params::store::{Gathered, fill};
-use crate::precision::HalfPrecision;
-use crate::segment::Segmented;
 
 /// The model, with at least the parameters of one segment.
 pub(crate) enum Seen<'a, M> {

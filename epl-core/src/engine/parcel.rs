@@ -8,9 +8,9 @@
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::carry::{Carry, CarryMapper, CarryReader};
 use crate::error::{Error, Result};
-use crate::graph::CarryGradients;
+use crate::model::carry::{Carry, CarryMapper, CarryReader};
+use crate::model::graph::CarryGradients;
 
 /// What a parcel is: for the forward or the backward of a micro-batch in a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,15 +8,15 @@ use epl_comm::{ReduceOp, ThreadMemory};
 
 use super::parameters::Parameters;
 use super::{Engine, MicroBatch, caught};
-use crate::carry::{Carry, CarryMapper};
-use crate::context::Flops;
 use crate::error::{Error, Result};
-use crate::graph::{Seed, Track, Untrack};
+use crate::model::carry::{Carry, CarryMapper};
+use crate::model::context::Flops;
+use crate::model::graph::{Seed, Track, Untrack};
+use crate::model::segment::Segmented;
+use crate::plan::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::plan::{ParamRecord, Plan};
-use crate::profile::measure::{bytes, is_host};
-use crate::profile::{Profile, SegmentProfile};
-use crate::recompute::{Budget, SegmentMemory, least_recompute};
-use crate::segment::Segmented;
+use crate::probe::measure::{bytes, is_host};
+use crate::probe::{Profile, SegmentProfile};
 
 /// The numbers of a segment, as ranks exchange them.
 const NUMBERS: usize = 6;

@@ -9,9 +9,9 @@ use super::batches::Given;
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, caught};
-use crate::difference::relative_error;
+use crate::engine::difference::relative_error;
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 
 /// On an accelerator a product may be summed in another order the second time.
 const TOLERANCE: f64 = 1e-5;

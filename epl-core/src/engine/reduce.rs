@@ -25,12 +25,12 @@ use super::compress::{decode, encode};
 use super::gradients::GradientStore;
 use super::meter::{Lease, Meter, bytes};
 use super::sparse::{self, Rows, SparseSum};
-use crate::cluster::{Axis, Width};
-use crate::context::Context;
 use crate::error::Result;
+use crate::model::context::Context;
+use crate::model::segment::Segmented;
 use crate::params::Bucket;
 use crate::plan::{Compression, Plan, bucket};
-use crate::segment::Segmented;
+use crate::topology::cluster::{Axis, Width};
 
 /// The communicators over which stages send, and gradients are reduced, and how.
 pub(crate) struct Lanes {

@@ -12,11 +12,11 @@ use burn::tensor::{Tensor, TensorData};
 use epl_comm::ProcessGroup;
 
 use super::Engine;
-use crate::cluster::Axis;
 use crate::error::{Error, Result};
+use crate::model::segment::Segmented;
 use crate::params::ParamRecord;
-use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
+use crate::topology::cluster::Axis;
 
 impl<M: Segmented> Engine<M> {
     /// Checks that every parameter has the same bits on all ranks that hold a copy of it. What lies in shards over the replicas

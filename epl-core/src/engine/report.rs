@@ -7,12 +7,12 @@ use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::batches::Given;
 use super::weights;
-use crate::cluster::Axis;
 use crate::config::ReduceMethod;
-use crate::context::{Context, NanCauses};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, TermWeights};
-use crate::output::{self, Outputs, Over};
+use crate::model::context::{Context, NanCauses};
+use crate::model::loss::{Loss, TermWeights};
+use crate::model::output::{self, Outputs, Over};
+use crate::topology::cluster::Axis;
 
 /// What one step did; the same on every rank, but for local outputs.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,10 +13,10 @@ use super::Engine;
 use super::restore_states::StatesOf;
 use crate::checkpoint::{Checkpoint, Region, names};
 use crate::error::{Error, Result};
+use crate::model::segment::Segmented;
 use crate::optim::LossScaleState;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Change, Visit};
-use crate::segment::Segmented;
 
 /// What the first rank keeps beside tensors.
 #[derive(Serialize, Deserialize)]

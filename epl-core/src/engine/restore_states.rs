@@ -9,9 +9,9 @@ use super::Engine;
 use super::away::OnePassUpdate;
 use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
+use crate::model::segment::Segmented;
 use crate::optim::{StateField, StateFields};
 use crate::params::{ParamRecord, ParamTable};
-use crate::segment::Segmented;
 
 /// Where the state of the parameters lies that a rank updates.
 pub(super) struct StatesOf {

@@ -20,8 +20,8 @@ use std::collections::{BTreeSet, HashMap};
 use epl_comm::ProcessGroup;
 
 use super::micro_batch::MicroBatch;
-use crate::cluster::Width;
 use crate::error::{Error, Result};
+use crate::topology::cluster::Width;
 
 /// The rows of every member, for some micro-batches.
 pub(crate) struct Routes {

@@ -28,13 +28,13 @@ use super::report::TermSums;
 use super::step::Accumulated;
 use super::tape::{Around, Start, Tape};
 use super::{Engine, norm, weights};
-use crate::carry::Carry;
-use crate::context::NanCauses;
 use crate::error::{Error, Result};
-use crate::loss::{Loss, Term, TermWeights};
-use crate::pipeline::{Action, Kind};
-use crate::precision::{HalfPrecision, widen, widen_carry};
-use crate::segment::Segmented;
+use crate::model::carry::Carry;
+use crate::model::context::NanCauses;
+use crate::model::loss::{Loss, Term, TermWeights};
+use crate::model::precision::{HalfPrecision, widen, widen_carry};
+use crate::model::segment::Segmented;
+use crate::schedule::{Action, Kind};
 
 /// A step that is under way.
 pub(super) struct StepRun<'a, M: Segmented> {

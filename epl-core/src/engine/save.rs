@@ -6,10 +6,10 @@ use std::path::Path;
 use epl_comm::ProcessGroup;
 
 use super::Engine;
+use crate::checkpoint::durable::{AtomicFolder, Disk, FileSystem};
 use crate::checkpoint::finish;
-use crate::durable::{AtomicFolder, Disk, FileSystem};
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::texts::faults;
 
 impl<M: Segmented> Engine<M> {

@@ -18,15 +18,15 @@ use super::Engine;
 use super::restore::EngineState;
 use super::states::StateOf;
 use crate::checkpoint::{Piece, Region, Snapshot, Values, names};
-use crate::cluster::Axis;
-use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::json::json;
+use crate::model::context::Context;
+use crate::model::segment::Segmented;
 use crate::params::ParamRecord;
 use crate::params::store::Kept;
 use crate::params::walk::{self, At, Visit};
 use crate::plan::Plan;
-use crate::segment::Segmented;
+use crate::topology::cluster::Axis;
 
 impl<M: Segmented> Engine<M> {
     /// This rank's share of a checkpoint: parameters and optimizer state that it keeps, and of what its replicas keep as well,

@@ -7,9 +7,9 @@ use burn::module::ParamId;
 use super::Engine;
 use crate::checkpoint::{Away, Scalar, Values};
 use crate::error::Result;
+use crate::model::segment::Segmented;
 use crate::optim::{StateField, StateFields};
 use crate::plan::ParamRecord;
-use crate::segment::Segmented;
 
 /// The state of a parameter: tensors where they lie, or copies of them, and numbers, by name.
 #[derive(Default)]

@@ -9,12 +9,12 @@ use super::gather::Source;
 use super::gradients::GradientStore;
 use super::run::StepRun;
 use super::{Engine, MicroBatch, StepReport, caught, norm};
-use crate::carry::Carry;
 use crate::error::{Error, Result};
+use crate::model::carry::Carry;
+use crate::model::segment::Segmented;
 use crate::offload::Update;
 use crate::optim::LossScaler;
 use crate::plan::Compression;
-use crate::segment::Segmented;
 
 /// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
 pub struct Accumulated {

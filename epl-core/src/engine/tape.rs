@@ -21,10 +21,10 @@ use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
 use super::parameters::Seen;
-use crate::carry::Carry;
 use crate::error::Result;
-use crate::graph::{CarryGradients, Seed, Track, Untrack, collect};
-use crate::segment::Segmented;
+use crate::model::carry::Carry;
+use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
+use crate::model::segment::Segmented;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
 pub(crate) struct Tape<'a, M: Segmented> {

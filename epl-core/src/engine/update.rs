@@ -20,11 +20,11 @@ use super::Engine;
 use super::gradients::GradientStore;
 use crate::error::Result;
 use crate::memory::Tier;
+use crate::model::segment::Segmented;
 use crate::offload::Update;
 use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{Bucket, replaced};
-use crate::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.

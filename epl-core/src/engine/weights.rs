@@ -9,10 +9,10 @@ use epl_comm::{ProcessGroup, ReduceOp};
 use super::batches::{Given, OVER_REPLICAS};
 use super::micro_batch::MicroBatch;
 use crate::config::ReduceMethod;
-use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::loss::TermWeights;
-use crate::segment::Segmented;
+use crate::model::context::Context;
+use crate::model::loss::TermWeights;
+use crate::model::segment::Segmented;
 use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.

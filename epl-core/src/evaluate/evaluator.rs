@@ -6,7 +6,7 @@ use super::measure::{Measure, Values, join};
 use crate::data::{EvaluationLoader, Share, ValidData};
 use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 
 /// Runs a model over a validation set and hands what it says to all measures.
 ///

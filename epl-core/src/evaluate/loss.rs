@@ -5,8 +5,8 @@ use super::measure::{Measure, Values, mean};
 use crate::data::ValidData;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
-use crate::loss::Term;
-use crate::segment::Segmented;
+use crate::model::loss::Term;
+use crate::model::segment::Segmented;
 
 /// The terms of a loss over some samples: their sums and weights, on the host.
 #[derive(Clone, Debug, Default, PartialEq)]

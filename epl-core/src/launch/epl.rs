@@ -4,22 +4,22 @@ use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::{ProcessGroup, Trace};
 
-use crate::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::config::Config;
-use crate::context::{BuildContext, Context};
 use crate::error::{Error, Result};
-use crate::layout::{Arrangement, Layout};
+use crate::model::context::{BuildContext, Context};
+use crate::model::place::Place;
+use crate::model::segment::Segmented;
 use crate::optim::OptimizerConfig;
 use crate::params::init;
 use crate::params::storage::StateStorage;
 use crate::params::store::ParamStore;
-use crate::place::Place;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{self, EngineSettings, Plan};
-use crate::planned::Planned;
-use crate::scopes::Owners;
-use crate::segment::Segmented;
+use crate::probe::planned::Planned;
 use crate::tensors::{self, AssignMap, WholeTensors};
+use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
+use crate::topology::layout::{Arrangement, Layout};
+use crate::topology::scopes::Owners;
 
 /// What a rank knows: its configuration, its context and its device.
 #[derive(Clone, Debug)]

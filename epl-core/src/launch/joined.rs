@@ -16,9 +16,9 @@ use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
 use super::device::{Devices, Taking};
 #[cfg(feature = "cuda")]
 use super::nccl;
-use crate::cluster::{Cluster, Mesh};
 use crate::config::{Config, TransportChoice};
 use crate::error::{Error, Result};
+use crate::topology::cluster::{Cluster, Mesh};
 
 /// How long a worker waits for the others to come, whatever a collective's limit is: they start together.
 const MEET_WITHIN: Duration = Duration::from_secs(5 * 60);

@@ -21,9 +21,9 @@ use joined::Joined;
 pub(crate) use joined::leave_workers;
 use record::Record;
 
-use crate::cluster::Mesh;
 use crate::config::{Config, ProfileConfig};
 use crate::error::Result;
+use crate::topology::cluster::Mesh;
 
 /// Runs `f` once per rank of this process, each on a thread and in a rayon pool of its own, and returns what each
 /// returned.

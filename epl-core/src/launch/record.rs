@@ -7,7 +7,7 @@ use epl_comm::Trace;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::profile::write_trace;
+use crate::probe::write_trace;
 
 /// A trace, and the file `profile.trace` to which it goes, where that is given.
 pub(super) struct Record {

@@ -14,10 +14,10 @@ use super::storage::StateStorage;
 use super::store::{ParamStore, Parking};
 use super::walk::{self, At, Change, Visit};
 use super::{Origin, ParamRecord, ParamTable, with_values};
-use crate::cluster::Axis;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 use crate::stable_hash::stable_hash;
+use crate::topology::cluster::Axis;
 
 /// Guards the one generator that all threads of the process share, between seeding and drawing.
 static GENERATOR: Mutex<()> = Mutex::new(());

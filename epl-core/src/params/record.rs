@@ -5,9 +5,9 @@ use std::ops::Range;
 use burn::module::ParamId;
 use burn::tensor::DType;
 
-use crate::cluster::{Axis, Coordinate};
 use crate::error::{Error, Result};
-use crate::pipeline::Stages;
+use crate::schedule::Stages;
+use crate::topology::cluster::{Axis, Coordinate};
 
 /// A dim of a parameter that is divided over an axis of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,10 +25,10 @@ use super::unit::Slot;
 use super::walk::{self, At, Change, Visit};
 use super::{Bucket, ParamRecord, ParamTable, with};
 use crate::checkpoint::{Away, Values};
-use crate::cluster::Axis;
-use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::context::Context;
 use crate::offload::FlatArray;
+use crate::topology::cluster::Axis;
 
 /// A model, and beside it the parameters that are not in it between their uses.
 #[derive(Debug)]

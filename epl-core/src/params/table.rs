@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{Bucket, Form, ParamRecord};
-use crate::cluster::Axis;
+use crate::topology::cluster::Axis;
 
 /// What is known of the parameters of a rank's model.
 #[derive(Clone, Debug, Default)]

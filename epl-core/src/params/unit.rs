@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::residency::{Home, Residency};
 use super::{ParamRecord, Shard};
-use crate::cluster::Axis;
+use crate::topology::cluster::Axis;
 
 /// Parameters whose gradients travel as one flat tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]

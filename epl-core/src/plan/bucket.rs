@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::fuse;
 use crate::params::{Bucket, ParamRecord};
-use crate::pipeline::Stages;
+use crate::schedule::Stages;
 
 /// What else decides which gradients share a bucket.
 #[derive(Clone, Copy, Debug)]

@@ -11,16 +11,16 @@ use std::ops::Range;
 
 use super::units::Division;
 use super::{EngineSettings, Order, Plan, kept, parks, stages};
-use crate::cluster::{Coordinate, Mesh, Placement};
 use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::error::{Refusals, Result};
-use crate::layout::Layout;
 use crate::memory::{Tier, Tiers};
+use crate::model::precision::HalfPrecision;
 use crate::params::ParamRecord;
 use crate::params::record::check_bridged;
-use crate::pipeline::Stages;
 use crate::plan::survey::Survey;
-use crate::precision::HalfPrecision;
+use crate::schedule::Stages;
+use crate::topology::cluster::{Coordinate, Mesh, Placement};
+use crate::topology::layout::Layout;
 
 /// All that a plan is made from.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use core::fmt::{Display, Formatter, Result};
 use super::{Origin, ParamRecord, Plan};
 use crate::config::ZeroLevel;
 use crate::memory::Tiers;
-use crate::precision::HalfPrecision;
+use crate::model::precision::HalfPrecision;
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {

@@ -9,8 +9,8 @@ use super::stages::{costs, kinds};
 use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::memory::{Tier, Tiers};
-use crate::pipeline::Stages;
-use crate::recompute::{SegmentMemory, epl_auto};
+use crate::plan::recompute::{SegmentMemory, epl_auto};
+use crate::schedule::Stages;
 
 /// The runs of segments of which only the entrance is kept. Never the last segment, whose backward follows at once.
 pub(crate) fn runs(

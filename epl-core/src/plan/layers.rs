@@ -6,7 +6,7 @@ use super::ParamRecord;
 use super::owners::owners;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pipeline::partition::{PartitionError, custom_stage_ids, layer_stage};
+use crate::schedule::partition::{PartitionError, custom_stage_ids, layer_stage};
 
 /// The layer that each segment is of, and what the options say about layers.
 pub(super) struct Numbered {

@@ -4,6 +4,7 @@
 //! - `builder`: from the configuration, the survey of a model, the mesh and the optimizer to a plan.
 //! - `settings`: how a step is made, beside what lies where.
 //! - `units`: the buckets, divided.
+//! - [`recompute`]: what is run again in backward, from numbers.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
 //! - `bucket`: which gradients are reduced together, and in which order.
 //! - `shards`: who keeps which elements of a bucket, under ZeRO.
@@ -16,6 +17,7 @@
 //! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
 
+pub mod recompute;
 mod fuse;
 pub mod bucket;
 mod settings;
@@ -39,13 +41,13 @@ pub use settings::{Compression, EngineSettings, TraceWindow};
 
 use std::ops::Range;
 
-use crate::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::config::ZeroLevel;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
 use crate::memory::{Tier, Tiers};
-use crate::pipeline::{self, Cost, Stages, Timeline, simulate};
-use crate::precision::HalfPrecision;
+use crate::model::precision::HalfPrecision;
+use crate::schedule::{self, Cost, Stages, Timeline, simulate};
+use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
+use crate::topology::layout::Layout;
 
 /// The resolved plan of one rank.
 #[derive(Clone, Debug)]
@@ -174,7 +176,7 @@ impl Plan {
     /// # Errors
     ///
     /// A step without a micro-batch.
-    pub fn timeline(&self) -> pipeline::Result<Timeline> {
+    pub fn timeline(&self) -> schedule::Result<Timeline> {
         let costs = vec![Cost::USUAL; self.stages.parts().len()];
         simulate(&self.schedule.verified(self.stages.count(), self.micro_batches)?, &costs)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, PipelineStrategy};
 use crate::error::{Error, Result};
-use crate::pipeline::{self, Action, Schedule, Verified};
+use crate::schedule::{self, Action, Schedule, Verified};
 
 /// The order of every stage's actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Order {
                 said.strategy, said.schedule_file
             )));
         }
-        let read = pipeline::load(&said.schedule_file, stages, micro_batches, said.num_chunks);
+        let read = schedule::load(&said.schedule_file, stages, micro_batches, said.num_chunks);
         let schedule = read.map_err(|error| Error::invalid(format!("pipeline.schedule_file: {error}")))?;
         Ok(Self::File { path: said.schedule_file.clone(), schedule: Arc::new(schedule) })
     }
@@ -73,7 +73,7 @@ impl Order {
     /// # Errors
     ///
     /// A size of zero.
-    pub fn verified(&self, stages: usize, micro_batches: usize) -> pipeline::Result<Verified> {
+    pub fn verified(&self, stages: usize, micro_batches: usize) -> schedule::Result<Verified> {
         match self {
             Self::Rule(schedule) => schedule.verified(stages, micro_batches),
             Self::File { schedule, .. } => Ok(Verified::clone(schedule)),

@@ -6,9 +6,9 @@ use super::owners::owners;
 use super::{ParamRecord, layers};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::pipeline::Stages;
-use crate::pipeline::partition::{self, PartitionError};
+use crate::schedule::Stages;
+use crate::schedule::partition::{self, PartitionError};
+use crate::topology::layout::Layout;
 
 /// Divides `segments` segments, which use these parameters, over `stages` stages.
 pub(crate) fn stages(

@@ -6,15 +6,15 @@ use burn::module::{Flag, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
-use crate::cluster::{Axis, Coordinate, Mesh};
-use crate::context::{BuildContext, Context, Sharding};
 use crate::error::{Error, Refusals, Result};
+use crate::model::context::{BuildContext, Context, Sharding};
+use crate::model::place::Place;
+use crate::model::segment::Segmented;
+use crate::model::stateful::{Remembers, stateful};
 use crate::params::{Cut, Origin, ParamRecord};
-use crate::place::Place;
-use crate::scopes::Owners;
-use crate::segment::Segmented;
 use crate::stable_hash::stable_hash;
-use crate::stateful::{Remembers, stateful};
+use crate::topology::cluster::{Axis, Coordinate, Mesh};
+use crate::topology::scopes::Owners;
 
 /// What a survey of a model found.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use super::bucket::{self, Packing};
 use super::{parks, reduces_each, shards};
-use crate::cluster::{Axis, Coordinate, Mesh};
 use crate::config::ZeroLevel;
 use crate::memory::{Tier, Tiers};
 use crate::params::{Bucket, Form, Home, ParamRecord, ParamTable, Residency};
-use crate::pipeline::Stages;
+use crate::schedule::Stages;
+use crate::topology::cluster::{Axis, Coordinate, Mesh};
 
 /// What decides the units of a plan, beside its records.
 #[derive(Clone, Copy, Debug)]

@@ -7,8 +7,8 @@ use burn::tensor::TensorData;
 use safetensors::tensor::{Metadata, TensorInfo as Entry};
 
 use super::source::TensorInfo;
+use crate::checkpoint::durable::Unpublished;
 use crate::checkpoint::stored_dtype;
-use crate::durable::Unpublished;
 use crate::error::{Error, Result};
 
 /// A tensor that a file is to hold, and how to get it.

@@ -10,8 +10,8 @@ use crate::data::{Loader, Share, TrainData};
 use crate::engine::StepReport;
 use crate::error::Result;
 use crate::evaluate::{Values, join};
-use crate::schedule::LearningRate;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
+use crate::trainer::learning_rate::LearningRate;
 
 /// A run with all that takes part in it.
 pub(super) struct Cycle<'r, 'a, M: Segmented> {

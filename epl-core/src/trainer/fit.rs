@@ -19,18 +19,18 @@ use super::record::Summary;
 use super::run::Run;
 use super::settings::TrainerConfig;
 use super::stop::Stop;
+use crate::checkpoint::durable::{Disk, FileSystem};
 use crate::config::Config;
 use crate::data::{Sampler, TrainData, ValidData};
-use crate::durable::{Disk, FileSystem};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::evaluate::{Evaluator, Values};
 use crate::json::json;
 use crate::launch::Epl;
+use crate::model::place::Place;
+use crate::model::segment::Segmented;
 use crate::optim::OptimizerConfig;
-use crate::place::Place;
-use crate::schedule::LearningRate;
-use crate::segment::Segmented;
+use crate::trainer::learning_rate::LearningRate;
 
 /// Runs an [`Engine`] for many steps.
 ///

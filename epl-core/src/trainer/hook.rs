@@ -5,7 +5,7 @@ use super::record::{Evaluation, StepRecord};
 use super::run::Run;
 use crate::error::Result;
 use crate::evaluate::Values;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 
 /// Takes part in a run: watches it, measures, saves, ends it.
 ///

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use epl_comm::Launch;
 
-use crate::durable;
+use crate::checkpoint::durable;
 use crate::error::{Error, Result};
 
 /// The file with the launch's name.

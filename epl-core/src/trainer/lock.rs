@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use epl_comm::ProcessGroup;
 use indicatif::HumanDuration;
 
-use crate::durable::{FileSystem, create_folder};
+use crate::checkpoint::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
 use crate::texts::texts;
 

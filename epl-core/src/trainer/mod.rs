@@ -11,6 +11,7 @@
 //!               on the first rank (log … progress)   on every rank, in the same order
 //! ```
 //!
+//! - [`learning_rate`]: the rate of each step.
 //! - [`settings`]: what a run is told; the best checkpoint.
 //! - [`stop`]: asks a run to end from outside.
 //! - `interruption`: what a signal does to a run that was told nothing of signals.
@@ -25,6 +26,7 @@
 //! - `cycle`: the loop.
 //! - [`fit`]: the trainer, which puts a run together.
 
+pub mod learning_rate;
 pub mod settings;
 pub mod stop;
 mod interruption;

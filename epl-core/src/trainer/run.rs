@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::checkpoint::{FailedSave, Saved};
 use super::record::{Evaluation, StepRecord, Summary};
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::json::json;
-use crate::segment::Segmented;
+use crate::model::context::Context;
+use crate::model::segment::Segmented;
 
 /// A run of the trainer: what every [`Hook`](super::Hook) is given.
 ///

@@ -5,7 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::ThreadMemory;
-use epl_core::profile::Profile;
+use epl_core::probe::Profile;
 use epl_core::{Chain, Config, Engine, Error, MicroBatch, Place, launch};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -7,8 +7,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl_core::data::{ShuffledSampler, TrainData};
-use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;
+use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::trainer::{Hook, Run, StepRecord};
 use epl_core::{
     Engine, EngineSettings, Loss, OneSegment, Result, Segmented, Trainer, TrainerConfig, Weights, WholeModel,

@@ -4,8 +4,8 @@
 
 use epl_comm::local;
 use epl_core::Epl;
-use epl_core::cluster::{Axis, Cluster, ClusterError, Mesh, MeshRequest, MeshSizes, RankOrder};
 use epl_core::config::Config;
+use epl_core::topology::cluster::{Axis, Cluster, ClusterError, Mesh, MeshRequest, MeshSizes, RankOrder};
 use proptest::prelude::*;
 
 const EPL: RankOrder = RankOrder::DataPipelineTensor;

@@ -3,9 +3,9 @@
 use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
-use epl_core::cluster::Axis;
 use epl_core::config::OffloadLevel;
 use epl_core::memory::{Kind, MemoryEstimate, Source, Tier, Tiers, When};
+use epl_core::topology::cluster::Axis;
 use epl_core::{Chain, Config, Engine, Epl, MicroBatch, ParamRecord, Place, Planned, Result, launch, launch_dry};
 
 use crate::ALLOCATOR;

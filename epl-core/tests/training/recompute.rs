@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use epl_core::recompute::{Budget, Recomputation, RecomputeError, SegmentMemory, epl_auto, least_recompute};
+use epl_core::plan::recompute::{Budget, Recomputation, RecomputeError, SegmentMemory, epl_auto, least_recompute};
 use proptest::prelude::*;
 
 fn segment((activation_bytes, carry_bytes, cost): (u64, u64, u32)) -> SegmentMemory {

@@ -6,8 +6,8 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::Tensor;
 use epl_core::Axis;
-use epl_core::cluster::{Cluster, RankOrder};
-use epl_core::layout::{Arrangement, StrategyKind, TaskGraph};
+use epl_core::topology::cluster::{Cluster, RankOrder};
+use epl_core::topology::layout::{Arrangement, StrategyKind, TaskGraph};
 use epl_core::{Config, Epl, Error, Layout, Place, Result, Strategy, WithLoss, launch_dry};
 
 /// A layer that a `split` scope cuts.

@@ -8,8 +8,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
 use epl_core::config::Layers;
-use epl_core::pipeline::Schedule;
 use epl_core::plan::Order;
+use epl_core::schedule::Schedule;
 use epl_core::{Chain, Config, Engine, Error, MicroBatch, Place, Plan, launch};
 
 #[derive(Module, Debug)]

@@ -2,7 +2,7 @@
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Int, Tensor};
-use epl_core::precision::widen;
+use epl_core::model::precision::widen;
 
 /// What a logit that does not count becomes: e to it is zero, in f32 and in f64.
 const NEVER: f64 = -1e9;

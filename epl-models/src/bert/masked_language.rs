@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 use epl_comm::{Error, Split, unwind};
-use epl_core::cluster::Axis;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Loss, Place, Weights};
 use epl_modules::{Activation, LayerNorm, LayerNormConfig, ReplicatedLinear, SplitCrossEntropyConfig, SplitEmbedding};
 

@@ -2,8 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
-use epl_core::output::{Combine, Merge};
-use epl_core::precision::widen;
+use epl_core::model::output::{Combine, Merge};
+use epl_core::model::precision::widen;
 use epl_core::{Context, Loss, Place, Weights};
 use epl_modules::{ReplicatedLinear, SplitEmbedding};
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use burn::tensor::{DType, TensorData};
-use epl_core::durable::Unpublished;
+use epl_core::checkpoint::durable::Unpublished;
 use epl_core::tensors::{Streamed, TensorInfo, WholeTensors, write_safetensors};
 use epl_core::{Config, Place, Segmented, launch_dry};
 use serde_json::{Map, Value};

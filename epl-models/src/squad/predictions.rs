@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use epl_core::durable::{Disk, FileSystem, Unpublished};
+use epl_core::checkpoint::durable::{Disk, FileSystem, Unpublished};
 use serde::ser::{Serialize, Serializer};
 use serde_json::ser::PrettyFormatter;
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use epl_core::durable::Unpublished;
+use epl_core::checkpoint::durable::Unpublished;
 
 use super::{Error, Result};
 

@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor, TensorData};
-use epl_core::cluster::Axis;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::multi_head::check_heads;

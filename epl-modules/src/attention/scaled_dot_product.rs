@@ -5,7 +5,7 @@
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::custom_vjp;
-use epl_core::precision::in_wide;
+use epl_core::model::precision::in_wide;
 
 use super::weighing::{SavedWeights, Weighing};
 use crate::host::{self, HostFloat, Real, View, host_float};

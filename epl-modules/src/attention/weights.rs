@@ -1,7 +1,7 @@
 //! The softmax of attention: it chooses the path, in host memory or in tensor operations.
 
 use burn::tensor::{Bool, DType, Device, Tensor, activation};
-use epl_core::precision::widen;
+use epl_core::model::precision::widen;
 
 use super::rows;
 use super::weighing::{Dropped, SavedWeights, Weighing, Weights};

@@ -5,7 +5,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::Tensor;
 use epl_comm::{Copied, Partial, Split};
-use epl_core::cluster::Axis;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::geometry::{Geometry, check_channels, default_initializer};

@@ -16,7 +16,7 @@
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::{ProcessGroup, unwind};
-use epl_core::precision::in_wide;
+use epl_core::model::precision::in_wide;
 
 use super::arrangement::Arrangement;
 use super::router::Routed;

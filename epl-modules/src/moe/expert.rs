@@ -4,7 +4,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::{IndexingUpdateOp, Tensor};
 use epl_comm::{Partial, copied, shard_range};
-use epl_core::cluster::Axis;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::arrangement::Arrangement;

@@ -3,7 +3,7 @@
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::{ProcessGroup, unwind};
-use epl_core::precision::widen;
+use epl_core::model::precision::widen;
 use epl_core::{Context, Place};
 
 use super::config::MoeConfig;

@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param, RunningState};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor, module};
-use epl_core::precision::{in_wide, widen};
+use epl_core::model::precision::{in_wide, widen};
 use epl_core::{Context, Place};
 
 use super::standardise::{Scale, flat, standardise};

@@ -6,7 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
-use epl_core::precision::widen;
+use epl_core::model::precision::widen;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};

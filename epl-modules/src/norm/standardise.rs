@@ -13,7 +13,7 @@
 
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp, custom_vjp, unwind};
-use epl_core::precision::widen;
+use epl_core::model::precision::widen;
 use multiversion::multiversion;
 
 use super::statistics::{a_channel, sum_of_channels};

@@ -14,7 +14,7 @@
 
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::{ProcessGroup, ReduceOp, unwind};
-use epl_core::precision::wide;
+use epl_core::model::precision::wide;
 use multiversion::multiversion;
 use rayon::prelude::*;
 

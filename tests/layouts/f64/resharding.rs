@@ -15,7 +15,7 @@ use epl::config::ZeroLevel::{V0, V1, V2, V3};
 use epl::data::{Share, ShuffledSampler, TrainData, micro_batches};
 use epl::models::t5::T5Batcher;
 use epl::optim::OptimizerConfig;
-use epl::schedule::Decay;
+use epl::trainer::learning_rate::Decay;
 use epl::trainer::{Hook, Run as Training};
 use epl::{
     Chain, Config, Engine, EngineSettings, Epl, LearningRate, Result, Segmented, Strategy, Trainer, TrainerConfig,

@@ -13,13 +13,13 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Tensor, TensorData};
-use epl::cluster::Mesh;
 use epl::comm::shard_range;
 use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
 use epl::testing::{config, error_together, in_half, largest_error};
+use epl::topology::cluster::Mesh;
 use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport, optim::OptimizerConfig};
 
 /// What is trained, and on what.

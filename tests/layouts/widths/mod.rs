@@ -15,11 +15,11 @@ use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use epl::config::{CheckpointType, OffloadLevel, PipelineStrategy, ZeroLevel};
 use epl::data::{Share, micro_batches};
+use epl::model::output::{Combine, Merge, Outputs};
 use epl::modules::{
     Dropout, DropoutConfig, ParallelMlp, ParallelMlpConfig, SplitClassifier, SplitClassifierConfig, SyncBatchNorm,
     SyncBatchNormConfig,
 };
-use epl::output::{Combine, Merge, Outputs};
 use epl::prelude::*;
 use epl::testing::largest_error;
 use epl::{StepReport, launch};

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{AtomicFolder, Disk, found, remove_folder, rename, replace_on, sync_folder, sync_parent};
+use crate::checkpoint::durable::{
+    AtomicFolder, Disk, found, remove_folder, rename, replace_on, sync_folder, sync_parent,
+};
 use crate::error::{Error, Result};
 
 /// The checkpoints of a run on disk.
@@ -194,7 +196,7 @@ fn replaced(name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::FileSystem;
+    use crate::checkpoint::durable::FileSystem;
 
     fn folder_with(steps: &[u64]) -> (tempfile::TempDir, Folder) {
         let temporary = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{Disk, replace_on};
+use crate::checkpoint::durable::{Disk, replace_on};
 use crate::error::{Error, Result};
 use crate::trainer::record::Evaluation;
 
@@ -49,7 +49,7 @@ pub(super) fn read(checkpoint: &Path) -> Result<Option<Evaluation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::FileSystem;
+    use crate::checkpoint::durable::FileSystem;
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nothing_is_none() {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use super::folder::Folder;
 use super::state::Saved;
+use crate::checkpoint::durable::Disk;
 use crate::checkpoint::{LOOK, Snapshot, finish, part_path};
-use crate::durable::Disk;
 use crate::error::{Error, Result};
 
 /// How long a run that has failed waits for the parts of other ranks, from when they last grew.

@@ -1,7 +1,7 @@
 //! Keeps the best checkpoint.
 
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::checkpoint::Checkpoints;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::Evaluation;

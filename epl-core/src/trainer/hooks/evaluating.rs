@@ -6,7 +6,7 @@ use crate::data::{EvaluationLoader, Share, ValidData};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::evaluate::{Evaluator, Values};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::checkpoint::Checkpoints;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::Evaluation;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use epl_comm::{ProcessGroup, ReduceOp};
 
 use crate::checkpoint::Checkpoint;
-use crate::durable::{FileSystem, create_folder};
+use crate::checkpoint::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::checkpoint::{Checkpoints, Which};
 use crate::trainer::hook::Hook;
 use crate::trainer::launch_mark;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::durable::replace;
+use crate::checkpoint::durable::replace;
 use crate::error::{Error, Result};
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
 use crate::trainer::record::{Evaluation, StepRecord};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::error::Result;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::checkpoint::FailedSave;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};

@@ -1,7 +1,7 @@
 //! Checks that replicas hold the same bits.
 
 use crate::error::Result;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
 

@@ -1,7 +1,7 @@
 //! Ends the run on all ranks after the same step.
 
 use crate::error::Result;
-use crate::segment::Segmented;
+use crate::model::segment::Segmented;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
 use crate::trainer::stop::Stop;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use epl_core::durable::{Disk, DiskFile, FileSystem};
+use epl_core::checkpoint::durable::{Disk, DiskFile, FileSystem};
 
 /// One change.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use epl_core::durable::FileSystem;
+use epl_core::checkpoint::durable::FileSystem;
 use rand::{Rng, SeedableRng};
 use tempfile::tempdir;
 

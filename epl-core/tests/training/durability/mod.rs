@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, TensorData};
 use epl_comm::ProcessGroup;
+use epl_core::checkpoint::durable::{Disk, FileSystem};
 use epl_core::checkpoint::{Checkpoint, Piece, Region, Scalar, Snapshot, Values};
-use epl_core::durable::{Disk, FileSystem};
 use epl_core::trainer::{Checkpoints, Saved, Which};
 
 /// Two tensors, cut over two ranks in different ways.

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use epl_core::durable::FileSystem;
+use epl_core::checkpoint::durable::FileSystem;
 use flate2::Crc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::{Partial, copied};
-use epl_core::cluster::Axis;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Epl, Loss, MicroBatch, Place, Segmented, Weights};
 
 /// Four segments: a layer, a layer divided over the tensor axis, a tied layer, a head with its loss.

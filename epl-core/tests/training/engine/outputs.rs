@@ -8,7 +8,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use epl_comm::shard_range;
 use epl_core::data::Share;
-use epl_core::output::{Combine, Merge};
+use epl_core::model::output::{Combine, Merge};
 use epl_core::testing::{relative_error, run};
 use epl_core::{
     Context, Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, Result, Weights, WholeModel,

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use epl_core::pipeline::partition::PartitionError;
-use epl_core::pipeline::partition::epl::{partition_balance, partition_buckets, partition_stages};
+use epl_core::schedule::partition::PartitionError;
+use epl_core::schedule::partition::epl::{partition_balance, partition_buckets, partition_stages};
 use proptest::prelude::*;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Schedules with faults: the verifier and the oracle agree on every one.
 
-use epl_core::pipeline::{Action, Circle, Schedule, ScheduleError, verify};
+use epl_core::schedule::{Action, Circle, Schedule, ScheduleError, verify};
 use proptest::prelude::*;
 
 use crate::pipeline::oracle::{Lists, is_schedule, needs, peak};

@@ -1,6 +1,6 @@
 //! A second opinion on schedules, that shares no code with the verifier: it writes the whole graph down and sorts it.
 
-use epl_core::pipeline::{Action, Kind};
+use epl_core::schedule::{Action, Kind};
 
 /// Actions of every stage.
 pub type Lists = Vec<Vec<Action>>;

@@ -1,6 +1,6 @@
 //! What holds for every size: schedules end, keep what they promise, and are idle as long as the formulas say.
 
-use epl_core::pipeline::{Cost, Schedule, Timeline, Verified, simulate};
+use epl_core::schedule::{Cost, Schedule, Timeline, Verified, simulate};
 use proptest::prelude::*;
 
 use crate::pipeline::mutations::any_schedule;

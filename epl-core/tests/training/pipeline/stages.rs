@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use epl_core::pipeline::partition::{custom_stage_ids, layer_stage, parts_of, stages_of};
+use epl_core::schedule::partition::{custom_stage_ids, layer_stage, parts_of, stages_of};
 use proptest::prelude::*;
 
 /// Every division of `segments` into `parts` consecutive ranges, none empty.

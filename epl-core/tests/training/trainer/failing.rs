@@ -1,7 +1,7 @@
 //! A run that fails on one rank ends on all, with the cause.
 
 use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
-use epl_core::schedule::{Decay, LearningRate};
+use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::{Trainer, TrainerConfig, launch, testing};
 
 use crate::trainer::net::{Numbers, Pairs, SAMPLES, data, message, trainer};

@@ -12,8 +12,8 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
 use epl_core::optim::OptimizerConfig;
-use epl_core::schedule::{Decay, LearningRate};
 use epl_core::testing::run;
+use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::{
     Engine, EngineSettings, Epl, Loss, OneSegment, Place, Result, Trainer, TrainerConfig, Weights, WholeModel,
 };

@@ -1,6 +1,6 @@
 //! Replicas that drift apart are found.
 
-use epl_core::schedule::{Decay, LearningRate};
+use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::{Engine, EngineSettings, Trainer, TrainerConfig, launch, testing};
 
 use crate::trainer::net::{Net, data, message, optimizer};

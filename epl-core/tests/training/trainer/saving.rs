@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use epl_core::durable::{Disk, DiskFile, FileSystem};
+use epl_core::checkpoint::durable::{Disk, DiskFile, FileSystem};
 use epl_core::testing::run;
 use epl_core::trainer::{Checkpoints, FailedSave, Hook, Run, StepRecord, Which};
 use epl_core::{Result, Segmented, launch, testing};

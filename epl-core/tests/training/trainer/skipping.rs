@@ -5,8 +5,8 @@ use std::fs;
 use burn::data::dataset::{Dataset, DatasetError};
 use epl_core::config::HalfDtype;
 use epl_core::data::{Sampler, ShuffledSampler, TrainData};
-use epl_core::schedule::Decay;
 use epl_core::testing::in_half;
+use epl_core::trainer::learning_rate::Decay;
 use epl_core::{Engine, EngineSettings, LearningRate, Trainer, launch, testing};
 use tempfile::tempdir;
 

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::Path;
 
-use epl_core::durable::Unpublished;
+use epl_core::checkpoint::durable::Unpublished;
 
 use crate::text::{Error, Result};
 

@@ -7,8 +7,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 use epl_core::config::{Config, HalfDtype, LossScale};
+use epl_core::model::precision::{HalfPrecision, widen};
 use epl_core::optim::LossScaler;
-use epl_core::precision::{HalfPrecision, widen};
 use epl_core::testing::{config, error_on_scale, error_together, half_model, in_half};
 use epl_core::{Carry, CarryMapper, Context, Pass, Place, Segmented, launch};
 use epl_models::bert::{

@@ -8,7 +8,7 @@ use burn::nn::PaddingConfig2d;
 use burn::tensor::{DType, Gradients, Int, Tensor, TensorData};
 use epl_comm::{Split, copied, sliced};
 use epl_core::config::HalfDtype;
-use epl_core::precision::{HalfPrecision, widen};
+use epl_core::model::precision::{HalfPrecision, widen};
 use epl_core::testing::{self, config, error_on_scale, half_model, in_half, relative_error};
 use epl_core::{Epl, OneSegment, Pass, Place, launch};
 use epl_modules::*;

@@ -1,0 +1,373 @@
+//! The handle a layer reads at run time: groups, step, samples; and what layers declare while a model is built.
+//!
+//! - `build`: declarations, for the plan to read.
+//! - `groups`: one for every axis of the mesh.
+//! - `moment`, `replay`: the current pass, where in it a rank is, and how it goes back.
+//! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
+//!   may have made a loss NaN.
+
+mod build;
+mod flops;
+mod groups;
+mod moment;
+mod nan;
+mod replay;
+mod told;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::tensor::Tensor;
+use burn::tensor::kind::{Autodiff, Numeric};
+use epl_comm::{ProcessGroup, Rank, Span, Trace};
+
+pub(crate) use build::{BuildContext, Sharding};
+pub(crate) use flops::Flops;
+pub use groups::Groups;
+pub use moment::Pass;
+use moment::{Calls, needs_context};
+pub(crate) use moment::{Moment, without_context};
+pub(crate) use nan::NanCauses;
+
+use crate::error::Result;
+use crate::model::output::{Merge, OutputStore, Taken};
+use crate::topology::cluster::{Axis, Coordinate, Mesh};
+
+/// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
+///
+/// A cheap clone, one per rank. Layers keep it in a `#[module(skip)]` field; the engine writes it.
+/// A model that holds contexts is never forked to another rank.
+#[derive(Clone)]
+pub struct Context {
+    shared: Arc<Shared>,
+    part: Part,
+}
+
+/// Every layer's text has its context: no more of it than tells the rank.
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.rank()).finish()
+    }
+}
+
+/// Over which ranks the split layers of a part of the model are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Over the tensor axis of the mesh, whose ranks run the same rows.
+    Mesh,
+    /// Over the ranks of a replica, which run different rows: a `split` scope colocated with a `replicate` scope.
+    /// Whether these rows have been gathered is the question.
+    Colocated {
+        /// Whether they have.
+        gathered: bool,
+    },
+}
+
+struct Shared {
+    groups: Groups,
+    mesh: Mesh,
+    seed: u64,
+    trace: Option<Trace>,
+    /// The axis over which split layers of `split` scopes are cut.
+    split_axis: Axis,
+    state: Mutex<State>,
+}
+
+struct State {
+    pass: Pass,
+    /// The segment that is run, and how many were before it in this pass.
+    segment: (usize, u64),
+    /// Whether what is run was run before: see [`Context::replaying`].
+    replay: bool,
+    calls: HashMap<u64, Calls>,
+    metrics: BTreeMap<String, Vec<f64>>,
+    outputs: OutputStore,
+    nan_causes: Option<NanCauses>,
+    /// While a forward is measured.
+    flops: Option<Flops>,
+}
+
+impl Context {
+    /// Makes the context of one rank. Collective, as it splits the world along every axis.
+    pub fn new(world: ProcessGroup, mesh: Mesh, seed: u64, trace: Option<Trace>) -> Result<Self> {
+        Self::with_split_axis(world, mesh, seed, trace, Axis::Tensor)
+    }
+
+    /// [`new`](Self::new), with the axis over which the split layers of `split` scopes are cut.
+    pub(crate) fn with_split_axis(
+        world: ProcessGroup,
+        mesh: Mesh,
+        seed: u64,
+        trace: Option<Trace>,
+        split_axis: Axis,
+    ) -> Result<Self> {
+        let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
+        let state = State {
+            pass,
+            segment: (0, 0),
+            replay: false,
+            calls: HashMap::new(),
+            metrics: BTreeMap::new(),
+            outputs: OutputStore::default(),
+            nan_causes: None,
+            flops: None,
+        };
+        if let Some(trace) = &trace {
+            let rank = world.global(world.rank());
+            trace.name(rank, mesh.coordinate(rank.0).to_string());
+        }
+        let groups = Groups::new(world, &mesh)?;
+        let shared = Shared { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
+        Ok(Self { shared: Arc::new(shared), part: Part::Mesh })
+    }
+
+    /// The context of a part of the model.
+    pub(crate) fn of_part(&self, part: Part) -> Self {
+        Self { shared: self.shared.clone(), part }
+    }
+
+    /// The part of the model that this context is given to.
+    pub(crate) fn part(&self) -> Part {
+        self.part
+    }
+
+    /// Over which axis the split layers of `split` scopes are cut.
+    pub(crate) fn split_axis(&self) -> Axis {
+        self.shared.split_axis
+    }
+
+    /// The ranks that hold the other slices of this part's split layers, where they run other rows than this rank: these
+    /// must be gathered before such a layer.
+    pub fn to_be_bridged(&self) -> Option<&ProcessGroup> {
+        (self.part != Part::Mesh && self.tensor().size() > 1).then(|| self.tensor())
+    }
+
+    /// The axis of the mesh that a layer of this part means.
+    pub(crate) fn meant(&self, axis: Axis) -> Axis {
+        match (axis, self.part) {
+            (Axis::Tensor, Part::Colocated { .. }) => self.shared.split_axis,
+            (axis, _) => axis,
+        }
+    }
+
+    /// All ranks.
+    pub fn world(&self) -> &ProcessGroup {
+        &self.shared.groups.world
+    }
+
+    /// The ranks that hold copies of this rank's part of the model, and run other rows. Where stages have different
+    /// widths each has as many as it needs: see [`replicas`](Self::replicas).
+    pub fn data(&self) -> &ProcessGroup {
+        self.axis(Axis::Data)
+    }
+
+    /// The ranks that hold the other slices of this rank's split layers. In a `split` scope that is colocated with
+    /// replicated parts these are the ranks of the replica, which run rows of their own before a bridge.
+    pub fn tensor(&self) -> &ProcessGroup {
+        self.axis(Axis::Tensor)
+    }
+
+    /// The neighbouring data ranks among which experts are divided.
+    pub fn expert(&self) -> &ProcessGroup {
+        self.axis(Axis::Expert)
+    }
+
+    /// The ranks that hold the same experts: data ÷ expert.
+    pub fn expert_data(&self) -> &ProcessGroup {
+        self.axis(Axis::ExpertData)
+    }
+
+    /// The group along one axis.
+    pub fn axis(&self, axis: Axis) -> &ProcessGroup {
+        self.shared.groups.axis(self.meant(axis))
+    }
+
+    /// The mesh the groups were cut from.
+    pub fn mesh(&self) -> &Mesh {
+        &self.shared.mesh
+    }
+
+    /// Where this rank stands in the mesh.
+    pub fn coordinate(&self) -> Coordinate {
+        self.shared.mesh.coordinate(self.world().rank())
+    }
+
+    /// In how many parts a batch is cut, each of which goes through all stages: the size of the data axis, where stages
+    /// have one width. Which rows a rank runs says [`Share::of`](crate::data::Share::of).
+    pub fn replicas(&self) -> usize {
+        self.mesh().replicas()
+    }
+
+    /// The seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// The current optimizer step, from 0.
+    pub fn step(&self) -> u64 {
+        self.state().pass.step
+    }
+
+    /// Whether dropout and jitter are active.
+    pub fn is_training(&self) -> bool {
+        self.state().pass.training
+    }
+
+    /// Whether the rows of the current micro-batch are a stand-in that must not count.
+    pub fn is_stand_in(&self) -> bool {
+        self.state().pass.empty
+    }
+
+    /// The global sample number of every row of the current micro-batch.
+    pub fn samples(&self) -> Arc<[u64]> {
+        self.state().pass.samples.clone()
+    }
+
+    /// How often the layer with this key was called in the current segment: 0, 1, 2, …
+    ///
+    /// A segment's numbers begin anew, so that they are the same on a stage that runs no other one, and when it is run
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds when it was called in another segment of this pass: it would do the same again in both.
+    pub fn call_number(&self, layer: u64) -> u64 {
+        needs_context();
+        let mut state = self.state();
+        let segment = state.segment;
+        let calls = state.calls.entry(layer).or_insert(Calls { segment, count: 0 });
+        let home = calls.segment.0;
+        if calls.segment != segment {
+            *calls = Calls { segment, count: 0 };
+        }
+        calls.count += 1;
+        let number = calls.count - 1;
+        drop(state);
+        if home != segment.0 {
+            epl_comm::unwind(epl_comm::Error::invalid(format!(
+                "a layer that draws random numbers, such as a dropout, is called in segment {} and in segment {}, where \
+                 it would draw the same ones; give each segment a layer of its own",
+                home, segment.0
+            )));
+        }
+        number
+    }
+
+    /// Declares a metric of `len` values, so that every rank reduces the same set of them.
+    pub fn declare_metric(&self, name: &str, len: usize) {
+        self.state().metrics.insert(name.to_string(), vec![0.0; len]);
+    }
+
+    /// Adds to a declared metric. Nothing is added for a stand-in micro-batch.
+    ///
+    /// # Panics
+    ///
+    /// When the metric was not declared with this length: a fault of the layer.
+    pub fn add_metric(&self, name: &str, values: &[f64]) {
+        needs_context();
+        let mut state = self.state();
+        if state.pass.empty || state.replay {
+            return;
+        }
+        let sums = state.metrics.get_mut(name).expect("a metric is declared before it is added to");
+        assert_eq!(sums.len(), values.len(), "metric `{name}` was declared with another length");
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+
+    /// Declares an output, so that every rank merges the same set of them: see [`output`](Self::output).
+    ///
+    /// Unwinds when it is declared already, to be merged in another way.
+    pub fn declare_output(&self, name: &str, merge: Merge) {
+        let outcome = self.state().outputs.declare(name, merge);
+        outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
+    }
+
+    /// Hands out a declared value of the current micro-batch, once a forward: merged, it is in the report of the step
+    /// or the evaluation, without its graph. Nothing is added for a stand-in, or in a forward of one's own.
+    ///
+    /// Unwinds when it was not declared, or was handed out already in this forward.
+    pub fn output<const D: usize, K: Numeric + Autodiff>(&self, name: &str, value: Tensor<D, K>) {
+        needs_context();
+        let samples = {
+            let state = self.state();
+            if state.pass.empty || state.replay || !state.outputs.is_open() {
+                return;
+            }
+            state.pass.samples.clone()
+        };
+        let data = value.inner().into_data();
+        let outcome = self.state().outputs.add(name, &samples, data);
+        outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
+    }
+
+    /// Begins to take outputs, for a report.
+    pub(crate) fn open_outputs(&self) {
+        self.state().outputs.open();
+    }
+
+    /// Takes the outputs of this rank.
+    pub(crate) fn take_outputs(&self) -> Taken {
+        self.state().outputs.take()
+    }
+
+    /// Opens a pass: the calls are counted anew.
+    pub fn begin(&self, pass: Pass) {
+        let mut state = self.state();
+        state.pass = pass;
+        state.segment = (0, 0);
+        state.calls.clear();
+        state.outputs.next_pass();
+        state.nan_causes = None;
+    }
+
+    /// Whether what is run now was run before, in the same pass, and was not kept, or is run to be measured or compared:
+    /// whatever it tells beside its result (metrics, outputs, running statistics) has been told, or is not to be.
+    pub fn is_replay(&self) -> bool {
+        needs_context();
+        self.state().replay
+    }
+
+    /// Enters a segment of the current pass, perhaps again.
+    pub(crate) fn enter(&self, segment: usize) {
+        let mut state = self.state();
+        state.segment = (segment, state.segment.1 + 1);
+    }
+
+    /// Takes the sums of all metrics of this rank and sets them to zero.
+    pub fn take_metrics(&self) -> BTreeMap<String, Vec<f64>> {
+        let mut state = self.state();
+        let taken = state.metrics.clone();
+        state.metrics.values_mut().for_each(|values| values.fill(0.0));
+        taken
+    }
+
+    /// Writes a mark into the trace, if there is one.
+    pub fn mark(&self, what: &str) {
+        if let Some(trace) = &self.shared.trace {
+            trace.mark(self.rank(), what);
+        }
+    }
+
+    /// Says in the trace, if there is one that is switched on, that this rank does something until the result is dropped.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, what: impl FnOnce() -> String) -> Option<Span> {
+        self.shared.trace.as_ref()?.span(self.rank(), what)
+    }
+
+    /// Switches this rank's trace, if there is one.
+    pub(crate) fn switch_trace(&self, on: bool) {
+        if let Some(trace) = &self.shared.trace {
+            trace.switch(on);
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.world().global(self.world().rank())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held cannot leave the counters half-written.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

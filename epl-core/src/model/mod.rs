@@ -1,0 +1,26 @@
+//! What a model says of itself, and what its layers ask.
+//!
+//! - `output`: what a model hands out beside its loss.
+//! - `context`: what a layer reads at run time, and what it declares while its model is built.
+//! - `place`: where a part of a model goes.
+//! - `carry`: what goes from segment to segment.
+//! - `precision`: casts to 16 bits.
+//! - `graph`: the ends of a segment's graph.
+//! - `stateful`: layers of Burn that remember that they ran.
+//! - `rerun`: a part of a model whose forward is run again in backward.
+//! - `loss`: sums and weights.
+//! - `segment`: what the engine asks of a model.
+//! - `whole`, `chain`: a model of one segment, and an ordinary model as a chain of them.
+
+pub mod output;
+pub(crate) mod context;
+pub(crate) mod place;
+pub(crate) mod carry;
+pub mod precision;
+pub(crate) mod graph;
+pub(crate) mod stateful;
+pub(crate) mod rerun;
+pub(crate) mod loss;
+pub(crate) mod segment;
+pub(crate) mod whole;
+pub(crate) mod chain;

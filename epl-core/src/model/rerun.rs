@@ -1,0 +1,210 @@
+//! A part of a model whose forward is run again in backward, so that nothing in it is stored: for any loop.
+//!
+//! ```text
+//!            scalars                             places
+//! carry  ──▶ s ┐                            ┌──▶ tensor ──▶
+//!              ├──▶ hub ════ f, no graph ═══╡                  forward
+//! params ──▶ s ┘                            └──▶ tensor ──▶
+//!
+//!        ◀── s ┐                            ┌─── gradient ◀──
+//!              ├◀── hub: f again, tracked; ◀┤                  backward
+//!        ◀── s ┘    its own backward        └─── gradient ◀──
+//! ```
+//!
+//! The hub's backward runs when those of all tensors behind it have, as Burn goes from the deepest operation to the
+//! leaves; the scalars then hand the gradients on to what entered, also to parameters that are used elsewhere too.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+use epl_comm::{Recording, custom_vjp, unwind};
+
+use crate::model::carry::{Carry, CarryMapper};
+use crate::model::context::{Context, Moment, without_context};
+use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
+use crate::model::stateful::{Remembers, stateful};
+
+/// `f(module, carry)`, of which nothing is stored for backward but the carry: it is run again there. For a part of a model
+/// in a loop of one's own, whatever the loop.
+///
+/// The gradients are those of `f` itself, to the bit where a backend computes the same the second time, as Flex does, but
+/// for the order in which gradients are added of what leaves `f` in several tensors. `f` must depend on nothing but its arguments, and use no other parameters than the module's. Layers of EPL, which draw
+/// random numbers and communicate, need [`Context::checkpoint`].
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use epl_core::checkpoint;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(2, 2).init(&device);
+/// let x = Tensor::<2>::ones([3, 2], &device).require_grad();
+/// let y = checkpoint(&layer, x.clone(), |layer: &Linear, x| layer.forward(x).exp());
+/// let gradients = y.sum().backward();
+/// assert!(x.grad(&gradients).is_some() && layer.weight.grad(&gradients).is_some());
+/// ```
+///
+/// After Chen, Xu, Zhang and Guestrin, *Training Deep Nets with Sublinear Memory Cost*, 2016.
+///
+/// # Panics
+///
+/// Unwinds with an `Error::Invalid` when the module has a layer of Burn that draws random numbers or keeps running
+/// statistics, which would be others, or move, the second time; when a layer of EPL does; and when `f` uses a tensor that
+/// asks for a gradient and is neither in the module nor in the carry. In backward, when `f` returns another number of
+/// tensors than at first.
+pub fn checkpoint<M, I, O>(module: &M, carry: I, f: impl Fn(&M, I) -> O + Send + 'static) -> O
+where
+    M: Module + 'static,
+    I: Carry + 'static,
+    O: Carry,
+{
+    rerun(module, carry, f, None)
+}
+
+impl Context {
+    /// [`checkpoint`], for layers of EPL: the second time they draw the same random numbers, and what collectives gave is
+    /// given again, so that no other rank is asked.
+    ///
+    /// # Panics
+    ///
+    /// As [`checkpoint`].
+    pub fn checkpoint<M, I, O>(&self, module: &M, carry: I, f: impl Fn(&M, I) -> O + Send + 'static) -> O
+    where
+        M: Module + 'static,
+        I: Carry + 'static,
+        O: Carry,
+    {
+        rerun(module, carry, f, Some(self.clone()))
+    }
+}
+
+fn rerun<M, I, O>(module: &M, carry: I, f: impl Fn(&M, I) -> O + Send + 'static, context: Option<Context>) -> O
+where
+    M: Module + 'static,
+    I: Carry + 'static,
+    O: Carry,
+{
+    let Some((root, delivery)) = Seed::of(&carry).with_parameters(module).whole() else {
+        return f(module, carry);
+    };
+    refuse_stateful(module);
+    let module = module.clone().no_grad();
+    let entrance = carry.map(&mut Untrack);
+    let (exit, memory) = Memory::of(context, || f(&module, entrance.clone()));
+    let arrived = Arrived::default();
+    let gradients = arrived.clone();
+    let again = move |(), _: Tensor<1>| {
+        let tracked: Vec<bool> = delivery.tracked().collect();
+        let mut like = TrackLike(tracked.iter());
+        let entrance = entrance.map(&mut like);
+        let module = module.map(&mut like);
+        let exit = memory.again(|| f(&module, entrance.clone()));
+        let gradients = core::mem::take(&mut *gradients.lock().unwrap_or_else(PoisonError::into_inner));
+        let seed = Seed::of(&exit);
+        check_count(seed.len(), gradients.len());
+        delivery.deliver(match seed.root(gradients) {
+            Some(root) => collect(entrance, Some(&module), &mut root.backward()),
+            None => tracked.iter().map(|_| None).collect(),
+        });
+        (None,)
+    };
+    let hub = custom_vjp((root,), |(root,)| (root, ()), again);
+    exit.map(&mut Attach { hub, arrived })
+}
+
+fn refuse_stateful<M: Module>(module: &M) {
+    let Some((path, remembers)) = stateful(module).into_iter().next() else { return };
+    let (what, remedy) = match remembers {
+        Remembers::Generator => ("draws random numbers, which would be others", "use the Dropout of epl-modules"),
+        Remembers::Statistics => ("keeps running statistics, which would move", "use SyncBatchNorm"),
+    };
+    unwind(epl_comm::Error::invalid(format!(
+        "`{path}` {what} when it is run again; {remedy}, with `Context::checkpoint`, or leave the layer outside"
+    )));
+}
+
+/// Of the tensors that leave.
+fn check_count(second: usize, first: usize) {
+    if second != first {
+        unwind(epl_comm::Error::invalid(format!(
+            "what is run again returned {first} tensors at first and {second} the second time; let it depend on nothing but \
+             its arguments"
+        )));
+    }
+}
+
+/// What the second run needs to be like the first one.
+struct Memory(Option<(Context, Moment, Recording)>);
+
+impl Memory {
+    fn of<T>(context: Option<Context>, f: impl FnOnce() -> T) -> (T, Self) {
+        let Some(context) = context else { return (without_context(f), Self(None)) };
+        let moment = context.moment();
+        let (value, results) = context.world().record(f);
+        (value, Self(Some((context, moment, results))))
+    }
+
+    fn again<T>(self, f: impl FnOnce() -> T) -> T {
+        let Some((context, moment, results)) = self.0 else { return without_context(f) };
+        let value = context.at(moment, || context.world().replay(results, f));
+        value.unwrap_or_else(|error| unwind(error))
+    }
+}
+
+/// The gradients of the tensors that left, as far as they have come.
+type Arrived = Arc<Mutex<CarryGradients>>;
+
+/// Puts tensors behind the hub, which then has their gradients when its backward runs.
+struct Attach {
+    hub: Tensor<1>,
+    arrived: Arrived,
+}
+
+impl CarryMapper for Attach {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = arrived.len();
+        arrived.push(None);
+        drop(arrived);
+        if !tensor.is_autodiff() {
+            return tensor;
+        }
+        if tensor.is_tracked() {
+            unwind(epl_comm::Error::invalid(
+                "what is run again uses a tensor that asks for a gradient and is neither in its module nor in its carry; \
+                 pass it in the carry, as one tensor of several",
+            ));
+        }
+        let arrived = self.arrived.clone();
+        let keep = move |(), gradient: Tensor<D>| {
+            arrived.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(gradient.into_dispatch());
+            (None,)
+        };
+        custom_vjp((self.hub.clone(),), |_| (tensor.inner(), ()), keep)
+    }
+}
+
+/// Tracks tensors, then parameters, as leaves where those of the first run were tracked.
+struct TrackLike<'a>(core::slice::Iter<'a, bool>);
+
+impl TrackLike<'_> {
+    fn next<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.0.next() {
+            Some(true) => Track.float(tensor),
+            _ => tensor,
+        }
+    }
+}
+
+impl CarryMapper for TrackLike<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.next(tensor)
+    }
+}
+
+impl ModuleMapper for TrackLike<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| self.next(tensor))
+    }
+}

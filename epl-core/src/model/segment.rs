@@ -1,0 +1,75 @@
+//! What the engine asks of a model: a chain of segments; and of one that writes token by token, a state a segment.
+
+use burn::module::Module;
+use burn::tensor::{Int, Tensor};
+
+use crate::model::carry::Carry;
+use crate::model::loss::{Loss, Weights};
+
+/// A model as a chain of segments, each the smallest run of layers that is scheduled and reduced as one.
+pub trait Segmented: Module {
+    /// What one forward reads.
+    type Batch: Send;
+    /// What crosses a boundary between segments.
+    type Carry: Carry;
+
+    /// How many segments the model has, at least one.
+    fn segments(&self) -> usize;
+
+    /// What a segment is called: in the plan, a profile, and by who names what is kept. Its number, if the model does not
+    /// say.
+    fn segment_name(&self, index: usize) -> String {
+        index.to_string()
+    }
+
+    /// The segments that use the parameter at `path`; several for a tied weight.
+    fn segments_of(&self, path: &str) -> Vec<usize>;
+
+    /// Runs one segment. The first one gets no carry.
+    fn forward_segment(&self, index: usize, carry: Option<Self::Carry>, batch: &Self::Batch) -> Self::Carry;
+
+    /// Runs all segments, one after the other, on a rank that has the whole model.
+    fn forward_all(&self, batch: &Self::Batch) -> Self::Carry {
+        let first = self.forward_segment(0, None, batch);
+        (1..self.segments()).fold(first, |carry, index| self.forward_segment(index, Some(carry), batch))
+    }
+
+    /// The weights of the loss terms, from the batch alone.
+    fn weights(&self, batch: &Self::Batch) -> Weights;
+
+    /// The loss, from what the last segment returned.
+    fn loss(&self, carry: Self::Carry, batch: &Self::Batch) -> Loss;
+}
+
+/// A model that runs in steps, each going on from where the one before ended: token by token, with a state a segment, such
+/// as the keys and values of its attention. [`Engine::decoding`](crate::Engine::decoding) runs it through the stages.
+pub trait Incremental: Segmented {
+    /// What a segment keeps from one step to the next.
+    type State: SegmentState;
+
+    /// The segment with which every step but the first begins: where the decoder does, behind an encoder that runs once.
+    fn first_of_step(&self) -> usize {
+        0
+    }
+
+    /// Runs one segment on what is new in this step, from where `state` is, which it leaves for the next step. The first
+    /// segment of a step gets no carry.
+    fn forward_step(
+        &self,
+        index: usize,
+        carry: Option<Self::Carry>,
+        batch: &Self::Batch,
+        state: &mut Self::State,
+    ) -> Self::Carry;
+}
+
+/// What a segment keeps between the steps of generation; at first nothing.
+pub trait SegmentState: Default {
+    /// Keeps these rows of the batch, in this order: sequences that ended are dropped, beams are reordered.
+    ///
+    /// # Shapes
+    ///
+    /// - rows: `[new_batch_size]`
+    #[must_use]
+    fn select(self, rows: Tensor<1, Int>) -> Self;
+}

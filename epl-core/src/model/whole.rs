@@ -1,0 +1,182 @@
+//! Models that are run as a whole: one segment.
+
+use core::fmt;
+use std::sync::Arc;
+
+use burn::module::{Devices, Module, ModuleDisplay, ModuleMapper, ModuleVisitor};
+use burn::tensor::{Device, Tensor};
+
+use crate::model::loss::{Loss, Weights};
+use crate::model::segment::Segmented;
+
+/// A model that is run as a whole: see [`OneSegment`].
+pub trait WholeModel: Module {
+    /// What one forward reads.
+    type Batch: Send;
+
+    /// The weights of the loss terms, from the batch alone.
+    fn weights(&self, batch: &Self::Batch) -> Weights;
+
+    /// Forward and loss.
+    fn forward_loss(&self, batch: &Self::Batch) -> Loss;
+}
+
+/// Makes one segment of a whole model: correct under data parallelism, without overlap.
+#[derive(Module, Debug)]
+pub struct OneSegment<M> {
+    /// The model.
+    pub model: M,
+}
+
+impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
+    type Batch = M::Batch;
+    /// All of it is in the loss.
+    type Carry = ();
+
+    fn segments(&self) -> usize {
+        1
+    }
+
+    fn segments_of(&self, _path: &str) -> Vec<usize> {
+        vec![0]
+    }
+
+    fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &M::Batch) {}
+
+    fn weights(&self, batch: &M::Batch) -> Weights {
+        self.model.weights(batch)
+    }
+
+    fn loss(&self, (): (), batch: &M::Batch) -> Loss {
+        self.model.forward_loss(batch)
+    }
+}
+
+/// The name of the only term of a loss that is a mean over rows.
+pub(crate) const LOSS: &str = "loss";
+
+/// An ordinary model with a loss that is a mean over the rows of a batch, as most of Burn's are: one segment.
+///
+/// ```
+/// # use burn::nn::{Linear, LinearConfig, loss::{MseLoss, Reduction}};
+/// # use burn::tensor::Tensor;
+/// # use epl_core::{Epl, Result, WithLoss};
+/// # fn example(epl: &Epl) -> Result<()> {
+/// let loss = |net: &Linear, (inputs, targets): &(Tensor<2>, Tensor<2>)| {
+///     MseLoss::new().forward(net.forward(inputs.clone()), targets.clone(), Reduction::Mean)
+/// };
+/// let net = epl.build(|place| WithLoss::new(LinearConfig::new(8, 1).init(place), loss))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is no level of its own in the module: parameters are named, and stored, as the model names them.
+pub struct WithLoss<M, B> {
+    /// The model.
+    pub model: M,
+    mean: MeanLoss<M, B>,
+}
+
+type MeanFn<M, B> = dyn Fn(&M, &B) -> Tensor<1> + Send + Sync;
+
+/// The mean loss of a batch.
+struct MeanLoss<M, B>(Arc<MeanFn<M, B>>);
+
+impl<M, B> Clone for MeanLoss<M, B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<M, B> WithLoss<M, B> {
+    /// A model, and its mean loss over the rows of a batch.
+    ///
+    /// # Shapes
+    ///
+    /// - what `mean` returns: `[1]`
+    pub fn new(model: M, mean: impl Fn(&M, &B) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self { model, mean: MeanLoss(Arc::new(mean)) }
+    }
+
+    fn with_model(&self, model: M) -> Self {
+        Self { model, mean: self.mean.clone() }
+    }
+}
+
+impl<M: fmt::Debug, B> fmt::Debug for WithLoss<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WithLoss").field(&self.model).finish()
+    }
+}
+
+/// Makes a wrapper a module that is no level of its own: it has a field `model`, and `with_model` wraps another one.
+macro_rules! module_as_its_model {
+    ($wrapper:ident<$model:ident, $($other:ident),+>) => {
+        impl<$model: Clone, $($other),+> Clone for $wrapper<$model, $($other),+> {
+            fn clone(&self) -> Self {
+                self.with_model(self.model.clone())
+            }
+        }
+
+        impl<$model: Module, $($other),+> Module for $wrapper<$model, $($other),+> {
+            fn collect_devices(&self, devices: Devices) -> Devices {
+                self.model.collect_devices(devices)
+            }
+
+            fn fork(self, device: &Device) -> Self {
+                Self { model: self.model.fork(device), ..self }
+            }
+
+            fn to_device(self, device: &Device) -> Self {
+                Self { model: self.model.to_device(device), ..self }
+            }
+
+            fn train(self) -> Self {
+                Self { model: self.model.train(), ..self }
+            }
+
+            fn valid(&self) -> Self {
+                self.with_model(self.model.valid())
+            }
+
+            fn materialize(self) -> Self {
+                Self { model: self.model.materialize(), ..self }
+            }
+
+            fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
+                self.model.visit(visitor);
+            }
+
+            fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
+                Self { model: self.model.map(mapper), ..self }
+            }
+        }
+    };
+}
+pub(crate) use module_as_its_model;
+
+module_as_its_model!(WithLoss<M, B>);
+
+impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
+    type Batch = B;
+    /// All of it is in the loss.
+    type Carry = ();
+
+    fn segments(&self) -> usize {
+        1
+    }
+
+    fn segments_of(&self, _path: &str) -> Vec<usize> {
+        vec![0]
+    }
+
+    fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
+
+    fn weights(&self, _batch: &B) -> Weights {
+        Weights::new().with_rows(LOSS)
+    }
+
+    fn loss(&self, (): (), batch: &B) -> Loss {
+        Loss::new().with_mean(LOSS, (self.mean.0)(&self.model, batch), 1.0)
+    }
+}

@@ -1,0 +1,253 @@
+//! What segments store and hold, measured before a model exists: one segment at a time is filled with values.
+//!
+//! ```text
+//! lazy model    ( )( )( )( )      no parameter has values
+//!    fill           ▼
+//! one segment   [ ][x][ ][ ]      forward and backward, counted; then dropped
+//! ```
+//!
+//! Segments alike, that is with parameters and an entrance of the same shapes, are measured once. Values do not matter for
+//! memory: they are not the layers' own first values, and no generator moves.
+
+use std::convert::Infallible;
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Shape, Tensor, TensorData};
+use epl_comm::ThreadMemory;
+
+use crate::error::{Error, Result};
+use crate::model::carry::{Carry, CarryMapper};
+use crate::model::context::{Context, Pass};
+use crate::model::graph::{Seed, Track, Untrack};
+use crate::model::segment::Segmented;
+use crate::params::ParamRecord;
+use crate::params::walk::{self, At, Change};
+use crate::plan::Plan;
+
+/// What one segment needs for one micro-batch, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Of the carry that enters.
+    pub carry: u64,
+    /// What its forward leaves for its backward, with what enters; of the last segment, with the loss.
+    pub stored: u64,
+    /// What its collectives gave.
+    pub results: u64,
+    /// What its backward holds at most beside what is stored.
+    pub working: u64,
+}
+
+/// Measures segments on this thread.
+pub(crate) struct Bench<'a, M> {
+    /// Without values.
+    pub model: &'a M,
+    pub plan: &'a Plan,
+    pub context: &'a Context,
+}
+
+/// What makes segments alike: the shapes of their parameters and of what enters.
+type Likeness = (Vec<(Vec<usize>, bool)>, Vec<Vec<usize>>);
+
+/// A segment that was measured, and what left it.
+struct Known<C> {
+    likeness: Likeness,
+    needs: Needs,
+    exit: C,
+}
+
+impl<M: Segmented> Bench<'_, M> {
+    /// The segments that this rank's stage runs, by their numbers, on a batch of so many rows. Collective.
+    pub fn measure(&self, rows: usize, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
+        let samples: Vec<u64> = (0..rows as u64).collect();
+        self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
+        // Layers tell nothing and move nothing.
+        let _again = self.context.replaying();
+        epl_comm::catch(|| self.walk(batch))?
+    }
+
+    fn walk(&self, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
+        let (mut all, mut known, mut carry) = (Vec::new(), Vec::<Known<M::Carry>>::new(), None::<M::Carry>);
+        for segment in 0..self.plan.segments.len() {
+            let likeness = self.likeness(segment, carry.as_ref());
+            // What has no parameters may be any function.
+            let alike = known.iter().find(|known| known.likeness == likeness && !likeness.0.is_empty());
+            let (needs, exit) = match alike {
+                Some(alike) => (alike.needs, alike.exit.clone()),
+                None => {
+                    let (needs, exit) = self.measure_segment(segment, carry.take(), batch)?;
+                    known.push(Known { likeness, needs, exit: exit.clone() });
+                    (needs, exit)
+                }
+            };
+            let is_own = self.plan.stages.of_segment(segment) == self.plan.stage();
+            all.push(is_own.then_some(needs));
+            carry = Some(exit);
+        }
+        Ok(all)
+    }
+
+    fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
+        let used = self.plan.params.records.iter().filter(|record| record.segments.contains(&segment));
+        let shapes = used.map(|record| (record.shape(), record.trainable)).collect();
+        (shapes, carry.map(entrance_shapes).unwrap_or_default())
+    }
+
+    /// Returns what leaves the segment, without a graph.
+    fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
+        let model = filled(self.model.clone(), &self.plan.params.records, segment);
+        self.context.enter(segment);
+        // What happens once, such as the allocation of a backend's own memory, happens here.
+        let untracked = model.clone().no_grad();
+        let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
+        let (left, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
+        drop(untracked);
+        let counted = || self.count(&model, segment, carry.clone(), batch);
+        let counts = [counted()?, counted()?, counted()?];
+        let carry = carry.as_ref().map_or(0, bytes);
+        let needs = Needs {
+            carry,
+            stored: median(counts.map(|count| count.stored)) + carry,
+            results: results.bytes(),
+            working: median(counts.map(|count| count.working)),
+        };
+        Ok((needs, left.map(&mut Untrack)))
+    }
+
+    /// One forward and backward of a segment, counted.
+    fn count(&self, model: &M, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<Count> {
+        let entrance = carry.map(|carry| carry.map(&mut Track));
+        self.context.enter(segment);
+        let counts = || ThreadMemory::now().ok_or_else(|| Error::invalid(NOT_COUNTED));
+        let before = counts()?.live;
+        ThreadMemory::look_anew();
+        let exit = model.forward_segment(segment, entrance.clone(), batch);
+        let is_last = segment + 1 == self.plan.segments.len();
+        let loss = is_last.then(|| model.loss(exit.clone(), batch));
+        let root = match &loss {
+            Some(loss) => loss.terms.iter().map(|term| term.value.clone()).reduce(|sum, term| sum + term),
+            None => seeded(&exit),
+        };
+        // What leaves belongs to the next segment.
+        let leaving = if is_last { 0 } else { bytes(&exit) };
+        let stored = positive(counts()?.live - before).saturating_sub(leaving);
+        let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        let most = positive(counts()?.most - before);
+        drop(gradients);
+        Ok(Count { stored, working: most.saturating_sub(stored + leaving) })
+    }
+}
+
+/// What one forward and backward was seen to need, in bytes, without what enters.
+#[derive(Clone, Copy)]
+struct Count {
+    stored: u64,
+    working: u64,
+}
+
+/// Of three counts, since the tables of the graph that all ranks of a process share grow on whichever thread comes first.
+fn median(mut counts: [u64; 3]) -> u64 {
+    counts.sort_unstable();
+    counts[1]
+}
+
+/// Why nothing is known.
+pub(crate) const NOT_COUNTED: &str = "not known: this program does not count; install `#[global_allocator] static \
+                                      ALLOCATOR: epl::comm::CountingAllocator = epl::comm::CountingAllocator::new();`";
+
+/// A scalar whose backward gives every tensor of a carry a gradient.
+fn seeded<C: Carry>(carry: &C) -> Option<Tensor<1>> {
+    struct Ones(Vec<Option<DispatchTensor>>);
+    impl CarryMapper for Ones {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.push(tensor.is_tracked().then(|| tensor.clone().inner().ones_like().into_dispatch()));
+            tensor
+        }
+    }
+    let (root, delivery) = Seed::of(carry).whole()?;
+    let mut ones = Ones(Vec::new());
+    let _ = carry.clone().map(&mut ones);
+    delivery.deliver(ones.0);
+    Some(root)
+}
+
+/// The model with values for the parameters of one segment, and nothing in the place of the others that have none.
+fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
+    struct Fill(usize);
+    impl Change for Fill {
+        type Error = Infallible;
+
+        fn float<const D: usize>(
+            &mut self,
+            at: At<'_>,
+            param: Param<Tensor<D>>,
+        ) -> Result<Param<Tensor<D>>, Infallible> {
+            if param.is_initialized() {
+                return Ok(param);
+            }
+            let (record, device) = (at.record, param.lazy_device());
+            let values: Tensor<D> = match record.segments.contains(&self.0) {
+                true => Tensor::from_data(numbers(&record.shape()), (&device, record.dtype)),
+                false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
+            };
+            let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
+            Ok(Param::initialized(param.id, values))
+        }
+    }
+    let Ok(model) = walk::change(model, records, &mut Fill(segment));
+    model
+}
+
+/// Numbers of about the size that first values have.
+fn numbers(shape: &[usize]) -> TensorData {
+    let len: usize = shape.iter().product();
+    let scale = match shape {
+        [.., rows, _] => (*rows as f32).sqrt().recip(),
+        _ => 1.0,
+    };
+    let number = |index: usize| match shape.len() {
+        0 | 1 => 1.0,
+        _ => ((index as u32).wrapping_mul(2_654_435_761) as f32 / 2.0_f32.powi(31) - 1.0) * scale,
+    };
+    TensorData::new((0..len).map(number).collect::<Vec<f32>>(), Shape::from(shape.to_vec()))
+}
+
+/// The bytes of a carry.
+pub(crate) fn bytes<C: Carry>(carry: &C) -> u64 {
+    struct Bytes(u64);
+    impl CarryMapper for Bytes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+            tensor
+        }
+    }
+    let mut counted = Bytes(0);
+    let _ = carry.clone().map(&mut counted);
+    counted.0
+}
+
+/// Whether a device's memory is the host's, which the allocator counts.
+pub(crate) fn is_host(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
+}
+
+fn entrance_shapes<C: Carry>(carry: &C) -> Vec<Vec<usize>> {
+    struct Shapes(Vec<Vec<usize>>);
+    impl CarryMapper for Shapes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.push(tensor.dims().to_vec());
+            tensor
+        }
+
+        fn count(&mut self, parts: usize) {
+            self.0.push(vec![parts]);
+        }
+    }
+    let mut shapes = Shapes(Vec::new());
+    let _ = carry.clone().map(&mut shapes);
+    shapes.0
+}
+
+fn positive(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}

@@ -1,0 +1,14 @@
+//! What a model needs and does: measured on a segment at a time, before or while it runs.
+//!
+//! - `segments`: what each segment of a model stores and costs.
+//! - `measure`: the same before the model exists.
+//! - [`planned`]: a model that is laid out and not drawn, and what it would need.
+//! - `chrome`: what every rank did when, for Perfetto.
+
+mod segments;
+pub(crate) mod measure;
+mod chrome;
+pub mod planned;
+
+pub use chrome::write_trace;
+pub use segments::{Profile, SegmentProfile};

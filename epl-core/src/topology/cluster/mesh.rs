@@ -1,0 +1,304 @@
+//! The mesh: every rank's coordinate, and the ranks of every group.
+
+use std::ops::Range;
+
+use super::axis::{Axis, Coordinate};
+use super::block::Block;
+use super::error::{ClusterError, Result};
+use super::sizes::{MeshRequest, MeshSizes};
+use super::workers::Cluster;
+use crate::config::{Config, RankOrder};
+
+/// The ranks, numbered along the axes.
+///
+/// ```
+/// use epl_core::topology::cluster::{Axis, Mesh, MeshSizes, RankOrder};
+///
+/// # fn main() -> Result<(), epl_core::topology::cluster::ClusterError> {
+/// // Two replicas of two stages with two slices each, in LiBai's order.
+/// let mesh = Mesh::new(MeshSizes::new(2, 2, 2, 1)?, RankOrder::PipelineDataTensor);
+/// assert_eq!(mesh.group(Axis::Data, 0), [0, 2]);
+/// assert_eq!(mesh.group(Axis::Tensor, 0), [0, 1]);
+/// assert_eq!(mesh.group(Axis::Pipeline, 0), [0, 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Where scopes give the stages different widths, the data and tensor groups of a rank are those of its own stage, and
+/// its group along the pipeline axis is its whole replica, stage by stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    /// One block of all stages, or one a stage where they have different widths.
+    blocks: Vec<Block>,
+    /// The block of every rank, and its position there.
+    positions: Vec<(usize, usize)>,
+    /// In how many parts the batch is cut before devices of a stage divide them.
+    replicas: usize,
+}
+
+/// A stage, as the members of a group along the pipeline axis see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Width {
+    /// Those of the members that run it.
+    pub members: Range<usize>,
+    /// How many of them, side by side, run the same rows.
+    pub copies: usize,
+}
+
+impl Mesh {
+    /// A mesh whose positions are the ranks' own numbers.
+    pub fn new(sizes: MeshSizes, order: RankOrder) -> Self {
+        Self::of_blocks(vec![Block::new(sizes, order, (0..sizes.world()).collect())], sizes.along(Axis::Data))
+    }
+
+    /// A mesh over a cluster, its ranks taken worker by worker or, with `prefer_intra_node` false,
+    /// across workers first.
+    ///
+    /// # Errors
+    ///
+    /// The cluster has more or fewer ranks than the sizes need.
+    pub fn over(cluster: &Cluster, sizes: MeshSizes, order: RankOrder, prefer_intra_node: bool) -> Result<Self> {
+        let ranks = cluster.ranks_in_order(prefer_intra_node);
+        if ranks.len() != sizes.world() {
+            return Err(ClusterError::RanksDisagree {
+                data: sizes.along(Axis::Data),
+                pipeline: sizes.along(Axis::Pipeline),
+                tensor: sizes.along(Axis::Tensor),
+                product: sizes.world(),
+                ranks: ranks.len(),
+            });
+        }
+        Ok(Self::of_blocks(vec![Block::new(sizes, order, ranks)], sizes.along(Axis::Data)))
+    }
+
+    /// A mesh of stages, each with the sizes of its own axes and its ranks, replica by replica, of which there are
+    /// `replicas`.
+    ///
+    /// # Errors
+    ///
+    /// More ranks than a mesh can have.
+    pub(crate) fn of_stages(stages: Vec<(MeshSizes, Vec<usize>)>, replicas: usize, order: RankOrder) -> Result<Self> {
+        let sizes = stages[0].0;
+        if stages.iter().any(|(other, _)| *other != sizes) {
+            let block = |(sizes, ranks)| Block::new(sizes, order, ranks);
+            return Ok(Self::of_blocks(stages.into_iter().map(block).collect(), replicas));
+        }
+        let (data, tensor) = (sizes.along(Axis::Data), sizes.along(Axis::Tensor));
+        let sizes = MeshSizes::new(data, stages.len(), tensor, 1)?;
+        // Where each of a stage's ranks stands among those of all stages.
+        let places = Mesh::new(sizes, order);
+        let rank = |place| {
+            let at = places.coordinate(place);
+            stages[at.pipeline].1[at.data * tensor + at.tensor]
+        };
+        Ok(Self::of_blocks(vec![Block::new(sizes, order, (0..sizes.world()).map(rank).collect())], data))
+    }
+
+    fn of_blocks(blocks: Vec<Block>, replicas: usize) -> Self {
+        let mut positions = vec![(0, 0); blocks.iter().map(|block| block.ranks().len()).sum()];
+        for (number, block) in blocks.iter().enumerate() {
+            block.ranks().iter().enumerate().for_each(|(position, rank)| positions[*rank] = (number, position));
+        }
+        Self { blocks, positions, replicas }
+    }
+
+    /// The mesh that the options `dist.*` ask for, on `cluster.ranks` ranks of one worker; left out, there are as many
+    /// as the sizes need.
+    ///
+    /// # Errors
+    ///
+    /// See [`MeshRequest::resolve`].
+    pub fn from_config(config: &Config) -> Result<Self> {
+        let sizes = MeshRequest::from_config(config).resolve()?;
+        Self::over_config(&Cluster::local(sizes.world())?, sizes, config)
+    }
+
+    /// The mesh that the options `dist.*` and `cluster.*` ask for, on the ranks of a cluster. Where
+    /// the data size is left out, it is what the ranks make of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`MeshRequest::resolve`].
+    pub fn on_cluster(cluster: &Cluster, config: &Config) -> Result<Self> {
+        let ranks = Some(cluster.world_size());
+        let sizes = MeshRequest { ranks, ..MeshRequest::from_config(config) }.resolve()?;
+        Self::over_config(cluster, sizes, config)
+    }
+
+    fn over_config(cluster: &Cluster, sizes: MeshSizes, config: &Config) -> Result<Self> {
+        Self::over(cluster, sizes, config.dist.order, config.cluster.device_place_prefer_intra_node)
+    }
+
+    /// Ranks.
+    pub fn world_size(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// The size of an axis: the number of ranks in each of its groups; of the largest, where stages have different
+    /// widths.
+    pub fn size(&self, axis: Axis) -> usize {
+        match axis {
+            Axis::Pipeline if self.is_bridged() => self.world_size() / self.replicas,
+            axis => self.blocks.iter().map(|block| block.sizes().along(axis)).max().unwrap_or(1),
+        }
+    }
+
+    /// The sizes of all axes; where stages have different widths, of the first stage alone.
+    pub fn sizes(&self) -> MeshSizes {
+        self.blocks[0].sizes()
+    }
+
+    /// The sizes of the data, tensor and expert axes in a stage.
+    pub(crate) fn sizes_in(&self, stage: usize) -> MeshSizes {
+        self.blocks.get(stage).unwrap_or(&self.blocks[0]).sizes()
+    }
+
+    /// The order in which ranks are numbered.
+    pub fn order(&self) -> RankOrder {
+        self.blocks[0].order()
+    }
+
+    /// How many pipeline stages there are.
+    pub fn stages(&self) -> usize {
+        self.blocks.len() * self.sizes().along(Axis::Pipeline)
+    }
+
+    /// Whether stages have different widths, so that rows are gathered and divided anew between them.
+    pub fn is_bridged(&self) -> bool {
+        self.blocks.len() > 1
+    }
+
+    /// In how many parts a batch is cut, each of which goes through all stages. The devices of a stage may divide such
+    /// a part among them: see [`device`](Self::device).
+    pub fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// Which of these parts a rank runs rows of.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub fn replica(&self, rank: usize) -> usize {
+        self.coordinate(rank).data / self.device(rank).1
+    }
+
+    /// Which of the devices of its stage that divide a replica's rows a rank is, and how many there are.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub fn device(&self, rank: usize) -> (usize, usize) {
+        let (block, _) = self.position(rank);
+        let devices = self.blocks[block].sizes().along(Axis::Data) / self.replicas;
+        (self.coordinate(rank).data % devices, devices)
+    }
+
+    /// The rank at the first position.
+    pub(crate) fn first(&self) -> usize {
+        self.blocks[0].ranks()[0]
+    }
+
+    /// Where a rank stands.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub fn coordinate(&self, rank: usize) -> Coordinate {
+        let (block, position) = self.position(rank);
+        let at = self.blocks[block].coordinate(position);
+        Coordinate { pipeline: at.pipeline + block, ..at }
+    }
+
+    /// The ranks of the group along `axis` that `rank` is in, in the order of their coordinates.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub fn group(&self, axis: Axis, rank: usize) -> Vec<usize> {
+        match axis {
+            Axis::Pipeline if self.is_bridged() => {
+                let replica = self.replica(rank);
+                self.blocks.iter().flat_map(|block| self.in_replica(block, replica)).copied().collect()
+            }
+            axis => {
+                let (block, position) = self.position(rank);
+                self.blocks[block].group(axis, position)
+            }
+        }
+    }
+
+    /// The position of `rank` in its group along `axis`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub(crate) fn member(&self, axis: Axis, rank: usize) -> usize {
+        let (block, position) = self.position(rank);
+        match axis {
+            Axis::Pipeline if self.is_bridged() => {
+                let own = self.blocks[block].ranks().len() / self.replicas;
+                self.widths()[block].members.start + position % own
+            }
+            axis => self.coordinate(rank).along(axis),
+        }
+    }
+
+    /// The number of the group along `axis` that `rank` is in, counted from 0: ranks of one group
+    /// have the same, ranks of different groups different ones.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank.
+    pub fn color(&self, axis: Axis, rank: usize) -> usize {
+        let (block, position) = self.position(rank);
+        match axis {
+            Axis::Pipeline if self.is_bridged() => self.replica(rank),
+            axis => {
+                let before: usize = self.blocks[..block].iter().map(|block| block.colors(axis)).sum();
+                before + self.blocks[block].color(axis, position)
+            }
+        }
+    }
+
+    /// All groups along `axis`, in the order of their [`color`](Self::color)s.
+    pub fn groups(&self, axis: Axis) -> Vec<Vec<usize>> {
+        let count = match axis {
+            Axis::Pipeline if self.is_bridged() => self.replicas,
+            axis => self.blocks.iter().map(|block| block.colors(axis)).sum(),
+        };
+        let mut groups = vec![Vec::new(); count];
+        for rank in self.blocks.iter().flat_map(Block::ranks) {
+            let group = &mut groups[self.color(axis, *rank)];
+            if group.is_empty() {
+                *group = self.group(axis, *rank);
+            }
+        }
+        groups
+    }
+
+    /// Which members of a group along the pipeline axis run which stage.
+    pub(crate) fn widths(&self) -> Vec<Width> {
+        if !self.is_bridged() {
+            return (0..self.stages()).map(|stage| Width { members: stage..stage + 1, copies: 1 }).collect();
+        }
+        let mut start = 0;
+        let width = |block: &Block| {
+            let members = start..start + block.ranks().len() / self.replicas;
+            start = members.end;
+            Width { members, copies: block.sizes().along(Axis::Tensor) }
+        };
+        self.blocks.iter().map(width).collect()
+    }
+
+    /// The ranks of a stage in a replica: in a block of one stage the data digits are the slowest.
+    fn in_replica<'a>(&self, block: &'a Block, replica: usize) -> &'a [usize] {
+        let width = block.ranks().len() / self.replicas;
+        &block.ranks()[replica * width..][..width]
+    }
+
+    fn position(&self, rank: usize) -> (usize, usize) {
+        assert!(rank < self.world_size(), "rank {rank} is not in a mesh of {} ranks", self.world_size());
+        self.positions[rank]
+    }
+}
