@@ -147,15 +147,14 @@ where
     ///
     /// As [`step`](Self::step) and [`micro_batches`]; when ranks have different batches, before anything is updated.
     pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
-        let share = Share::of(self.context(), self.num_micro_batch())?;
+        let (share, (first, has_compared)) = (Share::of(self.context(), self.num_micro_batch())?, self.drawn());
         let rows = batch.rows()?;
-        let mut digest = Digest { in_full: !self.has_compared, ..Digest::default() };
+        let mut digest = Digest { in_full: !has_compared, ..Digest::default() };
         if self.context().world().size() > 1 {
             batch.digest(&mut digest);
         }
         let given = Given::whole(rows, digest.hasher.finish());
-        let report = self.step_given(micro_batches(batch, share, self.drawn())?, given, rate)?;
-        self.has_compared = true;
+        let report = self.step_given(micro_batches(batch, share, first)?, given, rate)?;
         self.draw(rows as u64);
         Ok(report)
     }

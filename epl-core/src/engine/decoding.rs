@@ -11,7 +11,8 @@ use core::slice::from_ref;
 use burn::tensor::{Int, Tensor};
 
 use super::forward::Forward;
-use super::{Engine, MicroBatch, caught};
+use super::micro_batch::MicroBatch;
+use super::rank::{Engine, caught};
 use crate::error::{Error, Result};
 use crate::model::segment::{Incremental, SegmentState};
 use crate::topology::cluster::Axis;

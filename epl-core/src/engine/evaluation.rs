@@ -4,8 +4,10 @@ use epl_comm::ReduceOp;
 
 use super::batches::Given;
 use super::forward::Forward;
+use super::micro_batch::MicroBatch;
+use super::rank::{Engine, caught};
 use super::report::{EvalReport, StepReport, TermSums};
-use super::{Engine, MicroBatch, caught, weights};
+use super::weights;
 use crate::error::{Error, Result};
 use crate::model::loss::TermWeights;
 use crate::model::segment::Segmented;

@@ -14,8 +14,9 @@ use std::ops::Range;
 use burn::tensor::Device;
 
 use super::links::Links;
+use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
-use super::{Engine, MicroBatch};
+use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::{HalfPrecision, widen_carry};
 use crate::model::segment::Segmented;

@@ -5,17 +5,8 @@ use std::fmt;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use super::Engine;
-use super::meter::Meter;
+use super::rank::Engine;
 use crate::model::segment::Segmented;
-
-/// What is counted while it comes and goes.
-#[derive(Debug, Default)]
-pub(super) struct Meters {
-    /// Parameters that are gathered.
-    pub parameters: Meter,
-    pub gradients: Meter,
-}
 
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +28,12 @@ pub struct Held {
 impl<M: Segmented> Engine<M> {
     /// The bytes that this rank holds.
     pub fn held(&self) -> Held {
-        let ledger = &self.params.storage().ledger;
+        let ledger = &self.state.params.storage().ledger;
         Held {
-            parameters: of_module(self.model()) + self.params.flat_bytes(),
-            gathered: self.meters.parameters.most(),
-            gradients: self.meters.gradients.most(),
-            optimizer_state: self.optimizer.bytes(),
+            parameters: of_module(self.model()) + self.state.params.flat_bytes(),
+            gathered: self.diagnostics.meters.parameters.most(),
+            gradients: self.diagnostics.meters.gradients.most(),
+            optimizer_state: self.state.optimizer.bytes(),
             host: ledger.host().now,
             files: ledger.files().now,
         }

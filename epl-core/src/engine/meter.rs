@@ -49,6 +49,14 @@ pub(crate) fn bytes(flat: &Tensor<1>) -> u64 {
     (flat.shape().num_elements() * flat.dtype().size()) as u64
 }
 
+/// What is counted while it comes and goes.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    /// Parameters that are gathered.
+    pub parameters: Meter,
+    pub gradients: Meter,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,31 +4,33 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
 
-use super::Engine;
 use super::gradients::GradientStore;
+use super::state::{ModelState, Setup};
 use crate::error::Result;
 use crate::model::segment::Segmented;
 use crate::offload::{FlatArray, Gradients, Update};
-use crate::params::{Bucket, ParamRecord};
+use crate::params::{Bucket, ParamRecord, ParamTable};
 
-impl<M: Segmented> Engine<M> {
+impl<M: Segmented> ModelState<M> {
     /// Updates this rank's part of a bucket, group by group. Collective.
     pub(super) fn update_in_one_pass(
         &mut self,
+        setup: Setup<'_>,
         unit: usize,
-        bucket: &Bucket,
         groups: Vec<Range<usize>>,
         store: &mut GradientStore,
         update: Update,
     ) -> Result<()> {
+        let table = &setup.plan.params;
+        let bucket = table.unit(unit);
         // In place, where what lies there is what this rank updates.
         let mut copy = match self.params.in_place(unit, bucket) {
             Some(_) => None,
-            None => Some(self.copy_of(unit, bucket)?),
+            None => Some(self.copy_of(unit, table)?),
         };
         for group in groups {
             let numbers: Vec<usize> = group.clone().collect();
-            let tensors = self.gradients_of(bucket, group, store);
+            let tensors = gradients_of(table, bucket, group, store);
             let away = self.away.as_ref().map(|away| away.borrow());
             let gradients = match away.as_ref().map(|away| away.array(unit)) {
                 Some(Some(array)) => Gradients::Array(array, &numbers),
@@ -43,24 +45,30 @@ impl<M: Segmented> Engine<M> {
         let Some(copy) = copy else { return Ok(()) };
         let device = Device::flex();
         let own = copy.read(0..copy.len(), &device)?;
-        self.put(unit, bucket.join(vec![own], bucket.sent, &device))
+        self.put(setup, unit, bucket.join(vec![own], bucket.sent, &device))
     }
 
     /// This rank's parameters of a bucket, in host memory.
-    fn copy_of(&self, unit: usize, bucket: &Bucket) -> Result<FlatArray> {
-        let values = self.params.own(unit, &self.plan.params, &Device::flex())?;
+    fn copy_of(&self, unit: usize, table: &ParamTable) -> Result<FlatArray> {
+        let bucket = table.unit(unit);
+        let values = self.params.own(unit, table, &Device::flex())?;
         let mut copy = self.params.storage().host().zeros(bucket.own_len(), bucket.dtype)?;
         for (slot, (_, own)) in bucket.slots.iter().zip(values) {
             copy.write(slot.own_at.start, &own)?;
         }
         Ok(copy)
     }
+}
 
-    /// The gradients of some members of a bucket that lie on the device, with the members' places.
-    fn gradients_of(&self, bucket: &Bucket, group: Range<usize>, store: &mut GradientStore) -> Vec<(usize, Tensor<1>)> {
-        let records = || bucket.members[group.clone()].iter().map(|member| &self.plan.params.records[*member]);
-        let mut own = store.take_own(records());
-        let gradient = |(place, record): (usize, &ParamRecord)| Some((place, own.remove(record.id)?));
-        group.clone().zip(records()).filter_map(gradient).collect()
-    }
+/// The gradients of some members of a bucket that lie on the device, with the members' places.
+fn gradients_of(
+    table: &ParamTable,
+    bucket: &Bucket,
+    group: Range<usize>,
+    store: &mut GradientStore,
+) -> Vec<(usize, Tensor<1>)> {
+    let records = || bucket.members[group.clone()].iter().map(|member| &table.records[*member]);
+    let mut own = store.take_own(records());
+    let gradient = |(place, record): (usize, &ParamRecord)| Some((place, own.remove(record.id)?));
+    group.clone().zip(records()).filter_map(gradient).collect()
 }

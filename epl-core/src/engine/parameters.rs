@@ -14,8 +14,8 @@ use std::rc::{Rc, Weak};
 
 use burn::tensor::Tensor;
 
-use super::Engine;
 use super::meter::{Lease, bytes};
+use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::HalfPrecision;
 use crate::model::segment::Segmented;
@@ -134,7 +134,7 @@ impl<'a, M: Segmented> Parameters<'a, M> {
             false => self.untracked().model.clone(),
         };
         let (mut values, mut leases) = self.gathered(look.0)?;
-        let (plan, half, meter) = (&self.engine.plan, self.half, &self.engine.meters.parameters);
+        let (plan, half, meter) = (&self.engine.plan, self.half, &self.engine.diagnostics.meters.parameters);
         let model = fill(model, &plan.params.records, look.1, |number, own| {
             let record = &plan.params.records[number];
             let is_cast = half.is_some() && record.half && record.held && record.segments.contains(&look.0);
@@ -165,14 +165,15 @@ impl<'a, M: Segmented> Parameters<'a, M> {
 
     /// Starts to gather what a segment needs.
     fn ask(&mut self, segment: usize) -> Result<()> {
-        let Engine { plan, lanes, params, context, meters, device, .. } = self.engine;
+        let Engine { plan, communicators, state, context, device, diagnostics } = self.engine;
         let device = &device.clone().without_autodiff();
         for (number, unit) in plan.params.gathered_for(segment) {
             if self.coming.contains_key(&number) {
                 continue;
             }
-            let (gathered, bytes) = params.gather((number, unit), |axis| lanes.gathers(axis), context, device)?;
-            self.coming.insert(number, Coming(gathered, meters.parameters.lease(bytes)));
+            let (gathered, bytes) =
+                state.params.gather((number, unit), |axis| communicators.gathers(axis), context, device)?;
+            self.coming.insert(number, Coming(gathered, diagnostics.meters.parameters.lease(bytes)));
         }
         Ok(())
     }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
+use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
-use super::{Engine, MicroBatch, caught};
+use super::rank::{Engine, caught};
 use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Flops;
@@ -151,7 +152,7 @@ impl<M: Segmented> Engine<M> {
 
     /// What the first step measured, where that was asked for (`profile.segments`) or needed.
     pub fn profiled(&self) -> Option<&Profile> {
-        self.profiled.as_ref()
+        self.diagnostics.profiled.as_ref()
     }
 
     /// Measures the segments where that is asked for, and chooses what is run again where the plan leaves that to the
@@ -162,11 +163,11 @@ impl<M: Segmented> Engine<M> {
         let Some(largest) = largest.filter(|_| budget.is_some() || self.plan.settings.profile_segments) else {
             return Ok(());
         };
-        if self.profiled.is_none() {
-            self.profiled = Some(self.profile(largest)?);
+        if self.diagnostics.profiled.is_none() {
+            self.diagnostics.profiled = Some(self.profile(largest)?);
         }
         match budget {
-            Some(bytes) if self.chosen_for < micro_batches.len() => {
+            Some(bytes) if self.diagnostics.chosen_for < micro_batches.len() => {
                 self.choose_recomputation(bytes, micro_batches.len())
             }
             _ => Ok(()),
@@ -175,7 +176,8 @@ impl<M: Segmented> Engine<M> {
 
     /// As little as the budget for what is stored allows, where so many micro-batches are a step.
     fn choose_recomputation(&mut self, bytes: u64, micro_batches: usize) -> Result<()> {
-        let (segments, results) = self.profiled.as_ref().map(Profile::memory).transpose()?.unwrap_or_default();
+        let (segments, results) =
+            self.diagnostics.profiled.as_ref().map(Profile::memory).transpose()?.unwrap_or_default();
         let verified = self.plan.schedule.verified(self.plan.stages.count(), micro_batches);
         let verified = verified.map_err(|error| Error::invalid(error.to_string()))?;
         let mut runs = Vec::new();
@@ -189,7 +191,7 @@ impl<M: Segmented> Engine<M> {
             );
         }
         self.plan = self.plan.clone().with_recompute(runs);
-        self.chosen_for = micro_batches;
+        self.diagnostics.chosen_for = micro_batches;
         Ok(())
     }
 }

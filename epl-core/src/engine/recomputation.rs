@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use super::batches::Given;
 use super::gradients::GradientStore;
+use super::micro_batch::MicroBatch;
+use super::rank::{Engine, caught};
 use super::run::StepRun;
-use super::{Engine, MicroBatch, caught};
 use crate::engine::difference::relative_error;
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;

@@ -14,103 +14,29 @@
 //! every micro-batch (v2, v3).
 
 use std::cell::{RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::{Pending, Pool, ProcessGroup, ReduceOp};
+use epl_comm::{Pending, ProcessGroup, ReduceOp};
 
-use super::Engine;
 use super::away::AwayGradients;
+use super::communicators::Communicators;
 use super::compress::{decode, encode};
 use super::gradients::GradientStore;
 use super::meter::{Lease, Meter, bytes};
+use super::rank::Engine;
 use super::sparse::{self, Rows, SparseSum};
 use crate::error::Result;
 use crate::model::context::Context;
 use crate::model::segment::Segmented;
 use crate::params::Bucket;
-use crate::plan::{Compression, Plan, bucket};
-use crate::topology::cluster::{Axis, Width};
-
-/// The communicators over which stages send, and gradients are reduced, and how.
-pub(crate) struct Lanes {
-    /// Those of this rank's replica.
-    stages: ProcessGroup,
-    /// Which of its members run which stage.
-    widths: Vec<Width>,
-    /// For the axes over which there are buckets.
-    pools: BTreeMap<Axis, Pool>,
-    /// One for the axes over which parameters are gathered, beside those: a gather does not wait for a reduction.
-    gathers: BTreeMap<Axis, ProcessGroup>,
-    /// The stages that share parameters with this one, by which they are; with their replicas, where they have different
-    /// widths.
-    tied: BTreeMap<Vec<usize>, ProcessGroup>,
-    compression: Option<Compression>,
-    /// Whether gradients are reduced in every micro-batch, and not once in a step: one bucket travels at a time then.
-    each: bool,
-}
-
-impl Lanes {
-    /// Makes the communicators. Collective.
-    pub fn new(plan: &Plan, context: &Context) -> Result<Self> {
-        let axes: BTreeSet<Axis> = plan.params.trained().map(|bucket| bucket.axis).collect();
-        let each = plan.reduces_each();
-        let communicators = if each { 1 } else { plan.settings.num_communicators };
-        let pool = |axis| Ok((axis, Pool::new(context.axis(axis), communicators)?));
-        let pools = axes.into_iter().map(pool).collect::<Result<_>>()?;
-        let gather = |axis: Axis| {
-            let group = context.axis(axis);
-            Ok((axis, group.split_by(&format!("gather over {axis}"), |member| (0, member))?))
-        };
-        let gathers = plan.params.divided_axes().into_iter().map(gather).collect::<Result<_>>()?;
-        let pipeline = context.axis(Axis::Pipeline);
-        let stages = pipeline.split_by("stages", |member| (0, member))?;
-        let tied = plan.params.records.iter().filter(|record| record.trainable && record.is_tied_over_stages());
-        let tied: BTreeSet<Vec<usize>> = tied.map(|record| record.stages.clone()).collect();
-        let mesh = context.mesh();
-        let share = |tied: Vec<usize>| {
-            let name = format!("tied over stages {tied:?}");
-            let wish = |stage: usize, member: usize| (usize::from(!tied.contains(&stage)), member);
-            let group = match mesh.is_bridged() {
-                true => context.world().split_by(&name, |rank| wish(mesh.coordinate(rank).pipeline, rank))?,
-                false => pipeline.split_by(&name, |member| wish(member, member))?,
-            };
-            Ok((tied, group))
-        };
-        let tied = tied.into_iter().map(share).collect::<Result<_>>()?;
-        Ok(Self { stages, widths: mesh.widths(), pools, gathers, tied, compression: plan.settings.compression, each })
-    }
-
-    /// The stages of this rank's replica.
-    pub fn stages(&self) -> &ProcessGroup {
-        &self.stages
-    }
-
-    /// Which members of [`stages`](Self::stages) run which stage.
-    pub fn widths(&self) -> &[Width] {
-        &self.widths
-    }
-
-    /// The groups of stages that hold the same trained parameters.
-    pub fn tied(&self) -> &BTreeMap<Vec<usize>, ProcessGroup> {
-        &self.tied
-    }
-
-    /// The ranks over which what is sharded over an axis is gathered.
-    pub fn gathers(&self, axis: Axis) -> &ProcessGroup {
-        &self.gathers[&axis]
-    }
-
-    fn pool(&self, axis: Axis) -> &Pool {
-        &self.pools[&axis]
-    }
-}
+use crate::plan::{Plan, bucket};
 
 /// The reductions of one step.
 pub(crate) struct Reducer<'a> {
     plan: &'a Plan,
     context: &'a Context,
-    lanes: &'a Lanes,
+    communicators: &'a Communicators,
     device: Device,
     /// Whether gradients are reduced in every micro-batch, and not once in a step.
     each: bool,
@@ -141,24 +67,24 @@ enum Started {
 impl<'a> Reducer<'a> {
     /// The reductions of one step of an engine's.
     pub fn new<M: Segmented>(engine: &'a Engine<M>) -> Self {
-        let Engine { plan, context, lanes, device, meters, away, .. } = engine;
-        let mut away = away.as_ref().map(RefCell::borrow_mut);
+        let Engine { plan, context, communicators, device, state, diagnostics } = engine;
+        let mut away = state.away.as_ref().map(RefCell::borrow_mut);
         if let Some(away) = &mut away {
             away.begin();
         }
         Self {
             plan,
             context,
-            lanes,
+            communicators,
             device: device.clone().without_autodiff(),
-            each: lanes.each,
+            each: communicators.each,
             gathers: plan.params.gathers(),
             next: 0,
             started: BTreeMap::new(),
-            reduced: GradientStore::new(&meters.gradients),
+            reduced: GradientStore::new(&diagnostics.meters.gradients),
             shards: BTreeMap::new(),
             away,
-            meter: meters.gradients.clone(),
+            meter: diagnostics.meters.gradients.clone(),
         }
     }
 
@@ -224,7 +150,7 @@ impl<'a> Reducer<'a> {
     /// Waits for a bucket that was started.
     fn settle(&mut self, index: usize) -> Result<()> {
         let Some(started) = self.started.remove(&index) else { return Ok(()) };
-        let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.lanes.compression);
+        let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.communicators.compression);
         let sum = match started {
             Started::Alone(sum) => sum,
             Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
@@ -274,7 +200,7 @@ impl<'a> Reducer<'a> {
     fn reduce_tied(&mut self, store: &mut GradientStore) -> Result<()> {
         for (unit, bucket) in (self.plan.params.buckets.len()..).zip(&self.plan.params.tied) {
             self.fill_missing(bucket, store);
-            let holders = &self.lanes.tied[&self.plan.params.records[bucket.members[0]].stages];
+            let holders = &self.communicators.tied()[&self.plan.params.records[bucket.members[0]].stages];
             let flat = self.flatten(bucket, store);
             if self.plan.mesh.is_bridged() {
                 let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
@@ -289,7 +215,7 @@ impl<'a> Reducer<'a> {
 
     fn reduce_over_replicas(&mut self, unit: usize, sum: Tensor<1>) -> Result<()> {
         let bucket = self.plan.params.unit(unit);
-        let (replicas, compression) = (self.lanes.pool(bucket.axis), self.lanes.compression);
+        let (replicas, compression) = (self.communicators.pool(bucket.axis), self.communicators.compression);
         if replicas.ranks() == 1 {
             return self.keep(unit, sum, false);
         }
@@ -307,13 +233,13 @@ impl<'a> Reducer<'a> {
             0 => flat,
             _ => flat.zeros_like(),
         };
-        let sent = encode(self.lanes.compression, own);
-        Ok(decode(self.lanes.compression, holders.all_reduce(sent, ReduceOp::Sum)?, dtype))
+        let sent = encode(self.communicators.compression, own);
+        Ok(decode(self.communicators.compression, holders.all_reduce(sent, ReduceOp::Sum)?, dtype))
     }
 
     fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
         let bucket = &self.plan.params.buckets[index];
-        if self.lanes.pool(bucket.axis).ranks() == 1 {
+        if self.communicators.pool(bucket.axis).ranks() == 1 {
             return Ok(Started::Alone(flat));
         }
         if bucket.sparse
@@ -322,8 +248,8 @@ impl<'a> Reducer<'a> {
             return Ok(Started::Rows(rows));
         }
         self.context.mark(&format!("start bucket {index}"));
-        let communicator = self.lanes.pool(bucket.axis).communicator(index);
-        let sent = encode(self.lanes.compression, flat);
+        let communicator = self.communicators.pool(bucket.axis).communicator(index);
+        let sent = encode(self.communicators.compression, flat);
         Ok(match bucket.residency.scatters {
             true => Started::Shard(communicator.start_reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?),
             false => Started::Whole(communicator.start_all_reduce(sent, ReduceOp::Sum)?),
@@ -340,13 +266,13 @@ impl<'a> Reducer<'a> {
             return Ok(None);
         }
         self.context.mark(&format!("start rows of bucket {index}"));
-        let communicator = self.lanes.pool(bucket.axis).communicator(index);
-        rows.start(communicator, &counts, self.lanes.compression).map(Some)
+        let communicator = self.communicators.pool(bucket.axis).communicator(index);
+        rows.start(communicator, &counts, self.communicators.compression).map(Some)
     }
 
     /// The bytes of a gradient's element on its way.
     fn sent_size(&self, dtype: DType) -> usize {
-        if self.lanes.compression.is_some() { size_of::<u16>() } else { dtype.size() }
+        if self.communicators.compression.is_some() { size_of::<u16>() } else { dtype.size() }
     }
 
     fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {

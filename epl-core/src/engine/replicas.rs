@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::ProcessGroup;
 
-use super::Engine;
+use super::rank::Engine;
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
 use crate::params::ParamRecord;
@@ -40,13 +40,13 @@ impl<M: Segmented> Engine<M> {
                 let is_whole = axis == Axis::Tensor || !shards.contains(number);
                 record.held && record.replicated_over().contains(&axis) && is_whole
             });
-            compare(&copied.map(|(_, copied)| copied).collect::<Vec<_>>(), self.context.axis(axis), self.step)?;
+            compare(&copied.map(|(_, copied)| copied).collect::<Vec<_>>(), self.context.axis(axis), self.state.steps)?;
         }
-        for (stages, group) in self.lanes.tied() {
+        for (stages, group) in self.communicators.tied() {
             let records = table.records.iter().zip(&checksums);
             let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
             if stages.contains(&self.plan.stage()) {
-                compare(&tied.collect::<Vec<_>>(), group, self.step)?;
+                compare(&tied.collect::<Vec<_>>(), group, self.state.steps)?;
             }
         }
         Ok(())
@@ -64,7 +64,7 @@ impl<M: Segmented> Engine<M> {
             !shards.contains(number) || over_tensor || record.is_tied_over_stages()
         };
         for (number, _) in table.gathered().filter(|(_, unit)| unit.members.iter().any(has_copies)) {
-            let whole = self.params.whole_unit(number, table, &self.context)?;
+            let whole = self.state.params.whole_unit(number, table, &self.context)?;
             all.extend(whole.into_iter().map(|(record, flat)| (record, checksum(&flat.into_data()))));
         }
         Ok(all)

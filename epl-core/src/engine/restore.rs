@@ -2,27 +2,27 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::path::Path;
 use std::sync::Arc;
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
 use super::restore_states::StatesOf;
+use super::state::{ModelState, Setup};
 use crate::checkpoint::{Checkpoint, Region, names};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
 use crate::optim::LossScaleState;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Change, Visit};
+use crate::plan::Plan;
 
 /// What the first rank keeps beside tensors.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EngineState {
     pub steps: u64,
-    /// Samples of [`Engine::step_whole`].
+    /// Samples of [`Engine::step_whole`](super::Engine::step_whole).
     pub drawn: u64,
     pub optimizer: String,
     /// The 16-bit type in which segments computed.
@@ -30,37 +30,21 @@ pub(super) struct EngineState {
     pub loss_scale: Option<LossScaleState>,
 }
 
-impl<M: Segmented> Engine<M> {
-    /// Goes on where the checkpoint in a folder stands, whichever layout saved it. This rank reads what it keeps, tensor by
-    /// tensor. No communication; every rank must do it.
-    ///
-    /// # Errors
-    ///
-    /// When there is no checkpoint, it is damaged, or of another model or optimizer: the file, and the tensor. What was read
-    /// before that is not taken back: the engine is not to be used then.
-    pub fn load(&mut self, folder: impl AsRef<Path>) -> Result<()> {
-        self.restore(&Arc::new(Checkpoint::open(folder)?))
-    }
-
-    /// The same from an opened checkpoint.
-    pub(crate) fn restore(&mut self, checkpoint: &Arc<Checkpoint>) -> Result<()> {
+impl<M: Segmented> ModelState<M> {
+    /// Goes on where a checkpoint stands: see [`Engine::load`](super::Engine::load).
+    pub fn restore(&mut self, setup: Setup<'_>, checkpoint: &Arc<Checkpoint>) -> Result<()> {
         let state = self.state_in(checkpoint)?;
-        self.check_names(checkpoint)?;
-        let states = StatesOf::find(self, checkpoint)?;
-        self.load_model(checkpoint)?;
-        states.load(self)?;
+        self.check_names(setup.plan, checkpoint)?;
+        let states = StatesOf::find(setup.plan, checkpoint)?;
+        self.load_model(setup, checkpoint)?;
+        states.load(setup, self)?;
         // Of another type the scale follows another law: it begins anew, as where there was none.
-        let saved = state.loss_scale.filter(|_| state.half == self.half_name());
+        let saved = state.loss_scale.filter(|_| state.half == half_name(setup.plan));
         if let (Some(scaler), Some(saved)) = (&self.scaler, saved) {
             self.scaler = Some(scaler.clone().resumed(saved)?);
         }
-        (self.step, self.drawn) = (state.steps, state.drawn);
+        (self.steps, self.drawn) = (state.steps, state.drawn);
         Ok(())
-    }
-
-    /// The 16-bit type in which segments compute, as a checkpoint names it.
-    pub(super) fn half_name(&self) -> Option<String> {
-        self.plan.half.map(|half| half.choice().to_string())
     }
 
     fn state_in(&self, checkpoint: &Checkpoint) -> Result<EngineState> {
@@ -79,9 +63,9 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Whether the checkpoint has the parameters of this model, and no others.
-    fn check_names(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let mut own: BTreeSet<String> = self.plan.params.records.iter().map(|record| record.name.clone()).collect();
-        own.extend(self.names_of_others());
+    fn check_names(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+        let mut own: BTreeSet<String> = plan.records().iter().map(|record| record.name.clone()).collect();
+        own.extend(self.names_of_others(plan));
         let stored = checkpoint.index().tensors.keys().filter_map(|name| names::parameter(name));
         let stored: BTreeSet<String> = stored.map(str::to_string).collect();
         let said = |names: Vec<&String>| {
@@ -112,8 +96,8 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Reads the parameters, and what has no record.
-    fn load_model(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        let (table, device) = (&self.plan.params, self.device.clone().without_autodiff());
+    fn load_model(&mut self, setup: Setup<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        let (table, device) = (&setup.plan.params, setup.device.clone().without_autodiff());
         self.params.load(table, &device, |record, range, device| read(record, range, checkpoint, device))?;
         let mut others = Others { checkpoint, failed: None };
         self.params.change(|model| {
@@ -124,7 +108,7 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// The paths of what has no gradient and no record.
-    fn names_of_others(&self) -> BTreeSet<String> {
+    fn names_of_others(&self, plan: &Plan) -> BTreeSet<String> {
         struct Names(BTreeSet<String>);
         impl Visit for Names {
             type Error = Infallible;
@@ -139,9 +123,14 @@ impl<M: Segmented> Engine<M> {
             }
         }
         let mut names = Names(BTreeSet::new());
-        let Ok(()) = walk::visit(self.model(), &self.plan.params.records, &mut names);
+        let Ok(()) = walk::visit(self.params.model(), plan.records(), &mut names);
         names.0
     }
+}
+
+/// The 16-bit type in which segments compute, as a checkpoint names it.
+pub(super) fn half_name(plan: &Plan) -> Option<String> {
+    plan.half.map(|half| half.choice().to_string())
 }
 
 /// Reads some elements of this rank's slice of a parameter.

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, TensorData};
 
-use super::Engine;
 use super::away::OnePassUpdate;
+use super::state::{ModelState, Setup};
+use super::update::update_device;
 use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
-use crate::optim::{StateField, StateFields};
+use crate::optim::{PerParameter, StateField, StateFields};
 use crate::params::{ParamRecord, ParamTable};
+use crate::plan::Plan;
 
 /// Where the state of the parameters lies that a rank updates.
 pub(super) struct StatesOf {
@@ -46,7 +48,7 @@ impl StatesOf {
     ///
     /// When some is of a parameter that is not trained here, one that is trained has none and others have some, or a field is
     /// there for some parameters only.
-    pub fn find<M: Segmented>(engine: &Engine<M>, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
+    pub fn find(plan: &Plan, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
         let mut by_name: BTreeMap<&str, Stored> = BTreeMap::new();
         for name in checkpoint.index().tensors.keys() {
             if let Some((path, field)) = names::state(name) {
@@ -61,7 +63,7 @@ impl StatesOf {
         check_fields(checkpoint, &by_name)?;
         let other = by_name.keys().next().map(|name| name.to_string());
         let mut fields = BTreeMap::new();
-        for (number, record) in engine.plan.params.records.iter().enumerate() {
+        for (number, record) in plan.records().iter().enumerate() {
             let Some(stored) = by_name.remove(record.name.as_str()) else {
                 if let (Some(other), true) = (&other, record.trainable && record.global_numel() > 0) {
                     return Err(without_state(record, other, checkpoint));
@@ -91,15 +93,16 @@ impl StatesOf {
     }
 
     /// Gives it to the engine's optimizer.
-    pub fn load<M: Segmented>(self, engine: &mut Engine<M>) -> Result<()> {
-        if let Some(one_pass) = &mut engine.one_pass {
-            return self.load_one_pass(&engine.plan.params, one_pass);
+    pub fn load<M: Segmented>(self, setup: Setup<'_>, state: &mut ModelState<M>) -> Result<()> {
+        let table = &setup.plan.params;
+        if let Some(one_pass) = &mut state.one_pass {
+            return self.load_one_pass(table, one_pass);
         }
-        self.check_names(engine)?;
-        engine.optimizer.clear();
-        let (device, flat) = (engine.update_device(engine.plan.tiers.state), engine.plan.params.updated_in_shards());
+        self.check_names(table, &state.optimizer)?;
+        state.optimizer.clear();
+        let (device, flat) = (update_device(setup.device, setup.plan.tiers.state), table.updated_in_shards());
         for (number, stored) in &self.fields {
-            let record = &engine.plan.params.records[*number];
+            let record = &table.records[*number];
             let range = record.own_range();
             let own = if flat.contains(number) { vec![range.len()] } else { record.shape() };
             let mut fields = stored.numbers();
@@ -110,7 +113,7 @@ impl StatesOf {
                 check_type(record, dtype, &device)?;
                 fields.insert(field.clone(), StateField::Tensor(TensorData::from_bytes(bytes, shape, dtype)));
             }
-            if !engine.optimizer.set_state(record.id, own.len(), fields, &device) {
+            if !state.optimizer.set_state(record.id, own.len(), fields, &device) {
                 return Err(self.unknown(record, &stored.names().cloned().collect(), "cannot rebuild it".into()));
             }
         }
@@ -119,11 +122,10 @@ impl StatesOf {
 
     /// Whether this is what the optimizer keeps: of state that is not there Burn begins anew without a word, and what it does
     /// not use it keeps. Tried for each set of names and dims, with the smallest parameter that has it.
-    fn check_names<M: Segmented>(&self, engine: &Engine<M>) -> Result<()> {
-        let (mut tried, flat) = (BTreeSet::new(), engine.plan.params.updated_in_shards());
-        let records = engine.plan.records();
+    fn check_names(&self, table: &ParamTable, optimizer: &PerParameter) -> Result<()> {
+        let (mut tried, flat) = (BTreeSet::new(), table.updated_in_shards());
         let mut fields: Vec<(&usize, &ParamRecord, &Stored)> =
-            self.fields.iter().map(|(number, stored)| (number, &records[*number], stored)).collect();
+            self.fields.iter().map(|(number, stored)| (number, &table.records[*number], stored)).collect();
         fields.sort_by_key(|(_, record, _)| record.numel());
         for (number, record, stored) in fields {
             let shape = if flat.contains(number) { vec![record.numel()] } else { record.shape() };
@@ -131,7 +133,7 @@ impl StatesOf {
             if !tried.insert((shape.len(), names.clone())) {
                 continue;
             }
-            let known = engine.optimizer.names(&shape, record.dtype);
+            let known = optimizer.names(&shape, record.dtype);
             let known = known.map(|names| names.iter().map(|name| unnumbered(name)).collect::<BTreeSet<_>>());
             if !known.contains(&names) {
                 return Err(self.unknown(record, &names, format!("keeps {:?} of it", known[1])));

@@ -17,17 +17,18 @@ use std::time::Instant;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
+use super::accumulated::Accumulated;
 use super::batches::Given;
 use super::gradients::GradientStore;
 use super::idle::Work;
 use super::links::Links;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
+use super::rank::Engine;
 use super::reduce::Reducer;
 use super::report::TermSums;
-use super::step::Accumulated;
 use super::tape::{Around, Start, Tape};
-use super::{Engine, norm, weights};
+use super::{norm, weights};
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
@@ -95,7 +96,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
             in_flight: HashMap::new(),
             backwards: vec![0; engine.plan.segments.len()],
             links,
-            store: GradientStore::new(&engine.meters.gradients),
+            store: GradientStore::new(&engine.diagnostics.meters.gradients),
             reducer: Reducer::new(engine),
             sums: TermSums::default(),
             again,
@@ -115,8 +116,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
         let store = self.reducer.finish(self.store)?;
         self.links.finish()?;
-        let scale = self.engine.loss_scale();
-        let away = self.engine.away.as_ref().map(RefCell::borrow);
+        let scale = self.engine.state.loss_scale();
+        let away = self.engine.state.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
         let squared = (norm::squared(plan, &store) + away) / (scale * scale);
@@ -168,7 +169,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
                 weights::seed(term.coefficient, to_sum, weight, self.engine.plan.settings.reduce)
             }
         };
-        let loss_scale = self.engine.loss_scale();
+        let loss_scale = self.engine.state.loss_scale();
         let root =
             loss.terms.iter().map(|term| widen(term.value.clone()) * (scale(term) * loss_scale)).reduce(|a, b| a + b);
         let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;

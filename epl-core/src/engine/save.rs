@@ -1,18 +1,48 @@
-//! A checkpoint of the engine in a folder, written at once. (The trainer writes its own while training goes on.)
+//! The engine in a checkpoint: this rank's share of one, one in a folder that is written at once (the trainer writes its own
+//! while training goes on), and back.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use epl_comm::ProcessGroup;
 
-use super::Engine;
+use super::rank::Engine;
 use crate::checkpoint::durable::{AtomicFolder, Disk, FileSystem};
-use crate::checkpoint::finish;
+use crate::checkpoint::{Checkpoint, Snapshot, finish};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
 use crate::texts::faults;
 
 impl<M: Segmented> Engine<M> {
+    /// This rank's share of a checkpoint: parameters and optimizer state that it keeps, and of what its replicas keep as well,
+    /// its part. What lies on a device of its own, and what Burn's optimizer keeps, is copied to the host; a tensor there is
+    /// copied once it is changed. No communication.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
+        self.state.snapshot(&self.plan, &self.context)
+    }
+
+    /// Goes on where the checkpoint in a folder stands, whichever layout saved it. This rank reads what it keeps, tensor by
+    /// tensor. No communication; every rank must do it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no checkpoint, it is damaged, or of another model or optimizer: the file, and the tensor. What was read
+    /// before that is not taken back: the engine is not to be used then.
+    pub fn load(&mut self, folder: impl AsRef<Path>) -> Result<()> {
+        self.restore(&Arc::new(Checkpoint::open(folder)?))
+    }
+
+    /// The same from an opened checkpoint.
+    pub(crate) fn restore(&mut self, checkpoint: &Arc<Checkpoint>) -> Result<()> {
+        let (setup, state) = self.parts();
+        state.restore(setup, checkpoint)
+    }
+
     /// Writes a checkpoint into a folder, all ranks their parts: [`load`](Self::load) reads it under any layout. One that is
     /// there is replaced once the new one is whole. Collective; all ranks must see the same folder.
     ///

@@ -14,8 +14,8 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use epl_comm::shard_range;
 
-use super::Engine;
-use super::restore::EngineState;
+use super::restore::{EngineState, half_name};
+use super::state::ModelState;
 use super::states::StateOf;
 use crate::checkpoint::{Piece, Region, Snapshot, Values, names};
 use crate::error::{Error, Result};
@@ -28,28 +28,22 @@ use crate::params::walk::{self, At, Visit};
 use crate::plan::Plan;
 use crate::topology::cluster::Axis;
 
-impl<M: Segmented> Engine<M> {
-    /// This rank's share of a checkpoint: parameters and optimizer state that it keeps, and of what its replicas keep as well,
-    /// its part. What lies on a device of its own, and what Burn's optimizer keeps, is copied to the host; a tensor there is
-    /// copied once it is changed. No communication.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be read.
-    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        let mut snapshot = Snapshot::default();
-        let shares = shares(&self.plan, &self.context);
-        let flat = self.params.kept(&self.plan.params);
-        let mut copy = Copy { engine: self, shares: &shares, flat, pieces: Vec::new() };
-        walk::visit(self.model(), &self.plan.params.records, &mut copy)?;
+impl<M: Segmented> ModelState<M> {
+    /// This rank's share of a checkpoint: see [`Engine::snapshot`](super::Engine::snapshot).
+    pub fn snapshot(&self, plan: &Plan, context: &Context) -> Result<Snapshot<'_>> {
+        let (mut snapshot, is_first) = (Snapshot::default(), context.world().rank() == 0);
+        let shares = shares(plan, context);
+        let flat = self.params.kept(&plan.params);
+        let mut copy = Copy { plan, is_first, shares: &shares, flat, pieces: Vec::new() };
+        walk::visit(self.params.model(), plan.records(), &mut copy)?;
         snapshot.pieces = copy.pieces;
-        (0..shares.len()).try_for_each(|number| self.add_state(number, &shares[number], &mut snapshot))?;
-        if self.context.world().rank() == 0 {
+        (0..shares.len()).try_for_each(|number| self.add_state(plan, number, &shares[number], &mut snapshot))?;
+        if is_first {
             let state = EngineState {
-                steps: self.step,
+                steps: self.steps,
                 drawn: self.drawn,
                 optimizer: self.optimizer_settings.0.to_string(),
-                half: self.half_name(),
+                half: half_name(plan),
                 loss_scale: self.scaler.as_ref().map(|scaler| scaler.state().clone()),
             };
             snapshot.state.insert("engine".to_string(), json("state of the engine", &state)?);
@@ -58,17 +52,18 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Adds the optimizer's state of a parameter.
-    fn add_state<'a>(&'a self, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
-        let record = &self.plan.params.records[number];
+    fn add_state<'a>(&'a self, plan: &Plan, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
+        let record = &plan.records()[number];
+        let along = plan.coordinate.along(record.reduced_over());
         let kept = record.own_range();
         let (range, is_first) = match &record.shard {
-            Some(shard) => (kept.clone(), shard.sizes.iter().position(|size| *size > 0) == Some(self.along(record))),
+            Some(shard) => (kept.clone(), shard.sizes.iter().position(|size| *size > 0) == Some(along)),
             None => (share.range.clone(), share.is_first),
         };
-        if !is_writer(record, &self.plan) || (range.is_empty() && !is_first) {
+        if !is_writer(record, plan) || (range.is_empty() && !is_first) {
             return Ok(());
         }
-        let StateOf { tensors, scalars } = self.state_of(number);
+        let StateOf { tensors, scalars } = self.state_of(number, record);
         let named = |field: &str| names::of_state(&record.name, field);
         for (field, values) in tensors {
             let (name, shape) = (named(&field), values.shape());
@@ -81,10 +76,6 @@ impl<M: Segmented> Engine<M> {
         // A number is of the whole parameter.
         snapshot.scalars.extend(scalars.into_iter().filter(|_| is_first).map(|(field, value)| (named(&field), value)));
         Ok(())
-    }
-
-    fn along(&self, record: &ParamRecord) -> usize {
-        self.plan.coordinate.along(record.reduced_over())
     }
 }
 
@@ -152,17 +143,19 @@ fn piece<'a>(
 }
 
 /// Copies parameters.
-struct Copy<'a, 's, M: Segmented> {
-    engine: &'a Engine<M>,
+struct Copy<'a, 's> {
+    plan: &'s Plan,
+    /// Whether this is the first rank.
+    is_first: bool,
     shares: &'s [Share],
     /// What lies beside the model, by the numbers of the records.
     flat: HashMap<usize, Kept<'a>>,
     pieces: Vec<Piece<'a>>,
 }
 
-impl<'a, M: Segmented> Copy<'a, '_, M> {
+impl<'a> Copy<'a, '_> {
     fn copied<const D: usize>(&self, number: usize, param: &Param<Tensor<D>>) -> Result<Option<Piece<'a>>> {
-        let (plan, record) = (&self.engine.plan, &self.engine.plan.params.records[number]);
+        let (plan, record) = (self.plan, &self.plan.records()[number]);
         if !is_writer(record, plan) {
             return Ok(None);
         }
@@ -180,7 +173,7 @@ impl<'a, M: Segmented> Copy<'a, '_, M> {
     }
 }
 
-impl<M: Segmented> Visit for Copy<'_, '_, M> {
+impl Visit for Copy<'_, '_> {
     type Error = Error;
 
     fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<()> {
@@ -191,7 +184,7 @@ impl<M: Segmented> Visit for Copy<'_, '_, M> {
 
     /// Every rank has it whole.
     fn other(&mut self, path: &str, values: &dyn Fn() -> TensorData) -> Result<()> {
-        if self.engine.context.world().rank() == 0 {
+        if self.is_first {
             let data = values();
             let (name, region) = (names::of_parameter(path), Region::all(&data.shape().to_vec()));
             self.pieces.push(Piece { name, region, from: 0, values: Values::Data(data) });

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::ParamId;
 
-use super::Engine;
+use super::state::ModelState;
 use crate::checkpoint::{Away, Scalar, Values};
 use crate::error::Result;
 use crate::model::segment::Segmented;
 use crate::optim::{StateField, StateFields};
-use crate::plan::ParamRecord;
+use crate::params::ParamRecord;
+use crate::plan::Plan;
 
 /// The state of a parameter: tensors where they lie, or copies of them, and numbers, by name.
 #[derive(Default)]
@@ -18,11 +19,11 @@ pub(super) struct StateOf<'a> {
     pub scalars: BTreeMap<String, Scalar>,
 }
 
-impl<M: Segmented> Engine<M> {
+impl<M: Segmented> ModelState<M> {
     /// The state of a parameter that this rank updates. What Burn keeps is copied.
-    pub(super) fn state_of(&self, number: usize) -> StateOf<'_> {
+    pub fn state_of(&self, number: usize, record: &ParamRecord) -> StateOf<'_> {
         let mut state = StateOf::default();
-        for (name, field) in self.optimizer.state(self.plan.params.records[number].id) {
+        for (name, field) in self.optimizer.state(record.id) {
             match field {
                 StateField::Tensor(data) => drop(state.tensors.insert(name, Values::Data(data))),
                 StateField::Scalar(value) => drop(state.scalars.insert(name, value)),
@@ -46,10 +47,10 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// A copy of the state of all parameters that this rank updates.
-    pub(super) fn states(&self) -> Result<HashMap<ParamId, StateFields>> {
-        let records = self.plan.params.records.iter().enumerate();
+    pub fn states(&self, plan: &Plan) -> Result<HashMap<ParamId, StateFields>> {
+        let records = plan.records().iter().enumerate();
         let state = |(number, record): (usize, &ParamRecord)| {
-            let StateOf { tensors, scalars } = self.state_of(number);
+            let StateOf { tensors, scalars } = self.state_of(number, record);
             let mut fields = StateFields::new();
             for (name, values) in tensors {
                 fields.insert(name, StateField::Tensor(values.into_data()?));

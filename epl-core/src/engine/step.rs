@@ -4,37 +4,20 @@ use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 
+use super::accumulated::Accumulated;
 use super::batches::Given;
 use super::gather::Source;
 use super::gradients::GradientStore;
+use super::micro_batch::MicroBatch;
+use super::norm;
+use super::rank::{Engine, caught};
+use super::report::StepReport;
 use super::run::StepRun;
-use super::{Engine, MicroBatch, StepReport, caught, norm};
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::segment::Segmented;
 use crate::offload::Update;
-use crate::optim::LossScaler;
 use crate::plan::Compression;
-
-/// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
-pub struct Accumulated {
-    /// Of what is scattered this rank's shard.
-    pub(super) store: GradientStore,
-    pub(super) report: StepReport,
-    /// See [`Engine::bubble`].
-    pub(super) bubble: Option<f64>,
-    /// Which one it is of those whose gradients lie away from the device, where there is room for one.
-    pub(super) number: u64,
-    /// What the loss was multiplied by.
-    pub(super) loss_scale: f64,
-}
-
-impl Accumulated {
-    /// What [`Engine::step`] returns.
-    pub fn report(&self) -> &StepReport {
-        &self.report
-    }
-}
 
 impl<M: Segmented> Engine<M> {
     /// Makes one step over the micro-batches of this replica. Collective.
@@ -81,10 +64,10 @@ impl<M: Segmented> Engine<M> {
             )));
         }
         self.look_at_segments(&micro_batches)?;
-        if self.plan.settings.check_recomputation && self.step == 0 {
+        if self.plan.settings.check_recomputation && self.state.steps == 0 {
             self.check_recomputation(&micro_batches)?;
         }
-        self.trace_step();
+        self.diagnostics.trace_step(&self.context);
         self.accumulated(&micro_batches, given)
     }
 
@@ -97,13 +80,13 @@ impl<M: Segmented> Engine<M> {
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
         self.check_rate(rate)?;
         let Accumulated { store, mut report, bubble, number, loss_scale } = accumulated;
-        if self.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
+        if self.state.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
                 "other gradients were accumulated after these, and took their place: there is room for one step's away from \
                  the device; apply each before the next is accumulated",
             ));
         }
-        if let Some(scaler) = &mut self.scaler {
+        if let Some(scaler) = &mut self.state.scaler {
             report.loss_scale = Some(loss_scale);
             report.skipped = !report.grad_norm.is_finite();
             let goes_on = scaler.after(!report.skipped);
@@ -116,8 +99,10 @@ impl<M: Segmented> Engine<M> {
         }
         let mut factor = 1.0 / loss_scale;
         factor *= self.plan.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
-        self.update(store, Update { rate, factor })?;
-        (self.step, self.bubble) = (self.step + 1, bubble);
+        let (setup, state) = self.parts();
+        state.update(setup, store, Update { rate, factor })?;
+        self.state.steps += 1;
+        self.diagnostics.bubble = bubble;
         // A step that is skipped loads no kernel of the update.
         self.context.world().warmed_up();
         Ok(report)
@@ -136,7 +121,7 @@ impl<M: Segmented> Engine<M> {
 
     /// The number of the step that is made, as the trainer shows it: from 1.
     pub(super) fn next_step(&self) -> u64 {
-        self.step + 1
+        self.state.steps + 1
     }
 
     /// A norm that is not finite, in full precision.
@@ -165,11 +150,6 @@ impl<M: Segmented> Engine<M> {
         }
     }
 
-    /// What the loss is multiplied by before it is differentiated.
-    pub(super) fn loss_scale(&self) -> f64 {
-        self.scaler.as_ref().map_or(1.0, LossScaler::scale)
-    }
-
     /// What enters a segment, in the type in which it computes.
     pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
         match self.plan.half {
@@ -182,15 +162,7 @@ impl<M: Segmented> Engine<M> {
     /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`](crate::Plan::expected_bubble).
     /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
     pub fn bubble(&self) -> Option<f64> {
-        self.bubble
-    }
-
-    /// Switches the trace on for the steps that are to be traced, and off after them.
-    fn trace_step(&mut self) {
-        if let (Some(window), step) = &mut self.traced {
-            self.context.switch_trace(window.contains(*step));
-            *step += 1;
-        }
+        self.diagnostics.bubble
     }
 
     /// The reduced gradients of a step, whole, by parameter. Collective.
@@ -203,13 +175,13 @@ impl<M: Segmented> Engine<M> {
         let accumulated = self.accumulated(&micro_batches, Given::default())?;
         let report = accumulated.report.clone();
         let mut store = self.whole_store(accumulated)?;
-        store.scale_by(1.0 / self.loss_scale());
+        store.scale_by(1.0 / self.state.loss_scale());
         Ok((report, self.gather(&Source::Gradients(&store))?))
     }
 
     /// The gradients, also those that lie away from the device.
     pub(super) fn whole_store(&self, accumulated: Accumulated) -> Result<GradientStore> {
-        match &self.away {
+        match &self.state.away {
             Some(away) => away.borrow().to_store(&self.plan.params, &self.device.clone().without_autodiff()),
             None => Ok(accumulated.store),
         }

@@ -16,35 +16,35 @@ use std::ops::Range;
 use burn::module::Param;
 use burn::tensor::{Device, Shape, Tensor};
 
-use super::Engine;
 use super::gradients::GradientStore;
+use super::state::{ModelState, Setup};
 use crate::error::Result;
 use crate::memory::Tier;
 use crate::model::segment::Segmented;
 use crate::offload::Update;
 use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
-use crate::params::{Bucket, replaced};
+use crate::params::{Bucket, ParamTable, replaced};
+use crate::plan::Plan;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Segmented> ModelState<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
-    pub(super) fn update(&mut self, mut store: GradientStore, update: Update) -> Result<()> {
-        let _span = self.context.span(|| format!("update {}", self.next_step()));
+    pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
+        let _span = setup.context.span(|| format!("update {}", self.steps + 1));
         if self.one_pass.is_none() {
             store.scale_by(update.factor);
         }
-        self.update_in_model(&mut store, update.rate);
-        (0..self.plan.params.trained().count()).try_for_each(|unit| self.update_unit(unit, &mut store, update))
+        self.update_in_model(setup.plan, &mut store, update.rate);
+        (0..setup.plan.params.trained().count()).try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))
     }
 
     /// Updates the parameters that the optimizer is given one by one, in the model.
-    fn update_in_model(&mut self, store: &mut GradientStore, rate: f64) {
-        let table = &self.plan.params;
+    fn update_in_model(&mut self, plan: &Plan, store: &mut GradientStore, rate: f64) {
+        let table = &plan.params;
         let has_gradient = |number: &usize| store.get(table.records[*number].id).is_some();
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
-        for group in self.groups(&elements, 0) {
-            let table = &self.plan.params;
+        for group in groups(plan, &elements, 0) {
             let gradients = store.take_own(numbers[group].iter().map(|number| &table.records[*number]));
             let mut update = UpdateWhole { optimizer: &mut self.optimizer, gradients, rate };
             self.params.change(|model| {
@@ -55,54 +55,53 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// Updates this rank's part of a bucket, if the optimizer is given flat parts of it.
-    fn update_unit(&mut self, number: usize, store: &mut GradientStore, update: Update) -> Result<()> {
-        let unit = self.plan.params.unit(number).clone();
+    fn update_unit(
+        &mut self,
+        setup: Setup<'_>,
+        number: usize,
+        store: &mut GradientStore,
+        update: Update,
+    ) -> Result<()> {
+        let table = &setup.plan.params;
+        let unit = table.unit(number);
         let Some((tier, is_owned)) = unit.residency.update.flat() else { return Ok(()) };
-        let groups = self.groups_of(number, &unit);
+        let groups = groups_of(setup.plan, number);
         if self.one_pass.is_some() {
-            return self.update_in_one_pass(number, &unit, groups, store, update);
+            return self.update_in_one_pass(setup, number, groups, store, update);
         }
-        let device = self.update_device(tier);
+        let device = update_device(setup.device, tier);
         if let Some(away) = &self.away {
-            away.borrow().read(&self.plan.params, number, update.factor, &device, store)?;
+            away.borrow().read(table, number, update.factor, &device, store)?;
         }
-        let mut updated = self.params.own(number, &self.plan.params, &device)?;
+        let mut updated = self.params.own(number, table, &device)?;
         for group in groups {
             match is_owned {
-                false => self.update_shards(&mut updated[group], store, update.rate),
-                true => self.update_owned(&mut updated[group], store, update.rate),
+                false => self.update_shards(table, &mut updated[group], store, update.rate),
+                true => self.update_owned(table, &mut updated[group], store, update.rate),
             }
         }
         let own = updated.into_iter().map(|(_, own)| own).collect();
-        self.put(number, unit.join(own, unit.sent, &device))
-    }
-
-    /// Where Burn's optimizer updates what has its state there.
-    pub(super) fn update_device(&self, state: Tier) -> Device {
-        match state {
-            Tier::Device => self.device.clone().without_autodiff(),
-            Tier::Host | Tier::Disk => Device::flex(),
-        }
+        self.put(setup, number, unit.join(own, unit.sent, &device))
     }
 
     /// Puts this rank's new part of a bucket where its parameters lie. Collective.
-    pub(super) fn put(&mut self, number: usize, own: Tensor<1>) -> Result<()> {
-        let (lanes, device) = (&self.lanes, self.device.clone().without_autodiff());
-        self.params.put(number, own, &self.plan.params, |axis| lanes.gathers(axis), &device)
-    }
-
-    /// The groups of `optimizer.num_apply_group` among the members of a bucket.
-    fn groups_of(&self, unit: usize, bucket: &Bucket) -> Vec<Range<usize>> {
-        let elements: Vec<usize> = bucket.slots.iter().map(|slot| slot.own.len()).collect();
-        let before = self.plan.params.units().take(unit).map(Bucket::own_len).sum();
-        self.groups(&elements, before)
+    pub(super) fn put(&mut self, setup: Setup<'_>, number: usize, own: Tensor<1>) -> Result<()> {
+        let Setup { plan, communicators, device, .. } = setup;
+        let device = device.clone().without_autodiff();
+        self.params.put(number, own, &plan.params, |axis| communicators.gathers(axis), &device)
     }
 
     /// An element-wise update of flat shards.
-    fn update_shards(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
-        let mut own = store.take_own(values.iter().map(|(number, _)| &self.plan.params.records[*number]));
+    fn update_shards(
+        &mut self,
+        table: &ParamTable,
+        values: &mut [(usize, Tensor<1>)],
+        store: &mut GradientStore,
+        rate: f64,
+    ) {
+        let mut own = store.take_own(values.iter().map(|(number, _)| &table.records[*number]));
         for (number, shard) in values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0) {
-            let id = self.plan.params.records[*number].id;
+            let id = table.records[*number].id;
             if let Some(gradient) = own.remove(id) {
                 // Not a clone: it is updated in place.
                 let old = std::mem::replace(shard, Tensor::empty([0], &shard.device()));
@@ -112,36 +111,56 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// An update of whole parameters that this rank owns; of the others it has nothing.
-    fn update_owned(&mut self, values: &mut [(usize, Tensor<1>)], store: &mut GradientStore, rate: f64) {
+    fn update_owned(
+        &mut self,
+        table: &ParamTable,
+        values: &mut [(usize, Tensor<1>)],
+        store: &mut GradientStore,
+        rate: f64,
+    ) {
         let owned = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
         let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
-        let gradients = store.take_own(owned.keys().map(|number| &self.plan.params.records[*number]));
+        let gradients = store.take_own(owned.keys().map(|number| &table.records[*number]));
         let mut update = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, rate };
-        let Ok(()) = walk::visit(self.params.model(), &self.plan.params.records, &mut update);
+        let Ok(()) = walk::visit(self.params.model(), &table.records, &mut update);
     }
+}
 
-    /// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
-    /// parts of all elements that this rank updates. `before` are the elements that come before.
-    fn groups(&self, elements: &[usize], before: usize) -> Vec<Range<usize>> {
-        let total: usize = self.plan.params.trained().map(Bucket::own_len).sum();
-        // Wide: there may be more groups asked for than elements.
-        let part = |end: usize| {
-            end.saturating_sub(1) as u128 * self.plan.settings.num_apply_group as u128 / total.max(1) as u128
-        };
-        let ends = elements.iter().scan(before, |end, len| {
-            *end += len;
-            Some(part(*end))
-        });
-        let parts: Vec<u128> = ends.collect();
-        let mut groups: Vec<Range<usize>> = Vec::new();
-        for (index, part) in parts.iter().enumerate() {
-            match groups.last_mut().filter(|group| parts[group.start] == *part) {
-                Some(group) => group.end = index + 1,
-                None => groups.push(index..index + 1),
-            }
-        }
-        groups
+/// Where Burn's optimizer updates what has its state there.
+pub(super) fn update_device(device: &Device, state: Tier) -> Device {
+    match state {
+        Tier::Device => device.clone().without_autodiff(),
+        Tier::Host | Tier::Disk => Device::flex(),
     }
+}
+
+/// The groups of `optimizer.num_apply_group` among the members of a bucket.
+fn groups_of(plan: &Plan, unit: usize) -> Vec<Range<usize>> {
+    let elements: Vec<usize> = plan.params.unit(unit).slots.iter().map(|slot| slot.own.len()).collect();
+    let before = plan.params.units().take(unit).map(Bucket::own_len).sum();
+    groups(plan, &elements, before)
+}
+
+/// Cuts a list of parameters, of so many elements each, into the groups of `optimizer.num_apply_group`: those of equal
+/// parts of all elements that this rank updates. `before` are the elements that come before.
+fn groups(plan: &Plan, elements: &[usize], before: usize) -> Vec<Range<usize>> {
+    let total: usize = plan.params.trained().map(Bucket::own_len).sum();
+    // Wide: there may be more groups asked for than elements.
+    let part =
+        |end: usize| end.saturating_sub(1) as u128 * plan.settings.num_apply_group as u128 / total.max(1) as u128;
+    let ends = elements.iter().scan(before, |end, len| {
+        *end += len;
+        Some(part(*end))
+    });
+    let parts: Vec<u128> = ends.collect();
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        match groups.last_mut().filter(|group| parts[group.start] == *part) {
+            Some(group) => group.end = index + 1,
+            None => groups.push(index..index + 1),
+        }
+    }
+    groups
 }
 
 /// Updates the parameters of a model that have gradients.

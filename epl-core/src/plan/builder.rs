@@ -9,8 +9,11 @@
 
 use std::ops::Range;
 
-use super::units::Division;
-use super::{EngineSettings, Order, Plan, kept, parks, stages};
+use super::order::Order;
+use super::resolved::Plan;
+use super::settings::EngineSettings;
+use super::units::{Division, parks};
+use super::{kept, stages};
 use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::error::{Refusals, Result};
 use crate::memory::{Tier, Tiers};

@@ -2,10 +2,11 @@
 
 use core::fmt::{Display, Formatter, Result};
 
-use super::{Origin, ParamRecord, Plan};
+use super::resolved::Plan;
 use crate::config::ZeroLevel;
 use crate::memory::Tiers;
 use crate::model::precision::HalfPrecision;
+use crate::params::{Origin, ParamRecord};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use epl_comm::ThreadMemory;
 
-use super::ParamRecord;
 use super::stages::{costs, kinds};
 use crate::config::{CheckpointType, Config, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::memory::{Tier, Tiers};
+use crate::params::ParamRecord;
 use crate::plan::recompute::{SegmentMemory, epl_auto};
 use crate::schedule::Stages;
 

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::ParamRecord;
 use super::owners::owners;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::params::ParamRecord;
 use crate::schedule::partition::{PartitionError, custom_stage_ids, layer_stage};
 
 /// The layer that each segment is of, and what the options say about layers.

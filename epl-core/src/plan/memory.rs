@@ -1,6 +1,6 @@
 //! What a memory estimate reads from a plan.
 
-use super::Plan;
+use super::resolved::Plan;
 use super::units::Division;
 use crate::config::ZeroLevel;
 use crate::memory::{ElementBytes, OptimizerState, ParamMemory};

@@ -3,6 +3,7 @@
 //!
 //! - `builder`: from the configuration, the survey of a model, the mesh and the optimizer to a plan.
 //! - `settings`: how a step is made, beside what lies where.
+//! - `resolved`: the plan.
 //! - `units`: the buckets, divided.
 //! - [`recompute`]: what is run again in backward, from numbers.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
@@ -24,6 +25,7 @@ mod settings;
 mod display;
 mod shards;
 mod units;
+mod resolved;
 mod owners;
 mod layers;
 pub(crate) mod stages;
@@ -37,177 +39,5 @@ pub use crate::params::{Bucket, Cut, Origin, ParamRecord, ParamTable, Shard, wit
 pub use bucket::{Packing, pack};
 pub use fuse::fuse;
 pub use order::Order;
+pub use resolved::Plan;
 pub use settings::{Compression, EngineSettings, TraceWindow};
-
-use std::ops::Range;
-
-use crate::config::ZeroLevel;
-use crate::error::{Error, Result};
-use crate::memory::{Tier, Tiers};
-use crate::model::precision::HalfPrecision;
-use crate::schedule::{self, Cost, Stages, Timeline, simulate};
-use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
-use crate::topology::layout::Layout;
-
-/// The resolved plan of one rank.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The mesh.
-    pub mesh: Mesh,
-    /// Which of its groups lie inside one worker.
-    pub placement: Placement,
-    /// Where this rank stands in it.
-    pub coordinate: Coordinate,
-    /// The task graphs, where scopes were opened around the model's parts.
-    pub layout: Option<Layout>,
-    /// The device of this rank, in words.
-    pub device: String,
-    /// The segments that the model is a chain of, by what it calls them.
-    pub segments: Vec<String>,
-    /// Which stage runs which of them.
-    pub stages: Stages,
-    /// In which order a stage runs forwards and backwards.
-    pub schedule: Order,
-    /// The micro-batches of a step that the configuration names: for the drawing of the schedule.
-    pub micro_batches: usize,
-    /// How a step is made.
-    pub settings: EngineSettings,
-    /// The runs of segments whose forward is run again in backward, because only what enters them is kept.
-    pub recompute: Vec<Range<usize>>,
-    /// The bytes that may be stored for backward, where the first step chooses these runs; none where they are chosen.
-    pub recompute_budget: Option<u64>,
-    /// One record per parameter, and the units in which they travel and lie.
-    pub params: ParamTable,
-    /// What is sharded over the replicas.
-    pub zero: ZeroLevel,
-    /// Where each kind of state lies.
-    pub tiers: Tiers,
-    /// The 16-bit type in which segments compute; none: in that of the parameters.
-    pub half: Option<HalfPrecision>,
-    /// The limit of the number of buckets.
-    pub max_splits: usize,
-    /// Options that are set and make the result depend on the layout.
-    pub exceptions: Vec<String>,
-    /// Layers that draw from the shared generator, so that their masks depend on the layout.
-    pub unseeded_layers: Vec<String>,
-    /// Layers whose statistics depend on how the batch is cut.
-    pub batch_norms: Vec<String>,
-}
-
-impl Plan {
-    /// The same plan, where these runs of segments are run again in backward.
-    pub(crate) fn with_recompute(self, recompute: Vec<Range<usize>>) -> Self {
-        Self { recompute, ..self }
-    }
-
-    /// The same plan for the time in which a model is whole: nothing lies elsewhere.
-    pub(crate) fn unparked(mut self) -> Self {
-        self.params.records.iter_mut().for_each(|record| record.parked = false);
-        self
-    }
-
-    /// Compares it with the plan of the same model once it is drawn.
-    ///
-    /// # Errors
-    ///
-    /// Where parameters are not in the model between their uses: one that asks for a gradient in one of the two only.
-    pub(crate) fn check_drawn(&self, drawn: &Self) -> Result<()> {
-        let mut records = self.records().iter().zip(drawn.records());
-        let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
-        match other.filter(|_| self.params.gathers()) {
-            None => Ok(()),
-            Some((before, record)) => Err(Error::Parameter {
-                name: record.name.clone(),
-                reason: format!(
-                    "asks for a gradient: {} as it was declared, and {} when it was drawn; freeze it where its layer is \
-                     made, before it is drawn",
-                    before.trainable, record.trainable
-                ),
-            }),
-        }
-    }
-
-    /// The ranks that are replicas of this one along an axis, this one included.
-    pub(crate) fn ranks_over(&self, axis: Axis) -> usize {
-        self.mesh.sizes_in(self.stage()).along(axis)
-    }
-
-    /// Whether parameters lie elsewhere between their uses.
-    pub(crate) fn parks(&self) -> bool {
-        parks(self.zero, self.tiers)
-    }
-
-    /// Whether gradients are reduced in every micro-batch.
-    pub(crate) fn reduces_each(&self) -> bool {
-        reduces_each(self.zero, self.tiers)
-    }
-
-    /// The bytes of 16-bit copies of parameters that there are at once: of all segments that are stored for backward, and of
-    /// the largest that is not.
-    pub(crate) fn casts(&self) -> u64 {
-        let Some(half) = self.half else { return 0 };
-        let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
-        let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
-        let of = |segment: usize| {
-            let uses = self.params.records.iter().filter(|record| record.half && record.segments.contains(&segment));
-            uses.map(|record| (record.numel() * half.dtype().size()) as u64).sum::<u64>()
-        };
-        let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
-        stored.into_iter().map(of).sum::<u64>() + again.into_iter().map(of).max().unwrap_or(0)
-    }
-
-    /// Whether anything lies away from the device.
-    pub(crate) fn offloads(&self) -> bool {
-        self.tiers.any(Tier::Host) || self.tiers.any(Tier::Disk)
-    }
-
-    /// One record per parameter, in the order in which the module lists them.
-    pub fn records(&self) -> &[ParamRecord] {
-        &self.params.records
-    }
-
-    /// This rank's stage.
-    pub fn stage(&self) -> usize {
-        self.coordinate.pipeline
-    }
-
-    /// When stages do what in a step, if a backward takes as long as two forwards and sending nothing.
-    ///
-    /// # Errors
-    ///
-    /// A step without a micro-batch.
-    pub fn timeline(&self) -> schedule::Result<Timeline> {
-        let costs = vec![Cost::USUAL; self.stages.parts().len()];
-        simulate(&self.schedule.verified(self.stages.count(), self.micro_batches)?, &costs)
-    }
-
-    /// The fraction of the time of all stages in which they wait, by the [timeline](Self::timeline); none with one stage.
-    pub fn expected_bubble(&self) -> Option<f64> {
-        (self.stages.count() > 1).then(|| self.timeline().ok().map(|timeline| timeline.bubble())).flatten()
-    }
-
-    /// The record of the parameter with this path.
-    pub fn record(&self, name: &str) -> Option<&ParamRecord> {
-        self.params.record(name)
-    }
-
-    /// The number of parameters of the whole model.
-    pub fn num_params(&self) -> usize {
-        self.params.records.iter().map(ParamRecord::global_numel).sum()
-    }
-
-    /// The number of parameters that this rank holds.
-    pub fn num_params_held(&self) -> usize {
-        self.params.records.iter().filter(|record| record.held).map(ParamRecord::numel).sum()
-    }
-}
-
-/// Whether parameters lie elsewhere between their uses: in shards, or away from the device.
-fn parks(zero: ZeroLevel, tiers: Tiers) -> bool {
-    zero == ZeroLevel::V3 || tiers.parameters != Tier::Device
-}
-
-/// Whether gradients are reduced in every micro-batch.
-fn reduces_each(zero: ZeroLevel, tiers: Tiers) -> bool {
-    matches!(zero, ZeroLevel::V2 | ZeroLevel::V3) || tiers.gradients != Tier::Device
-}

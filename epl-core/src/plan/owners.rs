@@ -1,6 +1,6 @@
 //! To whom a segment belongs, by the parameters that it alone uses.
 
-use super::ParamRecord;
+use crate::params::ParamRecord;
 
 /// An owner, and one of the parameters that it owns.
 pub(super) type Owned<'a, O> = (O, &'a str);

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use super::layers;
 use super::owners::owners;
-use super::{ParamRecord, layers};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::params::ParamRecord;
 use crate::schedule::Stages;
 use crate::schedule::partition::{self, PartitionError};
 use crate::topology::layout::Layout;

@@ -1,7 +1,7 @@
 //! What is reduced, gathered and put away as one: the buckets of a plan, and who keeps which elements of them.
 
 use super::bucket::{self, Packing};
-use super::{parks, reduces_each, shards};
+use super::shards;
 use crate::config::ZeroLevel;
 use crate::memory::{Tier, Tiers};
 use crate::params::{Bucket, Form, Home, ParamRecord, ParamTable, Residency};
@@ -103,4 +103,14 @@ impl Division<'_> {
             of_axis(&mut tied, &mut |tied| tied.chunks_mut(1).for_each(&mut cut));
         }
     }
+}
+
+/// Whether parameters lie elsewhere between their uses: in shards, or away from the device.
+pub(super) fn parks(zero: ZeroLevel, tiers: Tiers) -> bool {
+    zero == ZeroLevel::V3 || tiers.parameters != Tier::Device
+}
+
+/// Whether gradients are reduced in every micro-batch.
+pub(super) fn reduces_each(zero: ZeroLevel, tiers: Tiers) -> bool {
+    matches!(zero, ZeroLevel::V2 | ZeroLevel::V3) || tiers.gradients != Tier::Device
 }

@@ -16,6 +16,7 @@
 
 pub mod config;
 pub mod batch;
+pub mod carry;
 pub mod embeddings;
 mod layer;
 mod cross_entropy;
@@ -30,6 +31,7 @@ pub mod import;
 pub mod export;
 
 pub use batch::{BertBatch, BertItem, IGNORED};
+pub use carry::BertCarry;
 pub use classification::SequenceClassification;
 pub use config::BertConfig;
 pub use embeddings::BertEmbeddings;
@@ -40,4 +42,3 @@ pub use masked_language::MaskedLanguage;
 pub use model::{Bert, BertForMaskedLanguage, BertForQuestionAnswering, BertForSequenceClassification};
 pub use names::{BertNames, measured_beside};
 pub use question_answering::{ANSWER_LOGITS, QuestionAnswering};
-pub use segments::BertCarry;

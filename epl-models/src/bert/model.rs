@@ -7,6 +7,7 @@ use epl_core::{Context, Place, Segmented};
 use epl_modules::TransformerLayer;
 
 use super::batch::BertBatch;
+use super::carry::BertCarry;
 use super::classification::SequenceClassification;
 use super::config::BertConfig;
 use super::embeddings::BertEmbeddings;
@@ -14,7 +15,6 @@ use super::head::BertHead;
 use super::layer::layer;
 use super::masked_language::MaskedLanguage;
 use super::question_answering::QuestionAnswering;
-use super::segments::BertCarry;
 
 /// A BERT with a head.
 ///

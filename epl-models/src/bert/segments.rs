@@ -1,21 +1,12 @@
 //! The model as a chain of segments, with its loss.
 
-use burn::tensor::Tensor;
-use epl_core::{Loss, Segmented, Weights, carry};
+use epl_core::{Loss, Segmented, Weights};
 use epl_modules::TransformerInput;
 
 use super::batch::BertBatch;
+use super::carry::BertCarry;
 use super::head::BertHead;
 use super::model::Bert;
-
-/// What crosses the boundary between two segments. The mask does not: every segment takes it from the batch.
-#[derive(Clone, Debug)]
-pub struct BertCarry {
-    /// The hidden states, `[rows, length, d_model]`; behind the last segment this rank's logits.
-    pub hidden: Tensor<3>,
-}
-
-carry!(BertCarry { hidden });
 
 impl<H: BertHead> Segmented for Bert<H> {
     type Batch = BertBatch<H::Labels>;

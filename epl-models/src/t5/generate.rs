@@ -12,9 +12,9 @@ use epl_core::{Axis, Context, Decoding, Engine, Error, Result};
 use epl_modules::{TokenMask, split_argmax};
 
 use super::batch::{T5Batch, T5Batcher};
+use super::carry::T5Carry;
 use super::config::{T5Config, is_token};
 use super::model::T5;
-use super::segments::T5Carry;
 
 impl T5 {
     /// The most probable continuation, token by token: what the decoder of an engine's model writes for each source,

@@ -18,6 +18,7 @@
 pub mod config;
 pub mod preset;
 pub mod batch;
+pub mod carry;
 mod block;
 pub mod stack;
 pub mod model;
@@ -29,11 +30,11 @@ pub mod import;
 pub mod export;
 
 pub use batch::{IGNORED, T5Batch, T5Batcher};
+pub use carry::T5Carry;
 pub use config::{T5Config, T5FeedForward, T5MoeConfig};
 pub use export::export;
 pub use import::{load, open, reference_pairs};
 pub use model::T5;
 pub use names::T5Names;
 pub use preset::UnknownPreset;
-pub use segments::T5Carry;
 pub use stack::Stack;

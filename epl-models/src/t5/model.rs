@@ -9,8 +9,8 @@ use epl_core::{Context, Place, Segmented};
 use epl_modules::{SplitEmbedding, SplitEmbeddingConfig, SplitLinear, SplitLinearConfig};
 
 use super::batch::T5Batch;
+use super::carry::T5Carry;
 use super::config::T5Config;
-use super::segments::T5Carry;
 use super::stack::Stack;
 
 /// A T5: reads a sequence of tokens and writes another one.

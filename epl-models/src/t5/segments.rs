@@ -1,10 +1,10 @@
 //! The model as a chain of segments, with its loss.
 
-use burn::tensor::Tensor;
-use epl_core::{Incremental, Loss, Segmented, Weights, carry};
+use epl_core::{Incremental, Loss, Segmented, Weights};
 use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerCache, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
+use super::carry::T5Carry;
 use super::model::T5;
 
 /// The loss of the targets.
@@ -13,22 +13,6 @@ const CROSS_ENTROPY: &str = "cross_entropy";
 const AUXILIARY: &str = "auxiliary";
 /// The router's z loss.
 const Z: &str = "z";
-
-/// What crosses the boundary between two segments.
-#[derive(Clone, Debug)]
-pub struct T5Carry {
-    /// The hidden states, `[rows, positions, d_model]`; behind the encoder its output; behind the last segment this
-    /// rank's logits.
-    pub hidden: Tensor<3>,
-    /// The position bias, from the first block of a stack to its last.
-    pub bias: Option<Tensor<4>>,
-    /// The encoder's output, inside the decoder.
-    pub memory: Option<Tensor<3>>,
-    /// The router's losses so far.
-    pub losses: Option<RouterLosses>,
-}
-
-carry!(T5Carry { hidden, bias, memory, losses });
 
 /// What a segment runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

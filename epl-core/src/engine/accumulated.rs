@@ -1,0 +1,24 @@
+//! What a step has before its update.
+
+use super::gradients::GradientStore;
+use super::report::StepReport;
+
+/// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
+pub struct Accumulated {
+    /// Of what is scattered this rank's shard.
+    pub(super) store: GradientStore,
+    pub(super) report: StepReport,
+    /// See [`Engine::bubble`](super::Engine::bubble).
+    pub(super) bubble: Option<f64>,
+    /// Which one it is of those whose gradients lie away from the device, where there is room for one.
+    pub(super) number: u64,
+    /// What the loss was multiplied by.
+    pub(super) loss_scale: f64,
+}
+
+impl Accumulated {
+    /// What [`Engine::step`](super::Engine::step) returns.
+    pub fn report(&self) -> &StepReport {
+        &self.report
+    }
+}

@@ -1,0 +1,73 @@
+//! What a step changes, and a checkpoint keeps; and what a step runs on.
+
+use std::cell::RefCell;
+
+use burn::tensor::Device;
+use serde_json::Value;
+
+use super::away::{AwayGradients, OnePassUpdate};
+use super::communicators::Communicators;
+use crate::error::Result;
+use crate::json::{check_finite, json};
+use crate::model::context::Context;
+use crate::model::segment::Segmented;
+use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
+use crate::params::store::ParamStore;
+use crate::plan::Plan;
+
+/// What a step runs on, and does not change.
+#[derive(Clone, Copy)]
+pub(super) struct Setup<'a> {
+    pub plan: &'a Plan,
+    pub context: &'a Context,
+    /// With autodiff.
+    pub device: &'a Device,
+    pub communicators: &'a Communicators,
+}
+
+/// The parameters of a rank, and what training keeps beside them.
+pub(super) struct ModelState<M> {
+    /// The model, and what of its parameters lies elsewhere between their uses.
+    pub params: ParamStore<M>,
+    /// Where gradients lie away from the device; borrowed while a step accumulates them.
+    pub away: Option<RefCell<AwayGradients>>,
+    /// Where the optimizer's state lies away from the device, and is updated there.
+    pub one_pass: Option<OnePassUpdate>,
+    pub optimizer: PerParameter,
+    /// Its name and what it was made with.
+    pub optimizer_settings: (&'static str, Value),
+    /// Under mixed precision.
+    pub scaler: Option<LossScaler>,
+    /// Steps that were made; those that were skipped do not count.
+    pub steps: u64,
+    /// Samples that were drawn for [`Engine::step_whole`](super::Engine::step_whole).
+    pub drawn: u64,
+}
+
+impl<M: Segmented> ModelState<M> {
+    /// That of a model that is laid out for this optimizer, before its first step.
+    ///
+    /// # Errors
+    ///
+    /// When a setting of the optimizer's is not finite, it would compute something else under this layout, or there is no room
+    /// away from the device.
+    pub fn new<O: OptimizerConfig>(params: ParamStore<M>, plan: &Plan, optimizer: &O) -> Result<Self> {
+        check_finite(O::NAME, optimizer)?;
+        let settings = json("optimizer's settings", optimizer)?;
+        Ok(Self {
+            optimizer: optim::build(optimizer, &settings, plan)?,
+            away: AwayGradients::new(plan, params.storage())?.map(RefCell::new),
+            one_pass: OnePassUpdate::new(plan, params.storage(), O::NAME, &settings)?,
+            params,
+            optimizer_settings: (O::NAME, settings),
+            scaler: plan.half.map(|half| LossScaler::new(half.choice(), plan.settings.loss_scale)),
+            steps: 0,
+            drawn: 0,
+        })
+    }
+
+    /// What the loss is multiplied by before it is differentiated.
+    pub fn loss_scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, LossScaler::scale)
+    }
+}
