@@ -17,7 +17,7 @@ use super::links::Links;
 use super::parameters::{Look, Parameters, Seen};
 use super::{Engine, MicroBatch};
 use crate::error::Result;
-use crate::precision::{HalfPrecision, widen_carry};
+use crate::precision::{HalfPrecision, narrow_carry, widen_carry};
 use crate::segment::Segmented;
 
 /// A model without autodiff, whose segments are run forward.
@@ -85,10 +85,7 @@ impl<'a, M: Segmented> Forward<'a, M> {
                 let _span = engine.enter(index, self.what, number);
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
-                let enters = carry.map(|carry| match self.half {
-                    Some(half) => half.carry(carry),
-                    None => carry,
-                });
+                let enters = carry.map(|carry| narrow_carry(self.half, carry));
                 carry = Some(segment(&seen, index, enters, &micro_batch.batch));
                 last.replace(Some(seen).filter(|_| index + 1 == count));
             }

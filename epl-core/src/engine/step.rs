@@ -13,6 +13,7 @@ use crate::carry::Carry;
 use crate::error::{Error, Result};
 use crate::offload::Update;
 use crate::optim::LossScaler;
+use crate::precision::narrow_carry;
 use crate::segment::Segmented;
 
 /// What all forwards and backwards of a step leave: the reduced gradients, which are not applied yet.
@@ -171,10 +172,7 @@ impl<M: Segmented> Engine<M> {
 
     /// What enters a segment, in the type in which it computes.
     pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
-        match self.plan.half {
-            Some(half) => half.carry(carry),
-            None => carry,
-        }
+        narrow_carry(self.plan.half, carry)
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
