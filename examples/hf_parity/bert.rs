@@ -5,9 +5,10 @@ use std::path::Path;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::SgdConfig;
+use burn::tensor::Device;
 use epl::models::BertConfig;
 use epl::models::bert::{
-    self, BertBatcher, BertNames, ExportedHead, MaskedLanguage, QuestionAnswering, SequenceClassification,
+    self, Bert, BertBatcher, BertNames, ExportedHead, MaskedLanguage, QuestionAnswering, SequenceClassification,
     measured_beside,
 };
 use epl::models::huggingface::{Folder, read_io};
@@ -39,14 +40,15 @@ fn with_head<H: ExportedHead>(
         let load = |built, plan: &Plan| Ok(bert::load(built, plan.records(), weights)?);
         let built = epl.build(|place| H::model(model, place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-        let device = engine.device().clone();
-        let batch = |rows: Range<usize>| BertBatcher::<H>::new(model).batch(items[rows].to_vec(), &device);
-        compute(engine, items.len(), batch, |model, batch| model.forward(batch).inner(), export.is_some())
+        let batch =
+            |rows: Range<usize>, device: &Device| Ok(BertBatcher::<H>::new(model).batch(items[rows].to_vec(), device));
+        compute(engine, items.len(), batch, Bert::logits_of, export.is_some())
     })?;
-    let computed = ranks.first().ok_or("no rank ran")?;
+    // Of the last stage.
+    let computed = ranks.last().ok_or("no rank ran")?;
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         bert::export::<H>(model, &trained.parameters, to)?;
-        write_io(weights.path(), to, &trained.logits)?;
+        write_io(weights.path(), to, trained.logits.as_ref())?;
     }
     compare(computed, &reference, &BertNames::new(weights), |path| measured_beside::<H>(model, path))
 }

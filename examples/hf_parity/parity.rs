@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use epl::comm::shard_range;
 use epl::config::{Config, ConfigError};
 use epl::models::huggingface::{Folder, Names, Reference, TensorFile};
@@ -48,9 +48,10 @@ pub struct Errors {
     pub compared: usize,
 }
 
-/// What one rank computed, the same on all ranks.
+/// What one rank computed, the same on all ranks that have it.
 pub struct Computed {
-    pub logits: TensorData,
+    /// On the last stage.
+    pub logits: Option<TensorData>,
     pub loss: f64,
     pub gradients: BTreeMap<String, TensorData>,
     /// What it has after a step more, if that was asked for.
@@ -60,7 +61,8 @@ pub struct Computed {
 /// What a model is after a step.
 pub struct Trained {
     pub parameters: BTreeMap<String, TensorData>,
-    pub logits: TensorData,
+    /// On the last stage.
+    pub logits: Option<TensorData>,
 }
 
 pub type Failure = Box<dyn std::error::Error>;
@@ -75,35 +77,40 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
 }
 
 /// Runs so many rows, each replica its share; after a step once more, if the model is to be `trained`. `batch` makes a
-/// batch of some rows, `forward` its logits, without a graph.
+/// batch of some rows on a device, `logits_of` the logits from what the last segment returned.
 pub fn compute<M: Segmented, const D: usize>(
     mut engine: Engine<M>,
     rows: usize,
-    batch: impl Fn(Range<usize>) -> M::Batch,
-    forward: impl Fn(&M, &M::Batch) -> Tensor<D>,
+    batch: impl Fn(Range<usize>, &Device) -> epl::Result<M::Batch>,
+    logits_of: impl Fn(&M, M::Carry) -> Tensor<D>,
     trained: bool,
 ) -> epl::Result<Computed> {
-    let data = engine.context().data().clone();
+    let (data, device) = (engine.context().data().clone(), engine.device().clone());
     let mine = shard_range(rows, data.size(), data.rank());
     // A replica without a row runs a stand-in, of which no logits are taken.
-    let own = || batch(if mine.is_empty() { 0..1 } else { mine.clone() });
-    let micro_batch = || match mine.is_empty() {
-        true => MicroBatch::stand_in(own(), [0]),
-        false => MicroBatch::new(own(), mine.clone().map(|row| row as u64).collect::<Vec<_>>()),
+    let micro_batch = |device: &Device| -> epl::Result<_> {
+        Ok(match mine.is_empty() {
+            true => MicroBatch::stand_in(batch(0..1, device)?, [0]),
+            false => {
+                MicroBatch::new(batch(mine.clone(), device)?, mine.clone().map(|row| row as u64).collect::<Vec<_>>())
+            }
+        })
     };
     let sizes: Vec<usize> = (0..data.size()).map(|rank| shard_range(rows, data.size(), rank).len()).collect();
-    let logits = |engine: &Engine<M>| -> epl::Result<TensorData> {
-        let own = own();
-        let logits =
-            epl::comm::catch(|| engine.inference().map(|model| forward(&model, &own)))??.slice([0..mine.len()]);
-        Ok(data.all_gather_uneven(logits, 0, &sizes)?.into_data())
+    let logits = |engine: &Engine<M>| -> epl::Result<Option<TensorData>> {
+        let mut own = None;
+        engine.forward([micro_batch(&device.clone().without_autodiff())], |model, carry, _| {
+            own = Some(logits_of(model, carry).slice([0..mine.len()]));
+            Ok(())
+        })?;
+        own.map(|own| Ok(data.all_gather_uneven(own, 0, &sizes)?.into_data())).transpose()
     };
     let before = logits(&engine)?;
-    let (report, gradients) = engine.gradients(vec![micro_batch()])?;
+    let (report, gradients) = engine.gradients(vec![micro_batch(&device)?])?;
     let trained = match trained {
         false => None,
         true => {
-            engine.step(vec![micro_batch()], RATE)?;
+            engine.step(vec![micro_batch(&device)?], RATE)?;
             Some(Trained { parameters: engine.parameters()?, logits: logits(&engine)? })
         }
     };
@@ -111,13 +118,13 @@ pub fn compute<M: Segmented, const D: usize>(
 }
 
 /// Writes inputs and logits beside an exported model, as `io.safetensors`, for `tools/check_export.py`.
-pub fn write_io(from: &Path, to: &Path, logits: &TensorData) -> Result<(), Failure> {
+pub fn write_io(from: &Path, to: &Path, logits: Option<&TensorData>) -> Result<(), Failure> {
     let stored = TensorFile::open(from.join("io.safetensors"))?;
     let mut tensors: BTreeMap<String, TensorData> = BTreeMap::new();
     for name in stored.names().into_iter().filter(|name| name.starts_with("input.")) {
         tensors.insert(name.clone(), stored.read(&name)?);
     }
-    tensors.insert("logits".to_string(), logits.clone());
+    tensors.extend(logits.map(|logits| ("logits".to_string(), logits.clone())));
     Ok(save_safetensors(&tensors, to.join("io.safetensors"))?)
 }
 
@@ -144,7 +151,7 @@ pub fn compare(
         }
     }
     Ok(Errors {
-        logits: relative_error(&computed.logits, &reference.logits()?),
+        logits: relative_error(computed.logits.as_ref().ok_or("no rank has the logits")?, &reference.logits()?),
         loss: (computed.loss - expected).abs() / expected.abs(),
         gradient: worst,
         compared: computed.gradients.len(),

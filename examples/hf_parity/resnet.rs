@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use burn::optim::SgdConfig;
+use burn::tensor::Device;
 use epl::models::huggingface::read_io;
 use epl::models::resnet::{self, ResNet, ResNetNames};
 use epl::models::vision::ImageBatch;
@@ -20,17 +21,18 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
         let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &weights)?);
         let built = epl.build(|place| model.init_split(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-        let whole = resnet::reference_batch(&reference, engine.device())?;
-        let batch = |rows: Range<usize>| {
-            ImageBatch::new(whole.pixels.clone().slice([rows.clone()]), whole.host_labels[rows].to_vec())
+        let count = resnet::reference_batch(&reference, engine.device())?.host_labels.len();
+        let batch = |rows: Range<usize>, device: &Device| {
+            let whole = resnet::reference_batch(&reference, device)?;
+            Ok(ImageBatch::new(whole.pixels.slice([rows.clone()]), whole.host_labels[rows].to_vec()))
         };
-        let forward = |model: &ResNet<_>, batch: &ImageBatch| model.forward(batch.pixels.clone().inner());
-        compute(engine, whole.host_labels.len(), batch, forward, export.is_some())
+        compute(engine, count, batch, ResNet::logits_of, export.is_some())
     })?;
-    let computed = ranks.first().ok_or("no rank ran")?;
+    // Of the last stage.
+    let computed = ranks.last().ok_or("no rank ran")?;
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         resnet::export(&model, &trained.parameters, to)?;
-        write_io(folder, to, &trained.logits)?;
+        write_io(folder, to, trained.logits.as_ref())?;
     }
     compare(computed, &reference, &ResNetNames, |_| None)
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::SgdConfig;
+use burn::tensor::Device;
 use epl::models::huggingface::read_io;
-use epl::models::t5::{self, T5Batcher, T5Names};
+use epl::models::t5::{self, T5, T5Batcher, T5Names};
 use epl::{Engine, EngineSettings, Plan};
 
 use crate::parity::{Errors, Failure, Layout, compare, compute, write_io};
@@ -20,14 +21,15 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
         let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &weights)?);
         let built = epl.build(|place| model.init(place))?.try_map(load)?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-        let device = engine.device().clone();
-        let batch = |rows: Range<usize>| T5Batcher::new(&model).batch(pairs[rows].to_vec(), &device);
-        compute(engine, pairs.len(), batch, |model, batch| model.forward(batch).inner(), export.is_some())
+        let batch =
+            |rows: Range<usize>, device: &Device| Ok(T5Batcher::new(&model).batch(pairs[rows].to_vec(), device));
+        compute(engine, pairs.len(), batch, T5::logits_of, export.is_some())
     })?;
-    let computed = ranks.first().ok_or("no rank ran")?;
+    // Of the last stage.
+    let computed = ranks.last().ok_or("no rank ran")?;
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         t5::export(&model, &trained.parameters, to)?;
-        write_io(folder, to, &trained.logits)?;
+        write_io(folder, to, trained.logits.as_ref())?;
     }
     compare(computed, &reference, &names, |_| None)
 }

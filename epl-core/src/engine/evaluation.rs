@@ -20,8 +20,8 @@ impl<M: Segmented> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When the ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, or a micro-batch
-    /// could not be loaded.
+    /// When the ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, a micro-batch
+    /// could not be loaded, a term of the loss has no weight or is a mean over nothing, or is NaN where a layer says why.
     pub fn evaluate(
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,

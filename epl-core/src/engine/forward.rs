@@ -18,7 +18,7 @@ use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use crate::error::Result;
-use crate::model::precision::{HalfPrecision, widen_carry};
+use crate::model::precision::{HalfPrecision, narrow_carry, widen_carry};
 use crate::model::segment::Segmented;
 
 /// A model without autodiff, whose segments are run forward.
@@ -86,10 +86,7 @@ impl<'a, M: Segmented> Forward<'a, M> {
                 let _span = engine.enter(index, self.what, number);
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
-                let enters = carry.map(|carry| match self.half {
-                    Some(half) => half.carry(carry),
-                    None => carry,
-                });
+                let enters = carry.map(|carry| narrow_carry(self.half, carry));
                 carry = Some(segment(&seen, index, enters, &micro_batch.batch));
                 last.replace(Some(seen).filter(|_| index + 1 == count));
             }

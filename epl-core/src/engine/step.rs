@@ -15,6 +15,7 @@ use super::report::StepReport;
 use super::run::StepRun;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
+use crate::model::precision::narrow_carry;
 use crate::model::segment::Segmented;
 use crate::offload::Update;
 use crate::plan::Compression;
@@ -152,10 +153,7 @@ impl<M: Segmented> Engine<M> {
 
     /// What enters a segment, in the type in which it computes.
     pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
-        match self.plan.half {
-            Some(half) => half.carry(carry),
-            None => carry,
-        }
+        narrow_carry(self.plan.half, carry)
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over

@@ -1,13 +1,15 @@
 //! Measures over a validation set: sums over its samples, added up over the replicas once.
 //!
 //! ```text
-//! ValidData ──▶ micro-batch ──forward──▶ output ──add──▶ sums of this rank ──all_reduce──▶ sums ──▶ named values
-//!               one pass                 one for         each measure has its          once         one or more
-//!                                        all measures    part of one vector                         a measure
+//! ValidData ──▶ micro-batch ──stages──▶ output ──add──▶ sums of this rank ──all_reduce──▶ sums ──▶ named values
+//!               one pass                one for         each measure has its          once         one or more
+//!                                       all measures    part of one vector                         a measure
 //! ```
 //!
+//! Outputs are made on the last stage, of what leaves the last segment; no rank has more of the model than in training.
+//!
 //! A sample counts once, whatever the layout: the last, uneven batch is divided over the replicas, a stand-in is run
-//! and not added, and ranks that hold parts of one replica have the same sums and do not add them to each other's.
+//! and not added, and of the ranks that hold parts of one replica one is counted.
 //!
 //! - [`measure`]: what a measure is; its named values.
 //! - [`evaluator`]: one pass over a validation set for several measures.

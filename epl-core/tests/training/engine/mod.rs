@@ -6,6 +6,7 @@ mod built;
 mod chain;
 mod changed;
 mod clipping;
+mod decoding;
 mod first_values;
 mod not_finite;
 mod one_rank;

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod bert_huggingface;
+mod evaluation;
+mod evaluation_memory;
 mod huggingface_assign;
 mod huggingface_errors;
 mod huggingface_export;
