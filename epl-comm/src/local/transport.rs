@@ -173,6 +173,10 @@ impl Transport for LocalTransport {
         self.in_turn(call, |call| self.take_part(call, buffer))
     }
 
+    fn moves_rows(&self) -> bool {
+        true
+    }
+
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         Ok(self.part(sequence, name, color, key)?)
     }
