@@ -81,6 +81,7 @@ mod autodiff;
 pub mod differentiable;
 mod layout;
 mod host;
+mod launch;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -92,6 +93,7 @@ pub mod testing;
 pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
 pub use error::{Error, Result, catch, unwind};
+pub use launch::Launcher;
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
 pub use memory::{CountingAllocator, ThreadMemory};

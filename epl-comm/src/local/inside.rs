@@ -10,6 +10,7 @@ use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::Error;
 use crate::host::ranks::Fates;
+use crate::launch::Options;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 use crate::transport::Transport;
@@ -35,13 +36,8 @@ impl Inside {
         tell: impl Fn(Rank, &Error) + Send + Sync + 'static,
     ) -> Self {
         let cores = if is_crowded { 0 } else { seats.len() };
-        let watch = Watch {
-            time_limit,
-            eager_limit: EAGER_LIMIT,
-            lanes: Some(lanes),
-            on_failure: Some(Arc::new(tell)),
-            ..Watch::default()
-        };
+        let options = Options { time_limit, lanes: Some(lanes), on_failure: Some(Arc::new(tell)) };
+        let watch = Watch { options, check_order: false, eager_limit: EAGER_LIMIT };
         Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
     }
 

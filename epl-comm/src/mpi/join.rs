@@ -30,13 +30,13 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     if watch.per_host == Some(0) {
         return Err(Error::invalid("hosts of 0 processes; give each at least 1"));
     }
-    check_lanes(watch.lanes)?;
-    let limit = watch.time_limit;
+    check_lanes(watch.options.lanes)?;
+    let limit = watch.options.time_limit;
     open();
     let data = duplicate(place, limit)?;
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let lanes = watch.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
+    let lanes = watch.options.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
     let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
     if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
         close();

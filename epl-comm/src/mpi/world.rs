@@ -17,7 +17,8 @@ use super::waits::{Place, Waits};
 use super::wire::{END, FAIL, Writer};
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
-use crate::host::ranks::{Fates, Report};
+use crate::host::ranks::Fates;
+use crate::launch::Options;
 use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::Seat;
@@ -36,25 +37,11 @@ fn later(limit: Duration) -> Duration {
 }
 
 /// How the ranks of a run are watched.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    /// How long a rank waits in a call.
-    pub(super) time_limit: Option<Duration>,
-    /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
-    pub(super) lanes: Option<usize>,
+    pub(super) options: Options,
     /// How many processes are taken for one host's; otherwise those that share its memory.
     pub(super) per_host: Option<usize>,
-    /// Told of the first failure: who, and why.
-    pub(super) on_failure: Option<Arc<Report>>,
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_limit, lanes, per_host, on_failure: _ } = self;
-        let mut watch = f.debug_struct("Watch");
-        watch.field("time_limit", time_limit).field("lanes", lanes).field("per_host", per_host);
-        watch.finish_non_exhaustive()
-    }
 }
 
 /// The ranks of one run, seen by one process.
@@ -133,7 +120,7 @@ impl World {
             if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
         };
         let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
-        let inside_limit = watch.time_limit.map(later);
+        let inside_limit = watch.options.time_limit.map(later);
         Arc::new_cyclic(|world: &Weak<Self>| Self {
             inside: {
                 let world = world.clone();
@@ -240,7 +227,7 @@ impl World {
         }
         let error = failure.of_run("the run");
         self.inside.fail(failure.rank, &error);
-        if let Some(report) = &self.watch.on_failure {
+        if let Some(report) = &self.watch.options.on_failure {
             // The caller's code: what it does with a failure must not become another one.
             let _ = catch(|| report(failure.rank, &error));
         }
