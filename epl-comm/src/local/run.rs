@@ -60,11 +60,11 @@ where
 /// ```
 ///
 /// The time limit is looked at ten times a second.
-pub type Launcher = crate::launch::Launcher<Threads>;
+pub type Launcher = crate::launch::Launcher<InProcess>;
 
 /// Ranks that are threads of this process.
 #[derive(Clone, Debug)]
-pub struct Threads {
+pub struct InProcess {
     ranks: usize,
     /// Ranks of a host, then of what hosts lie in.
     hosts: Vec<usize>,
@@ -75,7 +75,7 @@ pub struct Threads {
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        Self::of(Threads { ranks, hosts: Vec::new(), check_order: false, eager_limit: EAGER_LIMIT })
+        Self::of(InProcess { ranks, hosts: Vec::new(), check_order: false, eager_limit: EAGER_LIMIT })
     }
 
     /// Compares in which order every two ranks make the calls in which both take part, over all their groups: another
@@ -165,7 +165,7 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { kind: Threads { ranks, check_order, eager_limit, .. }, options } = self;
+        let Self { kind: InProcess { ranks, check_order, eager_limit, .. }, options } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
         }

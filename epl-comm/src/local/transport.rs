@@ -10,7 +10,7 @@ use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::fit::{check, describe, hides, is_small};
-use crate::host::guard::{Turns, told};
+use crate::host::guard::{CallGuard, told};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
@@ -25,14 +25,14 @@ pub(crate) struct LocalTransport {
     pub(super) member: usize,
     /// The board trusts that a member makes one call at a time, and none after one that panicked, whose meeting was not
     /// left.
-    turns: Turns,
+    guard: CallGuard,
     /// The links of which this member is an end: one transport for each, however many groups share this one.
     links: Links<LocalTransport>,
 }
 
 impl LocalTransport {
     pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
-        Self { world, board, member, turns: Turns::default(), links: Links::default() }
+        Self { world, board, member, guard: CallGuard::default(), links: Links::default() }
     }
 
     pub(super) fn rank(&self) -> Rank {
@@ -45,7 +45,7 @@ impl LocalTransport {
 
     /// Does what a call is if it is this member's turn.
     pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
-        let turn = || self.turns.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
+        let turn = || self.guard.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
         told(turn, |error| self.fail(error))
     }
 

@@ -162,7 +162,7 @@ impl<'a> Sleeper<'a> {
         {
             return world.fail(*gone, format!("it returned without taking part in {}", wait.call));
         }
-        let is_overdue = world.watch.options.time_limit.is_some_and(|limit| waited >= limit);
+        let is_overdue = world.options.time_limit.is_some_and(|limit| waited >= limit);
         if !is_overdue && waited < self.next_look {
             return;
         }

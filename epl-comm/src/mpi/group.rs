@@ -12,7 +12,7 @@ use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::fit::{check, describe, hides};
-use crate::host::guard::{Turns, told};
+use crate::host::guard::{CallGuard, told};
 use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
@@ -24,14 +24,14 @@ pub(super) struct MpiTransport {
     endpoint: Endpoint,
     /// The last call that has taken a number.
     taken: Arc<AtomicU64>,
-    turns: Turns,
+    guard: CallGuard,
     links: Links<MpiTransport>,
 }
 
 impl MpiTransport {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.channel);
-        Self { endpoint, taken, turns: Turns::default(), links: Links::default() }
+        Self { endpoint, taken, guard: CallGuard::default(), links: Links::default() }
     }
 
     /// Whether the world goes on.
@@ -121,7 +121,7 @@ impl Transport for MpiTransport {
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let attempt = |call: &Call| self.take_part(call, buffer);
-        let turn = || self.turns.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
+        let turn = || self.guard.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
         told(turn, |error| self.fail(error))
     }
 

@@ -13,7 +13,7 @@ use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
 use super::wire::{DONE, Writer};
-use super::world::{Watch, World};
+use super::world::World;
 use crate::error::{Error, Result};
 use crate::host::ranks::{Fates, Ranks, no_thread};
 use crate::pending::Helpers;
@@ -78,11 +78,11 @@ where
 /// not come are asked what they did last; who has nothing left to do waits for those who have, and after so long only for
 /// those whose processes answer. The other processes end, and have `mpirun` end the one that hangs. Where processes differ in
 /// how many calls may be in flight together, the least counts for all.
-pub type Launcher = crate::launch::Launcher<Processes>;
+pub type Launcher = crate::launch::Launcher<PerProcess>;
 
-/// Ranks of several processes that an MPI launcher has started.
+/// So many ranks in each of the processes that an MPI launcher has started.
 #[derive(Clone, Debug)]
-pub struct Processes {
+pub struct PerProcess {
     ranks: usize,
     per_host: Option<usize>,
 }
@@ -96,7 +96,7 @@ impl Default for Launcher {
 impl Launcher {
     /// One rank in each process, a time limit of half an hour.
     pub fn new() -> Self {
-        Self::of(Processes { ranks: 1, per_host: None })
+        Self::of(PerProcess { ranks: 1, per_host: None })
     }
 
     /// So many ranks in each process, each a thread. The ranks of process p are p · `ranks` and those after it.
@@ -136,8 +136,8 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { kind: Processes { ranks, per_host }, options } = self;
-        let world = join(ranks, Watch { options, per_host }).map_err(|error| {
+        let Self { kind: PerProcess { ranks, per_host }, options } = self;
+        let world = join(ranks, per_host, options).map_err(|error| {
             let process = library::start().map_or(0, |place| place.process);
             (Rank(process * ranks), error.into())
         })?;
@@ -182,7 +182,7 @@ fn leave(world: &World, answers: &Answers) -> bool {
     bytes.number(DONE);
     world.tell_all(&bytes.0);
     let begun = Instant::now();
-    let mut next_look = world.watch.options.time_limit;
+    let mut next_look = world.options.time_limit;
     let mut failed: Option<Instant> = None;
     loop {
         let running = world.running();

@@ -36,14 +36,6 @@ fn later(limit: Duration) -> Duration {
     limit.saturating_add(limit / 4).saturating_add(INSIDE_LATER)
 }
 
-/// How the ranks of a run are watched.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
-    pub(super) options: Options,
-    /// How many processes are taken for one host's; otherwise those that share its memory.
-    pub(super) per_host: Option<usize>,
-}
-
 /// The ranks of one run, seen by one process.
 pub(super) struct World {
     pub(super) place: ProcessPlace,
@@ -61,7 +53,7 @@ pub(super) struct World {
     pub(super) tags: Tags,
     pub(super) waits: Waits,
     pub(super) arena: Arc<Arena>,
-    pub(super) watch: Watch,
+    pub(super) options: Options,
     /// The groups that lie in this process.
     pub(super) inside: Inside,
     /// Of all ranks.
@@ -109,7 +101,7 @@ impl World {
         lanes: usize,
         [data, control]: [Comm; 2],
         tags: Tags,
-        watch: Watch,
+        options: Options,
     ) -> Arc<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let is_crowded = place.locals * threads > cores;
@@ -120,7 +112,7 @@ impl World {
             if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
         };
         let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
-        let inside_limit = watch.options.time_limit.map(later);
+        let inside_limit = options.time_limit.map(later);
         Arc::new_cyclic(|world: &Weak<Self>| Self {
             inside: {
                 let world = world.clone();
@@ -140,7 +132,7 @@ impl World {
             tags,
             waits: Waits::default(),
             arena: Arc::default(),
-            watch,
+            options,
             seats,
             helpers,
             groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
@@ -227,7 +219,7 @@ impl World {
         }
         let error = failure.of_run("the run");
         self.inside.fail(failure.rank, &error);
-        if let Some(report) = &self.watch.options.on_failure {
+        if let Some(report) = &self.options.on_failure {
             // The caller's code: what it does with a failure must not become another one.
             let _ = catch(|| report(failure.rank, &error));
         }
@@ -308,11 +300,11 @@ impl Drop for World {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, threads, watch, failure, .. } = self;
+        let Self { place, threads, options, failure, .. } = self;
         f.debug_struct("World")
             .field("place", place)
             .field("threads", threads)
-            .field("watch", watch)
+            .field("options", options)
             .field("failure", failure)
             .finish_non_exhaustive()
     }

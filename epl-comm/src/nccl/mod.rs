@@ -98,8 +98,8 @@ pub use memory::{Event, Memory, Stream};
 pub use presence::devices;
 #[cfg(feature = "cuda")]
 pub use run::run;
-pub use run::{Launcher, Threads};
+pub use run::{Launcher, Local};
 pub use setup::Nccl;
 #[doc(hidden)]
 pub use transport::Safeguards;
-pub use worker::{Processes, Worker};
+pub use worker::{Distributed, Worker};

@@ -17,11 +17,11 @@ use crate::transport::Transport;
 /// Starts ranks as threads with a device each, and NCCL between them.
 ///
 /// The time limit is also that of a call in NCCL once all have come.
-pub type Launcher = crate::launch::Launcher<Nccl<Threads>>;
+pub type Launcher = crate::launch::Launcher<Nccl<Local>>;
 
 /// Ranks that are threads of this process, each with a device.
 #[derive(Clone, Debug)]
-pub struct Threads {
+pub struct Local {
     ranks: usize,
     check_order: bool,
 }
@@ -29,7 +29,7 @@ pub struct Threads {
 impl Launcher {
     /// So many ranks, with what [`local::Launcher::new`] says of them.
     pub fn new(ranks: usize) -> Self {
-        Self::of(Nccl::new(Threads { ranks, check_order: false }, ranks))
+        Self::of(Nccl::new(Local { ranks, check_order: false }, ranks))
     }
 
     /// See [`local::Launcher::check_order`].
@@ -78,7 +78,7 @@ impl Launcher {
         E: From<Error> + Display + Send,
     {
         let library = self.loaded().map_err(|error| (Rank(0), error.into()))?;
-        let Threads { ranks, check_order } = self.kind.place;
+        let Local { ranks, check_order } = self.kind.place;
         let shared = Arc::new(Shared::new(ranks));
         let gates: Vec<Arc<Gate>> = (0..ranks).map(|_| Arc::default()).collect();
         let over = |seat: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {

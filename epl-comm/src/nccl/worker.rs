@@ -29,11 +29,11 @@ const COMPARED: u64 = 32;
 ///
 /// The time limit is that of a call, the time in which others come to it included: the run fails with an
 /// [`Error::Timeout`] that names the ranks that have not come, or an [`Error::Engine`] when all have.
-pub type Worker = crate::launch::Launcher<Nccl<Processes>>;
+pub type Worker = crate::launch::Launcher<Nccl<Distributed>>;
 
 /// Ranks of this process among those of others.
 #[derive(Clone)]
-pub struct Processes {
+pub struct Distributed {
     store: Arc<dyn Store>,
     own: Range<usize>,
     ranks: usize,
@@ -47,7 +47,7 @@ impl Worker {
     /// A store serves one run: what is run again needs a new one.
     pub fn new(store: Arc<dyn Store>, own: Range<usize>, ranks: usize) -> Self {
         let on_host = own.len();
-        Self::of(Nccl::new(Processes { store, own, ranks, on_host, compare_first: COMPARED }, on_host))
+        Self::of(Nccl::new(Distributed { store, own, ranks, on_host, compare_first: COMPARED }, on_host))
     }
 
     /// Compares so many calls of each group, from the first on, with those of the other members before any memory is
@@ -79,7 +79,7 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let (Processes { own, ranks, .. }, devices) = (self.kind.place.clone(), self.kind.devices.clone());
+        let (Distributed { own, ranks, .. }, devices) = (self.kind.place.clone(), self.kind.devices.clone());
         let first = own.start;
         if devices.len() != own.len() {
             let message = format!("{} devices for {} ranks; give each rank one", devices.len(), own.len());
@@ -117,7 +117,7 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Processes { store, own: ranks, ranks: all, on_host, compare_first } = &self.kind.place;
+        let Distributed { store, own: ranks, ranks: all, on_host, compare_first } = &self.kind.place;
         let library = self.ready().map_err(|error| {
             // The others would wait for these ranks.
             Joined::new(store.clone(), Rank(ranks.start), Log::default(), None).fail(&error);
@@ -164,7 +164,7 @@ impl Worker {
 
     /// NCCL, where these ranks can be run.
     fn ready(&self) -> Result<Arc<Library>> {
-        let Processes { own, ranks, on_host, .. } = &self.kind.place;
+        let Distributed { own, ranks, on_host, .. } = &self.kind.place;
         if own.is_empty() || own.end > *ranks {
             let message = format!(
                 "ranks {} to {} of {ranks}; a process has at least one, and they count from 0",
