@@ -9,6 +9,7 @@ use super::run::EAGER_LIMIT;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::Error;
+use crate::host::failure::Failure;
 use crate::host::ranks::Fates;
 use crate::launch::Options;
 use crate::process_group::Seat;
@@ -56,10 +57,7 @@ impl Inside {
 
     /// Releases everybody here, as another part of the world has failed.
     pub(crate) fn fail(&self, rank: Rank, error: &Error) {
-        match error {
-            Error::Peer { cause, .. } => self.world.fail(rank, cause.clone()),
-            error => self.world.fail_together(rank, error.clone()),
-        }
+        self.world.record(Failure::heard(error, rank));
     }
 
     /// Records that a rank begins no further call.

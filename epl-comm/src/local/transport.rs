@@ -9,9 +9,9 @@ use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides, is_small};
 use crate::host::guard::{CallGuard, told};
-use crate::host::ranks::Fates;
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
@@ -108,13 +108,9 @@ impl LocalTransport {
         Ok(staged.home.bring(bytes, staged.range))
     }
 
-    /// Ends the world. All members blame the same rank for a mismatch, or none.
+    /// Ends the world.
     pub(super) fn fail(&self, error: &Error) {
-        match error {
-            Error::Mismatch { second_is_odd: true, second, .. } => self.world.fail(*second, error.to_string()),
-            Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
-            _ => self.world.fail(self.rank(), error.to_string()),
-        }
+        self.world.record(Failure::found(error, self.rank()));
     }
 
     /// The part of the group in which this member is, once it has been divided.

@@ -11,6 +11,7 @@ use super::roster::CallId;
 use super::waits::Waits;
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
+use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Fates;
 use crate::launch::Options;
 use crate::operation::Operation;
@@ -41,32 +42,6 @@ pub(super) struct World {
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Cores that the ranks share.
     cores: usize,
-}
-
-/// The first failure. It stays.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// Who caused it; of several who share it, the lowest.
-    pub(super) rank: Rank,
-    cause: Cause,
-}
-
-#[derive(Debug)]
-enum Cause {
-    /// The rank's own; others learn that a peer failed.
-    Own(String),
-    /// Nobody's in particular; all get the same error.
-    Shared(Error),
-}
-
-impl Failure {
-    /// What a rank gets that was released from `operation`.
-    pub(super) fn to_error(&self, operation: String) -> Error {
-        match &self.cause {
-            Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
-            Cause::Shared(error) => error.clone(),
-        }
-    }
 }
 
 impl Fates for World {
@@ -173,7 +148,7 @@ impl World {
         // Whoever has taken the number is about to come, or is stuck on the way.
         let all = || missing.iter().map(|(rank, _)| *rank).collect();
         let blamed: Vec<Rank> = if sources.is_empty() { all() } else { sources };
-        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.last_call(rank))).collect();
+        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.seat(rank).log.last_words())).collect();
         if let Some((lowest, _)) = missing.first() {
             self.fail_together(*lowest, Error::Timeout { call, waited, missing });
         }
@@ -185,19 +160,13 @@ impl World {
         self.waits.of(rank)
     }
 
-    fn last_call(&self, rank: Rank) -> String {
-        match self.seat(rank).log.last() {
-            Some(entry) => format!("whose last call was {entry}"),
-            None => "which has made no call".to_string(),
-        }
-    }
-
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
     }
 
-    fn record(&self, failure: Failure) {
+    /// Records a failure, unless there was one before, and releases everybody.
+    pub(super) fn record(&self, failure: Failure) {
         let is_first = self.failure.set(failure).is_ok();
         self.ring();
         if is_first && let (Some(report), Some(failure)) = (&self.watch.options.on_failure, self.failure()) {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::failure::Failure;
 use super::inquiry::{self, Answer, Answers};
 use super::library::Arriving;
 use super::wire::{ANSWER, ASK, DONE, END, FAIL, Reader, Writer};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::rank::Rank;
 
 /// How often the watcher looks.
@@ -98,10 +98,10 @@ fn take(world: &Arc<World>, answers: &Answers, from: usize, bytes: &mut Reader<'
 
 #[cfg(test)]
 mod tests {
-    use super::super::failure::Cause;
     use super::super::join::join;
     use super::super::testing::mpirun;
     use super::*;
+    use crate::host::failure::Cause;
     use crate::launch::Options;
 
     /// On the clock that all processes of a machine have.

@@ -96,7 +96,7 @@ impl<'a> Flight<'a> {
                 let since = *failed.get_or_insert_with(Instant::now);
                 if since.elapsed() > STRAGGLERS {
                     let sequence = self.call.whole().sequence;
-                    return Err(failure.to_error(self.describe(), &self.group.name, sequence));
+                    return Err(failure.to_error_in(self.describe(), &self.group.name, sequence));
                 }
             }
             if let Some(waited) = patience.pause() {

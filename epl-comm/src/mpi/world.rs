@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::failure::{Cause, Failure};
 use super::library::{Comm, Place as ProcessPlace, Request};
 use super::tags::Tags;
 use super::waits::{Place, Waits};
 use super::wire::{END, FAIL, Writer};
 use crate::error::{Error, catch};
 use crate::host::arena::Arena;
+use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Fates;
 use crate::launch::Options;
 use crate::local::Inside;
@@ -90,7 +90,7 @@ impl Fates for World {
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.failure().map(|failure| (failure.rank, failure.of_run(operation)))
+        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
     }
 }
 
@@ -118,7 +118,7 @@ impl World {
                 let world = world.clone();
                 Inside::new(seats.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
                     if let Some(world) = world.upgrade() {
-                        world.fail_with(rank, error);
+                        world.record(Failure::heard(error, rank), true);
                     }
                 })
             },
@@ -193,14 +193,6 @@ impl World {
         self.tags.tag(channel, self.thread(from), self.thread(to))
     }
 
-    /// Records a failure that was found inside this process.
-    fn fail_with(&self, rank: Rank, error: &Error) {
-        match error {
-            Error::Peer { cause, .. } => self.fail(rank, cause.clone()),
-            error => self.fail_together(rank, error.clone()),
-        }
-    }
-
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) }, true);
@@ -217,7 +209,7 @@ impl World {
             failure.write(bytes.number(FAIL));
             self.tell_all(&bytes.0);
         }
-        let error = failure.of_run("the run");
+        let error = failure.to_error("the run".to_string());
         self.inside.fail(failure.rank, &error);
         if let Some(report) = &self.options.on_failure {
             // The caller's code: what it does with a failure must not become another one.
