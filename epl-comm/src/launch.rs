@@ -4,7 +4,8 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, catch};
+use crate::host::failure::Failure;
 use crate::host::ranks::{Report, TIME_LIMIT};
 use crate::rank::Rank;
 
@@ -17,6 +18,16 @@ pub(crate) struct Options {
     pub(crate) lanes: Option<usize>,
     /// Told of the first failure: who, and why.
     pub(crate) on_failure: Option<Arc<Report>>,
+}
+
+impl Options {
+    /// Tells the caller of a run of its first failure.
+    pub(crate) fn report(&self, failure: &Failure) {
+        if let Some(report) = &self.on_failure {
+            // The caller's code: what it does with a failure must not become another one.
+            let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
+        }
+    }
 }
 
 impl Default for Options {

@@ -9,7 +9,7 @@ use super::bell::Bell;
 use super::order::Order;
 use super::roster::CallId;
 use super::waits::Waits;
-use crate::error::{Error, catch};
+use crate::error::Error;
 use crate::host::arena::Arena;
 use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Fates;
@@ -169,9 +169,8 @@ impl World {
     pub(super) fn record(&self, failure: Failure) {
         let is_first = self.failure.set(failure).is_ok();
         self.ring();
-        if is_first && let (Some(report), Some(failure)) = (&self.watch.options.on_failure, self.failure()) {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
+        if let Some(failure) = self.failure().filter(|_| is_first) {
+            self.watch.options.report(failure);
         }
     }
 

@@ -14,7 +14,7 @@ use super::library::{Comm, Place as ProcessPlace, Request};
 use super::tags::Tags;
 use super::waits::{Place, Waits};
 use super::wire::{END, FAIL, Writer};
-use crate::error::{Error, catch};
+use crate::error::Error;
 use crate::host::arena::Arena;
 use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Fates;
@@ -209,12 +209,8 @@ impl World {
             failure.write(bytes.number(FAIL));
             self.tell_all(&bytes.0);
         }
-        let error = failure.to_error("the run".to_string());
-        self.inside.fail(failure.rank, &error);
-        if let Some(report) = &self.options.on_failure {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &error));
-        }
+        self.inside.fail(failure.rank, &failure.to_error("the run".to_string()));
+        self.options.report(failure);
     }
 
     /// The first failure, if there was one.
