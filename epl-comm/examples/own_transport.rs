@@ -14,7 +14,7 @@ use std::thread;
 
 use burn::tensor::{Device, Tensor};
 use epl_comm::{
-    Buffer, Call, Error, Operation, PerMember, ProcessGroup, Rank, ReduceOp, Result, Transport, catch, differentiable,
+    Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport, catch, differentiable,
 };
 
 /// What all ranks share.
@@ -168,33 +168,19 @@ impl Transport for Seat {
 }
 
 /// What member `me` gets.
-fn result<'a>(call: &Call, posts: &'a [Post], me: usize) -> Vec<f64> {
+fn result(call: &Call, posts: &[Post], me: usize) -> Vec<f64> {
     let own = &posts[me].1;
-    let rows = |values: &[f64], widths: &PerMember, member: usize| -> Vec<f64> {
-        let (width, before) = (widths.total(), widths.before(member));
-        (0..call.rows).flat_map(|row| values[row * width + before..][..widths[member]].to_vec()).collect()
-    };
-    // Row by row, what every member has for this one.
-    let side_by_side = |parts: Vec<&[f64]>| -> Vec<f64> {
-        let row = |row: usize| {
-            let part = move |(part, width): (&&[f64], usize)| part[row * width..][..width].to_vec();
-            parts.iter().zip(call.receive.iter()).flat_map(part).collect::<Vec<_>>()
-        };
-        (0..call.rows).flat_map(row).collect()
-    };
+    let piece = |values: &[f64], call: &Call| values[call.piece_for(me)].to_vec();
     match call.operation {
         Operation::AllReduce(op) => reduced(posts, op),
         Operation::Reduce { op, root } if root == me => reduced(posts, op),
-        Operation::ReduceScatter(op) => rows(&reduced(posts, op), &call.send, me),
-        Operation::Scatter { root } => rows(&posts[root].1, &call.send, me),
+        Operation::ReduceScatter(op) => piece(&reduced(posts, op), call),
+        Operation::Scatter { root } => piece(&posts[root].1, call),
         Operation::Gather { root } if root != me => own.clone(),
         Operation::AllGather | Operation::Gather { .. } => {
-            side_by_side(posts.iter().map(|(_, values)| &values[..]).collect())
+            posts.iter().flat_map(|(_, values)| values.clone()).collect()
         }
-        Operation::AllToAll => {
-            let piece = |(theirs, values): &'a Post| &values[theirs.send.before(me)..];
-            side_by_side(posts.iter().map(piece).collect())
-        }
+        Operation::AllToAll => posts.iter().flat_map(|(theirs, values)| piece(values, theirs)).collect(),
         Operation::Broadcast { root } => posts[root].1.clone(),
         Operation::Receive => posts[0].1.clone(),
         _ => own.clone(),

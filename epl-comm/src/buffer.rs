@@ -3,7 +3,28 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::{BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
 use burn::tensor::kind::{Autodiff, Basic};
-use burn::tensor::{Bool, DType, Device, Element, Int, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, Element, Float, Int, Shape, Tensor, TensorData};
+
+/// Does something with `K` as the kind of tensor that an element type is of.
+macro_rules! with_kind {
+    ($dtype:expr, $K:ident => $body:expr) => {
+        match $dtype {
+            dtype if dtype.is_float() => {
+                type $K = burn::tensor::Float;
+                $body
+            }
+            dtype if dtype.is_bool() => {
+                type $K = burn::tensor::Bool;
+                $body
+            }
+            _ => {
+                type $K = burn::tensor::Int;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_kind;
 
 /// A tensor on its device, its rank (number of dims) erased; never part of a graph.
 ///
@@ -56,19 +77,45 @@ impl Buffer {
     pub fn into_values<E: Element>(self) -> Vec<E> {
         match self.into_flex() {
             Ok(tensor) => tensor.into_data().iter::<E>().collect(),
-            Err(buffer) if buffer.dtype().is_float() => {
-                Tensor::<1>::from_dispatch(*buffer.0).into_data().iter::<E>().collect()
-            }
-            Err(buffer) if buffer.dtype().is_bool() => {
-                Tensor::<1, Bool>::from_dispatch(*buffer.0).into_data().iter::<E>().collect()
-            }
-            Err(buffer) => Tensor::<1, Int>::from_dispatch(*buffer.0).into_data().iter::<E>().collect(),
+            Err(buffer) => with_kind!(buffer.dtype(), K => {
+                Tensor::<1, K>::from_dispatch(*buffer.0).into_data().iter::<E>().collect()
+            }),
         }
     }
 
     /// A buffer without elements, for calls that move nothing.
     pub fn empty() -> Self {
         Self::from_values::<f32>(Vec::new())
+    }
+
+    /// A buffer without elements, on a device.
+    pub(crate) fn empty_on(device: &Device, dtype: DType) -> Self {
+        match dtype {
+            _ if dtype.is_bool() => Self::from_tensor(Tensor::<1, Int>::zeros([0], device).bool()),
+            _ => with_kind!(dtype, K => Self::from_tensor(Tensor::<1, K>::zeros([0], (device, dtype)))),
+        }
+    }
+
+    /// The same buffer on a device.
+    pub(crate) fn moved(self, device: &Device) -> Self {
+        if self.device() == *device {
+            return self;
+        }
+        with_kind!(self.dtype(), K => Self::from_tensor(self.into_flat::<K>().to_device(device)))
+    }
+
+    /// The same numbers in another type.
+    pub(crate) fn cast(self, dtype: DType) -> Self {
+        match self.dtype() {
+            own if own == dtype => self,
+            own if own.is_float() => Self::from_tensor(self.into_flat::<Float>().cast(dtype)),
+            _ => Self::from_tensor(self.into_flat::<Int>().cast(dtype)),
+        }
+    }
+
+    /// Floats, divided by a number.
+    pub(crate) fn divided(self, by: usize) -> Self {
+        Self::from_tensor(self.into_flat::<Float>().div_scalar(by as f64))
     }
 
     /// The device it lies on.

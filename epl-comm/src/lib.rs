@@ -78,6 +78,7 @@ mod autodiff;
 pub mod differentiable;
 mod layout;
 mod host;
+mod launch;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -90,6 +91,7 @@ pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
 pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous};
 pub use error::{Error, LaunchError, Result, catch, unwind};
+pub use launch::Launcher;
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
 pub use log::{Log, LogEntry};
 pub use memory::{CountingAllocator, ThreadMemory};

@@ -64,6 +64,11 @@ impl Log {
         ring.entries.get(last % CAPACITY).cloned()
     }
 
+    /// What is said of a rank that others wait for.
+    pub(crate) fn last_words(&self) -> String {
+        self.last().map_or("which has made no call".to_string(), |entry| format!("whose last call was {entry}"))
+    }
+
     /// Records that a call is made; `begun`: that it goes out at once.
     pub(crate) fn issue(&self, group: &Arc<str>, call: &Call, begun: bool) -> LogMark {
         let now = Instant::now();

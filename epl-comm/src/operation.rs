@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use core::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Shape};
@@ -124,17 +125,20 @@ impl fmt::Display for Operation {
 
 /// One call of a collective by one member: everything but the data.
 ///
-/// Seen by a transport, a buffer is a row-major matrix of [`rows`](Self::rows) rows, so that a dim other than the
-/// first is gathered or scattered without being moved to the front first:
+/// What is divided, or put together, is a row-major matrix of [`rows`](Self::rows) rows:
 ///
 /// ```text
 ///                   send [2, 1]           receive [2, 1]
 /// all_gather, gather                      each row of the result: member 0's 2 elements, member 1's 1
 /// reduce_scatter,   each row of the
-/// scatter           buffer: 2 | 1
+/// scatter           tensor: 2 | 1
 /// all_to_all        2 elements to 0,      from each member `rows` times that many elements, put side by side
 ///                   then 1 to 1
 /// ```
+///
+/// A transport sees it in pieces: in the buffer that it is given those for each member ([`piece_for`](Self::piece_for)), in
+/// the one that it gives those from each ([`received`](Self::received)), one after the other and each in a row. One that
+/// [`moves_rows`](crate::Transport::moves_rows) sees the matrix itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The collective.
@@ -148,7 +152,7 @@ pub struct Call {
     pub dim: Option<usize>,
     /// The dim that an all_to_all divides; otherwise `None`.
     pub split_dim: Option<usize>,
-    /// Rows of the result of a gather or an all-to-all, of the buffer of a scatter; 1 otherwise.
+    /// Rows of the result of a gather or an all-to-all, of the tensor of a scatter; 1 otherwise.
     pub rows: usize,
     /// How many elements go to each member: in each row (reduce_scatter, scatter), in all (all_to_all); otherwise
     /// empty.
@@ -182,6 +186,27 @@ impl Call {
             sequence: 0,
             part_of: None,
         }
+    }
+
+    /// The piece of this member's buffer that is for a member.
+    pub fn piece_for(&self, member: usize) -> Range<usize> {
+        let rows = self.rows_to_send();
+        let start = rows * self.send.before(member);
+        start..start + rows * self.send[member]
+    }
+
+    /// How many elements go to each member in all.
+    pub fn sent(&self) -> PerMember {
+        self.send.times(self.rows_to_send())
+    }
+
+    /// How many elements come from each member in all.
+    pub fn received(&self) -> PerMember {
+        self.receive.times(self.rows)
+    }
+
+    fn rows_to_send(&self) -> usize {
+        if self.operation == Operation::AllToAll { 1 } else { self.rows }
     }
 
     /// Whether member `me` with this call and member `them` with `other` can go on together.

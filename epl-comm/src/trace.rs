@@ -221,6 +221,10 @@ impl Transport for Traced {
         result
     }
 
+    fn moves_rows(&self) -> bool {
+        self.inner.moves_rows()
+    }
+
     fn is_ordered(&self, buffer: &Buffer) -> bool {
         self.inner.is_ordered(buffer)
     }

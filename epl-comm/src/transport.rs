@@ -26,7 +26,7 @@ use crate::rank::Rank;
 /// |---|---|
 /// | numbers | [`reserve`](Self::reserve) gives 1, 2, 3, … for each group and each link; the same number is the same call on all members |
 /// | calls | every member's [`Call`] is compared ([`Call::agrees`]) before anything is done with memory; all members get the same [`Error::Mismatch`] |
-/// | results | those that [`Operation`] says, row by row as [`Call`] draws it; who gets none is given back its own buffer |
+/// | results | those that [`Operation`] says, in pieces as [`Call`] draws it; who gets none is given back its own buffer |
 /// | bits | a reduction is taken in the order of the members, or at least gives all members the same bits; 16-bit floats are summed in f32 |
 /// | memory | a buffer belongs to the call until no peer can reach it any more, also when the call fails |
 /// | place | the result lies on the device of the buffer, in its element type; it may be flat |
@@ -34,7 +34,8 @@ use crate::rank::Rank;
 /// | threads | different groups are called from different threads (a helper thread for each group with started calls) |
 ///
 /// One that wraps another hands on every method. [`is_ordered`](Self::is_ordered) and [`stage`](Self::stage), which are for a
-/// device that works behind its rank, have bodies for one that needs neither; the others have none.
+/// device that works behind its rank, and [`moves_rows`](Self::moves_rows), which saves a copy, have bodies for one that needs
+/// none of them; the others have none.
 ///
 /// What it need not do: checking arguments, graphs, started calls, logs, order within a rank, groups of one.
 ///
@@ -68,6 +69,13 @@ pub trait Transport: Debug + Send + Sync + 'static {
     /// failed or left; [`Error::Deadlock`], [`Error::Timeout`] and [`Error::Order`] where the transport looks for what
     /// they say; [`Error::Staging`]. After an error the whole world is over.
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer>;
+
+    /// Whether buffers are not in pieces but as they are, row by row, as [`Call`] draws it: whether a dim other than the first is
+    /// divided, and put together, on the way. Elsewhere the group takes a tensor apart before, and puts the result together at
+    /// last.
+    fn moves_rows(&self) -> bool {
+        false
+    }
 
     /// Whether what is computed with the result of a call on `buffer` can be made to come behind it, without a thread that
     /// waits: a blocking call is then run as a started one that is waited for at once.

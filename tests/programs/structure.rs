@@ -108,8 +108,8 @@ fn functions_stay_within_their_limit() {
     assert_none("over the limit", &folders, |sources| sources.iter().flat_map(check_size).collect());
 }
 
-/// Rooms whose files still import each other in a circle. Only the way out of this list is open: a room that has no
-/// circle any more must leave it.
+/// Rooms whose files still import each other in a circle, to be taken apart when they are built anew. Only the way out of this
+/// list is open: a room that has no circle any more must leave it.
 const CIRCLES: [&str; 4] = ["epl-comm/src/worker", "epl-core/src/engine", "epl-core/src/launch", "epl-core/src/plan"];
 
 #[test]

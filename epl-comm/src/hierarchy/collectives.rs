@@ -5,7 +5,7 @@
 use burn::tensor::DType;
 
 use super::Hierarchy;
-use super::columns::{apart, cast, columns, divided};
+use super::arranged::arranged;
 use super::numbers::Whole;
 use super::stage::{LEADER, Stage};
 use crate::buffer::Buffer;
@@ -102,30 +102,30 @@ impl Hierarchy {
         let sum = self.inside(call).reduce(wide(buffer), additive(op), LEADER)?;
         let mut own = sum;
         if self.hosts.leads() {
-            let by_host = columns(own, call.rows, &self.hosts.to_hosts(&call.send));
-            own = self.between(call).reduce_scatter(by_host, additive(op), call.rows, self.hosts.outer(&call.send))?;
+            let by_host = arranged(own, &self.hosts.to_hosts(&call.sent()));
+            own = self.between(call).reduce_scatter(by_host, additive(op), self.hosts.outer(&call.sent()))?;
         }
         self.hand_out(call, self.rounded(own, op, dtype))
     }
 
     fn all_gather(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
         let all = self.gather_at_leader(call, buffer, None)?;
-        self.inside(call).share(all, call.rows * call.receive.total())
+        self.inside(call).share(all, call.received().total())
     }
 
     fn gather(&self, call: &Whole, buffer: Buffer, root: usize) -> Result<Buffer> {
         let own = buffer.clone();
         let all = self.gather_at_leader(call, buffer, Some(self.hosts.host_of(root)))?;
-        let got = self.pass(call, all, call.rows * call.receive.total(), root)?;
+        let got = self.pass(call, all, call.received().total(), root)?;
         Ok(got.unwrap_or(own))
     }
 
     fn scatter(&self, call: &Whole, buffer: Buffer, root: usize) -> Result<Buffer> {
         let mut own = self.bring(call, buffer, root)?;
         if self.hosts.leads() {
-            let by_host = columns(own, call.rows, &self.hosts.to_hosts(&call.send));
-            let (root, widths) = (self.hosts.host_of(root), self.hosts.outer(&call.send));
-            own = self.between(call).scatter(by_host, root, call.rows, widths)?;
+            let by_host = arranged(own, &self.hosts.to_hosts(&call.sent()));
+            let (root, widths) = (self.hosts.host_of(root), self.hosts.outer(&call.sent()));
+            own = self.between(call).scatter(by_host, root, widths)?;
         }
         self.hand_out(call, own)
     }
@@ -145,14 +145,14 @@ impl Hierarchy {
 
     /// All members' parts in their order, at the leaders or at one host's; at the others, anything.
     fn gather_at_leader(&self, call: &Whole, buffer: Buffer, host: Option<usize>) -> Result<Buffer> {
-        let (rows, receive) = (call.rows, &call.receive);
-        let near = self.inside(call).gather(buffer, LEADER, rows, self.hosts.inner(receive))?;
+        let receive = &call.received();
+        let near = self.inside(call).gather(buffer, LEADER, self.hosts.inner(receive))?;
         let all = match host {
-            None => self.between(call).all_gather(near, rows, self.hosts.outer(receive))?,
-            Some(host) => self.between(call).gather(near, host, rows, self.hosts.outer(receive))?,
+            None => self.between(call).all_gather(near, self.hosts.outer(receive))?,
+            Some(host) => self.between(call).gather(near, host, self.hosts.outer(receive))?,
         };
         let has_all = self.hosts.leads() && host.is_none_or(|host| host == self.hosts.host());
-        Ok(if has_all { columns(all, rows, &self.hosts.to_members(receive)) } else { all })
+        Ok(if has_all { arranged(all, &self.hosts.to_members(receive)) } else { all })
     }
 
     /// The buffer of a member at the leader of its host; every other member's own.
@@ -180,17 +180,15 @@ impl Hierarchy {
         Ok((to == self.hosts.member()).then_some(got))
     }
 
-    /// To each member of the host its columns of what the leader has.
+    /// To each member of the host its part of what the leader has.
     fn hand_out(&self, call: &Whole, buffer: Buffer) -> Result<Buffer> {
-        let widths = self.hosts.inner(&call.send);
-        let parts = if self.hosts.leads() { apart(buffer, call.rows, widths.iter()) } else { buffer };
-        self.inside(call).hand_out(parts, &widths.times(call.rows))
+        self.inside(call).hand_out(buffer, &self.hosts.inner(&call.sent()))
     }
 
     /// The end of a reduction that was taken in stages.
     fn rounded(&self, sum: Buffer, op: ReduceOp, dtype: DType) -> Buffer {
         let is_mean = op == ReduceOp::Mean && self.hosts.leads();
-        cast(if is_mean { divided(sum, self.hosts.len()) } else { sum }, dtype)
+        if is_mean { sum.divided(self.hosts.len()) } else { sum }.cast(dtype)
     }
 }
 
@@ -202,7 +200,7 @@ fn additive(op: ReduceOp) -> ReduceOp {
 /// 16-bit floats in f32, so that they are rounded once.
 fn wide(buffer: Buffer) -> Buffer {
     match buffer.dtype() {
-        DType::F16 | DType::BF16 => cast(buffer, DType::F32),
+        DType::F16 | DType::BF16 => buffer.cast(DType::F32),
         _ => buffer,
     }
 }

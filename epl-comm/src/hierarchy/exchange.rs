@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::Hierarchy;
-use super::columns::{columns, side_by_side};
+use super::arranged::arranged;
 use super::numbers::Whole;
 use super::stage::LEADER;
 use crate::buffer::Buffer;
@@ -43,32 +43,32 @@ impl Hierarchy {
         let mut widths = PerMember::same(0, own.len());
         if let Some(counts) = &counts {
             let (send, receive) = self.between_hosts(counts);
-            let by_host = columns(mine, 1, &self.to_hosts(counts));
+            let by_host = arranged(mine, &self.to_hosts(counts));
             let got = self.between(call).all_to_all(by_host, send, receive)?;
-            mine = columns(got, 1, &self.to_own(counts));
+            mine = arranged(got, &self.to_own(counts));
             widths = own.iter().map(|to| counts.received(*to)).collect();
         }
         // Each knows its own width, the leader all.
-        let total = call.rows * call.receive.total();
+        let total = call.received().total();
         let known: PerMember = match counts {
             Some(_) => widths,
             None => own.iter().map(|member| if *member == self.hosts.member() { total } else { 0 }).collect(),
         };
-        let got = self.inside(call).hand_out(mine, &known)?;
-        Ok(side_by_side(got, call.rows, call.receive.iter()))
+        self.inside(call).hand_out(mine, &known)
     }
 
     /// What members send and expect, compared; at the leaders.
     fn counts(&self, call: &Whole) -> Result<Option<Counts>> {
         let members = self.hosts.len();
-        let said = call.send.iter().chain(call.receive.iter().map(|count| count * call.rows));
+        let received = call.received();
+        let said = call.send.iter().chain(received.iter());
         let said = Buffer::from_values(said.map(|count| count as i64).collect::<Vec<_>>());
-        let near = self.inside(call).gather(said, LEADER, 1, PerMember::same(2 * members, self.hosts.own().len()))?;
+        let near = self.inside(call).gather(said, LEADER, PerMember::same(2 * members, self.hosts.own().len()))?;
         if !self.hosts.leads() {
             return Ok(None);
         }
         let widths = self.hosts.iter().map(|host| 2 * members * host.len()).collect();
-        let all = self.between(call).all_gather(near, 1, widths)?.into_values::<i64>();
+        let all = self.between(call).all_gather(near, widths)?.into_values::<i64>();
         let (mut sent, mut expected) = (vec![0; members * members], vec![0; members * members]);
         for (member, said) in self.hosts.by_host().zip(all.chunks(2 * members)) {
             sent[member * members..][..members].copy_from_slice(&said[..members]);

@@ -103,12 +103,12 @@ impl Hosts {
         self.iter().map(|host| host.iter().map(|member| numbers[*member]).sum()).collect()
     }
 
-    /// The columns of a matrix in the order of the members, host by host.
+    /// The parts of a buffer, which is in the order of the members, host by host.
     pub(super) fn to_hosts(&self, widths: &PerMember) -> Vec<Range<usize>> {
         self.by_host().map(|member| widths.before(member)..widths.before(member) + widths[member]).collect()
     }
 
-    /// The columns of a matrix that is put together host by host, in the order of the members.
+    /// The parts of a buffer that is put together host by host, in the order of the members.
     pub(super) fn to_members(&self, widths: &PerMember) -> Vec<Range<usize>> {
         let (mut start, mut columns) = (0, vec![0..0; self.len()]);
         for member in self.by_host() {

@@ -19,7 +19,7 @@
 //!
 //! The idea is that of the hierarchical collectives of NCCL and of Open MPI's `han`.
 
-mod columns;
+mod arranged;
 mod hosts;
 mod level;
 mod numbers;

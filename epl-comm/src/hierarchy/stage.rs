@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use burn::tensor::Shape;
 
-use super::columns::nothing_like;
 use super::numbers::Stages;
 use crate::buffer::Buffer;
 use crate::error::Result;
@@ -33,24 +32,24 @@ impl Stage<'_> {
         self.call(Operation::Reduce { op, root }, buffer, |call| call)
     }
 
-    pub(super) fn reduce_scatter(&self, buffer: Buffer, op: ReduceOp, rows: usize, send: PerMember) -> Result<Buffer> {
-        self.call(Operation::ReduceScatter(op), buffer, |call| Call { dim: Some(0), rows, send, ..call })
+    pub(super) fn reduce_scatter(&self, buffer: Buffer, op: ReduceOp, send: PerMember) -> Result<Buffer> {
+        self.call(Operation::ReduceScatter(op), buffer, |call| Call { dim: Some(0), send, ..call })
     }
 
     pub(super) fn broadcast(&self, buffer: Buffer, root: usize) -> Result<Buffer> {
         self.call(Operation::Broadcast { root }, buffer, |call| call)
     }
 
-    pub(super) fn scatter(&self, buffer: Buffer, root: usize, rows: usize, send: PerMember) -> Result<Buffer> {
-        self.call(Operation::Scatter { root }, buffer, |call| Call { dim: Some(0), rows, send, ..call })
+    pub(super) fn scatter(&self, buffer: Buffer, root: usize, send: PerMember) -> Result<Buffer> {
+        self.call(Operation::Scatter { root }, buffer, |call| Call { dim: Some(0), send, ..call })
     }
 
-    pub(super) fn gather(&self, buffer: Buffer, root: usize, rows: usize, receive: PerMember) -> Result<Buffer> {
-        self.call(Operation::Gather { root }, buffer, |call| Call { dim: Some(0), rows, receive, ..call })
+    pub(super) fn gather(&self, buffer: Buffer, root: usize, receive: PerMember) -> Result<Buffer> {
+        self.call(Operation::Gather { root }, buffer, |call| Call { dim: Some(0), receive, ..call })
     }
 
-    pub(super) fn all_gather(&self, buffer: Buffer, rows: usize, receive: PerMember) -> Result<Buffer> {
-        self.call(Operation::AllGather, buffer, |call| Call { dim: Some(0), rows, receive, ..call })
+    pub(super) fn all_gather(&self, buffer: Buffer, receive: PerMember) -> Result<Buffer> {
+        self.call(Operation::AllGather, buffer, |call| Call { dim: Some(0), receive, ..call })
     }
 
     pub(super) fn all_to_all(&self, buffer: Buffer, send: PerMember, receive: PerMember) -> Result<Buffer> {
@@ -67,7 +66,7 @@ impl Stage<'_> {
         let (me, size, len) = (group.member(), group.members().len(), buffer.num_elements());
         let given = if me == from { buffer.clone() } else { nothing_like(&buffer) };
         let receive = (0..size).map(|member| if member == from { len } else { 0 }).collect();
-        let brought = self.gather(given, LEADER, 1, receive)?;
+        let brought = self.gather(given, LEADER, receive)?;
         Ok(if me == LEADER { brought } else { buffer })
     }
 
@@ -89,7 +88,7 @@ impl Stage<'_> {
         let Some(group) = self.group else { return Ok(buffer) };
         let given = if group.member() == LEADER { buffer } else { nothing_like(&buffer) };
         let receive = (0..group.members().len()).map(|member| if member == LEADER { len } else { 0 }).collect();
-        self.all_gather(given, 1, receive)
+        self.all_gather(given, receive)
     }
 
     fn call(&self, operation: Operation, buffer: Buffer, fill: impl FnOnce(Call) -> Call) -> Result<Buffer> {
@@ -104,4 +103,9 @@ impl Stage<'_> {
         };
         group.run(Box::new(fill(new)), buffer)
     }
+}
+
+/// Nothing, of the buffer's kind and on its device.
+fn nothing_like(buffer: &Buffer) -> Buffer {
+    Buffer::empty_on(&buffer.device(), buffer.dtype())
 }

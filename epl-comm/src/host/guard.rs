@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::error::{Error, Result, message_of};
 use crate::operation::Call;
 
-/// The turns of one member in its group.
+/// Lets one member of a group make its calls one at a time, in the order of their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct CallGuard {
     /// True during a call; and for ever after one that panicked.
     is_taken: AtomicBool,
     /// The number of the last call that came to a good end.
     last: AtomicU64,
 }
 
-impl Turns {
+impl CallGuard {
     /// Runs a call of the group `name` if it is this member's turn.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ pub(crate) mod arena;
 pub(crate) mod staging;
 pub(crate) mod quarrel;
 pub(crate) mod fit;
+pub(crate) mod failure;
 pub(crate) mod guard;
 pub(crate) mod wire;
 pub(crate) mod ranks;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, Shape, Tensor, TensorData};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, with_kind};
 use crate::error::{Error, Result};
 
 /// Contiguous host memory of a buffer, and the way back.
@@ -59,11 +59,8 @@ impl Staged {
     }
 
     fn through_host(buffer: Buffer) -> Result<Self> {
-        let (data, device) = match buffer.dtype() {
-            dtype if dtype.is_float() => read(Tensor::<1>::from_dispatch(buffer.into_dispatch()))?,
-            dtype if dtype.is_bool() => read(Tensor::<1, Bool>::from_dispatch(buffer.into_dispatch()))?,
-            _ => read(Tensor::<1, Int>::from_dispatch(buffer.into_dispatch()))?,
-        };
+        let (data, device) =
+            with_kind!(buffer.dtype(), K => read(Tensor::<1, K>::from_dispatch(buffer.into_dispatch()))?);
         Ok(Self::from_flex(FlexTensor::from_data(data), Some(device)))
     }
 
@@ -91,11 +88,7 @@ impl Home {
                 // Of shared memory without an element Flex makes bytes whose address suits no number: a backend that
                 // looks at it panics.
                 let data = if range.is_empty() { TensorData::full_dtype([0], 0, dtype) } else { tensor.into_data() };
-                match dtype {
-                    _ if dtype.is_float() => Buffer::from_tensor(Tensor::<1>::from_data(data, (&device, dtype))),
-                    _ if dtype.is_bool() => Buffer::from_tensor(Tensor::<1, Bool>::from_data(data, (&device, dtype))),
-                    _ => Buffer::from_tensor(Tensor::<1, Int>::from_data(data, (&device, dtype))),
-                }
+                with_kind!(dtype, K => Buffer::from_tensor(Tensor::<1, K>::from_data(data, (&device, dtype))))
             }
         }
     }
@@ -112,7 +105,7 @@ fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<(TensorData, Device)> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::BoolStore;
+    use burn::tensor::{BoolStore, Int};
 
     use super::*;
 

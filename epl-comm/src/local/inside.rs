@@ -9,7 +9,9 @@ use super::run::EAGER_LIMIT;
 use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::Error;
+use crate::host::failure::Failure;
 use crate::host::ranks::Fates;
+use crate::launch::Options;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 use crate::transport::Transport;
@@ -35,13 +37,8 @@ impl Inside {
         tell: impl Fn(Rank, &Error) + Send + Sync + 'static,
     ) -> Self {
         let cores = if is_crowded { 0 } else { seats.len() };
-        let watch = Watch {
-            time_limit,
-            eager_limit: EAGER_LIMIT,
-            lanes: Some(lanes),
-            on_failure: Some(Arc::new(tell)),
-            ..Watch::default()
-        };
+        let options = Options { time_limit, lanes: Some(lanes), on_failure: Some(Arc::new(tell)) };
+        let watch = Watch { options, check_order: false, eager_limit: EAGER_LIMIT };
         Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
     }
 
@@ -60,10 +57,7 @@ impl Inside {
 
     /// Releases everybody here, as another part of the world has failed.
     pub(crate) fn fail(&self, rank: Rank, error: &Error) {
-        match error {
-            Error::Peer { cause, .. } => self.world.fail(rank, cause.clone()),
-            error => self.world.fail_together(rank, error.clone()),
-        }
+        self.world.record(Failure::heard(error, rank));
     }
 
     /// Records that a rank begins no further call.

@@ -71,4 +71,4 @@ pub(crate) use transport::LocalTransport;
 
 #[cfg(feature = "mpi")]
 pub(crate) use inside::Inside;
-pub use run::{Launcher, run};
+pub use run::{InProcess, Launcher, run};

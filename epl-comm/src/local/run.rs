@@ -1,7 +1,6 @@
 //! Starting ranks as threads, and ending them together.
 
 use core::fmt::Display;
-use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -11,7 +10,7 @@ use super::transport::LocalTransport;
 use super::world::{Watch, World};
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Level, Medium};
-use crate::host::ranks::{Ranks, TIME_LIMIT};
+use crate::host::ranks::Ranks;
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
@@ -59,56 +58,38 @@ where
 /// assert_eq!(rank.0, 1);
 /// assert!(error.to_string().contains("for rank 1, which has made no call"));
 /// ```
+///
+/// The time limit is looked at ten times a second.
+pub type Launcher = crate::launch::Launcher<InProcess>;
+
+/// Ranks that are threads of this process.
 #[derive(Clone, Debug)]
-pub struct Launcher {
+pub struct InProcess {
     ranks: usize,
     /// Ranks of a host, then of what hosts lie in.
     hosts: Vec<usize>,
-    watch: Watch,
+    check_order: bool,
+    eager_limit: usize,
 }
 
 impl Launcher {
     /// So many ranks, a time limit of half an hour, the order of calls not compared.
     pub fn new(ranks: usize) -> Self {
-        let watch = Watch { time_limit: Some(TIME_LIMIT), eager_limit: EAGER_LIMIT, ..Watch::default() };
-        Self { ranks, hosts: Vec::new(), watch }
-    }
-
-    /// How long a rank waits in a call for others. Then the run fails with an [`Error::Timeout`], which names the
-    /// ranks that all the others wait for. It is looked at ten times a second.
-    ///
-    /// A thread cannot be stopped from outside. So the other ranks end, but [`run`](Self::run) returns only when the
-    /// rank that did not come has returned, too; until then, [`on_failure`](Self::on_failure) is the way to hear of it.
-    pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.watch.time_limit = Some(limit);
-        self
-    }
-
-    /// A rank waits as long as it takes.
-    pub fn no_time_limit(mut self) -> Self {
-        self.watch.time_limit = None;
-        self
+        Self::of(InProcess { ranks, hosts: Vec::new(), check_order: false, eager_limit: EAGER_LIMIT })
     }
 
     /// Compares in which order every two ranks make the calls in which both take part, over all their groups: another
     /// one is an [`Error::Order`]. Without this, calls that are started in different orders on different groups may
     /// come to a good end here, but hang elsewhere. Sends and receives are not compared.
     pub fn check_order(mut self) -> Self {
-        self.watch.check_order = true;
+        self.kind.check_order = true;
         self
     }
 
     /// The largest buffer, in bytes, that a rank leaves behind in a collective instead of waiting until the others are
     /// done with it; 8 KiB if nothing is said. The results are the same bits, whatever it is.
     pub fn eager_limit(mut self, bytes: usize) -> Self {
-        self.watch.eager_limit = bytes;
-        self
-    }
-
-    /// How many started calls of a rank, in different communicators of a [`Pool`](crate::Pool), are in flight together;
-    /// cores ÷ ranks, at least 1, if nothing is said.
-    pub fn lanes(mut self, calls: usize) -> Self {
-        self.watch.lanes = Some(calls);
+        self.kind.eager_limit = bytes;
         self
     }
 
@@ -118,14 +99,7 @@ impl Launcher {
     ///
     /// Ranks that wait for each other in a circle may then be found by the time limit only.
     pub fn hosts_of(mut self, ranks: usize) -> Self {
-        self.hosts.push(ranks);
-        self
-    }
-
-    /// Calls `report` with the first failure and its rank at once, on the thread that finds it: before the
-    /// ranks have ended, which they may never do. It may end the process.
-    pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {
-        self.watch.on_failure = Some(Arc::new(report));
+        self.kind.hosts.push(ranks);
         self
     }
 
@@ -163,8 +137,10 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let [per_host, larger @ ..] = &*self.hosts.clone() else { return self.run_over(&|transport| Ok(transport), f) };
-        check_hosts(&self.hosts).map_err(|error| (Rank(0), error.into()))?;
+        let [per_host, larger @ ..] = &*self.kind.hosts.clone() else {
+            return self.run_over(&|transport| Ok(transport), f);
+        };
+        check_hosts(&self.kind.hosts).map_err(|error| (Rank(0), error.into()))?;
         let medium = OnceLock::<Arc<dyn Medium>>::new();
         let over = |transport: Arc<LocalTransport>| {
             let (members, rank) = (transport.members().to_vec(), transport.rank());
@@ -189,15 +165,15 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { ranks, watch, .. } = self;
+        let Self { kind: InProcess { ranks, check_order, eager_limit, .. }, options } = self;
         if ranks == 0 {
             return Err((Rank(0), Error::invalid("a world of 0 ranks; run at least 1").into()));
         }
-        check_lanes(watch.lanes).map_err(|error| (Rank(0), error.into()))?;
+        check_lanes(options.lanes).map_err(|error| (Rank(0), error.into()))?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
         let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
-        let world = Arc::new(World::new(seats, cores, watch));
+        let world = Arc::new(World::new(seats, cores, Watch { options, check_order, eager_limit }));
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
         let group = |rank: Rank| {
             let transport = Arc::new(LocalTransport::new(world.clone(), board.clone(), rank.0));

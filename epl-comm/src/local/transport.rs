@@ -9,9 +9,9 @@ use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides, is_small};
-use crate::host::guard::{Turns, told};
-use crate::host::ranks::Fates;
+use crate::host::guard::{CallGuard, told};
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
@@ -25,14 +25,14 @@ pub(crate) struct LocalTransport {
     pub(super) member: usize,
     /// The board trusts that a member makes one call at a time, and none after one that panicked, whose meeting was not
     /// left.
-    turns: Turns,
+    guard: CallGuard,
     /// The links of which this member is an end: one transport for each, however many groups share this one.
     links: Links<LocalTransport>,
 }
 
 impl LocalTransport {
     pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
-        Self { world, board, member, turns: Turns::default(), links: Links::default() }
+        Self { world, board, member, guard: CallGuard::default(), links: Links::default() }
     }
 
     pub(super) fn rank(&self) -> Rank {
@@ -45,7 +45,7 @@ impl LocalTransport {
 
     /// Does what a call is if it is this member's turn.
     pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
-        let turn = || self.turns.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
+        let turn = || self.guard.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
         told(turn, |error| self.fail(error))
     }
 
@@ -108,13 +108,9 @@ impl LocalTransport {
         Ok(staged.home.bring(bytes, staged.range))
     }
 
-    /// Ends the world. All members blame the same rank for a mismatch, or none.
+    /// Ends the world.
     pub(super) fn fail(&self, error: &Error) {
-        match error {
-            Error::Mismatch { second_is_odd: true, second, .. } => self.world.fail(*second, error.to_string()),
-            Error::Mismatch { first, .. } => self.world.fail_together(*first, error.clone()),
-            _ => self.world.fail(self.rank(), error.to_string()),
-        }
+        self.world.record(Failure::found(error, self.rank()));
     }
 
     /// The part of the group in which this member is, once it has been divided.
@@ -171,6 +167,10 @@ impl Transport for LocalTransport {
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.in_turn(call, |call| self.take_part(call, buffer))
+    }
+
+    fn moves_rows(&self) -> bool {
+        true
     }
 
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {

@@ -1,6 +1,5 @@
 //! What all ranks of one launch share: who has ended, who waits for whom, and the first failure.
 
-use core::fmt;
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -10,27 +9,24 @@ use super::bell::Bell;
 use super::order::Order;
 use super::roster::CallId;
 use super::waits::Waits;
-use crate::error::{Error, catch};
+use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::ranks::{Fates, Report};
+use crate::host::failure::{Cause, Failure};
+use crate::host::ranks::Fates;
+use crate::launch::Options;
 use crate::operation::Operation;
 use crate::process_group::Seat;
 use crate::rank::Rank;
 
 /// How the ranks of a launch are watched.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    /// How long a rank waits in a call.
-    pub(super) time_limit: Option<Duration>,
+    pub(super) options: Options,
     /// Whether the order of calls is compared.
     pub(super) check_order: bool,
     /// Buffers of so many bytes stay on the board while their member goes on, and a reduction of them is computed by
     /// every member that wants it, instead of a part by each.
     pub(super) eager_limit: usize,
-    /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
-    pub(super) lanes: Option<usize>,
-    /// Told of the first failure: who, and why.
-    pub(super) on_failure: Option<Arc<Report>>,
 }
 
 /// The ranks of one launch.
@@ -46,42 +42,6 @@ pub(super) struct World {
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Cores that the ranks share.
     cores: usize,
-}
-
-/// The first failure. It stays.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// Who caused it; of several who share it, the lowest.
-    pub(super) rank: Rank,
-    cause: Cause,
-}
-
-#[derive(Debug)]
-enum Cause {
-    /// The rank's own; others learn that a peer failed.
-    Own(String),
-    /// Nobody's in particular; all get the same error.
-    Shared(Error),
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_limit, check_order, .. } = self;
-        f.debug_struct("Watch")
-            .field("time_limit", time_limit)
-            .field("check_order", check_order)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Failure {
-    /// What a rank gets that was released from `operation`.
-    pub(super) fn to_error(&self, operation: String) -> Error {
-        match &self.cause {
-            Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
-            Cause::Shared(error) => error.clone(),
-        }
-    }
 }
 
 impl Fates for World {
@@ -139,7 +99,7 @@ impl World {
 
     /// A rank's calls that can be in flight together without taking a core from another rank.
     pub(super) fn lanes(&self) -> usize {
-        self.watch.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
+        self.watch.options.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
     }
 
     /// The largest buffer that is small.
@@ -177,7 +137,7 @@ impl World {
 
     /// Whether somebody who has waited since then has waited too long.
     pub(super) fn is_overdue(&self, begun: Instant) -> bool {
-        self.watch.time_limit.is_some_and(|limit| begun.elapsed() >= limit)
+        self.watch.options.time_limit.is_some_and(|limit| begun.elapsed() >= limit)
     }
 
     /// Ends the world because some ranks, each with whether it has taken the number of the call, have not come to it
@@ -188,7 +148,7 @@ impl World {
         // Whoever has taken the number is about to come, or is stuck on the way.
         let all = || missing.iter().map(|(rank, _)| *rank).collect();
         let blamed: Vec<Rank> = if sources.is_empty() { all() } else { sources };
-        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.last_call(rank))).collect();
+        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.seat(rank).log.last_words())).collect();
         if let Some((lowest, _)) = missing.first() {
             self.fail_together(*lowest, Error::Timeout { call, waited, missing });
         }
@@ -200,24 +160,17 @@ impl World {
         self.waits.of(rank)
     }
 
-    fn last_call(&self, rank: Rank) -> String {
-        match self.seat(rank).log.last() {
-            Some(entry) => format!("whose last call was {entry}"),
-            None => "which has made no call".to_string(),
-        }
-    }
-
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
     }
 
-    fn record(&self, failure: Failure) {
+    /// Records a failure, unless there was one before, and releases everybody.
+    pub(super) fn record(&self, failure: Failure) {
         let is_first = self.failure.set(failure).is_ok();
         self.ring();
-        if is_first && let (Some(report), Some(failure)) = (&self.watch.on_failure, self.failure()) {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
+        if let Some(failure) = self.failure().filter(|_| is_first) {
+            self.watch.options.report(failure);
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) fn broadcast<N: Number>(
     root: usize,
 ) -> Result<Option<Vec<N>>> {
     let (me, members, len) = (group.member, group.members.len(), call.shape.num_elements());
-    let goes_along = super::cut::outgoing(call, root, root).is_some_and(|cut| goes_along::<N>(call, cut));
+    let goes_along = super::cut::outgoing(call, root, root).is_some_and(|part| goes_along::<N>(call, part.len()));
     let part = |member: usize| own_lines::<N>(len, members, member);
     if me == root {
         if goes_along {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::failure::Failure;
 use super::inquiry::{self, Answer, Answers};
 use super::library::Arriving;
 use super::wire::{ANSWER, ASK, DONE, END, FAIL, Reader, Writer};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::rank::Rank;
 
 /// How often the watcher looks.
@@ -98,11 +98,11 @@ fn take(world: &Arc<World>, answers: &Answers, from: usize, bytes: &mut Reader<'
 
 #[cfg(test)]
 mod tests {
-    use super::super::failure::Cause;
     use super::super::join::join;
     use super::super::testing::mpirun;
-    use super::super::world::Watch;
     use super::*;
+    use crate::host::failure::Cause;
+    use crate::launch::Options;
 
     /// On the clock that all processes of a machine have.
     fn now() -> u128 {
@@ -113,7 +113,8 @@ mod tests {
     #[test]
     #[ignore = "run by the test below"]
     fn child() -> Result<()> {
-        let (world, answers, mut inbox) = (join(1, Watch::default())?, Answers::default(), Inbox::default());
+        let (world, answers, mut inbox) =
+            (join(1, None, Options { time_limit: None, ..Options::default() })?, Answers::default(), Inbox::default());
         if world.place.process == 1 {
             let mut bytes = Writer::default();
             bytes.number(END).number(1).number(1000);

@@ -1,53 +1,18 @@
 //! Which numbers of a member's buffer go to which other member.
 
-use crate::host::fit::columns;
-use crate::host::number::Number;
+use core::ops::Range;
+
 use crate::operation::{Call, Operation};
 
-/// Some columns of some rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    rows: usize,
-    /// From one row to the next.
-    stride: usize,
-    /// The first column, and how many.
-    start: usize,
-    width: usize,
-}
-
-impl Cut {
-    fn row(start: usize, width: usize) -> Self {
-        Self { rows: 1, stride: width, start, width }
-    }
-
-    pub(super) fn len(self) -> usize {
-        self.rows * self.width
-    }
-
-    /// The rows, in a buffer.
-    pub(super) fn pieces<N: Number>(self, buffer: &[N]) -> impl Iterator<Item = &[N]> {
-        (0..self.rows).map(move |row| &buffer[row * self.stride + self.start..][..self.width])
-    }
-
-    /// The numbers, if they lie in a row.
-    pub(super) fn in_a_row<N: Number>(self, buffer: &[N]) -> Option<&[N]> {
-        (self.rows == 1 || self.width == self.stride).then(|| &buffer[self.start..][..self.len()])
-    }
-}
-
-/// What a member gives to another, or to itself. None when nothing goes that way.
-pub(super) fn outgoing(call: &Call, from: usize, to: usize) -> Option<Cut> {
-    let whole = || Cut::row(0, call.shape.num_elements());
-    let columns = || {
-        let columns = columns(&call.send, to);
-        Cut { rows: call.rows, stride: call.send.total(), start: columns.start, width: columns.len() }
-    };
+/// What a member gives to another, or to itself: which numbers of its buffer. None when nothing goes that way.
+pub(super) fn outgoing(call: &Call, from: usize, to: usize) -> Option<Range<usize>> {
+    let whole = || 0..call.shape.num_elements();
+    let piece = || call.piece_for(to);
     match call.operation {
         Operation::AllReduce(_) | Operation::AllGather | Operation::Split => Some(whole()),
         Operation::Reduce { root, .. } | Operation::Gather { root } => (root == to).then(whole),
-        Operation::ReduceScatter(_) => Some(columns()),
-        Operation::Scatter { root } => (root == from).then(columns),
-        Operation::AllToAll => Some(Cut::row(call.send.before(to), call.send[to])),
+        Operation::ReduceScatter(_) | Operation::AllToAll => Some(piece()),
+        Operation::Scatter { root } => (root == from).then(piece),
         Operation::Broadcast { root } => (root == from).then(whole),
         Operation::Send => (from != to).then(whole),
         Operation::Receive | Operation::Barrier => None,
@@ -98,18 +63,9 @@ mod tests {
         ];
         for pair in pairs {
             for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let given = outgoing(&pair[from], from, to).map(Cut::len);
+                let given = outgoing(&pair[from], from, to).map(|given| given.len());
                 assert_eq!(given, incoming(&pair[to], from, to), "{} from {from} to {to}", pair[0]);
             }
         }
-    }
-
-    #[test]
-    fn columns_are_rows_of_a_buffer() {
-        let numbers: Vec<i32> = (0..12).collect();
-        let cut = Cut { rows: 3, stride: 4, start: 1, width: 2 };
-        assert_eq!(cut.pieces(&numbers).collect::<Vec<_>>(), [[1, 2], [5, 6], [9, 10]]);
-        assert_eq!(cut.in_a_row(&numbers), None);
-        assert_eq!(Cut::row(3, 2).in_a_row(&numbers), Some(&[3, 4][..]));
     }
 }

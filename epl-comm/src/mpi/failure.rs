@@ -2,45 +2,20 @@
 
 use super::wire::{Reader, Writer, told};
 use crate::error::{Error, Result};
-use crate::rank::Rank;
-
-/// The first failure. It stays.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failure {
-    /// Who caused it; of several who share it, the lowest.
-    pub(super) rank: Rank,
-    pub(super) cause: Cause,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cause {
-    /// The rank's own; others learn that a peer failed.
-    Own(String),
-    /// The rank's own: it alone made another call than its peers. Those in that call all get the same error.
-    Odd(Error),
-    /// Nobody's in particular; all get the same error.
-    Shared(Error),
-}
+use crate::host::failure::{Cause, Failure};
 
 impl Failure {
-    /// What a rank gets that was released from `operation`, which is, or would be, the call of this number.
-    pub(super) fn to_error(&self, operation: String, group: &str, sequence: u64) -> Error {
+    /// What a rank gets that was released from `operation`, which is, or would be, the call of this number: those in the call
+    /// that one member alone did not make all get the same error.
+    pub(super) fn to_error_in(&self, operation: String, group: &str, sequence: u64) -> Error {
         let of_this_call = |error: &Error| {
             matches!(error, Error::Mismatch { group: other, sequence: number, .. }
                 if *number == sequence && (other == group || *other == told(group)))
         };
         match &self.cause {
-            Cause::Own(cause) => Error::Peer { rank: self.rank, operation, cause: cause.clone() },
-            Cause::Odd(error) if !of_this_call(error) => {
-                Error::Peer { rank: self.rank, operation, cause: error.to_string() }
-            }
-            Cause::Odd(error) | Cause::Shared(error) => error.clone(),
+            Cause::Odd(error) if of_this_call(error) => error.clone(),
+            _ => self.to_error(operation),
         }
-    }
-
-    /// What the whole run failed with.
-    pub(super) fn of_run(&self, operation: &str) -> Error {
-        self.to_error(operation.to_string(), "", 0)
     }
 
     pub(super) fn write(&self, bytes: &mut Writer) {
@@ -69,6 +44,7 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rank::Rank;
 
     #[test]
     fn members_of_a_group_with_a_long_name_know_their_call() -> Result<()> {
@@ -85,7 +61,7 @@ mod tests {
         let mut bytes = Writer::default();
         Failure { rank: Rank(1), cause: Cause::Odd(mismatch) }.write(&mut bytes);
         let failure = Failure::read(&mut Reader(&bytes.0))?;
-        let error = |group: &str, sequence| failure.to_error("barrier".into(), group, sequence);
+        let error = |group: &str, sequence| failure.to_error_in("barrier".into(), group, sequence);
         assert!(matches!(error(&group, 3), Error::Mismatch { .. }));
         for other in [error(&group, 4), error("g", 3)] {
             assert!(matches!(other, Error::Peer { rank: Rank(1), .. }), "{other}");

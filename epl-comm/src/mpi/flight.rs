@@ -96,7 +96,7 @@ impl<'a> Flight<'a> {
                 let since = *failed.get_or_insert_with(Instant::now);
                 if since.elapsed() > STRAGGLERS {
                     let sequence = self.call.whole().sequence;
-                    return Err(failure.to_error(self.describe(), &self.group.name, sequence));
+                    return Err(failure.to_error_in(self.describe(), &self.group.name, sequence));
                 }
             }
             if let Some(waited) = patience.pause() {
@@ -162,7 +162,7 @@ impl<'a> Sleeper<'a> {
         {
             return world.fail(*gone, format!("it returned without taking part in {}", wait.call));
         }
-        let is_overdue = world.watch.time_limit.is_some_and(|limit| waited >= limit);
+        let is_overdue = world.options.time_limit.is_some_and(|limit| waited >= limit);
         if !is_overdue && waited < self.next_look {
             return;
         }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::endpoint::Endpoint;
-use super::failure::{Cause, Failure};
 use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
 use super::world::World;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides};
-use crate::host::guard::{Turns, told};
-use crate::host::ranks::Fates;
+use crate::host::guard::{CallGuard, told};
 use crate::host::staging::Staged;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
@@ -24,21 +23,21 @@ pub(super) struct MpiTransport {
     endpoint: Endpoint,
     /// The last call that has taken a number.
     taken: Arc<AtomicU64>,
-    turns: Turns,
+    guard: CallGuard,
     links: Links<MpiTransport>,
 }
 
 impl MpiTransport {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.channel);
-        Self { endpoint, taken, turns: Turns::default(), links: Links::default() }
+        Self { endpoint, taken, guard: CallGuard::default(), links: Links::default() }
     }
 
     /// Whether the world goes on.
     fn go_on(&self, call: &Call) -> Result<()> {
         let Endpoint { name, world, .. } = &self.endpoint;
         match world.failure() {
-            Some(failure) => Err(failure.to_error(describe(name, call), name, call.whole().sequence)),
+            Some(failure) => Err(failure.to_error_in(describe(name, call), name, call.whole().sequence)),
             None => Ok(()),
         }
     }
@@ -52,16 +51,9 @@ impl MpiTransport {
         work(&self.endpoint, call, staged)
     }
 
-    /// Ends the world. All members blame the same rank for a mismatch, or none.
+    /// Ends the world.
     fn fail(&self, error: &Error) {
-        let world = &self.endpoint.world;
-        match error {
-            Error::Mismatch { second_is_odd: true, second, .. } => {
-                world.record(Failure { rank: *second, cause: Cause::Odd(error.clone()) }, true);
-            }
-            Error::Mismatch { first, .. } => world.fail_together(*first, error.clone()),
-            _ => world.fail(self.endpoint.rank(), error.to_string()),
-        }
+        self.endpoint.world.record(Failure::found(error, self.endpoint.rank()), true);
     }
 }
 
@@ -121,7 +113,7 @@ impl Transport for MpiTransport {
 
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let attempt = |call: &Call| self.take_part(call, buffer);
-        let turn = || self.turns.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
+        let turn = || self.guard.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);
         told(turn, |error| self.fail(error))
     }
 

@@ -160,6 +160,10 @@ impl Transport for Mixed {
         self.group.run(call, buffer)
     }
 
+    fn moves_rows(&self) -> bool {
+        self.group.moves_rows()
+    }
+
     fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
         let New { number, ranks, .. } = agree(&*self.group, &self.world, sequence, name, [color, key])?;
         Self::group(&self.world, &self.medium, number, name, ranks, self.rank())

@@ -159,10 +159,7 @@ impl Answers {
 
 /// What this process says of one of its ranks, which somebody waits for in a call.
 pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
-    let last = match world.seat(rank).log.last() {
-        Some(entry) => format!("whose last call was {entry}"),
-        None => "which has made no call".to_string(),
-    };
+    let last = world.seat(rank).log.last_words();
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
         // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.

@@ -8,35 +8,37 @@ use std::time::{Duration, Instant};
 use super::keeper::{close, open};
 use super::library::{Comm, Place, Request, hosts, start};
 use super::tags::Tags;
-use super::world::{Watch, World};
+use super::world::World;
 use crate::error::{Error, Result};
+use crate::launch::Options;
 use crate::pending::check_lanes;
 
 /// Between two looks.
 const PACE: Duration = Duration::from_micros(200);
 
-/// Joins the world of all processes, with so many ranks in each.
+/// Joins the world of all processes, with so many ranks in each; `per_host` of them are taken for one host's, otherwise those
+/// that share its memory.
 ///
 /// # Errors
 ///
 /// [`Error::Medium`] when the library fails, does not allow several threads, or not all processes come within the time
 /// limit; [`Error::Invalid`] when they do not all have as many ranks, or so many that there are no tags for their
 /// messages.
-pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
+pub(super) fn join(threads: usize, per_host: Option<usize>, options: Options) -> Result<Arc<World>> {
     let place = start()?;
     if threads == 0 {
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
     }
-    if watch.per_host == Some(0) {
+    if per_host == Some(0) {
         return Err(Error::invalid("hosts of 0 processes; give each at least 1"));
     }
-    check_lanes(watch.lanes)?;
-    let limit = watch.time_limit;
+    check_lanes(options.lanes)?;
+    let limit = options.time_limit;
     open();
     let data = duplicate(place, limit)?;
     let control = duplicate(place, limit)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let lanes = watch.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
+    let lanes = options.lanes.unwrap_or((cores / (place.locals * threads)).max(1));
     let all = gather(place, control, [threads as u64, lanes as u64], limit)?;
     if let Some(other) = all.iter().position(|[theirs, _]| *theirs != threads as u64) {
         close();
@@ -47,13 +49,13 @@ pub(super) fn join(threads: usize, watch: Watch) -> Result<Arc<World>> {
     }
     // The same on all ranks.
     let lanes = all.iter().map(|[_, lanes]| *lanes as usize).min().unwrap_or(lanes);
-    let hosts = match watch.per_host {
+    let hosts = match per_host {
         Some(several) => (0..place.processes).map(|process| process / several).collect(),
         None => hosts()?,
     };
     // The same in all processes.
     let tags = Tags::new(threads, data.tag_limit()?).inspect_err(|_| close())?;
-    Ok(World::new((place, hosts), threads, lanes, [data, control], tags, watch))
+    Ok(World::new((place, hosts), threads, lanes, [data, control], tags, options))
 }
 
 /// A space of messages for this run.

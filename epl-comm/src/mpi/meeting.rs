@@ -9,7 +9,6 @@
 
 use core::mem::ManuallyDrop;
 
-use super::cut::Cut;
 use super::endpoint::Endpoint;
 use super::flight::Flight;
 use super::wire::garbled;
@@ -31,11 +30,12 @@ const LONGEST: usize = HEAD + ROOM + EAGER / 8;
 /// Stands for a number of bytes where the data does not go along.
 const LATER: u64 = u64::MAX;
 
-/// Whether what one member has for another goes along with the call. Those who reduce must all know it of each other.
-pub(super) fn goes_along<N>(call: &Call, cut: Cut) -> bool {
+/// Whether so many numbers that one member has for another go along with the call. Those who reduce must all know it of
+/// each other.
+pub(super) fn goes_along<N>(call: &Call, numbers: usize) -> bool {
     match call.operation.reduction() {
         Some(_) => is_small(call, EAGER),
-        None => cut.len() * size_of::<N>() <= EAGER,
+        None => numbers * size_of::<N>() <= EAGER,
     }
 }
 
@@ -54,7 +54,7 @@ impl Meeting {
     pub(super) fn hold<'d, N: Number>(
         group: &Endpoint,
         call: &Call,
-        data: impl Fn(usize) -> Option<Vec<&'d [N]>>,
+        data: impl Fn(usize) -> Option<&'d [N]>,
     ) -> Result<Self> {
         let digest = digest(call);
         let encoded = if digest == 0 { encode(call)? } else { Vec::new() };
@@ -70,11 +70,10 @@ impl Meeting {
             unsafe { flight.receive(peer, heads[peer].as_mut_ptr(), LONGEST) }?;
         }
         for peer in group.peers() {
-            let pieces = data(peer);
-            let len = |pieces: &Vec<&[N]>| pieces.iter().map(|piece| size_of_val(*piece)).sum::<usize>() as u64;
-            let head = [digest, call.sequence, along.len() as u64, pieces.as_ref().map_or(LATER, len)];
-            let mut post = [u64::as_bytes(&head), u64::as_bytes(along)].concat();
-            pieces.iter().flatten().for_each(|piece| post.extend_from_slice(N::as_bytes(piece)));
+            let numbers = data(peer);
+            let len = numbers.map_or(LATER, |numbers| size_of_val(numbers) as u64);
+            let head = [digest, call.sequence, along.len() as u64, len];
+            let post = [u64::as_bytes(&head), u64::as_bytes(along), N::as_bytes(numbers.unwrap_or_default())].concat();
             // SAFETY: as above.
             unsafe { flight.send(peer, post.as_ptr(), post.len()) }?;
             posts.push(post);

@@ -85,4 +85,4 @@ mod run;
 mod testing;
 
 pub use library::Place;
-pub use run::{Launcher, hosts, is_launched, place, run};
+pub use run::{Launcher, PerProcess, hosts, is_launched, place, run};

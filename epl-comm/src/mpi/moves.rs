@@ -26,12 +26,11 @@ pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting,
     let mut start = 0;
     for (from, count) in &sources {
         let along = if *from == me { None } else { meeting.along::<N>(*from, *count)? };
-        let cut = if *from == me { outgoing(call, me, me) } else { None };
-        let mut to = place.wrapping_add(start);
-        for piece in cut.iter().flat_map(|cut| cut.pieces(own)).chain(along) {
+        let kept = if *from == me { outgoing(call, me, me).map(|part| &own[part]) } else { None };
+        let to = place.wrapping_add(start);
+        if let Some(numbers) = kept.or(along) {
             // SAFETY: there is room for all parts, which lie behind one another.
-            unsafe { to.copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
-            to = to.wrapping_add(piece.len());
+            unsafe { to.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };
         }
         if *from != me && along.is_none() {
             // SAFETY: as above; nobody looks before the flight is over.
@@ -39,41 +38,18 @@ pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting,
         }
         start += count;
     }
-    let mut packed = ManuallyDrop::new(Vec::new());
     for peer in group.peers() {
-        let Some(cut) = outgoing(call, me, peer).filter(|cut| !goes_along::<N>(call, *cut)) else { continue };
-        let numbers = match cut.in_a_row(own) {
-            Some(numbers) => numbers.as_ptr(),
-            None => {
-                let mut numbers = arena.vec(cut.len());
-                cut.pieces(own).for_each(|piece| numbers.extend_from_slice(piece));
-                packed.push(numbers);
-                packed[packed.len() - 1].as_ptr()
-            }
-        };
-        // SAFETY: both stay when something goes wrong.
-        unsafe { flight.send(peer, numbers, cut.len()) }?;
+        let Some(part) = outgoing(call, me, peer).filter(|part| !goes_along::<N>(call, part.len())) else { continue };
+        let numbers = &own[part];
+        // SAFETY: nobody writes them; they stay when something goes wrong.
+        unsafe { flight.send(peer, numbers.as_ptr(), numbers.len()) }?;
     }
     flight.wait()?;
-    drop(ManuallyDrop::into_inner(packed));
     let mut parts = ManuallyDrop::into_inner(parts);
     if sources.is_empty() {
         return Ok(None);
     }
     // SAFETY: all of them have been written.
     unsafe { parts.set_len(total) };
-    Ok(Some(if call.rows > 1 && sources.len() > 1 { side_by_side(group, call, parts) } else { parts }))
-}
-
-/// Parts of several rows, put side by side.
-fn side_by_side<N: Number>(group: &Endpoint, call: &Call, parts: Vec<N>) -> Vec<N> {
-    let mut all = group.world.arena.vec(parts.len());
-    for row in 0..call.rows {
-        let mut start = 0;
-        for width in call.receive.iter() {
-            all.extend_from_slice(&parts[start + row * width..][..width]);
-            start += call.rows * width;
-        }
-    }
-    all
+    Ok(Some(parts))
 }

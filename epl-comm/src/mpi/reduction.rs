@@ -60,9 +60,9 @@ pub(super) fn reduce_along<N: Number>(
     op: ReduceOp,
 ) -> Result<Option<Vec<N>>> {
     let (me, members) = (group.member, group.members.len());
-    let (Some(cut), Some(len)) = (outgoing(call, me, me), incoming(call, me, me)) else { return Ok(None) };
+    let (Some(part), Some(len)) = (outgoing(call, me, me), incoming(call, me, me)) else { return Ok(None) };
     let mut sum = group.world.arena.vec(len);
-    cut.pieces(own).for_each(|piece| sum.extend_from_slice(piece));
+    sum.extend_from_slice(&own[part]);
     let mut parts: Vec<&[N]> = Vec::with_capacity(members);
     for member in 0..members {
         let missing = || Error::Medium { message: "data that goes along with a call did not come".to_string() };
@@ -83,33 +83,20 @@ pub(super) fn reduce_apart<N: Number>(
 ) -> Result<Option<Vec<N>>> {
     let me = group.member;
     let arena = &group.world.arena;
+    let sent =
+        |peer: usize| outgoing(call, me, peer).map(|part| (peer, own[part.clone()].as_ptr().cast_mut(), part.len()));
+    let others = group.peers().filter_map(sent).collect();
     // As long as messages may be on their way; for ever when something goes wrong.
-    let mut packed = ManuallyDrop::new(Vec::new());
-    let mut others = Vec::new();
-    for peer in group.peers() {
-        let Some(cut) = outgoing(call, me, peer) else { continue };
-        let numbers = match cut.in_a_row(own) {
-            Some(numbers) => numbers.as_ptr(),
-            None => {
-                let mut numbers = arena.vec(cut.len());
-                cut.pieces(own).for_each(|piece| numbers.extend_from_slice(piece));
-                packed.push(numbers);
-                packed[packed.len() - 1].as_ptr()
-            }
-        };
-        others.push((peer, numbers.cast_mut(), cut.len()));
-    }
     let mut sum = ManuallyDrop::new(None);
-    if let Some(cut) = outgoing(call, me, me) {
-        let mut numbers = arena.vec(cut.len());
-        cut.pieces(own).for_each(|piece| numbers.extend_from_slice(piece));
+    if let Some(part) = outgoing(call, me, me) {
+        let mut numbers = arena.vec(part.len());
+        numbers.extend_from_slice(&own[part]);
         *sum = Some(numbers);
     }
     let place = sum.as_mut().map_or((core::ptr::null_mut(), 0), |sum: &mut Vec<N>| (sum.as_mut_ptr(), sum.len()));
     // SAFETY: the sum is this call's alone; the others' parts are read only, as nothing is spread; both stay until this
     // has returned well.
     unsafe { combine(group, call, op, Slices { own: place, others }, false) }?;
-    drop(ManuallyDrop::into_inner(packed));
     Ok(ManuallyDrop::into_inner(sum))
 }
 

@@ -1,11 +1,10 @@
 //! Starting the ranks of this process, and ending them together with those of the others.
 
 use core::fmt::Display;
-use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::control;
 use super::hybrid::of_world;
@@ -14,9 +13,9 @@ use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
 use super::wire::{DONE, Writer};
-use super::world::{Watch, World};
+use super::world::World;
 use crate::error::{Error, Result};
-use crate::host::ranks::{Fates, Ranks, TIME_LIMIT, no_thread};
+use crate::host::ranks::{Fates, Ranks, no_thread};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -74,10 +73,18 @@ where
 }
 
 /// Joins the processes that were started together, and watches their ranks. To be used alike in all of them.
+///
+/// The time limit is also that of a process for the others to begin the run. When it is over, the processes of those who have
+/// not come are asked what they did last; who has nothing left to do waits for those who have, and after so long only for
+/// those whose processes answer. The other processes end, and have `mpirun` end the one that hangs. Where processes differ in
+/// how many calls may be in flight together, the least counts for all.
+pub type Launcher = crate::launch::Launcher<PerProcess>;
+
+/// So many ranks in each of the processes that an MPI launcher has started.
 #[derive(Clone, Debug)]
-pub struct Launcher {
+pub struct PerProcess {
     ranks: usize,
-    watch: Watch,
+    per_host: Option<usize>,
 }
 
 impl Default for Launcher {
@@ -89,36 +96,12 @@ impl Default for Launcher {
 impl Launcher {
     /// One rank in each process, a time limit of half an hour.
     pub fn new() -> Self {
-        Self { ranks: 1, watch: Watch { time_limit: Some(TIME_LIMIT), ..Watch::default() } }
+        Self::of(PerProcess { ranks: 1, per_host: None })
     }
 
     /// So many ranks in each process, each a thread. The ranks of process p are p · `ranks` and those after it.
     pub fn ranks(mut self, ranks: usize) -> Self {
-        self.ranks = ranks;
-        self
-    }
-
-    /// How long a rank waits in a call for others, and a process for the others to begin the run. Then the run fails
-    /// with an [`Error::Timeout`], which names the ranks that all the others wait for, with what each did last: their
-    /// processes are asked. Who has nothing left to do waits for those who have; after so long, only for those whose
-    /// processes answer.
-    ///
-    /// A thread cannot be stopped from outside. So the other processes end, and have `mpirun` end the one that hangs.
-    pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.watch.time_limit = Some(limit);
-        self
-    }
-
-    /// A rank waits as long as it takes.
-    pub fn no_time_limit(mut self) -> Self {
-        self.watch.time_limit = None;
-        self
-    }
-
-    /// How many started calls of a rank, in different communicators of a [`Pool`](crate::Pool), are in flight together;
-    /// cores ÷ ranks of a host, at least 1, if nothing is said. Where processes differ, the least counts for all.
-    pub fn lanes(mut self, calls: usize) -> Self {
-        self.watch.lanes = Some(calls);
+        self.kind.ranks = ranks;
         self
     }
 
@@ -126,14 +109,7 @@ impl Launcher {
     /// memory are. Collectives over several hosts go through one process of each. To see how a program does there, to
     /// be said alike in all processes.
     pub fn hosts_of(mut self, processes: usize) -> Self {
-        self.watch.per_host = Some(processes);
-        self
-    }
-
-    /// Calls `report` with the first failure and its rank at once, in every process, on the thread that finds it or
-    /// hears of it: before the ranks have ended, which they may never do. It may end the process.
-    pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {
-        self.watch.on_failure = Some(Arc::new(report));
+        self.kind.per_host = Some(processes);
         self
     }
 
@@ -160,8 +136,8 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let Self { ranks, watch } = self;
-        let world = join(ranks, watch).map_err(|error| {
+        let Self { kind: PerProcess { ranks, per_host }, options } = self;
+        let world = join(ranks, per_host, options).map_err(|error| {
             let process = library::start().map_or(0, |place| place.process);
             (Rank(process * ranks), error.into())
         })?;
@@ -206,7 +182,7 @@ fn leave(world: &World, answers: &Answers) -> bool {
     bytes.number(DONE);
     world.tell_all(&bytes.0);
     let begun = Instant::now();
-    let mut next_look = world.watch.time_limit;
+    let mut next_look = world.options.time_limit;
     let mut failed: Option<Instant> = None;
     loop {
         let running = world.running();

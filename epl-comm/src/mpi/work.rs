@@ -33,8 +33,8 @@ fn work_on<N: Number>(group: &Endpoint, call: &Call, staged: Staged) -> Result<B
     };
     let meeting = {
         let own = numbers::<N>(&bytes, &range);
-        let along = |peer| outgoing(call, me, peer).filter(|cut| goes_along::<N>(call, *cut));
-        Meeting::hold(group, call, |peer| along(peer).map(|cut| cut.pieces(own).collect()))?
+        let along = |peer| outgoing(call, me, peer).filter(|part| goes_along::<N>(call, part.len()));
+        Meeting::hold(group, call, |peer| along(peer).map(|part| &own[part]))?
     };
     // From here on peers may be reading it: when something goes wrong, it is left to them.
     let mut bytes = ManuallyDrop::new(bytes);

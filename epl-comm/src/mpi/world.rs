@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::failure::{Cause, Failure};
 use super::library::{Comm, Place as ProcessPlace, Request};
 use super::tags::Tags;
 use super::waits::{Place, Waits};
 use super::wire::{END, FAIL, Writer};
-use crate::error::{Error, catch};
+use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::ranks::{Fates, Report};
+use crate::host::failure::{Cause, Failure};
+use crate::host::ranks::Fates;
+use crate::launch::Options;
 use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::Seat;
@@ -33,28 +34,6 @@ const INSIDE_LATER: Duration = Duration::from_secs(5);
 /// The time limit inside a process.
 fn later(limit: Duration) -> Duration {
     limit.saturating_add(limit / 4).saturating_add(INSIDE_LATER)
-}
-
-/// How the ranks of a run are watched.
-#[derive(Clone, Default)]
-pub(super) struct Watch {
-    /// How long a rank waits in a call.
-    pub(super) time_limit: Option<Duration>,
-    /// How many calls of a rank may be in flight together; otherwise as many as there are cores for it.
-    pub(super) lanes: Option<usize>,
-    /// How many processes are taken for one host's; otherwise those that share its memory.
-    pub(super) per_host: Option<usize>,
-    /// Told of the first failure: who, and why.
-    pub(super) on_failure: Option<Arc<Report>>,
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_limit, lanes, per_host, on_failure: _ } = self;
-        let mut watch = f.debug_struct("Watch");
-        watch.field("time_limit", time_limit).field("lanes", lanes).field("per_host", per_host);
-        watch.finish_non_exhaustive()
-    }
 }
 
 /// The ranks of one run, seen by one process.
@@ -74,7 +53,7 @@ pub(super) struct World {
     pub(super) tags: Tags,
     pub(super) waits: Waits,
     pub(super) arena: Arc<Arena>,
-    pub(super) watch: Watch,
+    pub(super) options: Options,
     /// The groups that lie in this process.
     pub(super) inside: Inside,
     /// Of all ranks.
@@ -111,7 +90,7 @@ impl Fates for World {
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.failure().map(|failure| (failure.rank, failure.of_run(operation)))
+        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
     }
 }
 
@@ -122,7 +101,7 @@ impl World {
         lanes: usize,
         [data, control]: [Comm; 2],
         tags: Tags,
-        watch: Watch,
+        options: Options,
     ) -> Arc<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let is_crowded = place.locals * threads > cores;
@@ -133,13 +112,13 @@ impl World {
             if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
         };
         let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
-        let inside_limit = watch.time_limit.map(later);
+        let inside_limit = options.time_limit.map(later);
         Arc::new_cyclic(|world: &Weak<Self>| Self {
             inside: {
                 let world = world.clone();
                 Inside::new(seats.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
                     if let Some(world) = world.upgrade() {
-                        world.fail_with(rank, error);
+                        world.record(Failure::heard(error, rank), true);
                     }
                 })
             },
@@ -153,7 +132,7 @@ impl World {
             tags,
             waits: Waits::default(),
             arena: Arc::default(),
-            watch,
+            options,
             seats,
             helpers,
             groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
@@ -214,14 +193,6 @@ impl World {
         self.tags.tag(channel, self.thread(from), self.thread(to))
     }
 
-    /// Records a failure that was found inside this process.
-    fn fail_with(&self, rank: Rank, error: &Error) {
-        match error {
-            Error::Peer { cause, .. } => self.fail(rank, cause.clone()),
-            error => self.fail_together(rank, error.clone()),
-        }
-    }
-
     /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
     pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
         self.record(Failure { rank: lowest, cause: Cause::Shared(error) }, true);
@@ -238,12 +209,8 @@ impl World {
             failure.write(bytes.number(FAIL));
             self.tell_all(&bytes.0);
         }
-        let error = failure.of_run("the run");
-        self.inside.fail(failure.rank, &error);
-        if let Some(report) = &self.watch.on_failure {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &error));
-        }
+        self.inside.fail(failure.rank, &failure.to_error("the run".to_string()));
+        self.options.report(failure);
     }
 
     /// The first failure, if there was one.
@@ -321,11 +288,11 @@ impl Drop for World {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, threads, watch, failure, .. } = self;
+        let Self { place, threads, options, failure, .. } = self;
         f.debug_struct("World")
             .field("place", place)
             .field("threads", threads)
-            .field("watch", watch)
+            .field("options", options)
             .field("failure", failure)
             .finish_non_exhaustive()
     }

@@ -23,7 +23,6 @@ use super::gate::Pass;
 use super::lane::{Held, Queue, Site};
 use super::memory::{Event, Memory};
 use super::order::Turn;
-use super::shape::moved;
 use super::transport::{Engine, NcclTransport, lock};
 use super::work::{Finish, Work, work};
 use crate::buffer::Buffer;
@@ -93,7 +92,7 @@ impl<M: Memory> NcclTransport<M> {
                 return Ok((Work::none(buffer), None, home));
             }
             let site = Site { memory: &**memory, size: self.size(), member: self.council.member() };
-            let work = work(&site, &call, moved(buffer, &memory.device()))?;
+            let work = work(&site, &call, buffer.moved(&memory.device()))?;
             let needs_mark = safeguards.streams && !work.steps.is_empty();
             let ready = if needs_mark { Some(memory.mark()?) } else { None };
             Ok((work, ready, home))
@@ -199,7 +198,7 @@ impl<M: Memory> NcclTransport<M> {
             return Err(Error::Engine { message: format!("the result of {call} is lost, as it has failed") });
         };
         let results = written.into_iter().map(|held| held.give(memory)).collect();
-        Ok(moved(finish(results), &home))
+        Ok(finish(results).moved(&home))
     }
 
     /// Does the part of a started call that another thread does.

@@ -23,6 +23,7 @@ use std::time::Instant;
 use epl_launch::Store;
 
 use crate::error::{Error, LaunchError, Result};
+use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Report;
 use crate::log::Log;
 use crate::rank::Rank;
@@ -114,14 +115,6 @@ impl Begun {
     }
 }
 
-/// The first failure. It stays.
-struct Failure {
-    rank: Rank,
-    cause: String,
-    /// The same for all, where nobody in particular is to blame.
-    shared: Option<Error>,
-}
-
 impl Joined {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
         let (failure, found, is_late, begun, waiting, is_over) = Default::default();
@@ -141,33 +134,26 @@ impl Joined {
     pub(super) fn go_on(&self, operation: impl FnOnce() -> String) -> Result<()> {
         match self.failure.get() {
             None => Ok(()),
-            Some(Failure { shared: Some(error), .. }) => Err(error.clone()),
-            Some(Failure { rank, cause, .. }) => Err(self.found.get().cloned().unwrap_or_else(|| Error::Peer {
-                rank: *rank,
-                operation: operation(),
-                cause: cause.clone(),
-            })),
+            Some(Failure { cause: Cause::Shared(error), .. }) => Err(error.clone()),
+            Some(failure) => Err(self.found.get().cloned().unwrap_or_else(|| failure.to_error(operation()))),
         }
     }
 
     /// Records that this rank has failed, and tells the others, unless there was a failure before.
     pub(super) fn fail(&self, error: &Error) {
-        let (rank, shared) = match error {
+        self.record(match error {
             Error::Peer { .. } if self.failure.get().is_some() => return,
-            Error::Mismatch { second_is_odd: true, second, .. } => (*second, None),
-            Error::Mismatch { first, .. } => (*first, Some(error.clone())),
+            Error::Peer { rank, .. } => Failure::heard(error, *rank),
             Error::Timeout { missing, .. } => {
-                (missing.first().map_or(self.rank, |(rank, _)| *rank), Some(error.clone()))
+                Failure::heard(error, missing.first().map_or(self.rank, |(rank, _)| *rank))
             }
-            Error::Peer { rank, cause, .. } => return self.record(*rank, cause.clone(), None),
-            _ => (self.rank, None),
-        };
-        self.record(rank, error.to_string(), shared);
+            _ => Failure::found(error, self.rank),
+        });
     }
 
     /// Records that this rank has failed, and tells the others, unless there was a failure before.
     pub(super) fn fail_with(&self, cause: String) {
-        self.record(self.rank, cause, None);
+        self.record(Failure { rank: self.rank, cause: Cause::Own(cause) });
     }
 
     /// The first failure that this rank knows of, as it is told to one that was released from `operation`.
@@ -181,10 +167,10 @@ impl Joined {
         self.is_late.load(Ordering::Acquire)
     }
 
-    fn record(&self, rank: Rank, cause: String, shared: Option<Error>) {
-        let told = shortened(format!("{}\n{cause}", rank.0));
-        let found = shared.clone();
-        if self.failure.set(Failure { rank, cause, shared }).is_ok() {
+    fn record(&self, failure: Failure) {
+        let told = told(&failure);
+        let found = if let Cause::Shared(error) = &failure.cause { Some(error.clone()) } else { None };
+        if self.failure.set(failure).is_ok() {
             // Whoever was first has told all; and where the store itself is gone, nobody can be told. Before the report, as
             // that may end the process.
             let is_told = self.store.set_within("nccl/failure", told.as_bytes(), LAST_WORD).is_ok();
@@ -192,8 +178,7 @@ impl Joined {
             self.report();
             return;
         }
-        let known = self.failure.get().map(|known| shortened(format!("{}\n{}", known.rank.0, known.cause)));
-        if let Some(error) = found.filter(|_| known == Some(told)) {
+        if let Some(error) = found.filter(|_| self.failure.get().map(self::told) == Some(told)) {
             let _ = self.found.set(error);
         }
     }
@@ -218,9 +203,9 @@ impl Joined {
             Ok(Some(told)) => {
                 let (rank, cause) = told.split_once('\n').unwrap_or(("", &told));
                 let rank = Rank(rank.parse().unwrap_or(self.rank.0));
-                self.learn(Failure { rank, cause: cause.to_string(), shared: None });
+                self.learn(Failure { rank, cause: Cause::Own(cause.to_string()) });
             }
-            Err(error) => self.learn(Failure { rank: self.rank, cause: error.to_string(), shared: Some(error) }),
+            Err(error) => self.learn(Failure { rank: self.rank, cause: Cause::Shared(error) }),
         }
     }
 
@@ -306,9 +291,7 @@ impl Joined {
     fn answer(&self, roll: &str) -> String {
         let has_come =
             roll.rsplit_once(' ').is_some_and(|(path, sequence)| self.begun().last(path) >= sequence.parse().ok());
-        let last =
-            self.log.last().map_or("which has made no call".into(), |entry| format!("whose last call was {entry}"));
-        shortened(format!("{}{last}", u8::from(has_come)))
+        shortened(format!("{}{}", u8::from(has_come), self.log.last_words()))
     }
 
     /// Asks the members of a group who has come to a call: those who have not, with their last calls.
@@ -376,6 +359,11 @@ fn split_head(head: &[u8]) -> (u32, &[u8]) {
     head.split_first_chunk().map_or((0, head), |(parts, first)| (u32::from_le_bytes(*parts), first))
 }
 
+/// What others are told of a failure.
+fn told(failure: &Failure) -> String {
+    shortened(format!("{}\n{}", failure.rank.0, failure.text()))
+}
+
 /// A text that a store takes.
 fn shortened(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(LONGEST));
@@ -409,7 +397,7 @@ mod tests {
         let error =
             Error::Mismatch { group, sequence: 1, first, first_call, second, second_call, second_is_odd: false };
         other.fail(&error);
-        own.learn(Failure { rank: Rank(0), cause: error.to_string(), shared: None });
+        own.learn(Failure { rank: Rank(0), cause: Cause::Own(error.to_string()) });
         assert!(matches!(own.go_on(String::new), Err(Error::Peer { rank: Rank(0), .. })));
         own.fail(&error);
         assert_eq!(own.go_on(String::new), Err(error));

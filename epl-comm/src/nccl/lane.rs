@@ -57,7 +57,7 @@ impl<M: Memory> Held<M> {
     pub(super) fn give(self, memory: &M) -> Buffer {
         match self.block {
             Some(block) => memory.give(block),
-            None => super::shape::empty(self.dtype, &memory.device()),
+            None => Buffer::empty_on(&memory.device(), self.dtype),
         }
     }
 

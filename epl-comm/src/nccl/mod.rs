@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ProcessGroup ─▶ NcclTransport
-//!                  work, shape   16-bit sums in f32; another dim than the first; NaN      the rank's thread
+//!                  work, shape   16-bit sums in f32; NaN                                 the rank's thread
 //!                  memory        where buffers lie; events of the rank's stream           the rank's thread
 //!                  council       have all come, and do they make the same call?           helper thread of the group
 //!                  gate, order   when, and in which order, calls go to the device         helper thread
@@ -86,6 +86,7 @@ mod presence;
 mod allocator;
 #[cfg(feature = "cuda")]
 mod device;
+mod setup;
 mod run;
 mod worker;
 
@@ -95,9 +96,10 @@ pub use library::Library;
 pub use memory::{Event, Memory, Stream};
 #[cfg(feature = "cuda")]
 pub use presence::devices;
-pub use run::Launcher;
 #[cfg(feature = "cuda")]
 pub use run::run;
+pub use run::{Launcher, Local};
+pub use setup::Nccl;
 #[doc(hidden)]
 pub use transport::Safeguards;
-pub use worker::Worker;
+pub use worker::{Distributed, Worker};

@@ -11,12 +11,12 @@
 //! | broadcast | the same |
 //! | gather, scatter, all_to_all, send, receive | sends and receives in one group |
 //!
-//! What is only moved is moved as bytes. A dim other than the first is brought to the front, or back, on the device.
+//! What is only moved is moved as bytes.
 
 use super::abi::Element;
 use super::lane::{Held, Part, Queue, Site};
 use super::memory::Memory;
-use super::shape::{cast, divided, not_numbers, pieces, side_by_side, spoiled, wide};
+use super::shape::{not_numbers, spoiled, wide};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::operation::{Call, Operation, ReduceOp};
@@ -89,36 +89,27 @@ fn only_one(results: Vec<Buffer>) -> Buffer {
 
 /// Prepares this member's share, on the rank's own thread.
 pub(super) fn work<M: Memory>(site: &Site<'_, M>, call: &Call, buffer: Buffer) -> Result<Work<M>> {
-    let (me, rows, dtype) = (site.member, call.rows, call.dtype);
-    let size = dtype.size();
-    let bytes = |widths: &PerMember| widths.times(rows * size);
-    let receive = call.receive.clone();
-    let together = move |result| side_by_side(result, rows, &receive);
+    let (me, size) = (site.member, call.dtype.size());
     Ok(match call.operation {
         Operation::AllReduce(op) => reduced(site, buffer, op, &Shares::All)?,
         Operation::Reduce { op, root } if root == me => reduced(site, buffer, op, &Shares::One(root))?,
         Operation::Reduce { op, root } => reduced(site, buffer.clone(), op, &Shares::One(root))?.giving(buffer),
-        Operation::ReduceScatter(op) => {
-            let apart = pieces(buffer, rows, &call.send);
-            reduced(site, apart, op, &Shares::Each(call.send.times(rows)))?
-        }
-        Operation::AllGather => all_gather(site, buffer, bytes(&call.receive))?.then(together),
+        Operation::ReduceScatter(op) => reduced(site, buffer, op, &Shares::Each(call.sent()))?,
+        Operation::AllGather => all_gather(site, buffer, call.received().times(size))?,
         Operation::Gather { root } => {
             let send = only(root, buffer.num_elements() * size, site.size);
             match root == me {
-                true => exchange(site, buffer, send, bytes(&call.receive))?.then(together),
+                true => exchange(site, buffer, send, call.received().times(size))?,
                 false => exchange(site, buffer.clone(), send, PerMember::same(0, site.size))?.giving(buffer),
             }
         }
         Operation::Scatter { root } => {
-            let sizes = bytes(&call.send);
+            let sizes = call.sent().times(size);
             let receive = only(root, sizes[me], site.size);
-            match root == me {
-                true => exchange(site, pieces(buffer, rows, &call.send), sizes, receive)?,
-                false => exchange(site, buffer, PerMember::same(0, site.size), receive)?,
-            }
+            let send = if root == me { sizes } else { PerMember::same(0, site.size) };
+            exchange(site, buffer, send, receive)?
         }
-        Operation::AllToAll => exchange(site, buffer, call.send.times(size), bytes(&call.receive))?.then(together),
+        Operation::AllToAll => exchange(site, buffer, call.sent().times(size), call.received().times(size))?,
         Operation::Broadcast { root } => broadcast(site, buffer, root)?,
         Operation::Send => {
             let send = only(1, buffer.num_elements() * size, 2);
@@ -150,7 +141,7 @@ fn only(member: usize, number: usize, size: usize) -> PerMember {
 /// that win over numbers, for which a second reduction goes with the first.
 fn reduced<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, shares: &Shares) -> Result<Work<M>> {
     let (dtype, members) = (buffer.dtype(), site.size);
-    let buffer = cast(buffer, wide(dtype, op, members));
+    let buffer = buffer.cast(wide(dtype, op, members));
     let is_order_of_floats = dtype.is_float() && matches!(op, ReduceOp::Min | ReduceOp::Max);
     let flags = is_order_of_floats.then(|| not_numbers(buffer.clone()));
     let mut work = reduced_once(site, buffer, op, shares)?;
@@ -158,8 +149,8 @@ fn reduced<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, shares: 
         work = work.with(reduced_once(site, flags, ReduceOp::Max, shares)?, spoiled);
     }
     Ok(work.then(move |result| match op {
-        ReduceOp::Mean => cast(divided(result, members), dtype),
-        _ => cast(result, dtype),
+        ReduceOp::Mean => result.divided(members).cast(dtype),
+        _ => result.cast(dtype),
     }))
 }
 
@@ -203,7 +194,7 @@ fn reduced_once<M: Memory>(site: &Site<'_, M>, buffer: Buffer, op: ReduceOp, sha
 
 fn all_gather<M: Memory>(site: &Site<'_, M>, buffer: Buffer, widths: PerMember) -> Result<Work<M>> {
     if widths.total() == 0 {
-        return Ok(Work::none(super::shape::empty(buffer.dtype(), &site.memory.device())));
+        return Ok(Work::none(Buffer::empty_on(&site.memory.device(), buffer.dtype())));
     }
     let (all, me) = (site.allocate(buffer.dtype(), widths.total())?, site.member);
     let own = site.take(buffer)?;
@@ -234,7 +225,7 @@ fn broadcast<M: Memory>(site: &Site<'_, M>, buffer: Buffer, root: usize) -> Resu
 fn exchange<M: Memory>(site: &Site<'_, M>, buffer: Buffer, send: PerMember, receive: PerMember) -> Result<Work<M>> {
     let dtype = buffer.dtype();
     if send.total() + receive.total() == 0 {
-        return Ok(Work::none(super::shape::empty(dtype, &site.memory.device())));
+        return Ok(Work::none(Buffer::empty_on(&site.memory.device(), dtype)));
     }
     let all = site.allocate(dtype, receive.total())?;
     let own = if send.total() == 0 { Held::nothing(dtype) } else { site.take(buffer)? };

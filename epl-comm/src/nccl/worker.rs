@@ -2,7 +2,6 @@
 
 use core::fmt::Display;
 use core::ops::Range;
-use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder, Thread};
@@ -13,34 +12,34 @@ use super::gate::Gate;
 use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
-use super::run::LANES;
-use super::transport::{Engine, NcclTransport, Safeguards};
+use super::setup::Nccl;
+use super::transport::NcclTransport;
 use super::workers::{Warm, Workers};
 use crate::error::{Error, Result, catch};
-use crate::host::ranks::{Fates, Ranks, Report, TIME_LIMIT, no_thread};
+use crate::host::ranks::{Fates, Ranks, Report, no_thread};
 use crate::log::Log;
-use crate::pending::{Helpers, check_lanes};
+use crate::pending::Helpers;
 use crate::process_group::{ProcessGroup, Seat};
 use crate::rank::Rank;
 
 /// So many calls of each group are compared unless it is said otherwise.
 const COMPARED: u64 = 32;
 
-/// Some ranks of a world of processes, on one host or several, that share a [`Store`].
+/// Starts some ranks of a world of processes, on one host or several, that share a [`Store`], with a device each and NCCL
+/// between them.
+///
+/// The time limit is that of a call, the time in which others come to it included: the run fails with an
+/// [`Error::Timeout`] that names the ranks that have not come, or an [`Error::Engine`] when all have.
+pub type Worker = crate::launch::Launcher<Nccl<Distributed>>;
+
+/// Ranks of this process among those of others.
 #[derive(Clone)]
-pub struct Worker {
+pub struct Distributed {
     store: Arc<dyn Store>,
     own: Range<usize>,
     ranks: usize,
     on_host: usize,
-    library: Option<Arc<Library>>,
-    time_limit: Option<Duration>,
-    lanes: usize,
     compare_first: u64,
-    safeguards: Safeguards,
-    on_failure: Option<Arc<Report>>,
-    #[cfg(feature = "cuda")]
-    devices: Vec<usize>,
 }
 
 impl Worker {
@@ -48,34 +47,8 @@ impl Worker {
     /// each group.
     /// A store serves one run: what is run again needs a new one.
     pub fn new(store: Arc<dyn Store>, own: Range<usize>, ranks: usize) -> Self {
-        Self {
-            store,
-            #[cfg(feature = "cuda")]
-            devices: (0..own.len()).collect(),
-            on_host: own.len(),
-            own,
-            ranks,
-            library: None,
-            time_limit: Some(TIME_LIMIT),
-            lanes: LANES,
-            compare_first: COMPARED,
-            safeguards: Safeguards::default(),
-            on_failure: None,
-        }
-    }
-
-    /// How long a call may take, the time in which others come to it included. Then the run fails with an
-    /// [`Error::Timeout`] that names the ranks that have not come, with their last calls, or an [`Error::Engine`] when
-    /// all have.
-    pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = Some(limit);
-        self
-    }
-
-    /// A call may take as long as it takes.
-    pub fn no_time_limit(mut self) -> Self {
-        self.time_limit = None;
-        self
+        let on_host = own.len();
+        Self::of(Nccl::new(Distributed { store, own, ranks, on_host, compare_first: COMPARED }, on_host))
     }
 
     /// Compares so many calls of each group, from the first on, with those of the other members before any memory is
@@ -85,46 +58,14 @@ impl Worker {
     /// rank's thread waiting with it where it waits for the call: some round trips to the store's host. What is not
     /// compared and does not fit together hangs until the time limit, or gives wrong numbers.
     pub fn compare_first(mut self, calls: u64) -> Self {
-        self.compare_first = calls;
-        self
-    }
-
-    #[doc(hidden)]
-    pub fn safeguards(mut self, safeguards: Safeguards) -> Self {
-        self.safeguards = safeguards;
-        self
-    }
-
-    /// Calls `report` with the first failure and its rank at once, in every process, on the thread that finds it or
-    /// hears of it: before the ranks have ended, which they may never do. It may end the process.
-    pub fn on_failure(mut self, report: impl Fn(Rank, &Error) + Send + Sync + 'static) -> Self {
-        self.on_failure = Some(Arc::new(report));
-        self
-    }
-
-    /// See [`Launcher::lanes`](super::Launcher::lanes).
-    pub fn lanes(mut self, calls: usize) -> Self {
-        self.lanes = calls;
+        self.kind.place.compare_first = calls;
         self
     }
 
     /// How many ranks all the processes of this host run, which share its cores; only these, if nothing is said. Each
     /// works inside its own rayon pool of (cores ÷ ranks of the host) threads, at least one.
     pub fn ranks_on_host(mut self, ranks: usize) -> Self {
-        self.on_host = ranks;
-        self
-    }
-
-    /// NCCL itself, where it is not to be looked for.
-    pub fn library(mut self, library: Arc<Library>) -> Self {
-        self.library = Some(library);
-        self
-    }
-
-    /// The CUDA device of each of these ranks, by its index among those that the process sees; 0, 1, … if nothing is said.
-    #[cfg(feature = "cuda")]
-    pub fn devices(mut self, indices: &[usize]) -> Self {
-        self.devices = indices.to_vec();
+        self.kind.place.on_host = ranks;
         self
     }
 
@@ -139,12 +80,12 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
-        let (first, devices) = (self.own.start, self.devices.clone());
-        if devices.len() != self.own.len() {
-            let message = format!("{} devices for {} ranks; give each rank one", devices.len(), self.own.len());
+        let (Distributed { own, ranks, .. }, devices) = (self.kind.place.clone(), self.kind.devices.clone());
+        let first = own.start;
+        if devices.len() != own.len() {
+            let message = format!("{} devices for {} ranks; give each rank one", devices.len(), own.len());
             return Err((Rank(first), Error::invalid(message).into()));
         }
-        let ranks = self.ranks;
         let memory = |rank: Rank| {
             super::allocator::settle(ranks)?;
             super::presence::devices()?;
@@ -177,27 +118,25 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        let Distributed { store, own: ranks, ranks: all, on_host, compare_first } = &self.kind.place;
         let library = self.ready().map_err(|error| {
             // The others would wait for these ranks.
-            Joined::new(self.store.clone(), Rank(self.own.start), Log::default(), None).fail(&error);
-            (Rank(self.own.start), error.into())
+            Joined::new(store.clone(), Rank(ranks.start), Log::default(), None).fail(&error);
+            (Rank(ranks.start), error.into())
         })?;
         let helpers = Helpers::default();
-        let seats: Vec<Seat> = self.own.clone().map(|_| Seat::new(helpers.clone())).collect();
-        let report = self.on_failure.clone().map(once);
+        let seats: Vec<Seat> = ranks.clone().map(|_| Seat::new(helpers.clone())).collect();
+        let report = self.options.on_failure.clone().map(once);
         let joined = |(rank, seat): (usize, &Seat)| {
-            Arc::new(Joined::new(self.store.clone(), Rank(rank), seat.log.clone(), report.clone()))
+            Arc::new(Joined::new(store.clone(), Rank(rank), seat.log.clone(), report.clone()))
         };
-        let own = Own { first: self.own.start, joined: self.own.clone().zip(&seats).map(joined).collect() };
-        let gates: Vec<Arc<Gate>> = self.own.clone().map(|_| Arc::default()).collect();
+        let own = Own { first: ranks.start, joined: ranks.clone().zip(&seats).map(joined).collect() };
+        let gates: Vec<Arc<Gate>> = ranks.clone().map(|_| Arc::default()).collect();
         let group = |rank: Rank| {
-            let memory = Arc::new(memory(rank)?);
-            let (time_limit, lanes, safeguards) = (self.time_limit, self.lanes, self.safeguards);
-            let (gate, order) = (gates[rank.0 - own.first].clone(), Arc::default());
-            let engine = Engine { library: library.clone(), memory, time_limit, lanes, gate, order, safeguards };
-            let warm = Warm::new(!self.safeguards.gate);
-            let council = Workers::new(own.of(rank).clone(), self.ranks, self.compare_first, warm);
-            let transport = NcclTransport::new(Arc::new(council), Arc::new(engine));
+            let engine = self.engine(&library, memory(rank)?, &gates[rank.0 - own.first]);
+            let warm = Warm::new(!engine.safeguards.gate);
+            let council = Workers::new(own.of(rank).clone(), *all, *compare_first, warm);
+            let transport = NcclTransport::new(Arc::new(council), engine);
             transport.connect()?;
             Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
         };
@@ -205,7 +144,7 @@ impl Worker {
             let _until = gates[group.rank() - own.first].until_left();
             f(group)
         };
-        let threads = Ranks::new(&own, self.own.clone(), self.on_host);
+        let threads = Ranks::new(&own, ranks.clone(), *on_host);
         let ended = thread::scope(|scope| {
             let mut close = Close { own: &own, watches: Vec::new() };
             for joined in &own.joined {
@@ -226,7 +165,7 @@ impl Worker {
 
     /// NCCL, where these ranks can be run.
     fn ready(&self) -> Result<Arc<Library>> {
-        let Self { own, ranks, .. } = self;
+        let Distributed { own, ranks, on_host, .. } = &self.kind.place;
         if own.is_empty() || own.end > *ranks {
             let message = format!(
                 "ranks {} to {} of {ranks}; a process has at least one, and they count from 0",
@@ -234,12 +173,11 @@ impl Worker {
             );
             return Err(Error::invalid(message));
         }
-        if self.on_host < own.len() {
-            let message = format!("{} ranks on a host, of which this process runs {}", self.on_host, own.len());
+        if *on_host < own.len() {
+            let message = format!("{on_host} ranks on a host, of which this process runs {}", own.len());
             return Err(Error::invalid(message));
         }
-        check_lanes(Some(self.lanes))?;
-        self.library.clone().map_or_else(Library::open, Ok)
+        self.loaded()
     }
 }
 

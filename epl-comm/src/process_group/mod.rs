@@ -6,6 +6,7 @@
 //! | `seat` | what all groups of a rank share: driver, helper threads, log, recordings |
 //! | `communicator` | what clones share: transport, seat, queue of started calls, links |
 //! | `placed` | a tensor taken apart for a transport, and put together again |
+//! | `dims` | dims taken apart for a transport, and put together again |
 //! | `check` | whether a collective's arguments fit each other |
 //! | `prepare` | a collective's arguments turned into a call |
 //! | `blocking`, `started` | the collectives, both ways |
@@ -19,6 +20,7 @@ pub(crate) use seat::Seat;
 mod blocking;
 mod check;
 mod communicator;
+mod dims;
 mod driver;
 mod placed;
 mod prepare;

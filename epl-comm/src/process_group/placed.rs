@@ -6,8 +6,10 @@ use burn::backend::{Dispatch, DispatchAutodiffContext, TensorMetadata};
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
+use super::dims::side_by_side;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::per_member::PerMember;
 
 /// The autodiff context of a device, if it has one: what a result must get back.
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +48,26 @@ impl Placed {
 pub(super) struct Output<const D: usize, K> {
     shape: [usize; D],
     placed: Placed,
+    /// How many rows the pieces have that it comes in, and how wide each is.
+    pieces: Option<(usize, PerMember)>,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<const D: usize, K: Basic + Autodiff> Output<D, K> {
     pub(super) fn new(shape: [usize; D], placed: Placed) -> Self {
-        Self { shape, placed, kind: PhantomData }
+        Self { shape, placed, pieces: None, kind: PhantomData }
+    }
+
+    /// The result comes in pieces, which are to be put side by side.
+    pub(super) fn put_together(&mut self, rows: usize, widths: PerMember) {
+        self.pieces = Some((rows, widths));
     }
 
     pub(super) fn finish(self, buffer: Buffer) -> Tensor<D, K> {
+        let buffer = match self.pieces {
+            Some((rows, widths)) => Buffer::from_tensor(side_by_side(buffer.into_flat::<K>(), rows, &widths)),
+            None => buffer,
+        };
         self.placed.put(buffer.into_tensor(self.shape))
     }
 }

@@ -4,6 +4,7 @@ use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Shape, Tensor};
 
 use super::ProcessGroup;
+use super::dims::apart;
 use super::placed::{Output, Placed};
 use crate::buffer::Buffer;
 use crate::error::Result;
@@ -25,6 +26,16 @@ pub(crate) struct Exchange<'a> {
     pub split: (usize, &'a [usize]),
     /// The dim that is put together, and the extent that each member holds before.
     pub concat: (usize, &'a [usize]),
+}
+
+impl<const D: usize, K: Basic + Autodiff> Prepared<D, K> {
+    /// Gives the buffer, which is a tensor of this shape, in pieces along a dim.
+    fn take_apart(&mut self, shape: [usize; D], dim: usize, sizes: &PerMember) {
+        if shape[..dim].iter().any(|extent| *extent != 1) {
+            let whole = core::mem::replace(&mut self.buffer, Buffer::empty()).into_tensor::<D, K>(shape);
+            self.buffer = Buffer::from_tensor(apart(whole, dim, sizes));
+        }
+    }
 }
 
 impl ProcessGroup {
@@ -195,9 +206,9 @@ impl ProcessGroup {
         };
         exchanged[concat_dim] = concat.total();
         let mut prepared = self.prepared(x, call, exchanged)?;
-        if prepared.call.is_some() && !is_leading(&shape, split_dim) {
-            let whole = prepared.buffer.into_tensor::<D, K>(shape);
-            prepared.buffer = Buffer::from_tensor(pieces(whole, split_dim, &split));
+        if prepared.call.is_some() {
+            prepared.take_apart(shape, split_dim, &split);
+            self.put_together(&mut prepared);
         }
         Ok(prepared)
     }
@@ -225,7 +236,25 @@ impl ProcessGroup {
         let call = Call { dim: Some(dim), rows, send, receive, ..Call::new(operation, x.dtype(), Shape::new(shape)) };
         let mut result = shape;
         result[dim] = extent;
-        self.prepared(x, call, result)
+        let mut prepared = self.prepared(x, call, result)?;
+        let is_given = match operation {
+            Operation::Scatter { root } => root == me,
+            _ => matches!(operation, Operation::ReduceScatter(_)),
+        };
+        if is_given && prepared.call.is_some() && !self.communicator.transport.moves_rows() {
+            prepared.take_apart(shape, dim, &sizes);
+        }
+        self.put_together(&mut prepared);
+        Ok(prepared)
+    }
+
+    /// Puts together at last what the transport gives in pieces.
+    fn put_together<const D: usize, K: Basic + Autodiff>(&self, prepared: &mut Prepared<D, K>) {
+        let Some(call) = prepared.call.as_ref().filter(|_| !self.communicator.transport.moves_rows()) else { return };
+        let is_result = !matches!(call.operation, Operation::Gather { root } if root != self.rank());
+        if call.rows != 1 && !call.receive.is_empty() && is_result {
+            prepared.output.put_together(call.rows, call.receive.clone());
+        }
     }
 
     /// A call with its tensor taken apart; `result` is the shape of what it gives.
@@ -239,32 +268,4 @@ impl ProcessGroup {
         let call = (self.size() > 1).then(|| Box::new(call));
         Ok(Prepared { call, buffer, output: Output::new(result, placed) })
     }
-}
-
-/// Whether the parts along a dim lie one after the other.
-fn is_leading(shape: &[usize], dim: usize) -> bool {
-    shape[..dim].iter().all(|extent| *extent == 1)
-}
-
-/// The pieces for all members, one after the other: each contiguous.
-fn pieces<const D: usize, K: Basic>(x: Tensor<D, K>, dim: usize, sizes: &PerMember) -> Tensor<1, K> {
-    let shape = x.dims();
-    let (rows, columns): (usize, usize) = (shape[..dim].iter().product(), shape[dim + 1..].iter().product());
-    let total: usize = shape.iter().product();
-    if total == 0 {
-        // In a reshape, 0 would stand for the old extent.
-        return Tensor::zeros([0], (&x.device(), x.dtype()));
-    }
-    let x = x.reshape([rows, shape[dim] * columns]);
-    if sizes.is_even() {
-        // One copy, made by the transport.
-        return x.reshape([rows, sizes.len(), sizes[0] * columns]).swap_dims(0, 1).reshape([total]);
-    }
-    let mut start = 0;
-    let mut parts = Vec::with_capacity(sizes.len());
-    for width in sizes.iter().map(|size| size * columns).filter(|width| *width > 0) {
-        parts.push(x.clone().narrow(1, start, width).reshape([rows * width]));
-        start += width;
-    }
-    Tensor::cat(parts, 0)
 }
