@@ -11,8 +11,9 @@ use std::time::Instant;
 use super::connection::Connection;
 use super::handshake::{Claim, Unwelcome, Verdict, introduce};
 use super::mailbox::Mailbox;
-use super::message::{MAX_KEY, MAX_VALUE, Reply, Request};
+use super::message::{MAX_KEY, MAX_VALUE, Request};
 use super::secret::Secret;
+use super::session::Session;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
@@ -82,8 +83,8 @@ impl Client {
             u32::try_from(number).map_err(|_| Error::Joining { message: format!("there is no worker {number}") })
         };
         let claim = Claim { worker: small(worker)?, workers: small(workers)?, restart };
-        let (stream, silence) = connect(address, claim, secret, limit)?;
-        let connection = Connection::new(stream).map_err(|error| Error::Joining {
+        let (stream, session, silence) = connect(address, claim, secret, limit)?;
+        let connection = Connection::new(stream, session).map_err(|error| Error::Joining {
             message: format!("the connection to the rendezvous at {address} cannot be set up: {error}"),
         })?;
         let (address, mailbox, leaving) = (address.to_string(), Mailbox::default(), AtomicBool::new(false));
@@ -140,14 +141,14 @@ impl Client {
     pub fn fail(&self, cause: &str) {
         // First, as the server then closes the connection, which is no failure of its own.
         self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
-        let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
+        let _ = self.inner.connection.send(&Request::fail(cause));
     }
 
     /// Tells the server that this worker is done, as it is told when this is dropped: for a process that is about to end
     /// without that. Nothing is asked afterwards.
     pub fn leave(&self) {
         if !self.inner.leaving.swap(true, Ordering::SeqCst) {
-            let _ = self.inner.connection.send(&Request::Leave.encode());
+            let _ = self.inner.connection.send(&Request::Leave);
         }
     }
 
@@ -224,7 +225,7 @@ impl Inner {
     fn ask(&self, wait: Duration, patience: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
-        let _ = self.connection.send(&request(id).encode());
+        let _ = self.connection.send(&request(id));
         self.mailbox.wait(id, wait.saturating_add(patience)).unwrap_or_else(|| {
             let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
             Err(Error::Joining { message })
@@ -234,10 +235,7 @@ impl Inner {
     fn read(&self) {
         let why = loop {
             match self.connection.receive() {
-                Ok(Some(frame)) => match Reply::decode(&frame) {
-                    Some(reply) => self.mailbox.receive(reply),
-                    None => break "it sent a message that has no meaning".to_string(),
-                },
+                Ok(Some(reply)) => self.mailbox.receive(reply),
                 Ok(None) => break "it closed the connection; what started the workers has ended".to_string(),
                 Err(error) => break error.to_string(),
             }
@@ -256,7 +254,7 @@ impl Inner {
 
     /// Beats until it leaves or the connection ends.
     fn beat(&self, silence: Duration) {
-        while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat.encode()).is_ok() {
+        while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat).is_ok() {
             thread::park_timeout(silence.min(self.patience()) / BEATS);
             let silence = self.mailbox.silence();
             if silence > self.patience() {
@@ -282,7 +280,7 @@ fn check_lengths(key: &str, value: usize) -> Result<()> {
 }
 
 /// Connects and is let in, with as many tries as the time allows.
-fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Duration)> {
+fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Session, Duration)> {
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
     // What listens there said more than that a later try came too late.
     let mut known = None::<String>;
@@ -290,10 +288,10 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
-            Ok((stream, Verdict::Welcome { silence_ms })) => {
-                return Ok((stream, Duration::from_millis(u64::from(silence_ms))));
+            Ok((stream, session, Verdict::Welcome { silence_ms })) => {
+                return Ok((stream, session, Duration::from_millis(u64::from(silence_ms))));
             }
-            Ok((_, verdict)) => match refusal(address, claim, verdict) {
+            Ok((.., verdict)) => match refusal(address, claim, verdict) {
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 // That may be this one, whose last word of an earlier world has not been read yet.
@@ -305,6 +303,10 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 }
                 refused => return Err(Error::Joining { message: refused }),
             },
+            Err(Unlet::OtherSecret) => {
+                let why = "it has another secret; give all workers the same";
+                return Err(Error::Joining { message: not_let_in(address, claim, why) });
+            }
             Err(Unlet::Known(why)) => known.insert(why).clone(),
             Err(Unlet::Io(why)) => known.clone().unwrap_or(why),
         };
@@ -329,15 +331,23 @@ enum Unlet {
     Io(String),
     /// What was heard is not what a rendezvous says.
     Known(String),
+    /// What listens there says that its secret is another one.
+    OtherSecret,
 }
 
 /// One try.
-fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Verdict), Unlet> {
+fn attempt(
+    address: &str,
+    claim: Claim,
+    secret: &Secret,
+    limit: Duration,
+) -> Result<(TcpStream, Session, Verdict), Unlet> {
     let mut why = Unlet::Io("the name has no address".to_string());
     for place in address.to_socket_addrs().map_err(|error| Unlet::Io(error.to_string()))? {
         match TcpStream::connect_timeout(&place, limit) {
             Ok(mut stream) => match introduce(&mut stream, secret, claim, limit) {
-                Ok(verdict) => return Ok((stream, verdict)),
+                Ok((verdict, session)) => return Ok((stream, session, verdict)),
+                Err(Unwelcome::OtherSecret) => return Err(Unlet::OtherSecret),
                 Err(Unwelcome::Io(error)) => why = Unlet::Io(format!("it was not let in: {error}")),
                 Err(Unwelcome::Garbage) => why = Unlet::Known("what listens there is no rendezvous".into()),
                 Err(Unwelcome::Stranger) => why = Unlet::Known("what listens there does not know the secret".into()),
@@ -351,16 +361,19 @@ fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
 fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
     let Claim { worker, workers, restart } = claim;
     let why = match verdict {
-        Verdict::Welcome { .. } => "it was let in".into(),
+        Verdict::Welcome { .. } => "it was let in".to_string(),
         Verdict::Workers(other) => {
             format!("it is worker {worker} of {workers}, and the run there has {other}, numbered from 0")
         }
         Verdict::Restart(other) => format!("it belongs to restart {restart}, and the run there is at {other}"),
         Verdict::Taken => "there was a worker of this number already; each needs a number of its own".into(),
         Verdict::Ended(culprit) => format!("the run there has ended, as worker {culprit} failed"),
-        Verdict::Stranger => "it has another secret; give all workers the same".into(),
     };
-    format!("the rendezvous at {address} does not let worker {worker} in: {why}")
+    not_let_in(address, claim, &why)
+}
+
+fn not_let_in(address: &str, claim: Claim, why: &str) -> String {
+    format!("the rendezvous at {address} does not let worker {} in: {why}", claim.worker)
 }
 
 #[cfg(test)]

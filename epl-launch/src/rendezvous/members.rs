@@ -134,7 +134,7 @@ impl Members {
         let failure = Failure { worker, fault };
         self.failure = Some(failure.clone());
         self.waiting.clear();
-        let told = Reply::Failed { worker: worker as u32, cause: failure.fault.to_string() };
+        let told = Reply::failed(worker as u32, &failure.fault.to_string());
         Some((failure, self.to_all(&told)))
     }
 
@@ -210,7 +210,7 @@ impl Members {
                 post.extend(self.to_one(worker, Reply::Done { id, value: Vec::new() }));
                 post
             }
-            Err(why) => self.to_one(worker, Reply::Refused { id, why }),
+            Err(why) => self.to_one(worker, Reply::refused(id, &why)),
         }
     }
 
@@ -244,11 +244,11 @@ impl Members {
         let own = self.waiting.iter().filter(|waiting| waiting.worker == worker);
         if own.clone().any(|waiting| waiting.what == what && matches!(what, What::Barrier(_))) {
             let why = format!("worker {worker} waits at barrier `{}` already", self.name_of(&what));
-            return self.to_one(worker, Reply::Refused { id, why });
+            return self.to_one(worker, Reply::refused(id, &why));
         }
         if own.count() >= MAX_WAITING {
             let why = format!("worker {worker} waits for {MAX_WAITING} things already, which is as many as it may");
-            return self.to_one(worker, Reply::Refused { id, why });
+            return self.to_one(worker, Reply::refused(id, &why));
         }
         let until = Instant::now().checked_add(wait);
         self.waiting.push(Waiting { worker, id, what, wait, until });
@@ -290,7 +290,7 @@ impl Members {
             self.presence.len(),
             missing.join(", ")
         );
-        Reply::Refused { id, why }
+        Reply::refused(id, &why)
     }
 
     /// The member that has been silent for longer than allowed, if there is one.
