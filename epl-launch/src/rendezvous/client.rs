@@ -30,12 +30,12 @@ const PATIENCE: u32 = 3;
 
 /// A worker's place at the rendezvous. It leaves when it is dropped, and fails if that is in a panic.
 pub struct Client {
-    inner: Arc<Inner>,
+    membership: Arc<Membership>,
     threads: Vec<JoinHandle<()>>,
     beating: Thread,
 }
 
-struct Inner {
+struct Membership {
     worker: usize,
     workers: usize,
     address: String,
@@ -48,7 +48,7 @@ struct Inner {
 
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { worker, workers, address, .. } = &*self.inner;
+        let Membership { worker, workers, address, .. } = &*self.membership;
         write!(formatter, "Client(worker {worker} of {workers} at {address})")
     }
 }
@@ -89,24 +89,24 @@ impl Client {
         })?;
         let (address, mailbox, leaving) = (address.to_string(), Mailbox::default(), AtomicBool::new(false));
         let patience = AtomicU64::new(milliseconds(silence.saturating_mul(PATIENCE)));
-        let inner = Arc::new(Inner { worker, workers, address, connection, mailbox, leaving, patience });
-        let (reading, beating) = (inner.clone(), inner.clone());
-        let reader = inner.thread("rendezvous reader", move || reading.read())?;
-        let beater = inner.thread("rendezvous beat", move || beating.beat(silence))?;
+        let membership = Arc::new(Membership { worker, workers, address, connection, mailbox, leaving, patience });
+        let (reading, beating) = (membership.clone(), membership.clone());
+        let reader = membership.thread("rendezvous reader", move || reading.read())?;
+        let beater = membership.thread("rendezvous beat", move || beating.beat(silence))?;
         let beating = beater.thread().clone();
-        let client = Self { inner, threads: vec![reader, beater], beating };
+        let client = Self { membership, threads: vec![reader, beater], beating };
         client.barrier("all workers have joined", limit.saturating_sub(begin.elapsed()))?;
         Ok(client)
     }
 
     /// The number of this worker.
     pub fn worker(&self) -> usize {
-        self.inner.worker
+        self.membership.worker
     }
 
     /// How many workers the run has.
     pub fn workers(&self) -> usize {
-        self.inner.workers
+        self.membership.workers
     }
 
     /// From now on the server may be silent for so long, as one that was stopped or swaps is, before it counts as lost:
@@ -114,15 +114,15 @@ impl Client {
     /// set. That a server's process has ended is seen at once in any case.
     pub fn set_patience(&self, patience: Duration) {
         // It may not have been asked for longer than that.
-        self.inner.mailbox.excuse();
+        self.membership.mailbox.excuse();
         // Less than a millisecond is not none at all.
-        self.inner.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
+        self.membership.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
         self.beating.unpark();
     }
 
     /// How long the server may be silent.
     pub fn patience(&self) -> Duration {
-        self.inner.patience()
+        self.membership.patience()
     }
 
     /// Waits until all workers are at the barrier of this name. It can be used again.
@@ -134,37 +134,39 @@ impl Client {
         check_lengths(name, 0)?;
         let wait_ms = milliseconds(wait);
         let request = |id| Request::Barrier { id, name: name.to_string(), wait_ms };
-        self.inner.ask(wait, self.patience(), request).map(|_| ())
+        self.membership.ask(wait, self.patience(), request).map(|_| ())
     }
 
     /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
     pub fn fail(&self, cause: &str) {
         // First, as the server then closes the connection, which is no failure of its own.
-        self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
-        let _ = self.inner.connection.send(&Request::fail(cause));
+        self.membership
+            .mailbox
+            .fail(Error::Worker { worker: self.membership.worker, cause: format!("failed: {cause}") });
+        let _ = self.membership.connection.send(&Request::fail(cause));
     }
 
     /// Tells the server that this worker is done, as it is told when this is dropped: for a process that is about to end
     /// without that. Nothing is asked afterwards.
     pub fn leave(&self) {
-        if !self.inner.leaving.swap(true, Ordering::SeqCst) {
-            let _ = self.inner.connection.send(&Request::Leave);
+        if !self.membership.leaving.swap(true, Ordering::SeqCst) {
+            let _ = self.membership.connection.send(&Request::Leave);
         }
     }
 
     /// What has failed the run, if something did: a worker, or the way to the server.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.mailbox.failure()
+        self.membership.mailbox.failure()
     }
 
     /// Calls `told` once when the run fails, from another thread; at once if it has failed.
     pub fn on_failure(&self, told: impl FnOnce(&Error) + Send + 'static) {
-        self.inner.mailbox.on_failure(Box::new(told));
+        self.membership.mailbox.on_failure(Box::new(told));
     }
 
     /// Waits until something has come from the server, or for as long; or for no reason.
     pub fn pause(&self, time: Duration) {
-        self.inner.mailbox.pause(time);
+        self.membership.mailbox.pause(time);
     }
 }
 
@@ -176,19 +178,22 @@ impl Store for Client {
     fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> Result<()> {
         check_lengths(key, value.len())?;
         let request = |id| Request::Set { id, key: key.to_string(), value: value.to_vec() };
-        self.inner.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
+        self.membership.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
     }
 
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         check_lengths(key, 0)?;
         let wait_ms = milliseconds(wait);
-        let value = self.inner.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
+        let value =
+            self.membership.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
         value.ok_or_else(|| unset(key, wait))
     }
 
     fn forget(&self, key: &str) -> Result<()> {
         check_lengths(key, 0)?;
-        self.inner.ask(Duration::ZERO, self.patience(), |id| Request::Forget { id, key: key.to_string() }).map(|_| ())
+        self.membership
+            .ask(Duration::ZERO, self.patience(), |id| Request::Forget { id, key: key.to_string() })
+            .map(|_| ())
     }
 }
 
@@ -198,7 +203,7 @@ impl Drop for Client {
             self.fail("it panicked");
         }
         self.leave();
-        self.inner.connection.close();
+        self.membership.connection.close();
         self.beating.unpark();
         for thread in self.threads.drain(..) {
             // A callback may drop the client on one of its own threads.
@@ -209,7 +214,7 @@ impl Drop for Client {
     }
 }
 
-impl Inner {
+impl Membership {
     fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         Builder::new().name(name.into()).spawn(body).map_err(|error| {
             self.connection.close();

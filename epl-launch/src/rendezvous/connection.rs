@@ -79,20 +79,12 @@ fn lock(direction: &Mutex<Direction>) -> MutexGuard<'_, Direction> {
 /// A member beats, and is answered, so that both ends have something under way.
 #[cfg(target_os = "linux")]
 fn limit_acknowledgements(stream: &TcpStream) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let limit = ACKNOWLEDGE_LIMIT.as_millis() as libc::c_uint;
-    let (value, size) = ((&raw const limit).cast(), size_of_val(&limit) as libc::socklen_t);
-    // SAFETY: the socket is open as long as the stream; the pointer is to a number of that size that outlives the call.
-    match unsafe { libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, value, size) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, ACKNOWLEDGE_LIMIT.as_millis() as u32)?)
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
 
     use super::*;
 
@@ -101,10 +93,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let [session, _] = crate::rendezvous::session::tests::pair();
         let connection = Connection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), session).unwrap();
-        let (mut limit, mut size) = (0 as libc::c_uint, size_of::<libc::c_uint>() as libc::socklen_t);
-        let (socket, to) = (connection.stream.as_raw_fd(), (&raw mut limit).cast());
-        // SAFETY: an open socket, and pointers to variables that outlive the call, of the size that is given.
-        let asked = unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, to, &raw mut size) };
-        assert_eq!((asked, u128::from(limit)), (0, ACKNOWLEDGE_LIMIT.as_millis()));
+        let limit = rustix::net::sockopt::tcp_user_timeout(&connection.stream).unwrap();
+        assert_eq!(u128::from(limit), ACKNOWLEDGE_LIMIT.as_millis());
     }
 }

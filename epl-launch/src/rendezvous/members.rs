@@ -36,7 +36,7 @@ enum Presence {
 
 /// Something a member waits for.
 #[derive(Debug)]
-struct Waiting {
+struct Waiter {
     worker: usize,
     id: u64,
     what: What,
@@ -58,7 +58,7 @@ pub(super) struct Members {
     presence: Vec<Presence>,
     values: HashMap<String, Arc<[u8]>>,
     stored: usize,
-    waiting: Vec<Waiting>,
+    waiting: Vec<Waiter>,
     failure: Option<Failure>,
 }
 
@@ -251,24 +251,24 @@ impl Members {
             return self.to_one(worker, Reply::refused(id, &why));
         }
         let until = Instant::now().checked_add(wait);
-        self.waiting.push(Waiting { worker, id, what, wait, until });
+        self.waiting.push(Waiter { worker, id, what, wait, until });
         Vec::new()
     }
 
     /// Those who have waited as long as they wanted to.
     pub(super) fn expired(&mut self, now: Instant) -> Post {
         let mut post = Vec::new();
-        let due = |waiting: &Waiting| waiting.until.is_some_and(|until| until <= now);
+        let due = |waiting: &Waiter| waiting.until.is_some_and(|until| until <= now);
         while let Some(index) = self.waiting.iter().position(due) {
             let reply = self.in_vain(&self.waiting[index]);
-            let Waiting { worker, .. } = self.waiting.swap_remove(index);
+            let Waiter { worker, .. } = self.waiting.swap_remove(index);
             post.extend(self.to_one(worker, reply));
         }
         post
     }
 
     /// What is told to one who has waited in vain.
-    fn in_vain(&self, waiting: &Waiting) -> Reply {
+    fn in_vain(&self, waiting: &Waiter) -> Reply {
         let id = waiting.id;
         let What::Barrier(name) = &waiting.what else { return Reply::Unset { id } };
         let came = |worker: usize| self.waiting.iter().any(|one| one.worker == worker && one.what == waiting.what);
