@@ -11,8 +11,9 @@ use std::time::Instant;
 use super::connection::Connection;
 use super::handshake::{Claim, Unwelcome, Verdict, introduce};
 use super::mailbox::Mailbox;
-use super::message::{MAX_KEY, MAX_VALUE, Reply, Request};
+use super::message::{MAX_KEY, MAX_VALUE, Request};
 use super::secret::Secret;
+use super::session::Session;
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
@@ -29,12 +30,12 @@ const PATIENCE: u32 = 3;
 
 /// A worker's place at the rendezvous. It leaves when it is dropped, and fails if that is in a panic.
 pub struct Client {
-    inner: Arc<Inner>,
+    membership: Arc<Membership>,
     threads: Vec<JoinHandle<()>>,
     beating: Thread,
 }
 
-struct Inner {
+struct Membership {
     worker: usize,
     workers: usize,
     address: String,
@@ -47,7 +48,7 @@ struct Inner {
 
 impl fmt::Debug for Client {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { worker, workers, address, .. } = &*self.inner;
+        let Membership { worker, workers, address, .. } = &*self.membership;
         write!(formatter, "Client(worker {worker} of {workers} at {address})")
     }
 }
@@ -82,30 +83,30 @@ impl Client {
             u32::try_from(number).map_err(|_| Error::Joining { message: format!("there is no worker {number}") })
         };
         let claim = Claim { worker: small(worker)?, workers: small(workers)?, restart };
-        let (stream, silence) = connect(address, claim, secret, limit)?;
-        let connection = Connection::new(stream).map_err(|error| Error::Joining {
+        let (stream, session, silence) = connect(address, claim, secret, limit)?;
+        let connection = Connection::new(stream, session).map_err(|error| Error::Joining {
             message: format!("the connection to the rendezvous at {address} cannot be set up: {error}"),
         })?;
         let (address, mailbox, leaving) = (address.to_string(), Mailbox::default(), AtomicBool::new(false));
         let patience = AtomicU64::new(milliseconds(silence.saturating_mul(PATIENCE)));
-        let inner = Arc::new(Inner { worker, workers, address, connection, mailbox, leaving, patience });
-        let (reading, beating) = (inner.clone(), inner.clone());
-        let reader = inner.thread("rendezvous reader", move || reading.read())?;
-        let beater = inner.thread("rendezvous beat", move || beating.beat(silence))?;
+        let membership = Arc::new(Membership { worker, workers, address, connection, mailbox, leaving, patience });
+        let (reading, beating) = (membership.clone(), membership.clone());
+        let reader = membership.thread("rendezvous reader", move || reading.read())?;
+        let beater = membership.thread("rendezvous beat", move || beating.beat(silence))?;
         let beating = beater.thread().clone();
-        let client = Self { inner, threads: vec![reader, beater], beating };
+        let client = Self { membership, threads: vec![reader, beater], beating };
         client.barrier("all workers have joined", limit.saturating_sub(begin.elapsed()))?;
         Ok(client)
     }
 
     /// The number of this worker.
     pub fn worker(&self) -> usize {
-        self.inner.worker
+        self.membership.worker
     }
 
     /// How many workers the run has.
     pub fn workers(&self) -> usize {
-        self.inner.workers
+        self.membership.workers
     }
 
     /// From now on the server may be silent for so long, as one that was stopped or swaps is, before it counts as lost:
@@ -113,15 +114,15 @@ impl Client {
     /// set. That a server's process has ended is seen at once in any case.
     pub fn set_patience(&self, patience: Duration) {
         // It may not have been asked for longer than that.
-        self.inner.mailbox.excuse();
+        self.membership.mailbox.excuse();
         // Less than a millisecond is not none at all.
-        self.inner.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
+        self.membership.patience.store(milliseconds(patience).max(1), Ordering::Relaxed);
         self.beating.unpark();
     }
 
     /// How long the server may be silent.
     pub fn patience(&self) -> Duration {
-        self.inner.patience()
+        self.membership.patience()
     }
 
     /// Waits until all workers are at the barrier of this name. It can be used again.
@@ -133,37 +134,39 @@ impl Client {
         check_lengths(name, 0)?;
         let wait_ms = milliseconds(wait);
         let request = |id| Request::Barrier { id, name: name.to_string(), wait_ms };
-        self.inner.ask(wait, self.patience(), request).map(|_| ())
+        self.membership.ask(wait, self.patience(), request).map(|_| ())
     }
 
     /// Tells all others that this worker failed, and why. The run has failed then, for this worker too.
     pub fn fail(&self, cause: &str) {
         // First, as the server then closes the connection, which is no failure of its own.
-        self.inner.mailbox.fail(Error::Worker { worker: self.inner.worker, cause: format!("failed: {cause}") });
-        let _ = self.inner.connection.send(&Request::Fail { cause: cause.to_string() }.encode());
+        self.membership
+            .mailbox
+            .fail(Error::Worker { worker: self.membership.worker, cause: format!("failed: {cause}") });
+        let _ = self.membership.connection.send(&Request::fail(cause));
     }
 
     /// Tells the server that this worker is done, as it is told when this is dropped: for a process that is about to end
     /// without that. Nothing is asked afterwards.
     pub fn leave(&self) {
-        if !self.inner.leaving.swap(true, Ordering::SeqCst) {
-            let _ = self.inner.connection.send(&Request::Leave.encode());
+        if !self.membership.leaving.swap(true, Ordering::SeqCst) {
+            let _ = self.membership.connection.send(&Request::Leave);
         }
     }
 
     /// What has failed the run, if something did: a worker, or the way to the server.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.mailbox.failure()
+        self.membership.mailbox.failure()
     }
 
     /// Calls `told` once when the run fails, from another thread; at once if it has failed.
     pub fn on_failure(&self, told: impl FnOnce(&Error) + Send + 'static) {
-        self.inner.mailbox.on_failure(Box::new(told));
+        self.membership.mailbox.on_failure(Box::new(told));
     }
 
     /// Waits until something has come from the server, or for as long; or for no reason.
     pub fn pause(&self, time: Duration) {
-        self.inner.mailbox.pause(time);
+        self.membership.mailbox.pause(time);
     }
 }
 
@@ -175,19 +178,22 @@ impl Store for Client {
     fn set_within(&self, key: &str, value: &[u8], limit: Duration) -> Result<()> {
         check_lengths(key, value.len())?;
         let request = |id| Request::Set { id, key: key.to_string(), value: value.to_vec() };
-        self.inner.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
+        self.membership.ask(Duration::ZERO, limit.min(self.patience()), request).map(|_| ())
     }
 
     fn get(&self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         check_lengths(key, 0)?;
         let wait_ms = milliseconds(wait);
-        let value = self.inner.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
+        let value =
+            self.membership.ask(wait, self.patience(), |id| Request::Get { id, key: key.to_string(), wait_ms })?;
         value.ok_or_else(|| unset(key, wait))
     }
 
     fn forget(&self, key: &str) -> Result<()> {
         check_lengths(key, 0)?;
-        self.inner.ask(Duration::ZERO, self.patience(), |id| Request::Forget { id, key: key.to_string() }).map(|_| ())
+        self.membership
+            .ask(Duration::ZERO, self.patience(), |id| Request::Forget { id, key: key.to_string() })
+            .map(|_| ())
     }
 }
 
@@ -197,7 +203,7 @@ impl Drop for Client {
             self.fail("it panicked");
         }
         self.leave();
-        self.inner.connection.close();
+        self.membership.connection.close();
         self.beating.unpark();
         for thread in self.threads.drain(..) {
             // A callback may drop the client on one of its own threads.
@@ -208,7 +214,7 @@ impl Drop for Client {
     }
 }
 
-impl Inner {
+impl Membership {
     fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         Builder::new().name(name.into()).spawn(body).map_err(|error| {
             self.connection.close();
@@ -224,7 +230,7 @@ impl Inner {
     fn ask(&self, wait: Duration, patience: Duration, request: impl FnOnce(u64) -> Request) -> Result<Option<Vec<u8>>> {
         let id = self.mailbox.expect()?;
         // A failure to send is noticed by the reader, which then fails the mailbox.
-        let _ = self.connection.send(&request(id).encode());
+        let _ = self.connection.send(&request(id));
         self.mailbox.wait(id, wait.saturating_add(patience)).unwrap_or_else(|| {
             let message = format!("the rendezvous at {} does not answer worker {}", self.address, self.worker);
             Err(Error::Joining { message })
@@ -234,10 +240,7 @@ impl Inner {
     fn read(&self) {
         let why = loop {
             match self.connection.receive() {
-                Ok(Some(frame)) => match Reply::decode(&frame) {
-                    Some(reply) => self.mailbox.receive(reply),
-                    None => break "it sent a message that has no meaning".to_string(),
-                },
+                Ok(Some(reply)) => self.mailbox.receive(reply),
                 Ok(None) => break "it closed the connection; what started the workers has ended".to_string(),
                 Err(error) => break error.to_string(),
             }
@@ -256,7 +259,7 @@ impl Inner {
 
     /// Beats until it leaves or the connection ends.
     fn beat(&self, silence: Duration) {
-        while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat.encode()).is_ok() {
+        while !self.leaving.load(Ordering::SeqCst) && self.connection.send(&Request::Beat).is_ok() {
             thread::park_timeout(silence.min(self.patience()) / BEATS);
             let silence = self.mailbox.silence();
             if silence > self.patience() {
@@ -282,7 +285,7 @@ fn check_lengths(key: &str, value: usize) -> Result<()> {
 }
 
 /// Connects and is let in, with as many tries as the time allows.
-fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Duration)> {
+fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Session, Duration)> {
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
     // What listens there said more than that a later try came too late.
     let mut known = None::<String>;
@@ -290,10 +293,10 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
-            Ok((stream, Verdict::Welcome { silence_ms })) => {
-                return Ok((stream, Duration::from_millis(u64::from(silence_ms))));
+            Ok((stream, session, Verdict::Welcome { silence_ms })) => {
+                return Ok((stream, session, Duration::from_millis(u64::from(silence_ms))));
             }
-            Ok((_, verdict)) => match refusal(address, claim, verdict) {
+            Ok((.., verdict)) => match refusal(address, claim, verdict) {
                 // It may be that of the time before, which is about to end.
                 refused if matches!(verdict, Verdict::Restart(there) if there < claim.restart) => refused,
                 // That may be this one, whose last word of an earlier world has not been read yet.
@@ -305,6 +308,10 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 }
                 refused => return Err(Error::Joining { message: refused }),
             },
+            Err(Unlet::OtherSecret) => {
+                let why = "it has another secret; give all workers the same";
+                return Err(Error::Joining { message: not_let_in(address, claim, why) });
+            }
             Err(Unlet::Known(why)) => known.insert(why).clone(),
             Err(Unlet::Io(why)) => known.clone().unwrap_or(why),
         };
@@ -329,15 +336,23 @@ enum Unlet {
     Io(String),
     /// What was heard is not what a rendezvous says.
     Known(String),
+    /// What listens there says that its secret is another one.
+    OtherSecret,
 }
 
 /// One try.
-fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Result<(TcpStream, Verdict), Unlet> {
+fn attempt(
+    address: &str,
+    claim: Claim,
+    secret: &Secret,
+    limit: Duration,
+) -> Result<(TcpStream, Session, Verdict), Unlet> {
     let mut why = Unlet::Io("the name has no address".to_string());
     for place in address.to_socket_addrs().map_err(|error| Unlet::Io(error.to_string()))? {
         match TcpStream::connect_timeout(&place, limit) {
             Ok(mut stream) => match introduce(&mut stream, secret, claim, limit) {
-                Ok(verdict) => return Ok((stream, verdict)),
+                Ok((verdict, session)) => return Ok((stream, session, verdict)),
+                Err(Unwelcome::OtherSecret) => return Err(Unlet::OtherSecret),
                 Err(Unwelcome::Io(error)) => why = Unlet::Io(format!("it was not let in: {error}")),
                 Err(Unwelcome::Garbage) => why = Unlet::Known("what listens there is no rendezvous".into()),
                 Err(Unwelcome::Stranger) => why = Unlet::Known("what listens there does not know the secret".into()),
@@ -351,16 +366,19 @@ fn attempt(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
 fn refusal(address: &str, claim: Claim, verdict: Verdict) -> String {
     let Claim { worker, workers, restart } = claim;
     let why = match verdict {
-        Verdict::Welcome { .. } => "it was let in".into(),
+        Verdict::Welcome { .. } => "it was let in".to_string(),
         Verdict::Workers(other) => {
             format!("it is worker {worker} of {workers}, and the run there has {other}, numbered from 0")
         }
         Verdict::Restart(other) => format!("it belongs to restart {restart}, and the run there is at {other}"),
         Verdict::Taken => "there was a worker of this number already; each needs a number of its own".into(),
         Verdict::Ended(culprit) => format!("the run there has ended, as worker {culprit} failed"),
-        Verdict::Stranger => "it has another secret; give all workers the same".into(),
     };
-    format!("the rendezvous at {address} does not let worker {worker} in: {why}")
+    not_let_in(address, claim, &why)
+}
+
+fn not_let_in(address: &str, claim: Claim, why: &str) -> String {
+    format!("the rendezvous at {address} does not let worker {} in: {why}", claim.worker)
 }
 
 #[cfg(test)]

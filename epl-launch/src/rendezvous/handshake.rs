@@ -1,20 +1,44 @@
-//! How a member and the server show each other that they know the secret. All messages have a fixed length.
+//! How a member and the server show each other that they know the secret, and agree on the keys of their session: Noise's
+//! pattern NNpsk0, in messages of fixed length.
+//!
+//! ```text
+//!  server ─▶ member   magic, nonce
+//!  member ─▶ server   magic, e, the claim          encrypted by the secret: who does not know it can write none
+//!  server ─▶ member   1, e, the verdict            encrypted by the secret and both keys `e`
+//!                or   0, and as many zeros         the secret is another one
+//! ```
+//!
+//! Magic and nonce are Noise's prologue, so that a claim that was overheard is worth nothing on another connection. The
+//! server reads nothing of a member that does not know the secret, and computes nothing for it but one authentication.
 
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::secret::{NONCE, Secret, TAG, random};
+use serde::{Deserialize, Serialize};
+use snow::{Builder, HandshakeState};
 
-const MAGIC: &[u8; 8] = b"EPL-RDV1";
+use super::secret::{Secret, random};
+use super::session::{Session, TAG};
+
+const SUITE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+const MAGIC: &[u8; 8] = b"EPL-RDV2";
+const NONCE: usize = 32;
 const GREETING: usize = MAGIC.len() + NONCE;
-const CLAIM: usize = 12;
-const HELLO: usize = MAGIC.len() + NONCE + CLAIM + TAG;
-const VERDICT: usize = 9;
+/// Noise's `e`: a public key that is used once.
+const KEY: usize = 32;
+/// Three numbers, of at most 5 bytes each.
+const CLAIM: usize = 15;
+const HELLO: usize = MAGIC.len() + KEY + CLAIM + TAG;
+/// A kind and a number.
+const VERDICT: usize = 6;
+const ANSWER: usize = 1 + KEY + VERDICT + TAG;
+/// The first byte of the answer to one that knows the secret.
+const KNOWN: u8 = 1;
 
 /// Who a member says it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     pub worker: u32,
     pub workers: u32,
@@ -22,7 +46,7 @@ pub(super) struct Claim {
 }
 
 /// What the server makes of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Verdict {
     /// Come in; who is silent for so many milliseconds is given up.
     Welcome { silence_ms: u32 },
@@ -34,69 +58,24 @@ pub(super) enum Verdict {
     Taken,
     /// The run has ended, as this worker failed.
     Ended(u32),
-    /// It does not know the secret. The only verdict that proves nothing, as there is nothing to prove it with.
-    Stranger,
 }
 
-/// Why a connection was not let in, for the log.
+/// Why a connection came to nothing.
 #[derive(Debug)]
 pub(super) enum Unwelcome {
     /// No answer in time, or the connection broke.
     Io(io::Error),
-    /// The answer was not that of a member.
+    /// The answer was not that of a member, or of a server.
     Garbage,
-    /// The proof is wrong.
+    /// The other end does not know the secret.
     Stranger,
+    /// The server says that it has another secret. That proves nothing, as there is nothing to prove it with.
+    OtherSecret,
 }
 
 impl From<io::Error> for Unwelcome {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
-    }
-}
-
-impl Claim {
-    fn encode(self) -> [u8; CLAIM] {
-        let mut bytes = [0; CLAIM];
-        for (place, number) in bytes.chunks_exact_mut(4).zip([self.worker, self.workers, self.restart]) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Self { worker: number(0), workers: number(4), restart: number(8) }
-    }
-}
-
-impl Verdict {
-    fn encode(self) -> [u8; VERDICT] {
-        let (kind, number) = match self {
-            Self::Welcome { silence_ms } => (0, silence_ms),
-            Self::Workers(workers) => (1, workers),
-            Self::Restart(restart) => (2, restart),
-            Self::Taken => (3, 0),
-            Self::Ended(worker) => (4, worker),
-            Self::Stranger => (5, 0),
-        };
-        let mut bytes = [0; VERDICT];
-        bytes[0] = kind;
-        bytes[1..5].copy_from_slice(&u32::to_le_bytes(number));
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let number = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-        Some(match bytes[0] {
-            0 => Self::Welcome { silence_ms: number },
-            1 => Self::Workers(number),
-            2 => Self::Restart(number),
-            3 => Self::Taken,
-            4 => Self::Ended(number),
-            5 => Self::Stranger,
-            _ => return None,
-        })
     }
 }
 
@@ -120,51 +99,74 @@ fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::R
     Ok(())
 }
 
-/// The server's half, up to the claim. The nonce of the member is needed for the verdict.
+/// One end of the handshake that this greeting begins.
+fn noise(secret: &Secret, greeting: &[u8; GREETING], is_member: bool) -> io::Result<HandshakeState> {
+    let key = secret.key();
+    let state = || -> Result<HandshakeState, snow::Error> {
+        let builder = Builder::new(SUITE.parse()?).psk(0, &key)?.prologue(greeting)?;
+        if is_member { builder.build_initiator() } else { builder.build_responder() }
+    };
+    state().map_err(io::Error::other)
+}
+
+/// Writes one message of the handshake. Its contents are filled up with zeros, so that they tell nothing by their length.
+fn write<const N: usize>(noise: &mut HandshakeState, contents: &impl Serialize, into: &mut [u8]) -> io::Result<()> {
+    let mut padded = [0; N];
+    postcard::to_slice(contents, &mut padded).map_err(io::Error::other)?;
+    noise.write_message(&padded, into).map_err(io::Error::other)?;
+    Ok(())
+}
+
+/// Reads one.
+fn read<const N: usize, T: for<'a> Deserialize<'a>>(noise: &mut HandshakeState, from: &[u8]) -> Result<T, Unwelcome> {
+    let mut padded = [0; N];
+    noise.read_message(from, &mut padded).map_err(|_| Unwelcome::Stranger)?;
+    postcard::from_bytes(&padded).map_err(|_| Unwelcome::Garbage)
+}
+
+fn session(noise: HandshakeState) -> io::Result<Session> {
+    noise.into_stateless_transport_mode().map(Session::new).map_err(io::Error::other)
+}
+
+/// The server's half, up to the claim.
 pub(super) fn receive(stream: &mut TcpStream, secret: &Secret, limit: Duration) -> Result<Met, Unwelcome> {
     let until = Instant::now() + limit;
-    let own = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
+    let nonce = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
     greeting[..MAGIC.len()].copy_from_slice(MAGIC);
-    greeting[MAGIC.len()..].copy_from_slice(&own);
+    greeting[MAGIC.len()..].copy_from_slice(&nonce);
     stream.write_all(&greeting)?;
     let mut magic = [0; MAGIC.len()];
     read_until(stream, &mut magic, until)?;
     if magic != *MAGIC {
         return Err(Unwelcome::Garbage);
     }
-    let mut rest = [0; HELLO - MAGIC.len()];
-    read_until(stream, &mut rest, until)?;
-    let (nonce, rest) = rest.split_at(NONCE);
-    let (claim, tag) = rest.split_at(CLAIM);
-    if !secret.verifies(&[b"member", &own, nonce, claim], tag) {
-        let mut answer = [0; VERDICT + TAG];
-        answer[..VERDICT].copy_from_slice(&Verdict::Stranger.encode());
-        let _ = stream.write_all(&answer);
-        return Err(Unwelcome::Stranger);
+    let mut hello = [0; HELLO - MAGIC.len()];
+    read_until(stream, &mut hello, until)?;
+    let mut noise = noise(secret, &greeting, false)?;
+    match read::<CLAIM, _>(&mut noise, &hello) {
+        Ok(claim) => Ok(Met { noise, claim }),
+        Err(unwelcome) => {
+            let _ = stream.write_all(&[0; ANSWER]);
+            Err(unwelcome)
+        }
     }
-    let mut theirs = [0; NONCE];
-    theirs.copy_from_slice(nonce);
-    Ok(Met { own, theirs, claim: Claim::decode(claim) })
 }
 
 /// A member that has shown that it knows the secret.
 pub(super) struct Met {
-    own: [u8; NONCE],
-    theirs: [u8; NONCE],
+    noise: HandshakeState,
     pub claim: Claim,
 }
 
 impl Met {
-    /// The verdict, with the server's own proof.
-    pub(super) fn answer(&self, stream: &mut TcpStream, secret: &Secret, verdict: Verdict) -> io::Result<()> {
-        let verdict = verdict.encode();
-        let tag = secret.tag(&[b"server", &self.theirs, &self.own, &verdict]);
-        let mut answer = [0; VERDICT + TAG];
-        answer[..VERDICT].copy_from_slice(&verdict);
-        answer[VERDICT..].copy_from_slice(&tag);
-        stream.write_all(&answer)
+    /// The verdict, with the server's own proof. What is said from then on is the session's.
+    pub(super) fn answer(mut self, stream: &mut TcpStream, verdict: Verdict) -> io::Result<Session> {
+        let mut answer = [KNOWN; ANSWER];
+        write::<VERDICT>(&mut self.noise, &verdict, &mut answer[1..])?;
+        stream.write_all(&answer)?;
+        session(self.noise)
     }
 }
 
@@ -174,26 +176,68 @@ pub(super) fn introduce(
     secret: &Secret,
     claim: Claim,
     limit: Duration,
-) -> Result<Verdict, Unwelcome> {
+) -> Result<(Verdict, Session), Unwelcome> {
     let until = Instant::now() + limit;
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
     read_until(stream, &mut greeting, until)?;
-    let (magic, theirs) = greeting.split_at(MAGIC.len());
-    if magic != MAGIC {
+    if !greeting.starts_with(MAGIC) {
         return Err(Unwelcome::Garbage);
     }
-    let own = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
-    let claim = claim.encode();
-    let tag = secret.tag(&[b"member", theirs, &own, &claim]);
-    stream.write_all(&[&MAGIC[..], &own, &claim, &tag].concat())?;
-    let mut answer = [0; VERDICT + TAG];
+    let mut noise = noise(secret, &greeting, true)?;
+    let mut hello = [0; HELLO];
+    hello[..MAGIC.len()].copy_from_slice(MAGIC);
+    write::<CLAIM>(&mut noise, &claim, &mut hello[MAGIC.len()..])?;
+    stream.write_all(&hello)?;
+    let mut answer = [0; ANSWER];
     read_until(stream, &mut answer, until)?;
-    let (verdict, tag) = answer.split_at(VERDICT);
-    match Verdict::decode(verdict) {
-        None => Err(Unwelcome::Garbage),
-        Some(Verdict::Stranger) => Ok(Verdict::Stranger),
-        Some(known) if secret.verifies(&[b"server", &own, theirs, verdict], tag) => Ok(known),
-        Some(_) => Err(Unwelcome::Stranger),
+    match answer {
+        [KNOWN, ref proof @ ..] => Ok((read::<VERDICT, _>(&mut noise, proof)?, session(noise)?)),
+        [0, ..] => Err(Unwelcome::OtherSecret),
+        _ => Err(Unwelcome::Garbage),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+    const CLAIM: Claim = Claim { worker: u32::MAX, workers: u32::MAX, restart: u32::MAX };
+
+    fn secret(text: &str) -> Secret {
+        Secret::from_bytes(text.as_bytes()).unwrap()
+    }
+
+    /// A handshake between a server and a member with these secrets.
+    fn meet(of_server: &str, of_member: &str) -> (Result<Claim, Unwelcome>, Result<Verdict, Unwelcome>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::scope(|scope| {
+            let member = scope.spawn(|| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                introduce(&mut stream, &secret(of_member), CLAIM, LIMIT).map(|(verdict, _)| verdict)
+            });
+            let mut stream = listener.accept().unwrap().0;
+            let met = receive(&mut stream, &secret(of_server), LIMIT);
+            let claim = met.map(|met| {
+                let claim = met.claim;
+                met.answer(&mut stream, Verdict::Ended(u32::MAX)).unwrap();
+                claim
+            });
+            (claim, member.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn both_ends_need_the_same_secret() {
+        let (claim, verdict) = meet("0123456789abcdef", "0123456789abcdef");
+        assert_eq!((claim.unwrap(), verdict.unwrap()), (CLAIM, Verdict::Ended(u32::MAX)));
+        let (claim, verdict) = meet("0123456789abcdef", "0123456789abcdeg");
+        assert!(matches!(claim, Err(Unwelcome::Stranger)), "{claim:?}");
+        assert!(matches!(verdict, Err(Unwelcome::OtherSecret)), "{verdict:?}");
     }
 }

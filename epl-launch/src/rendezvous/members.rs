@@ -36,7 +36,7 @@ enum Presence {
 
 /// Something a member waits for.
 #[derive(Debug)]
-struct Waiting {
+struct Waiter {
     worker: usize,
     id: u64,
     what: What,
@@ -58,7 +58,7 @@ pub(super) struct Members {
     presence: Vec<Presence>,
     values: HashMap<String, Arc<[u8]>>,
     stored: usize,
-    waiting: Vec<Waiting>,
+    waiting: Vec<Waiter>,
     failure: Option<Failure>,
 }
 
@@ -134,7 +134,7 @@ impl Members {
         let failure = Failure { worker, fault };
         self.failure = Some(failure.clone());
         self.waiting.clear();
-        let told = Reply::Failed { worker: worker as u32, cause: failure.fault.to_string() };
+        let told = Reply::failed(worker as u32, &failure.fault.to_string());
         Some((failure, self.to_all(&told)))
     }
 
@@ -210,7 +210,7 @@ impl Members {
                 post.extend(self.to_one(worker, Reply::Done { id, value: Vec::new() }));
                 post
             }
-            Err(why) => self.to_one(worker, Reply::Refused { id, why }),
+            Err(why) => self.to_one(worker, Reply::refused(id, &why)),
         }
     }
 
@@ -244,31 +244,31 @@ impl Members {
         let own = self.waiting.iter().filter(|waiting| waiting.worker == worker);
         if own.clone().any(|waiting| waiting.what == what && matches!(what, What::Barrier(_))) {
             let why = format!("worker {worker} waits at barrier `{}` already", self.name_of(&what));
-            return self.to_one(worker, Reply::Refused { id, why });
+            return self.to_one(worker, Reply::refused(id, &why));
         }
         if own.count() >= MAX_WAITING {
             let why = format!("worker {worker} waits for {MAX_WAITING} things already, which is as many as it may");
-            return self.to_one(worker, Reply::Refused { id, why });
+            return self.to_one(worker, Reply::refused(id, &why));
         }
         let until = Instant::now().checked_add(wait);
-        self.waiting.push(Waiting { worker, id, what, wait, until });
+        self.waiting.push(Waiter { worker, id, what, wait, until });
         Vec::new()
     }
 
     /// Those who have waited as long as they wanted to.
     pub(super) fn expired(&mut self, now: Instant) -> Post {
         let mut post = Vec::new();
-        let due = |waiting: &Waiting| waiting.until.is_some_and(|until| until <= now);
+        let due = |waiting: &Waiter| waiting.until.is_some_and(|until| until <= now);
         while let Some(index) = self.waiting.iter().position(due) {
             let reply = self.in_vain(&self.waiting[index]);
-            let Waiting { worker, .. } = self.waiting.swap_remove(index);
+            let Waiter { worker, .. } = self.waiting.swap_remove(index);
             post.extend(self.to_one(worker, reply));
         }
         post
     }
 
     /// What is told to one who has waited in vain.
-    fn in_vain(&self, waiting: &Waiting) -> Reply {
+    fn in_vain(&self, waiting: &Waiter) -> Reply {
         let id = waiting.id;
         let What::Barrier(name) = &waiting.what else { return Reply::Unset { id } };
         let came = |worker: usize| self.waiting.iter().any(|one| one.worker == worker && one.what == waiting.what);
@@ -290,7 +290,7 @@ impl Members {
             self.presence.len(),
             missing.join(", ")
         );
-        Reply::Refused { id, why }
+        Reply::refused(id, &why)
     }
 
     /// The member that has been silent for longer than allowed, if there is one.

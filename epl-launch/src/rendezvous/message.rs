@@ -1,10 +1,8 @@
-//! What is said between a member and the server once both know each other, as frames of bounded length.
-//!
-//! A frame is its length (4 bytes), its kind (1 byte) and its fields, little end first. Every field but the last has its
-//! length before it. A frame that is longer than the bound, has an unknown kind, or whose fields do not fill it is
-//! refused, and the connection with it.
+//! What is said between a member and the server once both know each other.
 
-use std::io::{self, Read, Write};
+use std::io;
+
+use serde::{Deserialize, Serialize};
 
 /// The longest key of a store, in bytes.
 pub const MAX_KEY: usize = 256;
@@ -14,7 +12,7 @@ pub const MAX_VALUE: usize = 64 << 10;
 pub const MAX_FRAME: usize = MAX_KEY + MAX_VALUE + 64;
 
 /// From a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
     Beat,
     Set { id: u64, key: String, value: Vec<u8> },
@@ -26,7 +24,7 @@ pub(super) enum Request {
 }
 
 /// From the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Reply {
     Beat,
     /// The request was granted; a value where one was asked for.
@@ -50,188 +48,94 @@ pub(super) enum Reply {
 }
 
 impl Request {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Beat => frame(0, &[], &[]),
-            Self::Set { id, key, value } => frame(1, &[&id.to_le_bytes(), key.as_bytes()], value),
-            Self::Get { id, key, wait_ms } => frame(2, &[&id.to_le_bytes(), &wait_ms.to_le_bytes()], key.as_bytes()),
-            Self::Barrier { id, name, wait_ms } => {
-                frame(3, &[&id.to_le_bytes(), &wait_ms.to_le_bytes()], name.as_bytes())
-            }
-            Self::Fail { cause } => frame(4, &[], cut(cause).as_bytes()),
-            Self::Leave => frame(5, &[], &[]),
-            Self::Forget { id, key } => frame(6, &[&id.to_le_bytes()], key.as_bytes()),
-        }
-    }
-
-    pub(super) fn decode(frame: &[u8]) -> Option<Self> {
-        let (kind, mut fields) = Fields::of(frame)?;
-        let request = match kind {
-            0 => Self::Beat,
-            1 => Self::Set { id: fields.number()?, key: text(fields.next()?)?, value: fields.rest().to_vec() },
-            2 => Self::Get { id: fields.number()?, wait_ms: fields.number()?, key: text(fields.rest())? },
-            3 => Self::Barrier { id: fields.number()?, wait_ms: fields.number()?, name: text(fields.rest())? },
-            4 => Self::Fail { cause: text(fields.rest())? },
-            5 => Self::Leave,
-            6 => Self::Forget { id: fields.number()?, key: text(fields.rest())? },
-            _ => return None,
-        };
-        fields.is_empty().then_some(request)
+    /// That this worker failed. A text that would not fit is cut.
+    pub(super) fn fail(cause: &str) -> Self {
+        Self::Fail { cause: cut(cause).to_string() }
     }
 }
 
 impl Reply {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Beat => frame(0, &[], &[]),
-            Self::Done { id, value } => frame(1, &[&id.to_le_bytes()], value),
-            Self::Refused { id, why } => frame(2, &[&id.to_le_bytes()], cut(why).as_bytes()),
-            Self::Failed { worker, cause } => frame(3, &[&worker.to_le_bytes()], cut(cause).as_bytes()),
-            Self::Unset { id } => frame(4, &[&id.to_le_bytes()], &[]),
-        }
+    /// That a request was not granted. A text that would not fit is cut.
+    pub(super) fn refused(id: u64, why: &str) -> Self {
+        Self::Refused { id, why: cut(why).to_string() }
     }
 
-    pub(super) fn decode(frame: &[u8]) -> Option<Self> {
-        let (kind, mut fields) = Fields::of(frame)?;
-        let reply = match kind {
-            0 => Self::Beat,
-            1 => Self::Done { id: fields.number()?, value: fields.rest().to_vec() },
-            2 => Self::Refused { id: fields.number()?, why: text(fields.rest())? },
-            3 => Self::Failed {
-                worker: u32::from_le_bytes(fields.next()?.try_into().ok()?),
-                cause: text(fields.rest())?,
-            },
-            4 => Self::Unset { id: fields.number()? },
-            _ => return None,
-        };
-        fields.is_empty().then_some(reply)
+    /// That a worker failed. A text that would not fit is cut.
+    pub(super) fn failed(worker: u32, cause: &str) -> Self {
+        Self::Failed { worker, cause: cut(cause).to_string() }
     }
 }
 
 /// A text that fits into a frame.
 fn cut(text: &str) -> &str {
-    let end = (0..=MAX_VALUE.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
+    &text[..text.floor_char_boundary(MAX_VALUE)]
 }
 
-fn text(bytes: &[u8]) -> Option<String> {
-    String::from_utf8(bytes.to_vec()).ok()
+/// A message as the contents of a frame.
+pub(super) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(message).map_err(io::Error::other)
 }
 
-fn frame(kind: u8, fields: &[&[u8]], last: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; 4];
-    frame.push(kind);
-    for field in fields {
-        frame.extend((field.len() as u32).to_le_bytes());
-        frame.extend(*field);
-    }
-    frame.extend(last);
-    let length = (frame.len() - 4) as u32;
-    frame[..4].copy_from_slice(&length.to_le_bytes());
-    frame
-}
-
-/// The fields of a frame that are left.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn of(frame: &'a [u8]) -> Option<(u8, Self)> {
-        let (kind, fields) = frame.split_first()?;
-        Some((*kind, Self(fields)))
-    }
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let (length, rest) = self.0.split_at_checked(4)?;
-        let length = u32::from_le_bytes(length.try_into().ok()?);
-        let (field, rest) = rest.split_at_checked(length as usize)?;
-        self.0 = rest;
-        Some(field)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.next()?.try_into().ok()?))
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        core::mem::take(&mut self.0)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Sends a frame.
-pub(super) fn write_frame(to: &mut impl Write, frame: &[u8]) -> io::Result<()> {
-    if frame.len() > MAX_FRAME + 4 {
-        return Err(io::Error::other(format!("a frame of {} bytes, allowed are {MAX_FRAME}", frame.len() - 4)));
-    }
-    to.write_all(frame)
-}
-
-/// Receives a frame, without its length; none at the end of the connection.
+/// The message of a frame, which it fills.
 ///
 /// # Errors
 ///
-/// A frame that is longer than the bound, before memory is taken for it; or what the connection says.
-pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut length = [0; 4];
-    if let Err(error) = from.read_exact(&mut length) {
-        return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+/// A frame that is no message is [`InvalidData`](io::ErrorKind::InvalidData).
+pub(super) fn decode<'a, M: Deserialize<'a>>(frame: &'a [u8]) -> io::Result<M> {
+    match postcard::take_from_bytes(frame) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it sent a message that has no meaning")),
     }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_FRAME {
-        return Err(io::Error::other(format!("a frame of {length} bytes, allowed are {MAX_FRAME}")));
-    }
-    let mut frame = vec![0; length];
-    from.read_exact(&mut frame)?;
-    Ok(Some(frame))
 }
 
 #[cfg(test)]
 mod tests {
+    use core::fmt::Debug;
+
+    use serde::de::DeserializeOwned;
+
     use super::*;
 
-    #[test]
-    fn messages_come_out_as_they_went_in_and_nothing_else_does() {
-        let requests = [
-            Request::Beat,
-            Request::Set { id: 1, key: "k".into(), value: vec![1, 2] },
-            Request::Get { id: 2, key: "key".into(), wait_ms: 9 },
-            Request::Barrier { id: 3, name: String::new(), wait_ms: u64::MAX },
-            Request::Fail { cause: "why".into() },
-            Request::Leave,
-            Request::Forget { id: 4, key: "key".into() },
-        ];
-        for request in requests {
-            let bytes = request.encode();
-            let frame = read_frame(&mut bytes.as_slice()).unwrap().unwrap();
-            assert_eq!(Request::decode(&frame), Some(request));
-            assert!(Request::decode(&[&frame[..], &[255; 3]].concat()).is_none_or(|other| other.encode() != bytes));
-        }
-        let replies = [
-            Reply::Beat,
-            Reply::Done { id: 7, value: vec![] },
-            Reply::Unset { id: 6 },
-            Reply::Refused { id: 8, why: "no".into() },
-            Reply::Failed { worker: 3, cause: "gone".into() },
-        ];
-        for reply in replies {
-            let frame = read_frame(&mut reply.encode().as_slice()).unwrap().unwrap();
-            assert_eq!(Reply::decode(&frame), Some(reply));
-        }
-        for bad in [&[][..], &[9], &[0, 0], &[1, 8, 0, 0, 0, 1], &[1, 255, 255, 255, 255], &[4, 0xff]] {
-            assert_eq!(Request::decode(bad), None, "{bad:?}");
+    fn goes_round<M: Serialize + DeserializeOwned + PartialEq + Debug>(messages: impl IntoIterator<Item = M>) {
+        for message in messages {
+            let frame = encode(&message).unwrap();
+            assert_eq!(decode::<M>(&frame).unwrap(), message);
+            assert!(decode::<M>(&[&frame[..], &[255; 3]].concat()).is_err(), "{message:?} and more");
+            assert!(decode::<M>(&frame[..frame.len() - 1]).is_err(), "{message:?} cut");
         }
     }
 
     #[test]
-    fn a_frame_beyond_the_bound_is_refused_by_its_length() {
-        let long = (MAX_FRAME as u32 + 1).to_le_bytes();
-        let error = read_frame(&mut long.as_slice()).unwrap_err().to_string();
-        assert_eq!(error, format!("a frame of {} bytes, allowed are {MAX_FRAME}", MAX_FRAME + 1));
-        assert!(read_frame(&mut [].as_slice()).unwrap().is_none());
-        assert!(write_frame(&mut Vec::new(), &vec![0; MAX_FRAME + 5]).is_err());
+    fn messages_come_out_as_they_went_in_and_nothing_else_does() {
+        goes_round([
+            Request::Beat,
+            Request::Set { id: 1, key: "k".into(), value: vec![1, 2] },
+            Request::Get { id: 2, key: "key".into(), wait_ms: 9 },
+            Request::Barrier { id: 3, name: String::new(), wait_ms: u64::MAX },
+            Request::fail("why"),
+            Request::Leave,
+            Request::Forget { id: 4, key: "key".into() },
+        ]);
+        goes_round([
+            Reply::Beat,
+            Reply::Done { id: 7, value: vec![] },
+            Reply::Unset { id: 6 },
+            Reply::refused(8, "no"),
+            Reply::failed(3, "gone"),
+        ]);
+        // No message; an unknown one; one with too much, with too little, with a length beyond its end, with no text.
+        let bad = [&[][..], &[9], &[0, 0], &[1, 8, 1], &[1, 8, 255, 255, 255, 255, 15], &[4, 1, 0xff]];
+        for frame in bad {
+            assert!(decode::<Request>(frame).is_err(), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_fit_into_a_frame() {
         assert_eq!(cut(&"ä".repeat(MAX_VALUE)).len(), MAX_VALUE);
+        let (key, value) = ("k".repeat(MAX_KEY), vec![255; MAX_VALUE]);
+        assert!(encode(&Request::Set { id: u64::MAX, key, value: value.clone() }).unwrap().len() <= MAX_FRAME);
+        assert!(encode(&Reply::Done { id: u64::MAX, value }).unwrap().len() <= MAX_FRAME);
+        assert!(encode(&Reply::failed(u32::MAX, &"x".repeat(2 * MAX_VALUE))).unwrap().len() <= MAX_FRAME);
     }
 }

@@ -7,19 +7,20 @@
 //! ```text
 //!  client                                   server
 //!    │ ◀──────────── magic, nonce ───────────── │   at most `pending` connections that have not shown who they are;
-//!    │ ── magic, nonce, who, HMAC(secret, …) ─▶ │   each has `handshake` to do it, in messages of fixed length
-//!    │ ◀──── verdict, HMAC(secret, …) ───────── │   both know the secret, or nothing is said
+//!    │ ── magic, who it is, encrypted ────────▶ │   each has `handshake` to do it, in messages of fixed length
+//!    │ ◀──── verdict, encrypted ─────────────── │   both know the secret, or nothing is said (`handshake`)
 //!    │                                          │
-//!    │ ── beat, set, get, barrier, fail, leave ▶│   frames of at most [`MAX_FRAME`] bytes
-//!    │ ◀── beat, answers, who failed ────────── │
+//!    │ ── beat, set, get, barrier, fail, leave ▶│   encrypted frames of at most [`MAX_FRAME`] bytes (`session`);
+//!    │ ◀── beat, answers, who failed ────────── │   one that is not what the other end sent next ends the connection
 //! ```
 //!
 //! The first worker that fails, whose connection ends without a word, that is silent for longer than `silence`, or that
 //! does not come within `join_within` is the culprit: all others are told which it was and why.
 //!
-//! The secret keeps strangers and workers of other runs out. What is said afterwards is neither encrypted nor signed:
-//! where someone may listen, or write, between the hosts, use a private network. A server listens on loopback unless it
-//! is told otherwise.
+//! The secret keeps strangers and workers of other runs out, and what is said afterwards from whoever may listen or write
+//! between the hosts: sessions are those of the Noise protocol, with keys that are made anew for each connection, so that
+//! a secret that becomes known later opens none that was recorded. A secret that a user makes up can be guessed from a
+//! recorded handshake: take a random one. A server listens on loopback unless it is told otherwise.
 //!
 //! ```
 //! use core::time::Duration;
@@ -42,6 +43,7 @@
 
 mod secret;
 mod message;
+mod session;
 mod handshake;
 mod failure;
 mod gate;

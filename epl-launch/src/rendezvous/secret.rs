@@ -3,17 +3,14 @@
 use core::fmt;
 use std::sync::Arc;
 
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
 /// Fewer bytes could be guessed.
 const LEAST: usize = 16;
-/// The length of a proof.
-pub(super) const TAG: usize = 32;
-/// The length of a number that is used once.
-pub(super) const NONCE: usize = 32;
+/// Before the secret in what its key is the hash of, so that no other use of it comes to the same.
+const LABEL: &[u8] = b"the key of EPL's rendezvous, version 2: ";
 
 /// A secret that all workers of a run share. It is never shown and never sent.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,26 +48,9 @@ impl Secret {
         Ok(random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The proof of knowing the secret, over these parts.
-    pub(super) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG] {
-        self.mac(parts).finalize().into_bytes().into()
-    }
-
-    /// Whether `tag` is that proof; it takes as long for a wrong one as for a right one.
-    pub(super) fn verifies(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
-        self.mac(parts).verify_slice(tag).is_ok()
-    }
-
-    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let Ok(mut mac) = <Hmac<Sha256> as Mac>::new_from_slice(&self.0) else {
-            unreachable!("HMAC takes keys of any length")
-        };
-        for part in parts {
-            // With its length, so that no two lists of parts are the same bytes.
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
-        mac
+    /// The key that handshakes are encrypted by.
+    pub(super) fn key(&self) -> [u8; 32] {
+        Sha256::new().chain_update(LABEL).chain_update(&self.0).finalize().into()
     }
 }
 
@@ -93,12 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_needs_the_secret_and_the_same_parts() {
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        let tag = secret.tag(&[b"ab", b"c"]);
-        assert!(secret.verifies(&[b"ab", b"c"], &tag));
-        assert!(!secret.verifies(&[b"a", b"bc"], &tag) && !secret.verifies(&[b"ab", b"c"], &tag[1..]));
-        assert!(!Secret::from_bytes(b"0123456789abcdeg").unwrap().verifies(&[b"ab", b"c"], &tag));
+    fn each_secret_has_a_key_of_its_own() {
+        let key = |text: &[u8]| Secret::from_bytes(text).unwrap().key();
+        assert_eq!(key(b"0123456789abcdef"), key(b"0123456789abcdef"));
+        assert!(key(b"0123456789abcdef") != key(b"0123456789abcdeg"));
         assert!(Secret::random().unwrap() != Secret::random().unwrap());
     }
 

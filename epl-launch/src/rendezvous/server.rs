@@ -3,6 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
@@ -187,7 +188,7 @@ impl Drop for Server {
 /// Sends what is to be sent. Who cannot be reached is noticed by who reads from it.
 fn deliver(post: Post) {
     for (connection, reply) in post {
-        let _ = connection.send(&reply.encode());
+        let _ = connection.send(&reply);
     }
 }
 
@@ -250,16 +251,14 @@ impl Shared {
             Ok(met) => met,
             Err(Unwelcome::Io(error)) => return self.refuse(peer, format!("it did not show who it is: {error}")),
             Err(Unwelcome::Garbage) => return self.refuse(peer, "what it says is not what a worker says"),
-            Err(Unwelcome::Stranger) => return self.refuse(peer, "it does not know the secret"),
+            Err(Unwelcome::Stranger | Unwelcome::OtherSecret) => {
+                return self.refuse(peer, "it does not know the secret");
+            }
         };
         // Who knows the secret is nobody whose place another may take.
         drop(place);
         let worker = met.claim.worker as usize;
-        let Ok(copy) = stream.try_clone() else { return self.refuse(peer, "no second handle for its connection") };
-        let Ok(connection) = Connection::new(copy).map(Arc::new) else {
-            return self.refuse(peer, "its connection cannot be set up");
-        };
-        let answered = {
+        let joined = {
             let mut members = self.members();
             let is_late = self.is_closing.load(Ordering::SeqCst) || self.ended.load(Ordering::SeqCst);
             if is_late || (!self.settings.comes_again && members.was_here(worker)) {
@@ -271,19 +270,19 @@ impl Shared {
                 drop(members);
                 // It is counted before it hears so.
                 self.refuse(peer, format!("worker {worker} was not let in: {verdict:?}"));
-                let _ = met.answer(&mut stream, &self.settings.secret, verdict);
+                let _ = met.answer(&mut stream, verdict);
                 return;
             }
             // It is a member before it hears so, and hears nothing else before.
-            let answered = met.answer(&mut stream, &self.settings.secret, verdict);
-            if answered.is_ok() {
+            let answered = met.answer(&mut stream, verdict);
+            let joined = answered.and_then(|session| Connection::new(stream, session)).map(Arc::new);
+            if let Ok(connection) = &joined {
                 members.enter(worker, connection.clone());
             }
-            answered
+            joined
         };
-        drop(stream);
-        match answered {
-            Ok(()) => self.attend(worker, &connection),
+        match joined {
+            Ok(connection) => self.attend(worker, &connection),
             Err(error) => self.refuse(peer, error),
         }
     }
@@ -293,14 +292,13 @@ impl Shared {
         self.tell(&Event::Joined(worker));
         let fault = loop {
             match connection.receive() {
-                Ok(Some(frame)) => match Request::decode(&frame) {
-                    Some(request) => {
-                        if let Some(fault) = self.answer(worker, request) {
-                            break fault;
-                        }
+                Ok(Some(request)) => {
+                    if let Some(fault) = self.answer(worker, request) {
+                        break fault;
                     }
-                    None => break Fault::Failed("it sent a message that has no meaning".into()),
-                },
+                }
+                // It is there, and what comes from it cannot be used.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => break Fault::Failed(error.to_string()),
                 Ok(None) | Err(_) => break Fault::Lost,
             }
         };

@@ -11,7 +11,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 #[allow(dead_code, reason = "the tests here need a part of it")]
 mod memory;
 
+mod by_hand;
 #[cfg(target_os = "linux")]
 mod epl_launch;
 mod launched;
+mod relay;
 mod rendezvous;

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use epl_launch::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
 use epl_launch::{Carrier, Error, MeetingPoint, Result, Store, Worker};
-use hmac::{Hmac, Mac};
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use sha2::Sha256;
 
 use crate::ALLOCATOR;
+use crate::by_hand::{ByHand, HELLO, hello, meet};
 
 /// Guards against hangs only.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -257,7 +256,7 @@ fn who_comes_again_is_let_in_once_its_last_word_is_read() {
         let again = scope.spawn(|| join(&server, 0, 1).map(drop));
         until("a try", || server.refused() > 0 || again.is_finished());
         // It leaves.
-        before.write_all(&[1, 0, 0, 0, 5]).unwrap();
+        before.send(&[5]);
         again.join().unwrap().unwrap();
     });
     assert_eq!(server.failure(), None);
@@ -269,30 +268,8 @@ fn a_server_before_which_nobody_may_wait_is_refused() {
     assert!(error.contains("0 connections"), "{error}");
 }
 
-/// A member by hand: the handshake, and then only what the test sends.
-fn by_hand(address: SocketAddr, worker: u32, workers: u32, secret: &[u8]) -> (TcpStream, Vec<u8>) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut greeting = [0; 40];
-    stream.read_exact(&mut greeting).unwrap();
-    assert_eq!(&greeting[..8], b"EPL-RDV1");
-    let claim: Vec<u8> = [worker, workers, 0].iter().flat_map(|number| number.to_le_bytes()).collect();
-    let nonce = [7; 32];
-    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(secret).unwrap();
-    for part in [&b"member"[..], &greeting[8..], &nonce, &claim] {
-        mac.update(&(part.len() as u64).to_le_bytes());
-        mac.update(part);
-    }
-    stream.write_all(&[b"EPL-RDV1", &nonce[..], &claim, &mac.finalize().into_bytes()].concat()).unwrap();
-    let mut verdict = vec![0; 41];
-    stream.read_exact(&mut verdict).unwrap();
-    (stream, verdict)
-}
-
-fn by_hand_inside(server: &Server, worker: u32, workers: u32) -> TcpStream {
-    let (stream, verdict) = by_hand(server.address(), worker, workers, b"the secret of these tests");
-    assert_eq!(verdict[0], 0, "welcome");
-    stream
+fn by_hand_inside(server: &Server, worker: u32, workers: u32) -> ByHand {
+    meet(server.address(), [worker, workers, 0], b"the secret of these tests")
 }
 
 #[test]
@@ -328,10 +305,15 @@ fn a_member_that_is_silent_is_named() {
 #[test]
 fn a_member_that_talks_nonsense_is_named() {
     let garbage = [[1, 0, 0, 0, 99], [255; 5], [2, 0, 0, 0, 1]];
-    for bytes in garbage {
+    for (bytes, is_sealed) in garbage.into_iter().flat_map(|bytes| [(bytes, true), (bytes, false)]) {
         let server = Server::start(settings(2)).unwrap();
         let mut nonsense = by_hand_inside(&server, 0, 2);
-        nonsense.write_all(&[&bytes[..], &[0]].concat()).unwrap();
+        let bytes = [&bytes[..], &[0]].concat();
+        match is_sealed {
+            true => nonsense.seal(&bytes),
+            // As many as the first two say.
+            false => nonsense.stream.write_all(&bytes.repeat(20_000)).unwrap_or_default(),
+        }
         until("the failure", || server.failure().is_some());
         assert_eq!(server.failure().unwrap().worker, 0);
     }
@@ -445,11 +427,11 @@ fn a_false_server_is_not_believed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let deceive = |stream: &mut TcpStream| {
-        stream.write_all(&[&b"EPL-RDV1"[..], &[1; 32]].concat())?;
-        let mut hello = [0; 84];
+        stream.write_all(&[&b"EPL-RDV2"[..], &[1; 32]].concat())?;
+        let mut hello = [0; HELLO];
         stream.read_exact(&mut hello)?;
-        // "Welcome", and a proof that is none: its own sent back.
-        stream.write_all(&[&[0, 100, 0, 0, 0, 0, 0, 0, 0], &hello[52..]].concat())
+        // "I know you", and a proof that is none: its own sent back.
+        stream.write_all(&[&[1], &hello[8..62]].concat())
     };
     beside(&listener, deceive, || {
         in_vain("what listens there does not know the secret", |limit| Client::join(&address, 0, 1, &secret(), limit));
@@ -527,7 +509,7 @@ fn a_server_that_is_stopped_is_waited_for_as_long_as_a_member_has_patience() {
 fn message(random: &mut TestRng, number: usize, overheard: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; random.random_range(0..200)];
     random.fill_bytes(&mut bytes);
-    let crafted = |rest: &[u8]| [&b"EPL-RDV1"[..], rest].concat();
+    let crafted = |rest: &[u8]| [&b"EPL-RDV2"[..], rest].concat();
     match number % 8 {
         0 => bytes,
         1 => crafted(&bytes),
@@ -594,7 +576,7 @@ fn ten_thousand_messages_of_strangers_disturb_nothing() {
             let half: Vec<TcpStream> = (0..50)
                 .filter_map(|number| {
                     let mut stream = TcpStream::connect(address).ok()?;
-                    stream.write_all(&b"EPL-RDV1"[..number % 9]).ok()?;
+                    stream.write_all(&b"EPL-RDV2"[..number % 9]).ok()?;
                     if number % 2 == 0 {
                         stream.shutdown(Shutdown::Write).ok()?;
                     }
@@ -626,9 +608,7 @@ fn attack(address: SocketAddr) {
         let mut greeting = [0; 40];
         stream.read_exact(&mut greeting).unwrap();
         // A right hello, though not for another connection.
-        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(b"the secret of these tests").unwrap();
-        mac.update(&greeting);
-        [&b"EPL-RDV1"[..], &[7; 32], &[0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0], &mac.finalize().into_bytes()].concat()
+        hello(&greeting, [0, 3, 0], b"the secret of these tests").1
     };
     thread::scope(|scope| {
         for part in 0..4 {

@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 /// Options may be written with - or with _ between their words.
 #[derive(Parser, Debug)]
 #[command(name = "epl-launch", version)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Workers, over all machines: each is a process
     #[arg(long = "num_workers", alias = "num-workers", value_name = "N", default_value_t = 1)]
     pub num_workers: usize,
@@ -56,7 +56,7 @@ pub struct Arguments {
 
 /// How workers are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Start {
+pub(crate) enum Start {
     /// With GPUs processes; without processes over MPI if there is mpirun and the program is linked with MPI, else threads
     Auto,
     /// Processes that mpirun starts, with MPI between them
@@ -69,7 +69,7 @@ pub enum Start {
 
 /// Where this machine's workers are among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     pub machine: usize,
     pub machines: usize,
     /// The first worker of this machine.

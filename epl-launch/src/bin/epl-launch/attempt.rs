@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use epl_launch::rendezvous::Fault;
 
+use crate::outcome::{Evidence, Outcome};
 use crate::run::{Run, Servers};
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
-use crate::system::{Change, next_change, send};
+use crate::system::{Change, Signal, next_change, send};
 use crate::tree::{Process, descendants, end_all};
-use crate::verdict::{Evidence, Verdict};
 
 const LOOK: Duration = Duration::from_millis(20);
 /// Keepers may take this longer than the grace of their workers, after which nobody is asked any more.
@@ -26,15 +26,15 @@ const AFTER_WORDS: Duration = Duration::from_secs(2);
 
 impl Run {
     /// Starts the workers, and comes back when none is left.
-    pub fn attempt(&self, restart: u32, signals: &Signals) -> Result<Verdict, String> {
+    pub fn attempt(&self, restart: u32, signals: &Signals) -> Result<Outcome, String> {
         let servers = (self.share.machine == 0).then(|| self.serve(restart)).transpose()?;
         let rendezvous = match &servers {
             Some(servers) => servers.keepers.address().to_string(),
             None => self.arguments.machine_list[0].clone(),
         };
-        let order = self.order(restart, rendezvous);
-        let socket = Socket::open(&self.merged, &order).map_err(|error| error.to_string())?;
-        let children = self.start(order.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
+        let spec = self.spec(restart, rendezvous);
+        let socket = Socket::open(&self.merged, &spec).map_err(|error| error.to_string())?;
+        let children = self.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
         let mut watch = Watch {
             run: self,
             servers,
@@ -50,7 +50,7 @@ impl Run {
             has_killed: false,
         };
         watch.until_the_end();
-        Ok(watch.evidence.verdict())
+        Ok(watch.evidence.outcome())
     }
 }
 
@@ -193,7 +193,7 @@ impl Watch<'_> {
         let name = self.living.iter().find(|(id, _)| *id == child).map_or("a process", |(_, name)| name);
         let cause = format!("{name} (process {child}) has been stopped for {:.1} s", patience.as_secs_f64());
         self.evidence.own.get_or_insert((1, cause));
-        send(child, libc::SIGKILL);
+        send(child, Signal::KILL);
         self.is_ending();
     }
 
@@ -233,7 +233,7 @@ impl Watch<'_> {
             // A keeper that is silent does not end by itself.
             let silent = matches!(failure.fault, Fault::Silent(_)).then(|| self.processes.remove(&failure.worker));
             if let Some(process) = silent.flatten() {
-                send(process, libc::SIGKILL);
+                send(process, Signal::KILL);
             }
             self.evidence.failure.get_or_insert(failure);
             self.is_ending();

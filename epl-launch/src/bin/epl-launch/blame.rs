@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use epl_launch::rendezvous::Client;
 use epl_launch::{Error, Store};
 
-use crate::order::Ending;
+use crate::spec::Ending;
 
 /// The key of the worker whose program was the first to fail, as programs that meet were told.
-pub const FIRST: &str = "the first program that fails";
+pub(crate) const FIRST: &str = "the first program that fails";
 /// The key of what the user has said that must be the same on all machines.
-pub const TERMS: &str = "what machines are given";
+pub(crate) const TERMS: &str = "what machines are given";
 /// How long programs that know of a failure may take to end by themselves.
-pub const AFTER_WORDS: Duration = Duration::from_secs(2);
+pub(crate) const AFTER_WORDS: Duration = Duration::from_secs(2);
 /// How long it may take to be known which program was the first, once one has ended badly.
 const FIRST_IS_KNOWN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The end of a worker that is told of a failure.
-pub fn released(error: &Error) -> Ending {
+pub(crate) fn released(error: &Error) -> Ending {
     match error {
         Error::Worker { worker, cause } => Ending::Released { worker: Some(*worker), cause: cause.clone() },
         other => Ending::Released { worker: None, cause: other.to_string() },
@@ -26,7 +26,7 @@ pub fn released(error: &Error) -> Ending {
 }
 
 /// The end of a worker whose launcher was given something else than one that came before.
-pub fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
+pub(crate) fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
     if client.failure().is_some() {
         return released(error);
     }
@@ -39,7 +39,7 @@ pub fn unlike(client: &Client, own: &str, error: &Error) -> Ending {
 
 /// The end of a program that has failed by itself, or because another one had: where programs meet, all hear of the first
 /// failure, and whose keeper sees an end first is chance.
-pub fn blamed(client: &Client, own: usize, meet: bool, ending: Ending) -> Ending {
+pub(crate) fn blamed(client: &Client, own: usize, meet: bool, ending: Ending) -> Ending {
     if ending.cause().is_none() {
         return ending;
     }

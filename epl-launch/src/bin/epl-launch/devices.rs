@@ -17,7 +17,7 @@ const HOSTS: [&str; 3] = ["flex", "ndarray", "cpu"];
 /// # Errors
 ///
 /// When a GPU is asked for that is not there, or too few may be used.
-pub fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String> {
+pub(crate) fn choose(arguments: &Arguments, ranks: usize) -> Result<Vec<String>, String> {
     let host = std::env::var("BURN_DEVICE").ok().filter(|name| HOSTS.contains(&name.as_str()));
     match (host, arguments.run_visible_devices.is_empty()) {
         (None, _) => {}
@@ -89,13 +89,13 @@ fn are_present(asked: &[String], present: &[Vec<String>]) -> Result<(), String> 
 }
 
 /// Whether the numbers of GPUs are the driver's own: all but those of CUDA_VISIBLE_DEVICES, which are CUDA's.
-pub fn by_bus(arguments: &Arguments) -> bool {
+pub(crate) fn by_bus(arguments: &Arguments) -> bool {
     !arguments.run_visible_devices.is_empty() || std::env::var_os("CUDA_VISIBLE_DEVICES").is_none()
 }
 
 /// Those of one worker of this machine: a GPU for each of its ranks; where there are fewer, workers share them, one after
 /// the other.
-pub fn of_worker(devices: &[String], local: usize, ranks: usize) -> Vec<String> {
+pub(crate) fn of_worker(devices: &[String], local: usize, ranks: usize) -> Vec<String> {
     let own = (local * ranks..).take(ranks.min(devices.len()));
     own.map(|rank| devices[rank % devices.len()].clone()).collect()
 }

@@ -18,11 +18,11 @@ use epl_launch::{Error, Store};
 
 use crate::blame::{AFTER_WORDS, TERMS, blamed, released, unlike};
 use crate::devices::of_worker;
-use crate::order::{Ending, KEEPER, Order, Report, WORKER, time_of_keepers};
 use crate::output::{Output, kind};
 use crate::program::interpreted;
 use crate::signals::Signals;
-use crate::system::{Change, adopt_orphans, bound, die_with_parent, next_change, send_group};
+use crate::spec::{Ending, KEEPER, Report, Spec, WORKER, time_of_keepers};
+use crate::system::{Change, Signal, adopt_orphans, bound, die_with_parent, next_change, send_group};
 use crate::tree::{Process, descendants, end_all};
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -31,9 +31,9 @@ const SURVEY: Duration = Duration::from_millis(500);
 /// How long lines may take to arrive once all processes have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// The key of the address where programs meet.
-pub const PROGRAMS: &str = "where programs meet";
+pub(crate) const PROGRAMS: &str = "where programs meet";
 /// The key of what no other run has.
-pub const ID: &str = "the run";
+pub(crate) const ID: &str = "the run";
 
 /// What the launcher says.
 enum Said {
@@ -45,7 +45,7 @@ enum Said {
 
 /// A keeper at work.
 struct Keeper {
-    order: Order,
+    spec: Spec,
     worker: usize,
     /// Whether mpirun has started it, and ends it.
     is_by_mpi: bool,
@@ -58,25 +58,25 @@ struct Keeper {
 /// For ever, as far as a rendezvous can tell.
 const EVER: Duration = Duration::from_secs(1 << 32);
 
-/// Does what the order at this socket says. Failures of the program are told to the launcher; what comes back is what
+/// Does what the spec at this socket says. Failures of the program are told to the launcher; what comes back is what
 /// kept the keeper from doing so.
-pub fn keep(socket: &OsStr) -> Result<(), String> {
+pub(crate) fn keep(socket: &OsStr) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let signals = Signals::new().map_err(text)?;
-    die_with_parent(libc::SIGTERM).and_then(|()| adopt_orphans()).map_err(text)?;
+    die_with_parent(Signal::TERM).and_then(|()| adopt_orphans()).map_err(text)?;
     let (worker, is_by_mpi) = match std::env::var(WORKER) {
         Ok(worker) => (worker.parse().map_err(|_| format!("{WORKER} = `{worker}`: not a number"))?, false),
         Err(_) => (worker_of_mpi()?, true),
     };
     let socket = UnixStream::connect(socket).map_err(|error| format!("the launcher is gone: {error}"))?;
-    let (mut reader, mut order) = (BufReader::new(socket.try_clone().map_err(text)?), Vec::new());
-    reader.read_until(b'\n', &mut order).map_err(|error| format!("the launcher gives no order: {error}"))?;
-    let order: Order = serde_json::from_slice(&order).map_err(|error| format!("{KEEPER}: {error}"))?;
+    let (mut reader, mut spec) = (BufReader::new(socket.try_clone().map_err(text)?), Vec::new());
+    reader.read_until(b'\n', &mut spec).map_err(|error| format!("the launcher gives no spec: {error}"))?;
+    let spec: Spec = serde_json::from_slice(&spec).map_err(|error| format!("{KEEPER}: {error}"))?;
     let said = listen(reader);
-    let output = Output::new(socket, order.log_dir.as_deref().map(Path::new), worker, order.restart);
+    let output = Output::new(socket, spec.log_dir.as_deref().map(Path::new), worker, spec.restart);
     let output = output.map_err(|error| format!("the log of worker {worker} cannot be written: {error}"))?;
     output.tell(kind::WORKER, format!("{worker} {}", std::process::id()).as_bytes());
-    let mut keeper = Keeper { order, worker, is_by_mpi, signals, said, output, asked: false };
+    let mut keeper = Keeper { spec, worker, is_by_mpi, signals, said, output, asked: false };
     let ending = keeper.ending();
     let Keeper { output, asked, .. } = keeper;
     let report = Report { ending, asked, tail: output.tail() };
@@ -121,10 +121,10 @@ impl Keeper {
             }
         };
         let ending = self.watch(&client, &child);
-        let ending = blamed(&client, self.worker, self.order.program_secret.is_some(), ending);
+        let ending = blamed(&client, self.worker, self.spec.program_secret.is_some(), ending);
         // The others hear it now, not when all is cleared up.
         self.tell_others(&client, &ending);
-        end_all(self.order.grace, |_, _| {});
+        end_all(self.spec.grace, |_, _| {});
         let begin = Instant::now();
         while lines.iter().any(|pump| !pump.is_finished()) && begin.elapsed() < LAST_LINES {
             thread::sleep(LOOK);
@@ -146,12 +146,12 @@ impl Keeper {
 
     /// Waits for the others, and sees that they were started alike.
     fn join(&mut self) -> Result<Client, Ending> {
-        let (worker, order) = (self.worker, self.order.clone());
+        let (worker, spec) = (self.worker, self.spec.clone());
         self.hearing("before all had come", false, move || {
-            let secret = Secret::from_bytes(order.secret.as_bytes())?;
-            let Order { workers, restart, join_timeout, terms, .. } = order;
+            let secret = Secret::from_bytes(spec.secret.as_bytes())?;
+            let Spec { workers, restart, join_timeout, terms, .. } = spec;
             let time = time_of_keepers(restart);
-            let client = Client::join_again(&order.rendezvous, worker, workers, time, &secret, join_timeout)?;
+            let client = Client::join_again(&spec.rendezvous, worker, workers, time, &secret, join_timeout)?;
             Ok(match client.set(TERMS, terms.as_bytes()) {
                 Ok(()) => Ok(client),
                 Err(error) => Err(unlike(&client, &terms, &error)),
@@ -189,15 +189,15 @@ impl Keeper {
 
     /// Starts the program.
     fn start(&mut self, client: &Arc<Client>) -> Result<(Child, [JoinHandle<()>; 2]), Ending> {
-        let (meeting, limit, meet) = (client.clone(), self.order.join_timeout, self.order.program_secret.is_some());
+        let (meeting, limit, meet) = (client.clone(), self.spec.join_timeout, self.spec.program_secret.is_some());
         let (id, address) = self.hearing("before programs could meet", false, move || {
             let text = |key| meeting.get(key, limit).map(|value| String::from_utf8_lossy(&value).into_owned());
             Ok((text(ID)?, meet.then(|| text(PROGRAMS)).transpose()?))
         })?;
         let mut command = self.command(&id, address.as_deref());
-        let mut child = bound(&mut command, libc::SIGKILL).spawn().map_err(|error| {
+        let mut child = bound(&mut command, Signal::KILL).spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            Ending::NotStarted(format!("{}: {error}", self.order.program.display()), code)
+            Ending::NotStarted(format!("{}: {error}", self.spec.program.display()), code)
         })?;
         self.output.tell(kind::PROGRAM, child.id().to_string().as_bytes());
         let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
@@ -208,7 +208,7 @@ impl Keeper {
 
     /// The program's command, whose environment says who it is.
     fn command(&self, id: &str, address: Option<&str>) -> Command {
-        let Order { program, arguments, local_ranks, first, .. } = &self.order;
+        let Spec { program, arguments, local_ranks, first, .. } = &self.spec;
         let mut command = match interpreted(program.as_ref()) {
             Some(interpreter) => {
                 let mut command = Command::new(interpreter);
@@ -223,22 +223,22 @@ impl Keeper {
         }
         let local = self.worker - first;
         let numbers = [
-            ("WORKERS", self.order.workers),
+            ("WORKERS", self.spec.workers),
             ("WORKER", self.worker),
             ("LOCAL_WORKER", local),
             ("LOCAL_RANKS", *local_ranks),
-            ("RESTART", self.order.restart as usize),
+            ("RESTART", self.spec.restart as usize),
         ];
         command.envs(numbers.map(|(name, number)| (format!("EPL_LAUNCH_{name}"), number.to_string())));
-        command.env("EPL_LAUNCH_ID", id).env("EPL_LAUNCH_TRANSPORT", &self.order.transport);
-        if let (Some(secret), Some(address)) = (&self.order.program_secret, address) {
+        command.env("EPL_LAUNCH_ID", id).env("EPL_LAUNCH_TRANSPORT", &self.spec.transport);
+        if let (Some(secret), Some(address)) = (&self.spec.program_secret, address) {
             command.env("EPL_LAUNCH_RENDEZVOUS", address);
             command.env("EPL_LAUNCH_SECRET", secret);
         }
-        let own = of_worker(&self.order.devices, local, *local_ranks);
+        let own = of_worker(&self.spec.devices, local, *local_ranks);
         if !own.is_empty() {
             command.env("CUDA_VISIBLE_DEVICES", own.join(","));
-            if self.order.by_bus {
+            if self.spec.by_bus {
                 command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
             }
         }
@@ -262,9 +262,9 @@ impl Keeper {
                 return ending;
             }
             if let Some(error) = client.failure() {
-                let patience = match self.order.program_secret {
+                let patience = match self.spec.program_secret {
                     // It has the user's signal, and may be saving: another one would end it at once.
-                    _ if self.asked => self.order.grace,
+                    _ if self.asked => self.spec.grace,
                     // Programs that meet have heard it, too, and one of them may be who said it: it ends by itself.
                     Some(_) => AFTER_WORDS,
                     None => Duration::ZERO,
@@ -316,7 +316,7 @@ impl Keeper {
             _ => stopped.insert((process.id, Instant::now())).1,
         };
         let milliseconds = since.elapsed().as_millis() as u64;
-        (since.elapsed() >= self.order.patience).then_some(Ending::Stopped {
+        (since.elapsed() >= self.spec.patience).then_some(Ending::Stopped {
             process: process.id,
             name: process.name,
             milliseconds,

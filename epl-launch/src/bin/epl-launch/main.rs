@@ -18,8 +18,8 @@
 //!
 //! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
 //! - `system`, `tree`, `signals`: processes.
-//! - `order`, `output`, `blame`, `keeper`: one worker.
-//! - `socket`, `verdict`, `run`, `attempt`, `vote`: the launcher.
+//! - `spec`, `output`, `blame`, `keeper`: one worker.
+//! - `socket`, `outcome`, `run`, `attempt`, `vote`: the launcher.
 
 mod arguments;
 mod program;
@@ -28,12 +28,12 @@ mod tree;
 mod signals;
 mod devices;
 mod start;
-mod order;
+mod spec;
 mod output;
 mod blame;
 mod keeper;
 mod socket;
-mod verdict;
+mod outcome;
 mod run;
 mod attempt;
 mod vote;
@@ -46,10 +46,10 @@ use clap::Parser;
 use epl_launch::rendezvous::Secret;
 
 use arguments::{Arguments, Share};
+use outcome::Outcome;
 use run::Run;
 use signals::Signals;
 use socket::Merged;
-use verdict::Verdict;
 
 /// A command line that cannot be.
 const USAGE: u8 = 2;
@@ -57,7 +57,7 @@ const USAGE: u8 = 2;
 const SECRET: &str = "EPL_LAUNCH_SECRET";
 
 fn main() -> ExitCode {
-    if let Some(socket) = std::env::var_os(order::KEEPER) {
+    if let Some(socket) = std::env::var_os(spec::KEEPER) {
         return match keeper::keep(&socket) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -131,13 +131,13 @@ fn launch(run: &Run) -> i32 {
     let most = run.arguments.max_restarts;
     let mut restart = 0;
     loop {
-        let verdict = run.attempt(restart, &signals).unwrap_or_else(Verdict::of_launcher);
-        verdict.tell(merged);
-        if verdict.code == 0 || restart == most || verdict.is_final {
-            return verdict.code;
+        let outcome = run.attempt(restart, &signals).unwrap_or_else(Outcome::of_launcher);
+        outcome.tell(merged);
+        if outcome.code == 0 || restart == most || outcome.is_final {
+            return outcome.code;
         }
-        if !run.agree(restart, verdict.can_restart, &signals) {
-            return verdict.code;
+        if !run.agree(restart, outcome.can_restart, &signals) {
+            return outcome.code;
         }
         restart += 1;
         merged.say(&format!("restart {restart} of {most}"));

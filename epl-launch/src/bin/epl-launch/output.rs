@@ -15,7 +15,7 @@ const KEPT: usize = 50;
 const KEPT_LENGTH: usize = 400;
 
 /// The kinds of lines on the launcher's socket.
-pub mod kind {
+pub(crate) mod kind {
     pub const WORKER: u8 = b'w';
     pub const PROGRAM: u8 = b'p';
     pub const OUT: u8 = b'o';
@@ -25,9 +25,9 @@ pub mod kind {
 
 /// Where a worker's lines go.
 #[derive(Clone)]
-pub struct Output(Arc<Mutex<Inner>>);
+pub(crate) struct Output(Arc<Mutex<Sinks>>);
 
-struct Inner {
+struct Sinks {
     socket: UnixStream,
     log: Option<File>,
     tail: VecDeque<String>,
@@ -48,29 +48,29 @@ impl Output {
             Ok::<_, io::Error>(file)
         };
         let log = log_dir.map(open).transpose()?;
-        Ok(Self(Arc::new(Mutex::new(Inner { socket, log, tail: VecDeque::new() }))))
+        Ok(Self(Arc::new(Mutex::new(Sinks { socket, log, tail: VecDeque::new() }))))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn sinks(&self) -> MutexGuard<'_, Sinks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the launcher something. One that is gone is not told.
     pub fn tell(&self, kind: u8, line: &[u8]) {
         let line = [&[kind], line, b"\n"].concat();
-        let _ = self.inner().socket.write_all(&line);
+        let _ = self.sinks().socket.write_all(&line);
     }
 
     /// A line of the program.
     fn line(&self, kind: u8, line: &[u8]) {
-        let mut inner = self.inner();
+        let mut sinks = self.sinks();
         // A full disk does not end a run.
-        let _ = inner.log.as_mut().map(|log| log.write_all(&[line, b"\n"].concat()));
-        inner.tail.push_back(String::from_utf8_lossy(line).chars().take(KEPT_LENGTH).collect());
-        if inner.tail.len() > KEPT {
-            inner.tail.pop_front();
+        let _ = sinks.log.as_mut().map(|log| log.write_all(&[line, b"\n"].concat()));
+        sinks.tail.push_back(String::from_utf8_lossy(line).chars().take(KEPT_LENGTH).collect());
+        if sinks.tail.len() > KEPT {
+            sinks.tail.pop_front();
         }
-        drop(inner);
+        drop(sinks);
         self.tell(kind, line);
     }
 
@@ -90,6 +90,6 @@ impl Output {
 
     /// The last lines.
     pub fn tail(&self) -> Vec<String> {
-        self.inner().tail.iter().cloned().collect()
+        self.sinks().tail.iter().cloned().collect()
     }
 }

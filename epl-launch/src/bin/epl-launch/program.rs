@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where a program is: as a path, or by a name on `PATH`. A script for bash need not be executable.
-pub fn find(program: &Path) -> Result<PathBuf, String> {
+pub(crate) fn find(program: &Path) -> Result<PathBuf, String> {
     if program.is_file() && (program.components().count() > 1 || !on_path(program).is_some_and(|found| found.is_file()))
     {
         if runs_by_itself(program) && !is_executable(program) {
@@ -20,7 +20,7 @@ pub fn find(program: &Path) -> Result<PathBuf, String> {
 }
 
 /// The executable file of this name on `PATH`.
-pub fn on_path(program: &Path) -> Option<PathBuf> {
+pub(crate) fn on_path(program: &Path) -> Option<PathBuf> {
     if program.components().count() != 1 {
         return None;
     }
@@ -43,13 +43,13 @@ fn runs_by_itself(program: &Path) -> bool {
 }
 
 /// Who runs a file that does not run by itself.
-pub fn interpreted(program: &Path) -> Option<&'static str> {
+pub(crate) fn interpreted(program: &Path) -> Option<&'static str> {
     (!runs_by_itself(program)).then_some("bash")
 }
 
 /// Whether a file is a program that needs the library of MPI: its name is among the strings for the linker, which end
 /// with a zero each.
-pub fn is_linked_with_mpi(program: &Path) -> bool {
+pub(crate) fn is_linked_with_mpi(program: &Path) -> bool {
     if !begins_with(program, b"\x7fELF") {
         return false;
     }

@@ -18,16 +18,16 @@ use crate::arguments::{Arguments, Share, Start};
 use crate::blame::FIRST;
 use crate::devices;
 use crate::keeper::{ID, PROGRAMS};
-use crate::order::{KEEPER, Order, WORKER, time_of_keepers};
 use crate::socket::Merged;
+use crate::spec::{KEEPER, Spec, WORKER, time_of_keepers};
 use crate::start::{Choice, mpirun};
-use crate::system::bound;
+use crate::system::{Signal, bound};
 
 /// So many refused connections are told, and the others counted.
 const REFUSALS: usize = 5;
 
 /// What is the same for all starts of a run.
-pub struct Run {
+pub(crate) struct Run {
     pub arguments: Arguments,
     pub share: Share,
     pub choice: Choice,
@@ -41,7 +41,7 @@ pub struct Run {
 }
 
 /// The servers of a run, on the machine that holds them.
-pub struct Servers {
+pub(crate) struct Servers {
     pub keepers: Arc<Server>,
     pub programs: Option<Server>,
     pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
@@ -149,9 +149,9 @@ impl Run {
         Ok(Servers { keepers, programs: programs.transpose()?, said, refused, have_left })
     }
 
-    pub fn order(&self, restart: u32, rendezvous: String) -> Order {
+    pub fn spec(&self, restart: u32, rendezvous: String) -> Spec {
         let arguments = &self.arguments;
-        Order {
+        Spec {
             workers: self.choice.workers,
             local_ranks: self.choice.ranks,
             first: if self.choice.start == Start::Threads { 0 } else { self.share.first },
@@ -200,11 +200,11 @@ impl Run {
 
 fn spawn(command: &mut Command, socket: &Path, name: &str) -> Result<Child, String> {
     command.env(KEEPER, AsRef::<OsStr>::as_ref(socket)).stdin(Stdio::null());
-    bound(command, libc::SIGTERM).spawn().map_err(|error| format!("{name} cannot be started: {error}"))
+    bound(command, Signal::TERM).spawn().map_err(|error| format!("{name} cannot be started: {error}"))
 }
 
 /// The address of a machine.
-pub fn resolve(address: &str) -> Result<SocketAddr, String> {
+pub(crate) fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = address.to_socket_addrs().map_err(|error| format!("--machine_list: `{address}`: {error}"))?;
     found.next().ok_or_else(|| format!("--machine_list: `{address}` has no address"))
 }

@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// The signals that ask a process to end.
-pub struct Signals(Vec<(i32, Arc<AtomicBool>)>);
+pub(crate) struct Signals(Vec<(i32, Arc<AtomicBool>)>);
 
 impl Signals {
     pub fn new() -> io::Result<Self> {

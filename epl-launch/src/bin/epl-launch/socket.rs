@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::order::{Order, Report};
 use crate::output::kind;
+use crate::spec::{Report, Spec};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What keepers tell.
-pub enum Told {
+pub(crate) enum Told {
     /// A worker's keeper is there, as this process.
     Here(usize, u32, UnixStream),
     /// Its program runs, as this process.
@@ -30,7 +30,7 @@ pub enum Told {
 
 /// All lines of all workers, with whose they are.
 #[derive(Clone)]
-pub struct Merged(Arc<Mutex<Option<File>>>);
+pub(crate) struct Merged(Arc<Mutex<Option<File>>>);
 
 impl Merged {
     /// To the terminal, and to a file.
@@ -57,17 +57,17 @@ impl Merged {
 }
 
 /// Where keepers connect, in a folder that nobody else may enter.
-pub struct Socket {
+pub(crate) struct Socket {
     folder: tempfile::TempDir,
     told: Receiver<Told>,
     closed: Arc<AtomicBool>,
 }
 
 impl Socket {
-    /// Opens it. Each keeper is given the order; what workers write goes to `merged`.
-    pub fn open(merged: &Merged, order: &Order) -> io::Result<Self> {
-        let mut order = serde_json::to_vec(order).map_err(io::Error::other)?;
-        order.push(b'\n');
+    /// Opens it. Each keeper is given the spec; what workers write goes to `merged`.
+    pub fn open(merged: &Merged, spec: &Spec) -> io::Result<Self> {
+        let mut spec = serde_json::to_vec(spec).map_err(io::Error::other)?;
+        spec.push(b'\n');
         let own = Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new().prefix("epl-launch-").permissions(own).tempdir()?;
         let listener = UnixListener::bind(Self::path_in(folder.path())).map_err(|error| {
@@ -75,7 +75,7 @@ impl Socket {
             io::Error::other(format!("no socket in {}: {error}; set TMPDIR to a short path", temporary.display()))
         })?;
         let (sender, told) = mpsc::channel();
-        let (merged, order, closed) = (merged.clone(), Arc::new(order), Arc::new(AtomicBool::new(false)));
+        let (merged, spec, closed) = (merged.clone(), Arc::new(spec), Arc::new(AtomicBool::new(false)));
         let is_closed = closed.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -87,8 +87,8 @@ impl Socket {
                     thread::sleep(PAUSE);
                     continue;
                 };
-                let (sender, merged, order) = (sender.clone(), merged.clone(), order.clone());
-                thread::spawn(move || read(stream, &order, &sender, &merged));
+                let (sender, merged, spec) = (sender.clone(), merged.clone(), spec.clone());
+                thread::spawn(move || read(stream, &spec, &sender, &merged));
             }
         });
         Ok(Self { folder, told, closed })
@@ -123,10 +123,10 @@ fn here(text: &str) -> Option<(usize, u32)> {
     Some((worker.parse().ok()?, process.parse().ok()?))
 }
 
-/// Gives one keeper its order, and reads what it tells, to its end.
-fn read(mut stream: UnixStream, order: &[u8], sender: &Sender<Told>, merged: &Merged) {
+/// Gives one keeper its spec, and reads what it tells, to its end.
+fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Merged) {
     let Ok(copy) = stream.try_clone() else { return };
-    if stream.write_all(order).is_err() {
+    if stream.write_all(spec).is_err() {
         return;
     }
     let (mut stream, mut line) = (BufReader::new(stream), Vec::new());
@@ -167,23 +167,23 @@ mod tests {
 
     use super::*;
 
-    fn order() -> Order {
+    fn spec() -> Spec {
         let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"rendezvous":"","secret":"",
             "program_secret":null,"log_dir":null,"terms":"","join_timeout":{"secs":1,"nanos":0},
             "patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,"program":{"Unix":[97]},
             "arguments":[]}"#;
-        serde_json::from_str(text).expect("an order")
+        serde_json::from_str(text).expect("a spec")
     }
 
     #[test]
     fn a_socket_that_is_dropped_leaves_no_thread_and_no_listener() {
         let merged = Merged::new(None).expect("no file is needed");
-        let socket = Socket::open(&merged, &order()).expect("a socket");
+        let socket = Socket::open(&merged, &spec()).expect("a socket");
         let mode = std::fs::metadata(socket.folder.path()).expect("a folder").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700, "the order has secrets");
+        assert_eq!(mode & 0o777, 0o700, "the spec has secrets");
         let mut first = String::new();
         let stream = UnixStream::connect(socket.path()).expect("it listens");
-        BufReader::new(stream).read_line(&mut first).expect("the order");
+        BufReader::new(stream).read_line(&mut first).expect("the spec");
         assert!(first.contains("terms"), "{first}");
         let folder = socket.folder.path().to_path_buf();
         drop(socket);

@@ -9,7 +9,7 @@ use crate::system::is_root;
 
 /// What was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub(crate) struct Choice {
     pub start: Start,
     /// Workers, as the program sees them, and ranks of each.
     pub workers: usize,
@@ -22,7 +22,7 @@ pub struct Choice {
 /// Chooses how this run is started.
 ///
 /// Whether a program can do MPI is seen from the libraries it needs. Of a script nobody can tell, so the user says it.
-pub fn choose(arguments: &Arguments, share: Share, gpus: usize, program: &Path) -> Result<Choice, String> {
+pub(crate) fn choose(arguments: &Arguments, share: Share, gpus: usize, program: &Path) -> Result<Choice, String> {
     let mpirun = on_path(Path::new("mpirun")).is_some();
     let linked = is_linked_with_mpi(program);
     decide(arguments, share, gpus, mpirun, linked)
@@ -65,7 +65,7 @@ fn decide(arguments: &Arguments, share: Share, gpus: usize, mpirun: bool, linked
 }
 
 /// The command by which MPI starts so many of this program.
-pub fn mpirun(workers: usize, program: &Path) -> Command {
+pub(crate) fn mpirun(workers: usize, program: &Path) -> Command {
     let mut command = Command::new("mpirun");
     let version = Command::new("mpirun").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     command.args(["-np", &workers.to_string()]);

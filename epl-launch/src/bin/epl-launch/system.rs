@@ -4,99 +4,73 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+pub(crate) use rustix::process::Signal;
+use rustix::process::{Pid, WaitOptions, geteuid, kill_process, kill_process_group, wait};
+use signal_hook::low_level;
+
 /// What became of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     Exited(i32),
     Killed(i32),
     Stopped,
 }
 
-fn checked(result: i32) -> io::Result<()> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// Makes this process the parent of its descendants whose own parents have ended, so that none gets away.
 #[cfg(target_os = "linux")]
-pub fn adopt_orphans() -> io::Result<()> {
-    // SAFETY: the call takes numbers only.
-    checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
 /// Other systems have nothing of the kind, so that nothing is started there.
 #[cfg(not(target_os = "linux"))]
-pub fn adopt_orphans() -> io::Result<()> {
-    checked(0).and(Err(io::Error::other("only Linux can; run the program itself, with its ranks as threads")))
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    Err(io::Error::other("only Linux can; run the program itself, with its ranks as threads"))
 }
 
 /// Has the system send a signal to this process when the thread that started it ends.
-pub fn die_with_parent(signal: i32) -> io::Result<()> {
+pub(crate) fn die_with_parent(signal: Signal) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    // SAFETY: the call takes numbers only.
-    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) })?;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
     let _ = signal;
     Ok(())
 }
 
 /// A command in a process group of its own, which gets a signal when this thread ends.
-pub fn bound(command: &mut Command, signal: i32) -> &mut Command {
+pub(crate) fn bound(command: &mut Command, signal: Signal) -> &mut Command {
     command.process_group(0);
     // SAFETY: between fork and exec the closure makes one system call that takes numbers only; it allocates nothing.
     unsafe { command.pre_exec(move || die_with_parent(signal)) }
 }
 
-/// Sends a signal to a process. One that is not there any more is no failure.
-pub fn send(process: u32, signal: i32) {
-    if let Ok(process) = i32::try_from(process) {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::kill(process, signal) };
-    }
+fn pid(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
 }
 
-/// Sends a signal to a process group.
-pub fn send_group(group: u32, signal: i32) {
-    if let Ok(group) = i32::try_from(group) {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::killpg(group, signal) };
-    }
+/// Sends a signal to a process. One that is not there any more is no failure.
+pub(crate) fn send(process: u32, signal: Signal) {
+    let _ = pid(process).map(|process| kill_process(process, signal));
+}
+
+/// Sends a signal, by its number, to a process group.
+pub(crate) fn send_group(group: u32, signal: i32) {
+    let _ = pid(group).zip(Signal::from_named_raw(signal)).map(|(group, signal)| kill_process_group(group, signal));
 }
 
 /// The next child of which something is to be told, adopted ones too; none where there is nothing.
-pub fn next_change() -> Option<(u32, Change)> {
-    let mut status = 0;
-    // SAFETY: the pointer is to a number that lives as long as the call.
-    let child = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
-    let child = u32::try_from(child).ok().filter(|child| *child > 0)?;
-    let change = if libc::WIFEXITED(status) {
-        Change::Exited(libc::WEXITSTATUS(status))
-    } else if libc::WIFSIGNALED(status) {
-        Change::Killed(libc::WTERMSIG(status))
-    } else {
-        Change::Stopped
-    };
-    Some((child, change))
+pub(crate) fn next_change() -> Option<(u32, Change)> {
+    let (child, status) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
+    let exited = status.exit_status().map(Change::Exited);
+    let change = exited.or(status.terminating_signal().map(Change::Killed)).unwrap_or(Change::Stopped);
+    Some((child.as_raw_nonzero().get().cast_unsigned(), change))
 }
 
 /// Whether this process is the system's administrator.
-pub fn is_root() -> bool {
-    // SAFETY: the call takes nothing.
-    unsafe { libc::geteuid() == 0 }
+pub(crate) fn is_root() -> bool {
+    geteuid().is_root()
 }
 
 /// A signal's name.
-pub fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGINT => "SIGINT",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGTERM => "SIGTERM",
-        _ => "another signal",
-    }
+pub(crate) fn signal_name(signal: i32) -> &'static str {
+    low_level::signal_name(signal).unwrap_or("another signal")
 }

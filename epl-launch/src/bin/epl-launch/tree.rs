@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::system::{Change, next_change, send};
+use crate::system::{Change, Signal, next_change, send};
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long killed processes may take to go. One of another user, or one that waits for a device, may never.
@@ -13,7 +13,7 @@ const KILLED: Duration = Duration::from_secs(5);
 
 /// A process, as the system shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub(crate) struct Process {
     pub id: u32,
     pub parent: u32,
     /// The process group, by the number of its first process.
@@ -45,7 +45,7 @@ impl Process {
 }
 
 /// All processes below this one that have not ended.
-pub fn descendants() -> Vec<Process> {
+pub(crate) fn descendants() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered =
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(|c: char| c.is_ascii_digit()));
@@ -66,7 +66,7 @@ pub fn descendants() -> Vec<Process> {
 
 /// Ends all processes below this one: they are asked, and killed when they are still there after `grace`. What became of
 /// children that ended meanwhile is given to `seen`.
-pub fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
+pub(crate) fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
     let mut reap = || {
         while let Some((child, change)) = next_change() {
             seen(child, change);
@@ -74,9 +74,9 @@ pub fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
     };
     reap();
     for process in descendants() {
-        send(process.id, libc::SIGTERM);
+        send(process.id, Signal::TERM);
         // One that is stopped hears it only when it goes on.
-        send(process.id, libc::SIGCONT);
+        send(process.id, Signal::CONT);
     }
     let begin = Instant::now();
     loop {
@@ -92,7 +92,7 @@ pub fn end_all(grace: Duration, mut seen: impl FnMut(u32, Change)) {
             return;
         }
         if begin.elapsed() >= grace {
-            left.iter().for_each(|process| send(process.id, libc::SIGKILL));
+            left.iter().for_each(|process| send(process.id, Signal::KILL));
         }
         thread::sleep(PAUSE);
     }

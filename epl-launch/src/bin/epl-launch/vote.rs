@@ -10,9 +10,9 @@ use std::time::Duration;
 use epl_launch::Store;
 use epl_launch::rendezvous::{Client, Secret, Server, Settings};
 
-use crate::order::time_of_vote;
 use crate::run::{Run, resolve};
 use crate::signals::Signals;
+use crate::spec::time_of_vote;
 
 const LOOK: Duration = Duration::from_millis(20);
 /// The end of an attempt may take other machines so much longer than the grace of their workers.

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::system::signal_name;
 
 /// The environment variable with the launcher's socket. It makes this program a keeper.
-pub const KEEPER: &str = "EPL_LAUNCH_KEEPER";
+pub(crate) const KEEPER: &str = "EPL_LAUNCH_KEEPER";
 /// The one with its worker's number, where MPI does not say it.
-pub const WORKER: &str = "EPL_LAUNCH_KEEPER_WORKER";
+pub(crate) const WORKER: &str = "EPL_LAUNCH_KEEPER_WORKER";
 
 /// What to start, and how: the first line of the launcher's socket. A command line is seen by other users, and the
 /// environment has no room for long arguments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub(crate) struct Spec {
     pub workers: usize,
     pub local_ranks: usize,
     /// The first worker of this machine.
@@ -42,18 +42,18 @@ pub struct Order {
 }
 
 /// Which time it is that keepers meet, at this restart: a rendezvous has those who come early for a later time wait.
-pub fn time_of_keepers(restart: u32) -> u32 {
+pub(crate) fn time_of_keepers(restart: u32) -> u32 {
     restart * 2
 }
 
 /// That of the vote after it.
-pub fn time_of_vote(restart: u32) -> u32 {
+pub(crate) fn time_of_vote(restart: u32) -> u32 {
     restart * 2 + 1
 }
 
 /// How a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// Its program exited.
     Exited(i32),
     /// Its program was killed.
@@ -70,7 +70,7 @@ pub enum Ending {
 
 /// What a keeper tells last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub ending: Ending,
     /// Whether it had been asked to end before it did.
     pub asked: bool,
@@ -113,12 +113,12 @@ impl Ending {
 const FINAL: &str = ", final";
 
 /// Whether a cause says that there is no other start, whatever a machine was told.
-pub fn is_final(cause: &str) -> bool {
+pub(crate) fn is_final(cause: &str) -> bool {
     cause.strip_suffix(']').is_some_and(|text| text.ends_with(FINAL))
 }
 
 /// The exit code inside what one worker was told of another; 1 where it has none.
-pub fn parse_cause(cause: &str) -> (i32, &str) {
+pub(crate) fn parse_cause(cause: &str) -> (i32, &str) {
     let parts = cause.strip_suffix(']').and_then(|text| text.rsplit_once(" [code "));
     let number = |code: &str| code.strip_suffix(FINAL).unwrap_or(code).parse().ok();
     parts.and_then(|(text, code)| Some((number(code)?, text))).unwrap_or((1, cause))

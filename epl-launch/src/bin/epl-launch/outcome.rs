@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use epl_launch::rendezvous::Failure;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::order::{Ending, Report, is_final, parse_cause};
 use crate::socket::Merged;
+use crate::spec::{Ending, Report, is_final, parse_cause};
 
 /// The exit codes of a program that was asked to end, whether it saved first or not: whoever asked wants no other start.
-const ASKED_TO_END: [i32; 2] = [128 + libc::SIGINT, 128 + libc::SIGTERM];
+const ASKED_TO_END: [i32; 2] = [128 + SIGINT, 128 + SIGTERM];
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Outcome {
     /// The exit code: that of the first worker that failed.
     pub code: i32,
     /// Who and why; none where all is well.
@@ -27,7 +28,7 @@ pub struct Verdict {
 
 /// What is known when all processes have ended.
 #[derive(Debug, Default)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     /// Reports, and the order in which they came.
     pub reports: BTreeMap<usize, (usize, Report)>,
     /// What keepers told each other, if this machine holds their rendezvous.
@@ -98,13 +99,13 @@ impl Evidence {
     }
 
     /// How the run ended.
-    pub fn verdict(&self) -> Verdict {
+    pub fn outcome(&self) -> Outcome {
         if let Some(signal) = self.given_up {
             let cause = Some(format!("interrupted by signal {signal}"));
-            return Verdict { code: 128 + signal, cause, tail: Vec::new(), can_restart: false, is_final: false };
+            return Outcome { code: 128 + signal, cause, tail: Vec::new(), can_restart: false, is_final: false };
         }
         if let (Some((code, cause)), None) = (&self.own, self.culprit()) {
-            return Verdict {
+            return Outcome {
                 code: *code,
                 cause: Some(cause.clone()),
                 tail: Vec::new(),
@@ -116,7 +117,7 @@ impl Evidence {
             let missing = self.expected - self.reports.len();
             let cause = (missing > 0).then(|| format!("{missing} of {} workers ended without a word", self.expected));
             let code = i32::from(cause.is_some());
-            return Verdict { code, cause, tail: Vec::new(), can_restart: self.interrupted.is_none(), is_final: false };
+            return Outcome { code, cause, tail: Vec::new(), can_restart: self.interrupted.is_none(), is_final: false };
         };
         let report = self.reports.get(&worker).map(|(_, report)| report);
         let is_final = self.is_final();
@@ -138,7 +139,7 @@ impl Evidence {
         let process = self.programs.get(&worker).map(|process| format!(" (process {process})")).unwrap_or_default();
         // Other machines hear of it in a vote.
         let was_asked = own.is_some_and(|report| ASKED_TO_END.contains(&report.ending.code()));
-        Verdict {
+        Outcome {
             code: if code == 0 { 1 } else { code },
             cause: Some(format!("worker {worker}{process} {}", causes.join("; it "))),
             tail: report.map(|report| report.tail.clone()).unwrap_or_default(),
@@ -151,7 +152,7 @@ impl Evidence {
     }
 }
 
-impl Verdict {
+impl Outcome {
     /// Something that ended a run before it began.
     pub fn of_launcher(cause: String) -> Self {
         Self { code: 1, cause: Some(cause), tail: Vec::new(), can_restart: false, is_final: false }
@@ -187,61 +188,61 @@ mod tests {
 
     #[test]
     fn the_first_failure_counts() {
-        assert_eq!(evidence(vec![(0, report(Ending::Exited(0), false))]).verdict().code, 0);
+        assert_eq!(evidence(vec![(0, report(Ending::Exited(0), false))]).outcome().code, 0);
         let cause = "failed: it was killed by signal 9 (SIGKILL) [code 137]";
         let released = || Ending::Released { worker: Some(1), cause: cause.into() };
         let all = vec![(0, report(released(), false)), (1, report(Ending::Killed(9), false))];
-        let verdict = evidence(all).verdict();
-        assert_eq!((verdict.code, verdict.can_restart, verdict.tail.len()), (137, true, 1));
-        assert_eq!(verdict.cause.as_deref(), Some("worker 1 failed: it was killed by signal 9 (SIGKILL)"));
+        let outcome = evidence(all).outcome();
+        assert_eq!((outcome.code, outcome.can_restart, outcome.tail.len()), (137, true, 1));
+        assert_eq!(outcome.cause.as_deref(), Some("worker 1 failed: it was killed by signal 9 (SIGKILL)"));
         // On another machine, only what was told is known.
-        let verdict = evidence(vec![(0, report(released(), false))]).verdict();
-        assert_eq!((verdict.code, verdict.cause.is_some()), (137, true));
+        let outcome = evidence(vec![(0, report(released(), false))]).outcome();
+        assert_eq!((outcome.code, outcome.cause.is_some()), (137, true));
         // Those that MPI took along come after who failed, whenever their reports do.
         let mut all = evidence(vec![(0, report(Ending::Killed(15), true)), (1, report(Ending::Exited(3), false))]);
-        assert_eq!(all.verdict().code, 3);
+        assert_eq!(all.outcome().code, 3);
         // What a program said of itself names it even where another process ended first.
         all.said = Some(Failure { worker: 0, fault: Fault::Failed("rank 1: no memory".into()) });
-        assert!(all.verdict().cause.is_some_and(|cause| cause.contains("worker 0 failed: rank 1: no memory")));
+        assert!(all.outcome().cause.is_some_and(|cause| cause.contains("worker 0 failed: rank 1: no memory")));
     }
 
     #[test]
     fn silence_and_a_program_that_is_not_there_are_told() {
         let mut all = evidence(vec![(0, report(Ending::Released { worker: None, cause: "asked".into() }, true))]);
         all.failure = Some(Failure { worker: 1, fault: Fault::Silent(std::time::Duration::from_secs(5)) });
-        let verdict = all.verdict();
-        assert!(verdict.code == 1 && verdict.cause.is_some_and(|cause| cause.starts_with("worker 1 does not answer")));
+        let outcome = all.outcome();
+        assert!(outcome.code == 1 && outcome.cause.is_some_and(|cause| cause.starts_with("worker 1 does not answer")));
         let alone = report(Ending::Released { worker: None, cause: "no rendezvous".into() }, false);
-        let verdict = evidence(vec![(1, alone)]).verdict();
-        assert_eq!((verdict.code, verdict.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
-        assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).verdict().code, 143);
-        let verdict = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).verdict();
-        assert_eq!((verdict.code, verdict.can_restart, verdict.is_final), (127, false, false));
+        let outcome = evidence(vec![(1, alone)]).outcome();
+        assert_eq!((outcome.code, outcome.cause.as_deref()), (1, Some("worker 1 ended: no rendezvous")));
+        assert_eq!(evidence(vec![(0, report(Ending::Killed(15), true))]).outcome().code, 143);
+        let outcome = evidence(vec![(0, report(Ending::NotStarted("x".into(), 127), false))]).outcome();
+        assert_eq!((outcome.code, outcome.can_restart, outcome.is_final), (127, false, false));
         // Another machine knows only what was told, and hears of the rest in a vote.
         let told = |ending: Ending| {
             let cause = format!("failed: {}", ending.cause().expect("one"));
-            let verdict = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]).verdict();
-            (verdict.code, verdict.can_restart, verdict.is_final)
+            let outcome = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]).outcome();
+            (outcome.code, outcome.can_restart, outcome.is_final)
         };
         assert_eq!(told(Ending::NotStarted("x".into(), 127)), (127, true, false));
         assert_eq!(told(Ending::Unlike("x".into())), (2, false, true));
         let nobody = Evidence { expected: 2, ..Evidence::default() };
-        assert_eq!(nobody.verdict().cause.as_deref(), Some("2 of 2 workers ended without a word"));
+        assert_eq!(nobody.outcome().cause.as_deref(), Some("2 of 2 workers ended without a word"));
         let own = Evidence { own: Some((143, "interrupted".into())), interrupted: Some(15), ..Evidence::default() };
-        assert_eq!((own.verdict().code, own.verdict().can_restart), (143, false));
+        assert_eq!((own.outcome().code, own.outcome().can_restart), (143, false));
         // What a program says has no code; its keeper, on another machine, tells it.
         let cause = format!("failed: {}", Ending::Exited(9).cause().expect("one"));
         let mut all = evidence(vec![(0, report(Ending::Released { worker: Some(1), cause }, false))]);
         all.said = Some(Failure { worker: 1, fault: Fault::Failed("no memory".into()) });
-        assert_eq!((all.verdict().code, all.verdict().cause.as_deref()), (9, Some("worker 1 failed: no memory")));
+        assert_eq!((all.outcome().code, all.outcome().cause.as_deref()), (9, Some("worker 1 failed: no memory")));
         // What is killed at once says nothing of who is to blame.
         let lost = Some(Failure { worker: 0, fault: Fault::Lost });
         let given_up = Evidence { given_up: Some(2), failure: lost, ..Evidence::default() };
-        assert_eq!((given_up.verdict().code, given_up.verdict().can_restart), (130, false));
+        assert_eq!((given_up.outcome().code, given_up.outcome().can_restart), (130, false));
         // A program that was asked to end is not started again, however it ends.
         for ending in [Ending::Exited(143), Ending::Killed(2), Ending::Killed(15)] {
-            let verdict = evidence(vec![(0, report(ending, false))]).verdict();
-            assert!(verdict.code > 128 && !verdict.can_restart, "{verdict:?}");
+            let outcome = evidence(vec![(0, report(ending, false))]).outcome();
+            assert!(outcome.code > 128 && !outcome.can_restart, "{outcome:?}");
         }
     }
 }
