@@ -85,7 +85,7 @@ fn interleaved_as_in_the_paper() {
 
 #[test]
 fn the_drawings_in_the_docs_are_what_is_drawn() {
-    let docs = include_str!("../../../src/schedule/schedule.rs");
+    let docs = include_str!("../../../src/schedule/rule.rs");
     for schedule in ALL {
         let (stages, micro_batches, cost) = match schedule {
             INTERLEAVED => (2, 4, Cost { forward: 1, backward: 1 }),
