@@ -1,4 +1,4 @@
-//! Layout plus one record per parameter: resolved, immutable, printable. A [`PlanBuilder`](builder::PlanBuilder) makes it, and
+//! Layout plus one record per parameter: resolved, immutable, printable. A `PlanBuilder` makes it, and
 //! another one where something else is asked.
 //!
 //! - `builder`: from the configuration, the survey of a model, the mesh and the optimizer to a plan.
