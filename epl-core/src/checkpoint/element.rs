@@ -26,7 +26,7 @@ const TYPES: &[(DType, Dtype)] = &[
 /// # Errors
 ///
 /// When safetensors has none such.
-pub fn stored_dtype(dtype: DType) -> Result<Dtype> {
+pub(crate) fn stored_dtype(dtype: DType) -> Result<Dtype> {
     let found = TYPES.iter().find(|(own, _)| *own == dtype).map(|(_, stored)| *stored);
     found.ok_or_else(|| Error::invalid(format!("tensors of {} cannot be saved", dtype.name())))
 }

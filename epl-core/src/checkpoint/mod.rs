@@ -37,7 +37,8 @@ pub mod compare;
 
 pub use blocks::FileEntry;
 pub use compare::{Compared, compare};
-pub use element::{burn_dtype, stored_dtype};
+pub use element::burn_dtype;
+pub(crate) use element::stored_dtype;
 pub use index::{Index, Scalar, Slice, TensorEntry};
 pub use reader::Checkpoint;
 pub use region::Region;

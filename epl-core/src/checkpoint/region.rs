@@ -202,7 +202,7 @@ impl<I: Iterator<Item = Range<usize>>> Places<I> {
 /// # Errors
 ///
 /// The first element that none or several of them have. The memory that this takes is that of a run each.
-pub fn check_tiling(regions: &[Region], whole: &[usize]) -> Result<()> {
+pub(crate) fn check_tiling(regions: &[Region], whole: &[usize]) -> Result<()> {
     let numel: usize = whole.iter().product();
     let mut all: Vec<_> = regions.iter().map(|region| region.runs()).collect();
     let mut next = BinaryHeap::new();
@@ -231,7 +231,7 @@ pub fn check_tiling(regions: &[Region], whole: &[usize]) -> Result<()> {
 }
 
 /// How many elements a shape has, if that is a number.
-pub fn numel_of(shape: &[usize]) -> Option<usize> {
+pub(crate) fn numel_of(shape: &[usize]) -> Option<usize> {
     // The others alone must be countable, too: offsets are made of them.
     let others = shape.iter().filter(|extent| **extent > 0);
     let numel = others.copied().try_fold(1_usize, usize::checked_mul)?;

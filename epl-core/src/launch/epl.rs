@@ -143,7 +143,7 @@ impl Epl {
         config.validate()?;
         if let (None, false) = (&trace, config.profile.trace.is_empty()) {
             return Err(Error::invalid(format!(
-                "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `profile::write_trace`, \
+                "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `probe::write_trace`, \
                  or leave the option out",
                 config.profile.trace
             )));

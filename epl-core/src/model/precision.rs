@@ -71,7 +71,7 @@ pub(crate) fn narrow_carry<C: Carry>(half: Option<HalfPrecision>, carry: C) -> C
 }
 
 /// A carry with its 16-bit tensors in f32, as operations of the graph that they are in.
-pub fn widen_carry<C: Carry>(carry: C) -> C {
+pub(crate) fn widen_carry<C: Carry>(carry: C) -> C {
     carry.map(&mut Widen)
 }
 

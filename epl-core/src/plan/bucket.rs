@@ -13,7 +13,7 @@ use crate::schedule::Stages;
 
 /// What else decides which gradients share a bucket.
 #[derive(Clone, Copy, Debug)]
-pub struct Packing<'a> {
+pub(crate) struct Packing<'a> {
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Whether buckets are what is gathered for a segment.
@@ -43,7 +43,7 @@ impl Packing<'_> {
 /// gives one a pair. They are filled by [`fuse`]; what that leaves over the limit is merged with a neighbour. Where they
 /// travel in every micro-batch a bucket is of one part of the pipeline, too, and where they are gathered there is one for
 /// each pair and segment.
-pub fn pack(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
+pub(crate) fn pack(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
     let is_own = |record: &ParamRecord| record.trainable && record.held && !record.is_tied_over_stages();
     let trained = (0..records.len()).filter(|index| is_own(&records[*index]));
     let (alone, order): (Vec<usize>, Vec<usize>) = trained.partition(|index| records[*index].sparse);

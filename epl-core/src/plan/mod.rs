@@ -20,7 +20,7 @@
 
 pub mod recompute;
 mod fuse;
-pub mod bucket;
+pub(crate) mod bucket;
 mod settings;
 mod display;
 mod shards;
@@ -36,7 +36,6 @@ mod memory;
 pub(crate) mod builder;
 
 pub use crate::params::{Bucket, Cut, Origin, ParamRecord, ParamTable, Shard, with_values};
-pub use bucket::{Packing, pack};
 pub use fuse::fuse;
 pub use order::Order;
 pub use resolved::Plan;

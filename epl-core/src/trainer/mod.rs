@@ -31,7 +31,7 @@ pub mod settings;
 pub mod stop;
 mod interruption;
 pub mod record;
-pub mod json_lines;
+pub(crate) mod json_lines;
 pub mod lock;
 pub mod launch_mark;
 pub mod checkpoint;

@@ -12,15 +12,15 @@
 //! - [`best`]: keeps the best checkpoint.
 //! - [`evaluating`]: evaluates every so many steps; the loss on other data, and measures of one's own.
 
-pub mod folder;
-pub mod metrics_log;
-pub mod curve;
-pub mod progress;
-pub mod stopping;
-pub mod replicas;
-pub mod saving;
-pub mod best;
-pub mod evaluating;
+mod folder;
+mod metrics_log;
+mod curve;
+mod progress;
+mod stopping;
+mod replicas;
+mod saving;
+mod best;
+mod evaluating;
 
 pub use best::KeepBest;
 pub use curve::Curve;
