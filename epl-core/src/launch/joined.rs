@@ -11,11 +11,9 @@
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use epl_comm::{Carrier, Meeting, ProcessGroup, Rank, Source, Worker, local};
+use epl_comm::{Carrier, Meeting, Rank, Source, Worker, local};
 
 use super::device::{Devices, Taking};
-#[cfg(feature = "cuda")]
-use super::nccl;
 use crate::config::{Config, TransportChoice};
 use crate::error::{Error, Result};
 use crate::topology::cluster::{Cluster, Mesh};
@@ -29,7 +27,7 @@ pub(super) struct Joined {
     pub(super) mesh: Mesh,
     /// Of this worker's ranks.
     pub(super) devices: Devices,
-    carrier: Carrier,
+    pub(super) carrier: Carrier,
     /// This worker's place among the others, for as long as it runs.
     pub(super) meeting: Option<Arc<Meeting>>,
 }
@@ -83,17 +81,6 @@ impl Joined {
         };
         if is_own || meeting.hosts_server() {
             meeting.client().fail(&error.to_string());
-        }
-    }
-
-    /// Runs `f` on every rank of this process. The first failure comes with its rank.
-    pub(super) fn run<T: Send>(&self, config: &Config, f: impl Fn(ProcessGroup) -> Result<T> + Sync) -> Result<Vec<T>> {
-        match self.carrier {
-            #[cfg(feature = "mpi")]
-            Carrier::Mpi => over_mpi(config, self.cluster.local_ranks().len())?.run(f).map_err(of_rank),
-            #[cfg(feature = "cuda")]
-            Carrier::Nccl => nccl::run(self, config, f),
-            _ => threads(config, self.mesh.world_size()).run(f).map_err(of_rank),
         }
     }
 }
@@ -182,7 +169,7 @@ fn can_carry(carrier: Carrier, told: impl FnOnce() -> String) -> Result<()> {
 }
 
 /// Ranks that are threads of this process.
-fn threads(config: &Config, ranks: usize) -> local::Launcher {
+pub(super) fn threads(config: &Config, ranks: usize) -> local::Launcher {
     let launcher = local::Launcher::new(ranks).on_failure(report);
     let launcher = match time_limit(config) {
         Some(limit) => launcher.time_limit(limit),
@@ -193,7 +180,7 @@ fn threads(config: &Config, ranks: usize) -> local::Launcher {
 
 /// Ranks that are threads of this process and of those that MPI started with it.
 #[cfg(feature = "mpi")]
-fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::Launcher> {
+pub(super) fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::Launcher> {
     if config.communication.check_order {
         let message = "communication.check_order compares calls of threads of one process; leave it out over MPI, and \
                        use it in a run of the same layout in one process";

@@ -3,7 +3,7 @@
 //! - `epl`: what a rank knows, and how it builds models.
 //! - `device`: which device each rank of a worker drives.
 //! - `joined`: which workers there are, and over what their ranks communicate.
-//! - `nccl`: ranks with a GPU each.
+//! - `ranks`: those of this process, over what carries them; `nccl`: ranks with a GPU each.
 //! - `record`: the file with what every rank did.
 
 mod epl;
@@ -11,6 +11,7 @@ mod device;
 mod joined;
 #[cfg(feature = "cuda")]
 mod nccl;
+mod ranks;
 mod record;
 
 use epl_comm::dry::{self, Traffic};
@@ -75,7 +76,7 @@ pub fn launch_traced<T: Send>(
         let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
         f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
     };
-    let ran = joined.run(config, run).inspect_err(|error| joined.tell(error));
+    let ran = ranks::run(&joined, config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.
     let written = record.write();
     ran.and_then(|values| written.map(|()| values))

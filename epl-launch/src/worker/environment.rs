@@ -1,48 +1,13 @@
 //! Reads who a worker is from environment variables.
 
-use core::fmt;
 use core::str::FromStr;
 
-use super::{Carrier, Launch, MeetingPoint, Worker};
+use super::who::{Carrier, Launch, MeetingPoint, SECRET, Source, Worker};
 use crate::error::{Error, Result};
 use crate::rendezvous::Secret;
 
-/// The variable of the secret, whoever starts the workers.
-pub(super) const SECRET: &str = "EPL_LAUNCH_SECRET";
-
 /// The variable of the devices that a process may see.
 const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
-
-/// Who says which worker a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Source {
-    /// The program itself.
-    Explicit,
-    /// The variables of `epl-launch`.
-    EplLaunch,
-    /// Those of torchrun.
-    Torchrun,
-    /// Those of Open MPI.
-    OpenMpi,
-    /// Those of PMI.
-    Pmi,
-    /// Those of a step of Slurm.
-    Slurm,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Explicit => "as the program says",
-            Self::EplLaunch => "as EPL_LAUNCH_WORKER and EPL_LAUNCH_WORKERS say",
-            Self::Torchrun => "as RANK and WORLD_SIZE say",
-            Self::OpenMpi => "as OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE say",
-            Self::Pmi => "as PMI_RANK and PMI_SIZE say",
-            Self::Slurm => "as SLURM_PROCID and SLURM_NTASKS say",
-        })
-    }
-}
 
 /// An environment.
 #[derive(Clone, Copy)]
@@ -251,6 +216,45 @@ fn half(set: &str, missing: &str) -> Error {
 
 fn joining(message: String) -> Error {
     Error::Joining { message }
+}
+
+impl Worker {
+    /// What the environment says, as this module's table has it; none where it says nothing. `local_ranks` is how many
+    /// ranks the program wants a worker to have: `epl-launch` tells it, too, and the others do not; then it is one where
+    /// the program does not say either.
+    ///
+    /// # Errors
+    ///
+    /// Variables that are set by half, are no numbers, or contradict each other or `local_ranks`, by name.
+    pub fn from_environment(local_ranks: Option<usize>) -> Result<Option<Self>> {
+        let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Self::from_variables(&text, local_ranks)
+    }
+
+    /// [`from_environment`](Self::from_environment), of an environment that is given as a function.
+    ///
+    /// # Errors
+    ///
+    /// As of [`from_environment`](Self::from_environment).
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<String>,
+        local_ranks: Option<usize>,
+    ) -> Result<Option<Self>> {
+        read(variable, local_ranks)?.map(Self::checked).transpose()
+    }
+}
+
+impl Launch {
+    /// The launch that has started this process, as `EPL_LAUNCH_ID` and `EPL_LAUNCH_RESTART` say; none where they say
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the second is not a number.
+    pub fn from_environment() -> Result<Option<Self>> {
+        let text = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        launch(&text)
+    }
 }
 
 #[cfg(test)]
