@@ -7,7 +7,7 @@
 //!                                                                a parameter
 //! ```
 //!
-//! Data flows from left to right; nothing after [`Plan`] reads the configuration. Modules are listed in the order in
+//! Data flows from left to right; no step reads the configuration. Modules are listed in the order in
 //! which they may import from each other.
 #![warn(missing_docs)]
 

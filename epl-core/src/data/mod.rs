@@ -17,8 +17,8 @@
 //! - `epoch`: the permutation of one epoch.
 //! - [`shuffled`], [`length`]: two samplers.
 //! - [`slicing`]: which files a replica reads.
-//! - [`file_sampler`]: the sampler of files.
-//! - [`sliced_files`]: files as one dataset.
+//! - `file_sampler`: the sampler of files.
+//! - `sliced_files`: files as one dataset.
 //! - [`cut`](mod@cut): from a global batch to the rows of one micro-batch.
 //! - [`rows`]: batches that every rank has whole.
 //! - [`source`]: a Burn dataset and a batcher.

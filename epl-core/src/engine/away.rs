@@ -34,9 +34,14 @@ pub(crate) struct AwayGradients {
 impl AwayGradients {
     /// Where gradients lie away from the device: room for them.
     pub fn new(plan: &Plan, storage: &StateStorage) -> Result<Option<Self>> {
-        let Some(storage) = storage.at(plan.tiers.gradients) else { return Ok(None) };
-        let array = |unit: &Bucket| storage.zeros(unit.own_len(), unit.dtype);
-        let arrays: Vec<FlatArray> = plan.params.trained().map(array).collect::<Result<_>>()?;
+        let array = |unit: &Bucket| {
+            let storage = storage.at(unit.residency.gradients)?;
+            Some(storage.zeros(unit.own_len(), unit.dtype))
+        };
+        // All units are alike in this.
+        let arrays: Option<Result<Vec<FlatArray>>> = plan.params.trained().map(array).collect();
+        let Some(arrays) = arrays.filter(|_| plan.offloads()) else { return Ok(None) };
+        let arrays = arrays?;
         let filled = vec![false; arrays.len()];
         Ok(Some(Self { arrays, filled, number: 0 }))
     }

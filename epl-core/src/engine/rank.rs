@@ -12,6 +12,7 @@ use super::gather::{self, Source};
 use super::links::Links;
 use super::state::{ModelState, Setup};
 use crate::error::Result;
+use crate::json::check_finite;
 use crate::launch::{Built, Epl};
 use crate::model::context::{Context, Pass};
 use crate::model::place::Place;
@@ -42,6 +43,7 @@ impl<M: Segmented> Engine<M> {
     /// As [`Epl::build`] and [`new`](Self::new), and when the plan needs more of the device than `offload.device_bytes`: by
     /// how much, and the first setting with which it would fit.
     pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
+        check_finite(O::NAME, optimizer)?;
         let settings = EngineSettings::from_config(epl.config());
         Self::of(epl.draw(epl.plan(model)?.for_optimizer(optimizer, settings)?)?, optimizer)
     }
@@ -55,15 +57,17 @@ impl<M: Segmented> Engine<M> {
     /// rank failed.
     pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         settings.check()?;
+        check_finite(O::NAME, optimizer)?;
         Self::of(built.for_optimizer(optimizer, settings)?, optimizer)
     }
 
     /// The engine of a model that is laid out for this optimizer.
     fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O) -> Result<Self> {
         let Built { params, plan, place, .. } = built;
-        let state = ModelState::new(params, &plan, optimizer)?;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
+        // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
+        let state = ModelState::new(params, &plan, optimizer)?;
         let diagnostics = Diagnostics::new(plan.settings.trace, &context);
         Ok(Self { plan, context, device, communicators, state, diagnostics })
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::away::{AwayGradients, OnePassUpdate};
 use super::communicators::Communicators;
 use crate::error::Result;
-use crate::json::{check_finite, json};
+use crate::json::json;
 use crate::model::context::Context;
 use crate::model::segment::Segmented;
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
@@ -49,10 +49,9 @@ impl<M: Segmented> ModelState<M> {
     ///
     /// # Errors
     ///
-    /// When a setting of the optimizer's is not finite, it would compute something else under this layout, or there is no room
+    /// When the optimizer would compute something else under this layout, or there is no room
     /// away from the device.
     pub fn new<O: OptimizerConfig>(params: ParamStore<M>, plan: &Plan, optimizer: &O) -> Result<Self> {
-        check_finite(O::NAME, optimizer)?;
         let settings = json("optimizer's settings", optimizer)?;
         Ok(Self {
             optimizer: optim::build(optimizer, &settings, plan)?,

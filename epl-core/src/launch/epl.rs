@@ -209,7 +209,7 @@ impl Epl {
     /// When ranks do not agree on the model, or there is no room away from the device.
     pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
         let Planned { model, builder, plan, place } = planned;
-        let (context, storage) = (place.context(), StateStorage::from_config(&self.config)?);
+        let (context, storage) = (place.context(), StateStorage::from_config(&builder.config)?);
         let params = init::draw(model, &plan.params, context, storage, place.device())?;
         let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
@@ -234,7 +234,9 @@ impl Epl {
         let builder = PlanBuilder::new(config, at, placement, survey)
             .with_layout(layout)
             .with_names(format!("{:?}", place.device()), segments);
-        Ok(Planned { model, plan: builder.plan()?, builder, place })
+        let plan = builder.plan()?;
+        let builder = builder.with_order(plan.schedule.clone());
+        Ok(Planned { model, plan, builder, place })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

@@ -35,7 +35,7 @@ impl Deref for Place {
 
 impl Place {
     /// The root of a model on a device.
-    pub fn new(device: Device, context: Context) -> Self {
+    pub(crate) fn new(device: Device, context: Context) -> Self {
         Self { device, context, build: BuildContext::default(), path: String::new() }
     }
 

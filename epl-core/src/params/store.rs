@@ -166,8 +166,9 @@ impl<M: Module> ParamStore<M> {
     }
 
     /// The whole model, and the means to keep its parameters elsewhere again. Collective.
-    pub fn into_whole(self, table: &ParamTable, context: &Context, device: &Device) -> Result<(M, StateStorage)> {
-        let model = self.whole(self.model().clone(), table, context, device)?;
+    pub fn into_whole(mut self, table: &ParamTable, context: &Context, device: &Device) -> Result<(M, StateStorage)> {
+        let model = self.model.take().expect("the model is only away while it is changed");
+        let model = self.whole(model, table, context, device)?;
         Ok((model, self.storage))
     }
 
@@ -239,7 +240,7 @@ impl<M: Module> ParamStore<M> {
     /// updated there.
     pub fn in_place(&mut self, number: usize, unit: &Bucket) -> Option<&mut FlatArray> {
         let is_own = unit.residency.is_sharded() || (unit.residency.is_gathered() && unit.shards.is_empty());
-        match &mut self.flats[number] {
+        match self.flats.get_mut(number)? {
             FlatParam::Away(array) if is_own => Some(array),
             _ => None,
         }

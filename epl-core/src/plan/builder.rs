@@ -42,6 +42,8 @@ pub(crate) struct PlanBuilder {
     /// What the model calls its segments.
     segments: Vec<String>,
     survey: Survey,
+    /// In which order stages run, once a plan was made: a file that says it is read once.
+    order: Option<Order>,
 }
 
 /// Which stage runs what, and when.
@@ -67,6 +69,7 @@ impl PlanBuilder {
             device: String::new(),
             segments: Vec::new(),
             survey,
+            order: None,
         }
     }
 
@@ -78,6 +81,11 @@ impl PlanBuilder {
     /// With what the device is called, and the model's segments are.
     pub fn with_names(self, device: String, segments: Vec<String>) -> Self {
         Self { device, segments, ..self }
+    }
+
+    /// With the order of a plan that was made.
+    pub fn with_order(self, order: Order) -> Self {
+        Self { order: Some(order), ..self }
     }
 
     /// With these settings of a step.
@@ -176,7 +184,10 @@ impl PlanBuilder {
     fn stages(&self, records: &mut [ParamRecord], refusals: &mut Refusals) -> Option<Staged> {
         let (config, names, count) = (&self.config, &self.segments, self.mesh.stages());
         let micro_batches = refusals.of(config.num_micro_batch(self.mesh.replicas()));
-        let schedule = micro_batches.and_then(|number| refusals.of(Order::from_config(config, count, number)));
+        let schedule = match &self.order {
+            Some(order) => Some(order.clone()),
+            None => micro_batches.and_then(|number| refusals.of(Order::from_config(config, count, number))),
+        };
         let stages = refusals.of(stages::stages(records, names.len(), count, self.layout.as_ref(), config))?;
         records.iter_mut().for_each(|record| record.place(&stages, &self.coordinate));
         if self.mesh.is_bridged() {

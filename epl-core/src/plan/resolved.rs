@@ -10,7 +10,7 @@ use crate::config::ZeroLevel;
 use crate::error::{Error, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
-use crate::params::{ParamRecord, ParamTable};
+use crate::params::{Home, ParamRecord, ParamTable};
 use crate::schedule::{self, Cost, Stages, Timeline, simulate};
 use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::topology::layout::Layout;
@@ -69,6 +69,7 @@ impl Plan {
     /// The same plan for the time in which a model is whole: nothing lies elsewhere.
     pub(crate) fn unparked(mut self) -> Self {
         self.params.records.iter_mut().for_each(|record| record.parked = false);
+        self.params.units_mut().for_each(|unit| unit.residency.parameters = Home::Model);
         self
     }
 
@@ -80,7 +81,7 @@ impl Plan {
     pub(crate) fn check_drawn(&self, drawn: &Self) -> Result<()> {
         let mut records = self.records().iter().zip(drawn.records());
         let other = records.find(|(before, record)| record.held && record.trainable != before.trainable);
-        match other.filter(|_| self.params.gathers()) {
+        match other.filter(|_| self.parks()) {
             None => Ok(()),
             Some((before, record)) => Err(Error::Parameter {
                 name: record.name.clone(),

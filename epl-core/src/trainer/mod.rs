@@ -16,7 +16,7 @@
 //! - [`stop`]: asks a run to end from outside.
 //! - `interruption`: what a signal does to a run that was told nothing of signals.
 //! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
-//! - [`json_lines`]: files that outlive a crash.
+//! - `json_lines`: files that outlive a crash.
 //! - [`lock`]: one run at a time in a folder.
 //! - [`launch_mark`]: which launch a run's folder belongs to.
 //! - [`checkpoint`]: the checkpoints of a run.

@@ -2,15 +2,15 @@
 //!
 //! In the order in which a trainer calls them:
 //!
-//! - [`folder`]: opens the folder of a run, new or to be resumed.
-//! - [`metrics_log`]: the log, `metrics.jsonl`. On the first rank only, as the next two.
-//! - [`curve`]: the loss as a picture.
-//! - [`progress`]: a bar, or lines where there is no terminal.
-//! - [`stopping`]: ends the run on all ranks after the same step. From here on all know whether it was the last.
-//! - [`replicas`]: checks that replicas hold the same bits, also before they are saved.
-//! - [`saving`]: saves every so many steps.
-//! - [`best`]: keeps the best checkpoint.
-//! - [`evaluating`]: evaluates every so many steps; the loss on other data, and measures of one's own.
+//! - `folder`: opens the folder of a run, new or to be resumed.
+//! - `metrics_log`: the log, `metrics.jsonl`. On the first rank only, as the next two.
+//! - `curve`: the loss as a picture.
+//! - `progress`: a bar, or lines where there is no terminal.
+//! - `stopping`: ends the run on all ranks after the same step. From here on all know whether it was the last.
+//! - `replicas`: checks that replicas hold the same bits, also before they are saved.
+//! - `saving`: saves every so many steps.
+//! - `best`: keeps the best checkpoint.
+//! - `evaluating`: evaluates every so many steps; the loss on other data, and measures of one's own.
 
 mod folder;
 mod metrics_log;
