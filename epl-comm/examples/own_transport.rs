@@ -119,6 +119,10 @@ impl Transport for Seat {
         self.reserve(whole)
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let dtype = buffer.dtype();
         let posts = self.meet(&call, buffer.into_values::<f64>())?;

@@ -90,10 +90,7 @@ impl Buffer {
 
     /// A buffer without elements, on a device.
     pub(crate) fn empty_on(device: &Device, dtype: DType) -> Self {
-        match dtype {
-            _ if dtype.is_bool() => Self::from_tensor(Tensor::<1, Int>::zeros([0], device).bool()),
-            _ => with_kind!(dtype, K => Self::from_tensor(Tensor::<1, K>::zeros([0], (device, dtype)))),
-        }
+        with_kind!(dtype, K => Self::from_tensor(Tensor::<1, K>::zeros([0], (device, dtype))))
     }
 
     /// The same buffer on a device.

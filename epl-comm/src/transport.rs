@@ -72,10 +72,8 @@ pub trait Transport: Debug + Send + Sync + 'static {
 
     /// Whether buffers are not in pieces but as they are, row by row, as [`Call`] draws it: whether a dim other than the first is
     /// divided, and put together, on the way. Elsewhere the group takes a tensor apart before, and puts the result together at
-    /// last.
-    fn moves_rows(&self) -> bool {
-        false
-    }
+    /// last. It has no body of its own: a wrong one is wrong numbers.
+    fn moves_rows(&self) -> bool;
 
     /// Whether what is computed with the result of a call on `buffer` can be made to come behind it, without a thread that
     /// waits: a blocking call is then run as a started one that is waited for at once.

@@ -48,6 +48,10 @@ impl Transport for DryTransport {
         self.reserve(whole)
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.traffic.add(&self.name, &self.members, self.member, &call);
         Ok(mirror::result(&call, buffer, self.members.len(), self.member))

@@ -164,6 +164,10 @@ impl Transport for Hierarchy {
         })
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let whole = self.numbers.run(*call)?;
         // Who is missing in one stage tells little of who keeps the call waiting.

@@ -111,6 +111,10 @@ impl Transport for MpiTransport {
         self.reserve(whole)
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let attempt = |call: &Call| self.take_part(call, buffer);
         let turn = || self.guard.take(&self.endpoint.name, &*call, |call| self.go_on(call), attempt);

@@ -233,6 +233,10 @@ impl<M: Memory> Transport for NcclTransport<M> {
         self.reserve(whole)
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         let prepared = self.prepare(call, buffer)?;
         let landing = {

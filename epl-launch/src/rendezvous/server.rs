@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// Looks that were missed by more than this were missed because the server did not run.
 const GAP: Duration = Duration::from_secs(1);
 /// The threads of the server do little.
-const STACK: usize = 128 << 10;
+const STACK: usize = 256 << 10;
 
 type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 

@@ -45,6 +45,10 @@ impl Transport for Alone {
         self.reserve(whole)
     }
 
+    fn moves_rows(&self) -> bool {
+        false
+    }
+
     fn run(&self, _call: Box<Call>, buffer: Buffer) -> Result<Buffer, Error> {
         Ok(buffer)
     }
