@@ -34,14 +34,13 @@ pub(crate) struct AwayGradients {
 impl AwayGradients {
     /// Where gradients lie away from the device: room for them.
     pub fn new(plan: &Plan, storage: &StateStorage) -> Result<Option<Self>> {
-        let array = |unit: &Bucket| {
-            let storage = storage.at(unit.residency.gradients)?;
-            Some(storage.zeros(unit.own_len(), unit.dtype))
-        };
+        let array = |unit: &Bucket| Some(storage.of_gradients(unit)?.zeros(unit.own_len(), unit.dtype));
         // All units are alike in this.
         let arrays: Option<Result<Vec<FlatArray>>> = plan.params.trained().map(array).collect();
-        let Some(arrays) = arrays.filter(|_| plan.offloads()) else { return Ok(None) };
-        let arrays = arrays?;
+        let arrays = arrays.transpose()?.unwrap_or_default();
+        if arrays.is_empty() {
+            return Ok(None);
+        }
         let filled = vec![false; arrays.len()];
         Ok(Some(Self { arrays, filled, number: 0 }))
     }

@@ -50,6 +50,11 @@ impl StateStorage {
         }
     }
 
+    /// The means where a unit's gradients wait for the update; none where they are on the device.
+    pub fn of_gradients(&self, unit: &Bucket) -> Option<&Storage> {
+        self.at(unit.residency.gradients)
+    }
+
     /// The means where a unit's parameters lie; none where they are on the device.
     pub fn of(&self, unit: &Bucket) -> Option<&Storage> {
         match unit.residency.parameters {
