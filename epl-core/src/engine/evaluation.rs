@@ -1,5 +1,7 @@
 //! Passes without gradients over many micro-batches, through all stages: the loss, and what is measured.
 
+use std::cell::RefCell;
+
 use epl_comm::ReduceOp;
 
 use super::batches::Given;
@@ -9,7 +11,8 @@ use super::rank::{Engine, caught};
 use super::report::{EvalReport, StepReport, TermSums};
 use super::weights;
 use crate::error::{Error, Result};
-use crate::model::loss::TermWeights;
+use crate::model::context::NanCauses;
+use crate::model::loss::{Loss, TermWeights};
 use crate::model::segment::Segmented;
 
 impl<M: Segmented> Engine<M> {
@@ -28,14 +31,10 @@ impl<M: Segmented> Engine<M> {
     ) -> Result<EvalReport> {
         self.context.open_outputs();
         let forward = Forward::new(self, "evaluate").in_half();
-        let (mut sums, mut weights, mut given) = (TermSums::default(), TermWeights::default(), Given::default());
+        let (told, mut given) = (RefCell::new(Losses::default()), Given::default());
         let begin = |window: &[MicroBatch<M::Batch>]| {
             given.add(window);
-            for micro_batch in window {
-                let own = core::mem::take(&mut weights);
-                weights = own.plus(weights::weights_of(forward.model(), micro_batch))?;
-            }
-            Ok(())
+            told.borrow_mut().begin(forward.model(), window)
         };
         let last_part = self.plan.stages.parts().last().map_or(0, |part| part.start);
         let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| {
@@ -45,12 +44,11 @@ impl<M: Segmented> Engine<M> {
             model.forward_segment(index, carry, batch)
         };
         let count = self.windows(&forward, micro_batches, begin, segment, |model, carry, micro_batch| {
-            let own = weights::weights_of(model, micro_batch);
             let loss = model.loss(carry, &micro_batch.batch);
-            let causes = self.context.take_nan_causes();
-            loss.check(&own, micro_batch.empty)?;
-            sums.add(loss, causes, &own, micro_batch.empty)
+            told.borrow_mut().losses.push((loss, self.context.take_nan_causes()));
+            Ok(())
         })?;
+        let Losses { sums, weights, .. } = told.into_inner().settled()?;
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
@@ -175,6 +173,39 @@ impl<M: Segmented> Engine<M> {
                 sums[0]
             ))),
         }
+    }
+}
+
+/// The losses of an evaluation. Those of a window are read from the device once all of it has been run.
+#[derive(Default)]
+struct Losses {
+    sums: TermSums,
+    /// Of all micro-batches.
+    weights: TermWeights,
+    /// Of the micro-batches of this window, and whether they are stand-ins.
+    own: Vec<(TermWeights, bool)>,
+    /// On the last stage: of the micro-batches of this window that were run.
+    losses: Vec<(Loss, NanCauses)>,
+}
+
+impl Losses {
+    /// Settles the window before, and notes the weights of the next one.
+    fn begin<M: Segmented>(&mut self, model: &M, window: &[MicroBatch<M::Batch>]) -> Result<()> {
+        *self = core::mem::take(self).settled()?;
+        self.own = window.iter().map(|one| (weights::weights_of(model, one), one.empty)).collect();
+        for (own, _) in &self.own {
+            self.weights = core::mem::take(&mut self.weights).plus(own.clone())?;
+        }
+        Ok(())
+    }
+
+    /// With the losses of the window added.
+    fn settled(mut self) -> Result<Self> {
+        for ((loss, causes), (own, is_empty)) in self.losses.drain(..).zip(&self.own) {
+            loss.check(own, *is_empty)?;
+            self.sums.add(loss, causes, own, *is_empty)?;
+        }
+        Ok(self)
     }
 }
 

@@ -11,7 +11,7 @@
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use epl_comm::{Carrier, Meeting, Rank, Source, Worker, local};
+use epl_comm::{Carrier, Launcher, Meeting, Rank, Source, Worker, local};
 
 use super::device::{Devices, Taking};
 use crate::config::{Config, TransportChoice};
@@ -168,13 +168,18 @@ fn can_carry(carrier: Carrier, told: impl FnOnce() -> String) -> Result<()> {
     )))
 }
 
-/// Ranks that are threads of this process.
-pub(super) fn threads(config: &Config, ranks: usize) -> local::Launcher {
-    let launcher = local::Launcher::new(ranks).on_failure(report);
-    let launcher = match time_limit(config) {
+/// A launcher, of whatever kind, that watches its ranks as the configuration says.
+pub(super) fn watching<K>(launcher: Launcher<K>, config: &Config) -> Launcher<K> {
+    let launcher = launcher.on_failure(report);
+    match time_limit(config) {
         Some(limit) => launcher.time_limit(limit),
         None => launcher.no_time_limit(),
-    };
+    }
+}
+
+/// Ranks that are threads of this process.
+pub(super) fn threads(config: &Config, ranks: usize) -> local::Launcher {
+    let launcher = watching(local::Launcher::new(ranks), config);
     if config.communication.check_order { launcher.check_order() } else { launcher }
 }
 
@@ -186,11 +191,7 @@ pub(super) fn over_mpi(config: &Config, ranks: usize) -> Result<epl_comm::mpi::L
                        use it in a run of the same layout in one process";
         return Err(Error::invalid(message));
     }
-    let launcher = epl_comm::mpi::Launcher::new().ranks(ranks).on_failure(report);
-    Ok(match time_limit(config) {
-        Some(limit) => launcher.time_limit(limit),
-        None => launcher.no_time_limit(),
-    })
+    Ok(watching(epl_comm::mpi::Launcher::new().ranks(ranks), config))
 }
 
 /// A failure with its rank.
@@ -199,14 +200,14 @@ pub(super) fn of_rank((rank, cause): (Rank, Error)) -> Error {
 }
 
 /// A rank that hangs keeps the run from returning its error.
-pub(super) fn report(_rank: Rank, error: &epl_comm::Error) {
+fn report(_rank: Rank, error: &epl_comm::Error) {
     if let epl_comm::Error::Timeout { .. } = error {
         eprintln!("error: {error}\nthe run ends when that rank does");
     }
 }
 
 /// How long a rank waits; a limit too long for a clock is none.
-pub(super) fn time_limit(config: &Config) -> Option<Duration> {
+fn time_limit(config: &Config) -> Option<Duration> {
     config.communication.time_limit.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use epl_comm::{LaunchError, Meeting, ProcessGroup, Store, nccl};
 
-use super::joined::{Joined, of_rank, report, time_limit};
+use super::joined::{Joined, of_rank, watching};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
@@ -23,11 +23,7 @@ pub(super) fn run<T: Send>(
     match &joined.meeting {
         Some(meeting) if joined.cluster.worker_num() > 1 => of_workers(joined, config, gpus, meeting, f),
         _ => {
-            let launcher = nccl::Launcher::new(gpus.len()).devices(gpus).on_failure(report);
-            let launcher = match time_limit(config) {
-                Some(limit) => launcher.time_limit(limit),
-                None => launcher.no_time_limit(),
-            };
+            let launcher = watching(nccl::Launcher::new(gpus.len()).devices(gpus), config);
             let launcher = if config.communication.check_order { launcher.check_order() } else { launcher };
             launcher.run(f).map_err(of_rank)
         }
@@ -49,12 +45,8 @@ fn of_workers<T: Send>(
     }
     let store = Arc::new(RunStore::new(meeting.clone()));
     let worker = nccl::Worker::new(store, joined.cluster.local_ranks(), joined.cluster.world_size());
-    let worker = worker.devices(gpus).ranks_on_host(joined.cluster.ranks_on_host()).on_failure(report);
+    let worker = watching(worker.devices(gpus).ranks_on_host(joined.cluster.ranks_on_host()), config);
     let worker = if config.communication.check_calls { worker.compare_first(u64::MAX) } else { worker };
-    let worker = match time_limit(config) {
-        Some(limit) => worker.time_limit(limit),
-        None => worker.no_time_limit(),
-    };
     worker.run(f).map_err(of_rank)
 }
 

@@ -80,36 +80,32 @@ impl Bucket {
 
     /// Where its members lie, once it is known how it is divided, and where it lies.
     pub(crate) fn lay_out(&mut self, records: &[ParamRecord], rank: usize, residency: Residency) {
-        let (mut whole, mut own_at, mut kept_at) = (0, 0, 0);
-        let mut slot = |member: &usize| {
-            let (record, numel) = (&records[*member], records[*member].numel());
-            let own = record.own_range();
-            let kept = if residency.is_sharded() { own.clone() } else { 0..numel };
+        let (mut own_at, mut kept_at) = (0, 0);
+        let slot = |(record, whole): (usize, Range<usize>)| {
+            let own = records[record].own_range();
+            let kept = if residency.is_sharded() { own.clone() } else { 0..whole.len() };
             let slot = Slot {
-                record: *member,
-                whole: whole..whole + numel,
+                record,
+                whole,
                 own_at: own_at..own_at + own.len(),
                 kept_at: kept_at..kept_at + kept.len(),
                 own,
                 kept,
             };
-            (whole, own_at, kept_at) = (slot.whole.end, slot.own_at.end, slot.kept_at.end);
+            (own_at, kept_at) = (slot.own_at.end, slot.kept_at.end);
             slot
         };
-        self.slots = self.members.iter().map(&mut slot).collect();
+        self.slots = self.wholes(records).map(slot).collect();
         self.sent = self.shards.get(rank).copied().unwrap_or(own_at);
         self.residency = residency;
     }
 
-    /// Where the parts of its members lie, one after the other, if a member has so many elements.
-    pub(crate) fn places<'a>(
-        &'a self,
-        len: impl Fn(usize) -> usize + 'a,
-    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+    /// Where its members lie in the whole, one after the other.
+    fn wholes(&self, records: &[ParamRecord]) -> impl Iterator<Item = (usize, Range<usize>)> {
         let mut end = 0;
         self.members.iter().map(move |member| {
             let start = end;
-            end += len(*member);
+            end += records[*member].numel();
             (*member, start..end)
         })
     }
@@ -132,7 +128,7 @@ impl Bucket {
             let sizes = (0..self.shards.len()).map(|rank| kept(rank).len()).collect();
             (member, Shard { sizes, range: kept(rank) })
         };
-        self.places(move |member| records[member].numel()).map(shard).collect()
+        self.wholes(records).map(shard).collect()
     }
 
     /// Whether the two may travel together.
