@@ -21,7 +21,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use epl::comm::ProcessGroup;
 use epl::config::Config;
-use epl::trainer::{Checkpoints, Saved, Which};
+use epl::trainer::{CheckpointId, Checkpoints, RunState};
 use epl::{Engine, Epl, Error, MicroBatch, Place, Result, WithLoss, launch};
 use epl_benches::quartiles::{quartiles, show};
 
@@ -105,21 +105,21 @@ fn measure(epl: &Epl, out: &Path, pairs: usize) -> Result<[Ratios; 4]> {
         let plain_step = timed(&world, || step(epl, &mut engine, 2 * pair as u64))?;
         // Parameters and two moments; each rank writes half.
         let state: Vec<u8> = vec![1; 12 * LAYERS * WIDTH * WIDTH / RANKS];
-        let saved = Saved { step: engine.steps(), ..Saved::new(0, "in order".into(), "2 ranks".into()) };
+        let saved = RunState { step: engine.steps(), ..RunState::new(0, "in order".into(), "2 ranks".into()) };
         let waits = timed(&world, || checkpoints.start(&world, &saved, engine.snapshot()?).map(|_| ()))?;
         let written = timed(&world, || checkpoints.settle(&world).map(|_| ()))? + waits;
         let copied = timed(&world, || {
             black_box(state.clone());
             Ok(())
         })?;
-        let folder = checkpoints.find(Which::Latest)?;
+        let folder = checkpoints.find(CheckpointId::Latest)?;
         let own = files(&folder)[rank].clone();
         let plain = timed(&world, || copy_synced(&own, &out.join(format!("copy-{rank}"))))?;
         let loaded = timed(&world, || engine.load(&folder))?;
         let mut buffer = vec![0; 1 << 20];
         // Every rank holds all, and reads both files.
         let plainly = timed(&world, || files(&folder)[..RANKS].iter().try_for_each(|file| read(file, &mut buffer)))?;
-        let saved = Saved { step: engine.steps() + 1, ..saved };
+        let saved = RunState { step: engine.steps() + 1, ..saved };
         checkpoints.start(&world, &saved, engine.snapshot()?)?;
         let next_step = timed(&world, || step(epl, &mut engine, 2 * pair as u64 + 1))?;
         checkpoints.settle(&world)?;

@@ -14,7 +14,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
-use epl::{Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Pass, Segmented, Weights, WholeModel};
+use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Pass, Segmented, WholeModel};
 use epl_benches::moe::{batch, model};
 
 const CLIP: f64 = 1.0;
@@ -30,7 +30,7 @@ struct Whole {
 impl WholeModel for Whole {
     type Batch = T5Batch;
 
-    fn weights(&self, batch: &T5Batch) -> Weights {
+    fn weights(&self, batch: &T5Batch) -> LossWeights {
         self.model.weights(batch)
     }
 

@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::{module::Module, tensor::Device, tensor::Tensor};
-use epl::data::{Loader, Share, ShuffledSampler, TrainData};
+use epl::data::{BatchShard, Loader, ShuffledSampler, TrainData};
 use epl::prelude::*;
 
 /// Two linear layers.
@@ -62,7 +62,7 @@ pub fn config() -> epl::Result<Config> {
 /// The loop. Returns the losses.
 pub fn by_hand(epl: &Epl, steps: u64) -> epl::Result<Vec<f64>> {
     let mut engine = engine(epl)?;
-    let share = Share::of(engine.context(), epl.config().pipeline.num_micro_batch)?;
+    let share = BatchShard::of(engine.context(), epl.config().pipeline.num_micro_batch)?;
     let mut loader = Loader::start(&data(epl.config().train.seed)?, share, epl.place(), 0)?;
     let rate = LearningRate::from_config(&epl.config().schedule)?;
     let step = |number| Ok(engine.step(loader.next_step()?.micro_batches, rate.at(number))?.loss);

@@ -49,7 +49,7 @@ fn losses(ranks: usize, chain: impl Fn(&Place) -> Chain<Net, Batch, Tensor<2>> +
         if epl.context().world().rank() == 0 {
             println!("{}", engine.plan());
         }
-        (0..300).map(|step| Ok(engine.step_whole(&batch(step, epl.place().device()), 0.01)?.loss)).collect()
+        (0..300).map(|step| Ok(engine.train_batch(&batch(step, epl.place().device()), 0.01)?.loss)).collect()
     })?;
     Ok(losses.swap_remove(0))
 }

@@ -63,7 +63,7 @@ pub fn plain(mut net: Net) -> Vec<f64> {
 pub fn parallel(ranks: usize, net: &Net) -> epl::Result<Vec<Vec<f64>>> {
     epl::launch(&epl::Config::new().with("cluster.ranks", ranks)?, |epl| {
         let mut net = epl::Engine::build(&epl, |_| epl::WithLoss::new(net.clone(), Net::loss), &sgd())?;
-        batches(epl.place()).take(10).map(|batch| Ok(net.step_whole(&batch, 0.001)?.loss)).collect()
+        batches(epl.place()).take(10).map(|batch| Ok(net.train_batch(&batch, 0.001)?.loss)).collect()
     })
 }
 

@@ -25,8 +25,8 @@ impl WholeModel for Net {
     type Batch = Batch;
 
     /// What the loss is divided by: the rows of all micro-batches of all ranks.
-    fn weights(&self, batch: &Batch) -> Weights {
-        Weights::new().with("squares", batch.inputs.dims()[0] as f64)
+    fn weights(&self, batch: &Batch) -> LossWeights {
+        LossWeights::new().with("squares", batch.inputs.dims()[0] as f64)
     }
 
     /// A sum, not a mean, so that uneven batches come out right.

@@ -24,7 +24,7 @@ use crate::invalid::refuse;
 /// Unwinds with an error when `k` is 0 or more than there are classes, the logits are split along another dim, or a
 /// peer fails.
 pub fn split_top_k(logits: Split<2>, k: usize) -> Tensor<2, Int> {
-    let classes = Classes::new(logits, k);
+    let classes = LocalLogits::new(logits, k);
     let group = classes.group;
     // The first rank has the most classes. A rank with fewer fills up with an id behind all others.
     let widest = shard_range(classes.total, group.size(), 0).len();
@@ -54,7 +54,7 @@ pub fn split_top_k(logits: Split<2>, k: usize) -> Tensor<2, Int> {
 /// Unwinds with an error when `k` is 0 or more than there are classes, there are more or fewer targets than rows, a
 /// target is beyond the classes, the logits are split along another dim, or a peer fails.
 pub fn split_in_top_k(logits: Split<2>, targets: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
-    let Classes { logits, ids, total, first, group } = Classes::new(logits, k);
+    let LocalLogits { logits, ids, total, first, group } = LocalLogits::new(logits, k);
     let [rows, local] = logits.dims();
     let targets = read_targets(targets, rows, total);
     let device = logits.device();
@@ -92,7 +92,7 @@ pub fn split_equal(logits: Split<2>, targets: Tensor<1, Int>) -> Tensor<1, Bool>
 }
 
 /// This rank's classes.
-struct Classes {
+struct LocalLogits {
     /// `[rows, local classes]`
     logits: Tensor<2>,
     /// `[rows, local classes]`
@@ -104,7 +104,7 @@ struct Classes {
     group: ProcessGroup,
 }
 
-impl Classes {
+impl LocalLogits {
     /// Takes logits apart, of which the `k` largest are to be found.
     fn new(logits: Split<2>, k: usize) -> Self {
         check_dim(&logits);

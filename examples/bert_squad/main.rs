@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use epl::comm::CountingAllocator;
-use epl::trainer::Stop;
+use epl::trainer::StopHandle;
 
 use args::Args;
 use task::Task;
@@ -39,7 +39,7 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let task = Task::prepare(args)?;
     let config = args.config(task.train.rows.len())?;
     let start = args.start(&task.tokenizer)?;
-    let stop = Stop::on_signals()?;
+    let stop = StopHandle::on_signals()?;
     let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args, &stop))?;
     // The same on all ranks.
     let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);

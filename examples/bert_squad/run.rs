@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
-use epl::data::{EvaluationLoader, Share, ShuffledSampler, TrainData, ValidData};
+use epl::data::{BatchShard, EvaluationLoader, ShuffledSampler, TrainData, ValidData};
 use epl::models::bert::question_answering::{ANSWER_LOGITS, AnswerLabels, QuestionAnswering};
 use epl::models::bert::{self, BertBatch, BertBatcher, BertForQuestionAnswering};
 use epl::models::huggingface::Names;
 use epl::models::squad::{Predictions, SquadScore};
-use epl::trainer::{Stop, Trainer};
+use epl::trainer::{StopHandle, Trainer};
 use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
 
 use crate::args::{Args, Start, scheduled};
@@ -22,7 +22,7 @@ const BATCH: usize = 16;
 pub type Ended = (Option<String>, ExitCode);
 
 /// Trains on one rank.
-pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &Stop) -> Result<Ended> {
+pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandle) -> Result<Ended> {
     let first = epl.context().world().rank() == 0;
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
@@ -77,7 +77,7 @@ fn predict(
     task: &Task,
     predicted: &ValidData<Row, BertBatch<AnswerLabels>>,
 ) -> Result<(Predictions, SquadScore)> {
-    let share = Share::of(engine.context(), 1)?;
+    let share = BatchShard::of(engine.context(), 1)?;
     let report = engine.evaluate(EvaluationLoader::start(predicted, share, engine.device())?)?;
     let logits = report.outputs.get(ANSWER_LOGITS).ok_or_else(|| Error::invalid("no rank has the logits"))?;
     task.predicted().answered(logits).map_err(wrong)

@@ -2,7 +2,9 @@
 
 use burn::optim::AdamWConfig;
 use epl::config::{OffloadLevel, ZeroLevel};
-use epl::memory::{Amount, ElementBytes, MemoryInputs, ParamMemory, Source, Stored, Table, Tier, Tiers};
+use epl::memory::{
+    Amount, ElementBytes, FigureSource, MemoryInputs, ParamMemory, StoredActivations, Table, Tier, Tiers,
+};
 use epl::models::t5::{T5Config, T5MoeConfig};
 use epl::modules::moe::Gate;
 use epl::prelude::*;
@@ -103,7 +105,7 @@ pub fn moe() -> Result<()> {
 }
 
 /// What is stored for backward: measured with a narrower model, as what a token leaves grows with the widths.
-fn activations(config: &Config) -> Result<Stored> {
+fn activations(config: &Config) -> Result<StoredActivations> {
     let narrow = ten_trillion(NARROWER);
     let (stored, _) = epl::launch_dry(config, 0, |epl| {
         let planned = epl.plan(|at| narrow.init(at))?;
@@ -112,10 +114,10 @@ fn activations(config: &Config) -> Result<Stored> {
         Ok(memory.inputs()?.activations)
     })?;
     let wide = |bytes: Option<u64>| bytes.map(|bytes| bytes * NARROWER as u64);
-    Ok(Stored {
+    Ok(StoredActivations {
         first: wide(stored.first),
         later: wide(stored.later),
-        source: Source::Extrapolated,
+        source: FigureSource::Extrapolated,
         why: format!("{}; of a model of a {NARROWER}th of the width, times {NARROWER}", stored.why),
     })
 }

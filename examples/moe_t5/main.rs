@@ -18,7 +18,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use epl::trainer::Stop;
+use epl::trainer::StopHandle;
 
 use args::Args;
 use task::Task;
@@ -41,7 +41,7 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         resume: args.resume,
         replace: args.replace(),
         check_replicas: args.check_replicas,
-        stop: Stop::on_signals()?,
+        stop: StopHandle::on_signals()?,
     };
     let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &model, &settings))?;
     // The same on all ranks.

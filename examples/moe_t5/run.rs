@@ -9,7 +9,7 @@ use epl::data::{TrainData, ValidData};
 use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::{Judged, Pair, PairBatcher};
-use epl::trainer::{Best, Hook, Run, Stop, Trainer, TrainerConfig, Which};
+use epl::trainer::{Best, CheckpointId, Hook, Run, StopHandle, Trainer, TrainerConfig};
 use epl::{Engine, EngineSettings, Epl, Error, Result};
 
 use crate::task::Task;
@@ -29,7 +29,7 @@ pub struct Settings {
     /// Every how many steps replicas are compared.
     pub check_replicas: Option<u64>,
     /// Ends the run on Ctrl-C.
-    pub stop: Stop,
+    pub stop: StopHandle,
 }
 
 /// The last line of the run, on the first rank, and the exit code of the program.
@@ -66,7 +66,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     }
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
     if !task.test.is_empty() {
-        trained.load(Which::Best)?;
+        trained.load(CheckpointId::Best)?;
         result = judge(task, &task.test)?.measure(&trained.engine)?.first().map(|(_, score)| *score);
     }
     show(&trained.engine, task, first)?;

@@ -18,7 +18,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use epl::trainer::Stop;
+use epl::trainer::StopHandle;
 
 use args::Args;
 use task::Task;
@@ -34,7 +34,7 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
     let task = Task::prepare(args, &config)?;
     let model = args.model(task.classes.len())?;
-    let stop = Stop::on_signals()?;
+    let stop = StopHandle::on_signals()?;
     let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &model, args, &stop))?;
     // The same on all ranks.
     let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);

@@ -11,8 +11,8 @@ use epl::evaluate::{Accuracy, Evaluator};
 use epl::models::ResNetConfig;
 use epl::models::resnet::{ClassLayer, ResNet};
 use epl::models::vision::{ImageBatch, ImageBatcher};
-use epl::trainer::{Evaluation, Stop, Trainer};
-use epl::{Built, Engine, EngineSettings, Epl, Result};
+use epl::trainer::{Evaluation, StopHandle, Trainer};
+use epl::{Engine, EngineSettings, Epl, LaidOutModel, Result};
 
 use crate::args::Args;
 use crate::task::Task;
@@ -24,7 +24,7 @@ const BATCH: usize = 100;
 pub type Ended = (Option<String>, ExitCode);
 
 /// Trains on one rank.
-pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &Stop) -> Result<Ended> {
+pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &StopHandle) -> Result<Ended> {
     match args.split {
         true => {
             train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, args, stop)
@@ -33,7 +33,13 @@ pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &St
     }
 }
 
-fn train<C: ClassLayer>(epl: &Epl, built: Built<ResNet<C>>, task: &Task, args: &Args, stop: &Stop) -> Result<Ended> {
+fn train<C: ClassLayer>(
+    epl: &Epl,
+    built: LaidOutModel<ResNet<C>>,
+    task: &Task,
+    args: &Args,
+    stop: &StopHandle,
+) -> Result<Ended> {
     let (model, replicas) = (built.model().config().clone(), built.context().replicas());
     let optimizer = SgdConfig::new()
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))

@@ -16,7 +16,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl::data::{ShuffledSampler, TrainData};
-use epl::trainer::{Stop, Trainer};
+use epl::trainer::{StopHandle, Trainer};
 use epl::{Place, WithLoss, launch, testing};
 use serde_json::Value;
 
@@ -146,7 +146,7 @@ fn stubborn() {
     if std::env::var_os("EPL_TEST_STUBBORN").is_none() {
         return;
     }
-    let stop = Stop::on_signals().expect("signals can be handled");
+    let stop = StopHandle::on_signals().expect("signals can be handled");
     println!("\nwaits");
     until("a signal", || stop.is_requested().then_some(()));
     println!("\nasked: {}", stop.is_interrupted());
@@ -214,7 +214,7 @@ impl Batcher<f32, Tensor<2>> for Column {
 #[test]
 fn trains() {
     let (Some(out), Ok(what)) = (std::env::var_os("EPL_TEST_OUT"), std::env::var("EPL_TEST_SIGNALS")) else { return };
-    let own = (what == "handled").then(|| Stop::on_signals().expect("signals can be handled"));
+    let own = (what == "handled").then(|| StopHandle::on_signals().expect("signals can be handled"));
     if let Some(own) = own {
         std::thread::spawn(move || {
             until("a signal", || own.is_interrupted().then_some(()));
@@ -225,8 +225,8 @@ fn trains() {
         assert!(train(1, &PathBuf::from(&out).join("before"), None).is_ok());
     }
     let stop = match what.as_str() {
-        "left" => Some(Stop::new()),
-        "later" => Some(Stop::on_signals().expect("signals can be handled")),
+        "left" => Some(StopHandle::new()),
+        "later" => Some(StopHandle::on_signals().expect("signals can be handled")),
         _ => None,
     };
     let ran = train(1_000_000, Path::new(&out), stop);
@@ -234,7 +234,7 @@ fn trains() {
 }
 
 /// So many steps on two ranks.
-fn train(steps: u64, out: &Path, stop: Option<Stop>) -> epl::Result<()> {
+fn train(steps: u64, out: &Path, stop: Option<StopHandle>) -> epl::Result<()> {
     let config = testing::config(2, 1, 1).with("train.steps", steps).expect("an option");
     launch(&config, |epl| {
         let loss = |net: &Linear, x: &Tensor<2>| net.forward(x.clone()).powi_scalar(2).mean();

@@ -42,7 +42,7 @@ pub(crate) use element::stored_dtype;
 pub use index::{Index, Scalar, Slice, TensorEntry};
 pub use reader::Checkpoint;
 pub use region::Region;
-pub use snapshot::{Away, Piece, Snapshot, Values};
+pub use snapshot::{Away, Snapshot, SnapshotPiece, TensorValues};
 
 pub(crate) use differences::{Difference, differences};
 pub(crate) use snapshot::{LOOK, finish, part_path};

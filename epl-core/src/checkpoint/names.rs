@@ -12,7 +12,7 @@ const MODEL: &str = KINDS[0];
 const OPTIMIZER: &str = KINDS[1];
 
 /// The name of a parameter.
-pub fn of_parameter(path: &str) -> String {
+pub(crate) fn of_parameter(path: &str) -> String {
     format!("{MODEL}{path}")
 }
 
@@ -22,7 +22,7 @@ pub fn parameter(name: &str) -> Option<&str> {
 }
 
 /// The name of a field of a parameter's state.
-pub fn of_state(path: &str, field: &str) -> String {
+pub(crate) fn of_state(path: &str, field: &str) -> String {
     format!("{OPTIMIZER}{path}/{field}")
 }
 

@@ -9,7 +9,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::blocks::{BlockReader, FileEntry};
 use super::index::{Index, NAME, Slice, TensorEntry};
-use super::region::{Region, Shared, numel_of, shared};
+use super::region::{Overlap, Region, numel_of, shared};
 use crate::checkpoint::durable::found;
 use crate::error::{Error, Result};
 
@@ -121,7 +121,7 @@ impl Checkpoint {
                 continue;
             }
             self.with_reader(&slice.file, |reader| {
-                shared.try_for_each(|Shared { first, second, len }| {
+                shared.try_for_each(|Overlap { first, second, len }| {
                     let into = &mut bytes[first * size..(first + len) * size];
                     reader.read(at + (second * size) as u64, into).map_err(|error| of_tensor(name, &error))
                 })

@@ -144,7 +144,7 @@ impl Region {
 
 /// Elements that two regions share, and where they are in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct Overlap {
     /// Where they begin among the elements of the first.
     pub first: usize,
     /// Where they begin among those of the second.
@@ -154,13 +154,13 @@ pub struct Shared {
 }
 
 /// What two regions of the same tensor share, ascending.
-pub fn shared<'a>(first: &'a Region, second: &'a Region) -> impl Iterator<Item = Shared> + 'a {
+pub fn shared<'a>(first: &'a Region, second: &'a Region) -> impl Iterator<Item = Overlap> + 'a {
     let (mut a, mut b) = (places(first), places(second));
     std::iter::from_fn(move || {
         loop {
             let ((a_run, a_at), (b_run, b_at)) = (a.peek()?, b.peek()?);
             let (start, end) = (a_run.start.max(b_run.start), a_run.end.min(b_run.end));
-            let found = Shared {
+            let found = Overlap {
                 first: a_at + start.saturating_sub(a_run.start),
                 second: b_at + start.saturating_sub(b_run.start),
                 len: end.saturating_sub(start),
@@ -296,7 +296,7 @@ mod tests {
             let (a, b) = (cut(&whole, &seeds[..4], flats[0]), cut(&whole, &seeds[4..], flats[1]));
             let (of_a, of_b) = (elements(&a), elements(&b));
             let mut found = Vec::new();
-            for Shared { first, second, len } in shared(&a, &b) {
+            for Overlap { first, second, len } in shared(&a, &b) {
                 prop_assert_eq!(&of_a[first..first + len], &of_b[second..second + len]);
                 found.extend_from_slice(&of_a[first..first + len]);
             }

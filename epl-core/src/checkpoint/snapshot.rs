@@ -19,7 +19,8 @@ use super::index::{Index, Scalar, Slice, TensorEntry};
 use super::region::Region;
 use crate::checkpoint::durable::{Disk, sync_folder};
 use crate::error::{Error, Result};
-use crate::offload::{FlatArray, Tier};
+use crate::memory::Tier;
+use crate::offload::FlatArray;
 
 /// How often it is looked whether ranks that write are done.
 pub(crate) const LOOK: Duration = Duration::from_millis(2);
@@ -28,7 +29,7 @@ const WINDOW: usize = 1 << 18;
 
 /// Some elements of a tensor.
 #[derive(Debug)]
-pub struct Piece<'a> {
+pub struct SnapshotPiece<'a> {
     /// The tensor's name: `model/<path>`, `optimizer/<path>/<field>`.
     pub name: String,
     /// Which of its elements.
@@ -36,7 +37,7 @@ pub struct Piece<'a> {
     /// Where the first of them is among the values.
     pub from: usize,
     /// They, and what else lies with them.
-    pub values: Values<'a>,
+    pub values: TensorValues<'a>,
 }
 
 /// Values that a step changes where they lie, away from the device.
@@ -67,7 +68,7 @@ impl fmt::Debug for Away<'_> {
 
 /// Values of a tensor.
 #[derive(Debug)]
-pub enum Values<'a> {
+pub enum TensorValues<'a> {
     /// A copy, of any shape.
     Data(TensorData),
     /// A tensor on the host, which is copied when it is changed, and read when it is written.
@@ -76,7 +77,7 @@ pub enum Values<'a> {
     Away(Away<'a>),
 }
 
-impl Values<'_> {
+impl TensorValues<'_> {
     /// Those of a tensor: of one on a device of its own a copy.
     pub fn of(tensor: Tensor<1>) -> Self {
         match tensor.device() == Device::flex() {
@@ -112,7 +113,7 @@ impl Values<'_> {
     }
 }
 
-impl Piece<'_> {
+impl SnapshotPiece<'_> {
     fn len(&self) -> usize {
         self.region.numel() * self.values.dtype().size()
     }
@@ -121,12 +122,14 @@ impl Piece<'_> {
     fn write(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let numel = self.region.numel();
         match &self.values {
-            Values::Data(data) => {
+            TensorValues::Data(data) => {
                 let start = self.from * data.dtype().size();
                 write(&data.as_bytes()[start..start + self.len()])
             }
-            Values::Host(tensor) => write(tensor.clone().slice([self.from..self.from + numel]).into_data().as_bytes()),
-            Values::Away(away) => {
+            TensorValues::Host(tensor) => {
+                write(tensor.clone().slice([self.from..self.from + numel]).into_data().as_bytes())
+            }
+            TensorValues::Away(away) => {
                 let end = self.from + numel;
                 (self.from..end).step_by(WINDOW).try_for_each(|at| {
                     let data = (away.read)(at..(at + WINDOW).min(end)).map_err(io::Error::other)?;
@@ -137,14 +140,14 @@ impl Piece<'_> {
     }
 
     /// The same elements, which no step changes any more.
-    fn set_aside(self) -> Result<Piece<'static>> {
+    fn set_aside(self) -> Result<SnapshotPiece<'static>> {
         let Self { name, region, from, values } = self;
         let (from, values) = match values {
-            Values::Data(data) => (from, Values::Data(data)),
-            Values::Host(tensor) => (from, Values::Host(tensor)),
-            Values::Away(away) => (0, Values::Data((away.read)(from..from + region.numel())?)),
+            TensorValues::Data(data) => (from, TensorValues::Data(data)),
+            TensorValues::Host(tensor) => (from, TensorValues::Host(tensor)),
+            TensorValues::Away(away) => (0, TensorValues::Data((away.read)(from..from + region.numel())?)),
         };
-        Ok(Piece { name, region, from, values })
+        Ok(SnapshotPiece { name, region, from, values })
     }
 }
 
@@ -153,7 +156,7 @@ impl Piece<'_> {
 #[derive(Debug, Default)]
 pub struct Snapshot<'a> {
     /// Its pieces; each element of a tensor is in a piece of one rank.
-    pub pieces: Vec<Piece<'a>>,
+    pub pieces: Vec<SnapshotPiece<'a>>,
     /// Single numbers.
     pub scalars: BTreeMap<String, Scalar>,
     /// What else there is to know, by who keeps it.
@@ -168,12 +171,16 @@ impl Snapshot<'_> {
     /// When a file cannot be read.
     pub fn set_aside(self) -> Result<Snapshot<'static>> {
         let Self { pieces, scalars, state } = self;
-        Ok(Snapshot { pieces: pieces.into_iter().map(Piece::set_aside).collect::<Result<_>>()?, scalars, state })
+        Ok(Snapshot {
+            pieces: pieces.into_iter().map(SnapshotPiece::set_aside).collect::<Result<_>>()?,
+            scalars,
+            state,
+        })
     }
 
     /// Whether some of it lies in files, as what does not fit into memory.
     pub(crate) fn lies_in_files(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(&piece.values, Values::Away(away) if away.tier == Tier::File))
+        self.pieces.iter().any(|piece| matches!(&piece.values, TensorValues::Away(away) if away.tier == Tier::Disk))
     }
 
     /// Writes the file of a rank and its part of the index into a folder, and syncs both.

@@ -7,7 +7,7 @@ use toml::Value;
 /// The values an option takes: used to check a value, to read one from text, and in the docs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ValueKind {
     /// `true` or `false`.
     Switch,
     /// An integer between two bounds, both allowed.
@@ -32,44 +32,44 @@ pub enum Kind {
     /// Device numbers separated by commas, none twice; empty for all devices.
     DeviceList,
     /// This word, or a value of the other kind.
-    Or(&'static str, &'static Kind),
+    Or(&'static str, &'static ValueKind),
 }
 
-impl Kind {
+impl ValueKind {
     /// An integer of at least `least`.
     pub const fn at_least(least: i64) -> Self {
-        Kind::Integer { least, most: i64::MAX }
+        ValueKind::Integer { least, most: i64::MAX }
     }
 
     /// The value as the option stores it (an integer given for a number becomes one), or `None`
     /// where the option does not take it.
     pub fn check(&self, value: &Value) -> Option<Value> {
         match (self, value) {
-            (Kind::Or(word, _), Value::String(text)) if text == word => Some(value.clone()),
-            (Kind::Or(_, kind), _) => kind.check(value),
-            (Kind::Switch, Value::Boolean(_)) => Some(value.clone()),
-            (Kind::Integer { least, most }, Value::Integer(given)) => {
+            (ValueKind::Or(word, _), Value::String(text)) if text == word => Some(value.clone()),
+            (ValueKind::Or(_, kind), _) => kind.check(value),
+            (ValueKind::Switch, Value::Boolean(_)) => Some(value.clone()),
+            (ValueKind::Integer { least, most }, Value::Integer(given)) => {
                 (least <= given && given <= most).then(|| value.clone())
             }
-            (Kind::NumberAtLeast(_) | Kind::NumberAbove(_), Value::Integer(given)) => {
+            (ValueKind::NumberAtLeast(_) | ValueKind::NumberAbove(_), Value::Integer(given)) => {
                 // A longer integer would not survive the conversion.
                 (given.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS)
                     .then_some(Value::Float(*given as f64))
                     .and_then(|number| self.check(&number))
             }
-            (Kind::NumberAtLeast(least), Value::Float(given)) => {
+            (ValueKind::NumberAtLeast(least), Value::Float(given)) => {
                 (given.is_finite() && given >= least).then(|| value.clone())
             }
-            (Kind::NumberAbove(bound), Value::Float(given)) => {
+            (ValueKind::NumberAbove(bound), Value::Float(given)) => {
                 (given.is_finite() && given > bound).then(|| value.clone())
             }
-            (Kind::Choice(words), Value::String(text)) => words.contains(&text.as_str()).then(|| value.clone()),
-            (Kind::Integers, Value::Array(items)) => {
+            (ValueKind::Choice(words), Value::String(text)) => words.contains(&text.as_str()).then(|| value.clone()),
+            (ValueKind::Integers, Value::Array(items)) => {
                 items.iter().all(|item| item.as_integer().is_some_and(|number| number >= 0)).then(|| value.clone())
             }
-            (Kind::Words, Value::Array(items)) => items.iter().map(word).collect::<Option<_>>().map(Value::Array),
-            (Kind::Text, Value::String(_)) => Some(value.clone()),
-            (Kind::DeviceList, Value::String(text)) => is_device_list(text).then(|| value.clone()),
+            (ValueKind::Words, Value::Array(items)) => items.iter().map(word).collect::<Option<_>>().map(Value::Array),
+            (ValueKind::Text, Value::String(_)) => Some(value.clone()),
+            (ValueKind::DeviceList, Value::String(text)) => is_device_list(text).then(|| value.clone()),
             _ => None,
         }
     }
@@ -79,18 +79,20 @@ impl Kind {
     pub fn read(&self, text: &str) -> Option<Value> {
         let text = text.trim();
         let value = match self {
-            Kind::Or(word, kind) => match unquoted(text) {
+            ValueKind::Or(word, kind) => match unquoted(text) {
                 given if given == *word => Value::String(given.to_string()),
                 _ => return kind.read(text),
             },
-            Kind::Switch => Value::Boolean(text.to_ascii_lowercase().parse().ok()?),
-            Kind::Integer { .. } => Value::Integer(text.parse().ok()?),
-            Kind::NumberAtLeast(_) | Kind::NumberAbove(_) => Value::Float(text.parse().ok()?),
-            Kind::Choice(_) | Kind::DeviceList | Kind::Text => Value::String(unquoted(text).to_string()),
-            Kind::Integers => {
+            ValueKind::Switch => Value::Boolean(text.to_ascii_lowercase().parse().ok()?),
+            ValueKind::Integer { .. } => Value::Integer(text.parse().ok()?),
+            ValueKind::NumberAtLeast(_) | ValueKind::NumberAbove(_) => Value::Float(text.parse().ok()?),
+            ValueKind::Choice(_) | ValueKind::DeviceList | ValueKind::Text => Value::String(unquoted(text).to_string()),
+            ValueKind::Integers => {
                 Value::Array(items(text).map(|item| item.parse().ok().map(Value::Integer)).collect::<Option<_>>()?)
             }
-            Kind::Words => Value::Array(items(text).map(|item| Value::String(unquoted(item).to_string())).collect()),
+            ValueKind::Words => {
+                Value::Array(items(text).map(|item| Value::String(unquoted(item).to_string())).collect())
+            }
         };
         self.check(&value)
     }
@@ -124,25 +126,25 @@ fn is_device_list(text: &str) -> bool {
         })
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Switch => write!(f, "true or false"),
-            Kind::Integer { least, most } if *most == i64::MAX => {
+            ValueKind::Switch => write!(f, "true or false"),
+            ValueKind::Integer { least, most } if *most == i64::MAX => {
                 write!(f, "an integer ≥ {least}")
             }
-            Kind::Integer { least, most } => write!(f, "an integer from {least} to {most}"),
-            Kind::NumberAtLeast(least) => write!(f, "a number ≥ {least}"),
-            Kind::NumberAbove(bound) => write!(f, "a number > {bound}"),
-            Kind::Choice(words) => {
+            ValueKind::Integer { least, most } => write!(f, "an integer from {least} to {most}"),
+            ValueKind::NumberAtLeast(least) => write!(f, "a number ≥ {least}"),
+            ValueKind::NumberAbove(bound) => write!(f, "a number > {bound}"),
+            ValueKind::Choice(words) => {
                 let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 f.write_str(&quoted.join(" or "))
             }
-            Kind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 0, 1, 1]"),
-            Kind::Words => write!(f, "a list of words or integers such as [embedding, 3]"),
-            Kind::Text => write!(f, "a text"),
-            Kind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),
-            Kind::Or(word, kind) => write!(f, "\"{word}\" or {kind}"),
+            ValueKind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 0, 1, 1]"),
+            ValueKind::Words => write!(f, "a list of words or integers such as [embedding, 3]"),
+            ValueKind::Text => write!(f, "a text"),
+            ValueKind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),
+            ValueKind::Or(word, kind) => write!(f, "\"{word}\" or {kind}"),
         }
     }
 }
@@ -151,42 +153,42 @@ impl fmt::Display for Kind {
 mod tests {
     use super::*;
 
-    const MAYBE: Kind = Kind::Or("none", &Kind::at_least(1));
+    const MAYBE: ValueKind = ValueKind::Or("none", &ValueKind::at_least(1));
 
     #[test]
     fn text_is_read_by_kind() {
-        assert_eq!(Kind::Switch.read("True"), Some(Value::Boolean(true)));
-        assert_eq!(Kind::Switch.read("1"), None);
-        assert_eq!(Kind::at_least(1).read(" 4 "), Some(Value::Integer(4)));
-        assert_eq!(Kind::at_least(1).read("0"), None);
-        assert_eq!(Kind::at_least(1).read("4.0"), None);
-        assert_eq!(Kind::NumberAtLeast(0.0).read("3e-5"), Some(Value::Float(3e-5)));
-        assert_eq!(Kind::NumberAtLeast(0.0).read("nan"), None);
-        assert_eq!(Kind::NumberAbove(0.0).read("inf"), None);
+        assert_eq!(ValueKind::Switch.read("True"), Some(Value::Boolean(true)));
+        assert_eq!(ValueKind::Switch.read("1"), None);
+        assert_eq!(ValueKind::at_least(1).read(" 4 "), Some(Value::Integer(4)));
+        assert_eq!(ValueKind::at_least(1).read("0"), None);
+        assert_eq!(ValueKind::at_least(1).read("4.0"), None);
+        assert_eq!(ValueKind::NumberAtLeast(0.0).read("3e-5"), Some(Value::Float(3e-5)));
+        assert_eq!(ValueKind::NumberAtLeast(0.0).read("nan"), None);
+        assert_eq!(ValueKind::NumberAbove(0.0).read("inf"), None);
         assert_eq!(MAYBE.read("\"none\""), Some("none".into()));
         assert_eq!(MAYBE.read("3"), Some(Value::Integer(3)));
         assert_eq!(MAYBE.read("None"), None);
         let list = Some(Value::Array(vec![Value::Integer(0), Value::Integer(1)]));
-        assert_eq!(Kind::Integers.read("[0, 1]"), list);
-        assert_eq!(Kind::Integers.read("0,1"), list);
-        assert_eq!(Kind::Integers.read("0,-1"), None);
+        assert_eq!(ValueKind::Integers.read("[0, 1]"), list);
+        assert_eq!(ValueKind::Integers.read("0,1"), list);
+        assert_eq!(ValueKind::Integers.read("0,-1"), None);
         let words = Some(Value::Array(vec!["head".into(), "3".into()]));
-        assert_eq!(Kind::Words.read("[\"head\", 3]"), words);
-        assert_eq!(Kind::Words.read("head,3"), words);
-        assert_eq!(Kind::Words.check(&Value::Array(vec!["head".into(), 3.into()])), words);
-        assert_eq!(Kind::Words.read(""), None);
-        assert_eq!(Kind::Words.check(&Value::Array(vec![1.5.into()])), None);
+        assert_eq!(ValueKind::Words.read("[\"head\", 3]"), words);
+        assert_eq!(ValueKind::Words.read("head,3"), words);
+        assert_eq!(ValueKind::Words.check(&Value::Array(vec!["head".into(), 3.into()])), words);
+        assert_eq!(ValueKind::Words.read(""), None);
+        assert_eq!(ValueKind::Words.check(&Value::Array(vec![1.5.into()])), None);
     }
 
     #[test]
     fn values_are_checked() {
-        let number = Kind::NumberAbove(0.0);
+        let number = ValueKind::NumberAbove(0.0);
         assert_eq!(number.check(&Value::Integer(2)), Some(Value::Float(2.0)));
         assert_eq!(number.check(&Value::Integer(i64::MAX)), None);
         assert_eq!(number.check(&Value::Integer(0)), None);
         assert_eq!(number.check(&"2".into()), None);
         for (text, good) in [("", true), ("0,4,7", true), ("0,0", false), ("0,", false)] {
-            assert_eq!(Kind::DeviceList.check(&text.into()).is_some(), good, "{text}");
+            assert_eq!(ValueKind::DeviceList.check(&text.into()).is_some(), good, "{text}");
         }
     }
 }

@@ -57,7 +57,7 @@ pub use choice::{
 };
 pub use environment::variable;
 pub use error::{ConfigError, Result};
-pub use kind::Kind;
+pub use kind::ValueKind;
 pub use layers::Layers;
 pub use origin::Origin;
 pub(crate) use sections::MOST_RANKS;

@@ -6,7 +6,7 @@ use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
     ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
-use super::kind::Kind;
+use super::kind::ValueKind;
 use super::option::options;
 use super::origin::Origin;
 use super::setting::NONE;
@@ -30,7 +30,7 @@ pub struct OptionSpec {
     /// What it means, one sentence or more.
     pub meaning: &'static str,
     /// The values it takes.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Whether it has an effect yet.
     pub status: Status,
     pub(crate) get: fn(&Config) -> Value,
@@ -50,12 +50,12 @@ impl OptionSpec {
     }
 }
 
-const COUNT: Kind = Kind::at_least(1);
+const COUNT: ValueKind = ValueKind::at_least(1);
 /// Mesh sizes are bounded, so that a slip of the finger does not ask for memory.
-const SIZE: Kind = Kind::Integer { least: 1, most: MOST_RANKS as i64 };
-const MAYBE_COUNT: Kind = Kind::Or(NONE, &COUNT);
-const MAYBE_SIZE: Kind = Kind::Or(NONE, &SIZE);
-const TIER: Kind = Kind::Or(NONE, &Kind::Choice(StateTier::WORDS));
+const SIZE: ValueKind = ValueKind::Integer { least: 1, most: MOST_RANKS as i64 };
+const MAYBE_COUNT: ValueKind = ValueKind::Or(NONE, &COUNT);
+const MAYBE_SIZE: ValueKind = ValueKind::Or(NONE, &SIZE);
+const TIER: ValueKind = ValueKind::Or(NONE, &ValueKind::Choice(StateTier::WORDS));
 
 /// The largest world.
 pub(crate) const MOST_RANKS: usize = 1 << 20;
@@ -72,46 +72,46 @@ options! {
         /// backwards), PreferBackward (1F1B), PreferBackwardOptimizer (1F1B with one more forward
         /// in flight on all but the last stage).
         strategy: PipelineStrategy = PipelineStrategy::PreferBackward,
-            Kind::Choice(PipelineStrategy::WORDS), Implemented;
+            ValueKind::Choice(PipelineStrategy::WORDS), Implemented;
         /// Parts of the model that each stage runs, in turn with the other stages. More than one: interleaved 1F1B, with
         /// PreferBackward.
         num_chunks: usize = 1, COUNT, Implemented;
         /// A file with a schedule of one's own, in place of pipeline.strategy: a line a stage, such as "F0 F1 B0 B1".
         /// Empty: none.
-        schedule_file: String = String::new(), Kind::Text, Implemented;
+        schedule_file: String = String::new(), ValueKind::Text, Implemented;
     }
     /// Recomputation of activations.
     gradient_checkpoint: GradientCheckpointConfig {
         /// "collection": the user names the points that are kept, everything between two is
         /// recomputed. "auto": the plan chooses them. The last segment is never recomputed, as its backward follows at
         /// once.
-        r#type: CheckpointType = CheckpointType::Off, Kind::Choice(CheckpointType::WORDS), Implemented;
+        r#type: CheckpointType = CheckpointType::Off, ValueKind::Choice(CheckpointType::WORDS), Implemented;
         /// With "collection": the segments whose entrance is kept, by their names or numbers, from 0.
-        kept: Option<Vec<String>> = None, Kind::Or(NONE, &Kind::Words), Implemented;
+        kept: Option<Vec<String>> = None, ValueKind::Or(NONE, &ValueKind::Words), Implemented;
         /// With "auto": the bytes that a rank may store for backward, of all micro-batches that are under way. As
         /// little as they allow is recomputed, measured in the first step on its largest micro-batch; later ones should
         /// not be larger. It needs `CountingAllocator` as the program's allocator, and a device whose memory is the
         /// host's. none: as EPL chooses.
-        budget: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
+        budget: Option<u64> = None, ValueKind::Or(NONE, &ValueKind::at_least(1)), Implemented;
         /// The last task graph, that is part of the pipeline, that is covered; -1: all.
-        end_taskgraph: i64 = -1, Kind::at_least(-1), Implemented;
+        end_taskgraph: i64 = -1, ValueKind::at_least(-1), Implemented;
         /// In the first step, compare with the gradients computed without recomputation, value by value. Two more forwards and
         /// backwards, which change nothing: what a layer leaves as it is when it is told that a pass is repeated, it leaves as it is
         /// in both.
-        check_gradients: bool = false, Kind::Switch, Implemented;
+        check_gradients: bool = false, ValueKind::Switch, Implemented;
     }
     /// State sharded over the data axis.
     zero: ZeroConfig {
         /// What is sharded. v0: optimizer state. v1: and gradients, whole while they accumulate.
         /// v2: and gradients in every micro-batch. v3: and parameters, which are gathered for one segment at a time;
         /// every segment is recomputed then, but for the last one.
-        level: ZeroLevel = ZeroLevel::Off, Kind::Choice(ZeroLevel::WORDS), Implemented;
+        level: ZeroLevel = ZeroLevel::Off, ValueKind::Choice(ZeroLevel::WORDS), Implemented;
     }
     /// State kept outside the device.
     offload: OffloadConfig {
         /// Where parameters, gradients and optimizer state live. v0: host memory. v1: files. Parameters come to the
         /// device for one segment at a time; every segment is recomputed then, but for the last one.
-        level: OffloadLevel = OffloadLevel::Off, Kind::Choice(OffloadLevel::WORDS), Implemented;
+        level: OffloadLevel = OffloadLevel::Off, ValueKind::Choice(OffloadLevel::WORDS), Implemented;
         /// Where parameters lie. none: as offload.level says.
         parameters: Option<StateTier> = None, TIER, Implemented;
         /// Where gradients lie once they are reduced, in every micro-batch. none: as offload.level says.
@@ -122,25 +122,25 @@ options! {
         /// reduction and update take: what the plan needs of these is compared with it before the first step. Activations
         /// are not counted, as they are not known then, and what is used while a run goes on is not watched. none: it is
         /// not compared.
-        device_bytes: Option<u64> = None, Kind::Or(NONE, &Kind::at_least(1)), Implemented;
+        device_bytes: Option<u64> = None, ValueKind::Or(NONE, &ValueKind::at_least(1)), Implemented;
         /// The folder for files; they have no names, and are gone when the run ends. Empty: the system's for
         /// temporary files.
-        folder: String = String::new(), Kind::Text, Implemented;
+        folder: String = String::new(), ValueKind::Text, Implemented;
         /// The bytes of files that a rank maps into memory at a time.
-        resident_bytes: u64 = 1 << 28, Kind::at_least(1), Implemented;
+        resident_bytes: u64 = 1 << 28, ValueKind::at_least(1), Implemented;
     }
     /// Mixed precision.
     amp: AmpConfig {
         /// O1: mixed precision; weights are cast only while they are used.
-        level: AmpLevel = AmpLevel::Off, Kind::Choice(AmpLevel::WORDS), Implemented;
+        level: AmpLevel = AmpLevel::Off, ValueKind::Choice(AmpLevel::WORDS), Implemented;
         /// The 16-bit type. bf16 needs no loss scale.
-        dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), Implemented;
+        dtype: HalfDtype = HalfDtype::F16, ValueKind::Choice(HalfDtype::WORDS), Implemented;
         /// "dynamic" (32768 at first, doubled after 2000 good steps, halved and the step skipped on
         /// a non-finite gradient; with bf16 always 1), or a fixed number.
         loss_scale: LossScale = LossScale::Dynamic,
-            Kind::Or(LossScale::DYNAMIC, &Kind::NumberAtLeast(1.0)), Implemented;
+            ValueKind::Or(LossScale::DYNAMIC, &ValueKind::NumberAtLeast(1.0)), Implemented;
         /// Log the type in which each parameter is computed with.
-        debug_log: bool = false, Kind::Switch, Implemented;
+        debug_log: bool = false, ValueKind::Switch, Implemented;
     }
     /// The update of the parameters.
     optimizer: OptimizerConfig {
@@ -151,12 +151,12 @@ options! {
     /// Which devices are used, and for what.
     cluster: ClusterConfig {
         /// Keep one replica inside a worker. false: devices are taken across workers first.
-        device_place_prefer_intra_node: bool = true, Kind::Switch, Implemented;
+        device_place_prefer_intra_node: bool = true, ValueKind::Switch, Implemented;
         /// Use only these GPUs of each worker, such as "0,4,7", as their numbers are in the worker; empty: all. An error on
         /// the host.
-        run_visible_devices: String = String::new(), Kind::DeviceList, Implemented;
+        run_visible_devices: String = String::new(), ValueKind::DeviceList, Implemented;
         /// All task graphs share the same devices.
-        colocate_split_and_replicate: bool = false, Kind::Switch, Implemented;
+        colocate_split_and_replicate: bool = false, ValueKind::Switch, Implemented;
         /// Ranks of this process, each a thread. none: as many as dist.* needs; among several processes, as many as their
         /// launcher says, or 1.
         ranks: Option<usize> = None, MAYBE_SIZE, Implemented;
@@ -166,51 +166,51 @@ options! {
         /// What carries data between ranks. auto: threads of this process, or NCCL where each has a GPU; where `epl-launch`,
         /// `mpirun`, torchrun or `srun` has started several processes, what that says. mpi needs the feature of that name,
         /// nccl the feature cuda.
-        transport: TransportChoice = TransportChoice::Auto, Kind::Choice(TransportChoice::WORDS), Implemented;
+        transport: TransportChoice = TransportChoice::Auto, ValueKind::Choice(TransportChoice::WORDS), Implemented;
         /// Reductions of gradients that may be in flight together, over each axis that has any; no more than there are
         /// cores for. Where gradients are reduced in every micro-batch (zero.level v2 and v3, offloaded gradients), one is.
         num_communicators: usize = 2, COUNT, Implemented;
         /// true: gradients of embeddings travel whole. false: as the rows that are not zero, in every step in which
         /// that is fewer bytes; whole, too, where gradients are sharded (zero.level v1 to v3) or offloaded.
-        sparse_as_dense: bool = false, Kind::Switch, Implemented;
+        sparse_as_dense: bool = false, ValueKind::Switch, Implemented;
         /// At most this many buckets of gradients, never fewer than there are pairs of dtype and axis (1: one for each
         /// pair); beside them one for each embedding, unless `sparse_as_dense`. Where parameters are gathered (zero.level
         /// v3, offloaded parameters), there is one for each segment and pair instead.
         max_splits: usize = 5, COUNT, Implemented;
         /// Send gradients in 16 bits. Changes the result.
-        fp16: bool = false, Kind::Switch, Implemented;
+        fp16: bool = false, ValueKind::Switch, Implemented;
         /// Their type, with `fp16`.
-        fp16_dtype: HalfDtype = HalfDtype::F16, Kind::Choice(HalfDtype::WORDS), Implemented;
+        fp16_dtype: HalfDtype = HalfDtype::F16, ValueKind::Choice(HalfDtype::WORDS), Implemented;
         /// Factor before the cast to 16 bits, with `fp16`; sums are divided by it again.
-        fp16_scale: f64 = 128.0, Kind::NumberAbove(0.0), Implemented;
+        fp16_scale: f64 = 128.0, ValueKind::NumberAbove(0.0), Implemented;
         /// true: the reduced gradient is clipped by the global norm, whatever the layout. false:
         /// each replica clips its own gradient by its own norm before they are reduced, as EPL
         /// does; the result depends on the number of replicas.
-        clip_after_allreduce: bool = true, Kind::Switch, NotYet;
+        clip_after_allreduce: bool = true, ValueKind::Switch, NotYet;
         /// mean: the gradient of Σ sum ÷ Σ weight over all micro-batches and replicas. sum: the
         /// gradient of Σ sum, undivided.
         gradients_reduce_method: ReduceMethod = ReduceMethod::Mean,
-            Kind::Choice(ReduceMethod::WORDS), Implemented;
+            ValueKind::Choice(ReduceMethod::WORDS), Implemented;
         /// Seconds that a rank waits for others in one collective; then the run fails and names the ranks that did not
         /// come, and what they did last.
-        time_limit: Option<f64> = Some(1800.0), Kind::Or(NONE, &Kind::NumberAbove(0.0)), Implemented;
+        time_limit: Option<f64> = Some(1800.0), ValueKind::Or(NONE, &ValueKind::NumberAbove(0.0)), Implemented;
         /// Compare the order in which ranks make the calls of all their groups; another order is an error even where
         /// it would come to a good end.
-        check_order: bool = false, Kind::Switch, Implemented;
+        check_order: bool = false, ValueKind::Switch, Implemented;
         /// Over NCCL between processes: compare every call with those of the other ranks before it is made, which takes
         /// some round trips for each. false: the first 32 calls of each group, and all before the first update. Elsewhere
         /// every call is compared anyway.
-        check_calls: bool = false, Kind::Switch, Implemented;
+        check_calls: bool = false, ValueKind::Switch, Implemented;
     }
     /// Input files, and how data is loaded.
     io: IoConfig {
         /// Divide the list of input files over the replicas, for data of `SlicedFiles`. Files that do not divide are read
         /// by all replicas, with a warning, but for the next two options. No sample is drawn twice in either case.
-        slicing: bool = false, Kind::Switch, Implemented;
+        slicing: bool = false, ValueKind::Switch, Implemented;
         /// With `slicing`: some replicas may take one file more.
-        unbalanced_io_slicing: bool = false, Kind::Switch, Implemented;
+        unbalanced_io_slicing: bool = false, ValueKind::Switch, Implemented;
         /// With `slicing`: drop the last files, those that do not divide; with unbalanced_io_slicing too, none.
-        drop_last_files: bool = false, Kind::Switch, Implemented;
+        drop_last_files: bool = false, ValueKind::Switch, Implemented;
         /// Threads of each rank that load the steps of training.
         num_workers: usize = 1, COUNT, Implemented;
         /// Steps that each of them may load ahead, the one included that it is at.
@@ -219,7 +219,7 @@ options! {
     /// What EPL chooses by itself.
     auto: AutoConfig {
         /// Choose what is not annotated: with pipeline.num_stages, the stages. No scope may be opened then.
-        auto_parallel: bool = false, Kind::Switch, Implemented;
+        auto_parallel: bool = false, ValueKind::Switch, Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {
@@ -236,24 +236,24 @@ options! {
         pipeline_num_layers: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// The stage of each layer: of those that `Place::with_layer_idx` numbers, else of each segment of the model.
         custom_pipeline_stage_id: Option<Vec<usize>> = None,
-            Kind::Or(NONE, &Kind::Integers), Implemented;
+            ValueKind::Or(NONE, &ValueKind::Integers), Implemented;
         /// Order in which ranks are numbered, slowest axis first: EPL's "data,pipeline,tensor" or
         /// LiBai's "pipeline,data,tensor".
         order: RankOrder = RankOrder::DataPipelineTensor,
-            Kind::Choice(RankOrder::WORDS), Implemented;
+            ValueKind::Choice(RankOrder::WORDS), Implemented;
     }
     /// Seeing what a run does.
     profile: ProfileConfig {
         /// Write what every rank does when to this file, for Perfetto or chrome://tracing, where ranks are launched.
         /// Empty: do not.
-        trace: String = String::new(), Kind::Text, Implemented;
+        trace: String = String::new(), ValueKind::Text, Implemented;
         /// With `profile.trace`: steps before those that are traced; the first one is slower.
-        trace_skip: usize = 1, Kind::at_least(0), Implemented;
+        trace_skip: usize = 1, ValueKind::at_least(0), Implemented;
         /// With `profile.trace`: how many steps are traced.
         trace_steps: usize = 5, COUNT, Implemented;
         /// Measure in the first step what each segment stores for backward and how long it takes. The trainer prints it;
         /// `Engine::profiled` has it.
-        segments: bool = false, Kind::Switch, Implemented;
+        segments: bool = false, ValueKind::Switch, Implemented;
     }
     /// The training run.
     train: TrainConfig {
@@ -263,15 +263,15 @@ options! {
         /// Samples of one step, over all replicas and micro-batches.
         global_batch_size: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Where everything random starts: initial values, order of the data, masks.
-        seed: u64 = 0, Kind::at_least(0), Implemented;
+        seed: u64 = 0, ValueKind::at_least(0), Implemented;
         /// Clip the gradient to this global norm; none: do not clip.
-        clip_norm: Option<f64> = None, Kind::Or(NONE, &Kind::NumberAbove(0.0)), Implemented;
+        clip_norm: Option<f64> = None, ValueKind::Or(NONE, &ValueKind::NumberAbove(0.0)), Implemented;
         /// Stop and save after this many steps; none: after schedule.steps. The schedule does not
         /// change with it.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Allow layers of Burn that draw from the generator that all ranks share (Dropout,
         /// GaussianNoise, RRelu), although their masks then depend on the layout.
-        allow_unseeded_layers: bool = false, Kind::Switch, Implemented;
+        allow_unseeded_layers: bool = false, ValueKind::Switch, Implemented;
         /// Evaluate after every so many steps; none: only at the end.
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Save after every so many steps; none: only at the end.
@@ -280,15 +280,15 @@ options! {
     /// The learning rate: a warm-up, then one of four shapes.
     schedule: ScheduleConfig {
         /// What follows the warm-up.
-        kind: ScheduleKind = ScheduleKind::Constant, Kind::Choice(ScheduleKind::WORDS), Implemented;
+        kind: ScheduleKind = ScheduleKind::Constant, ValueKind::Choice(ScheduleKind::WORDS), Implemented;
         /// The rate at the end of the warm-up, the largest.
-        rate: f64 = 1e-3, Kind::NumberAtLeast(0.0), Implemented;
+        rate: f64 = 1e-3, ValueKind::NumberAtLeast(0.0), Implemented;
         /// The rate rises in a straight line over this many steps.
-        warmup_steps: usize = 0, Kind::at_least(0), Implemented;
+        warmup_steps: usize = 0, ValueKind::at_least(0), Implemented;
         /// Length of the schedule with its warm-up; linear and cosine need it. Independent of
         /// train.steps.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// The rate never falls below this after the warm-up; linear and cosine end here.
-        min_rate: f64 = 0.0, Kind::NumberAtLeast(0.0), Implemented;
+        min_rate: f64 = 0.0, ValueKind::NumberAtLeast(0.0), Implemented;
     }
 }

@@ -19,7 +19,7 @@ use crate::model::context::Context;
 ///
 /// Every row is in exactly one range. With fewer samples than replicas × micro-batches some ranges are empty.
 pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Range<usize>>> {
-    let share = |replica| Share { replica, replicas, micro_batches, ..Share::whole() };
+    let share = |replica| BatchShard { replica, replicas, micro_batches, ..BatchShard::whole() };
     (0..replicas).map(|replica| share(replica).rows(samples)).collect()
 }
 
@@ -33,7 +33,7 @@ pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Ran
 ///                2   | 4
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct BatchShard {
     /// The replica.
     pub replica: usize,
     /// How many replicas there are.
@@ -46,7 +46,7 @@ pub struct Share {
     pub devices: usize,
 }
 
-impl Share {
+impl BatchShard {
     /// The share of one replica.
     ///
     /// # Errors
@@ -134,19 +134,20 @@ mod tests {
 
     #[test]
     fn the_last_replica_is_there_and_the_next_is_not() {
-        assert!(Share::new(1, 2, 1).is_ok());
-        assert!(Share::new(2, 2, 1).unwrap_err().to_string().contains("replica 2 of 2"));
-        assert!(Share::new(0, 1, 0).unwrap_err().to_string().contains("0 micro-batches"));
+        assert!(BatchShard::new(1, 2, 1).is_ok());
+        assert!(BatchShard::new(2, 2, 1).unwrap_err().to_string().contains("replica 2 of 2"));
+        assert!(BatchShard::new(0, 1, 0).unwrap_err().to_string().contains("0 micro-batches"));
     }
 
     #[test]
     fn rows_that_belong_to_a_replica_are_cut_there() {
         let own = |rows: &[usize]| Owned { rows: rows.to_vec(), stand_in: 0 };
         let batch = GlobalBatch { owned: Some(vec![own(&[0, 2, 3]), own(&[1])]), ..GlobalBatch::new(0, vec![7; 4]) };
-        let rows = |replica, replicas| Share::new(replica, replicas, 2).unwrap().rows_of(&batch);
+        let rows = |replica, replicas| BatchShard::new(replica, replicas, 2).unwrap().rows_of(&batch);
         assert_eq!(rows(0, 2).unwrap(), [vec![0, 2], vec![3]]);
         assert_eq!(rows(1, 2).unwrap(), [vec![1], vec![]]);
-        let device = |device| Share { device, devices: 2, ..Share::new(0, 2, 1).unwrap() }.rows_of(&batch).unwrap();
+        let device =
+            |device| BatchShard { device, devices: 2, ..BatchShard::new(0, 2, 1).unwrap() }.rows_of(&batch).unwrap();
         assert_eq!([device(0), device(1)], [[vec![0, 2]], [vec![3]]]);
         let message = rows(2, 3).unwrap_err().to_string();
         assert!(message.contains("for 2 replicas, and there are 3"), "{message}");
@@ -157,8 +158,8 @@ mod tests {
         #[test]
         fn devices_divide_a_micro_batch(samples in 0usize..60, replicas in 1usize..4, micro in 1usize..4, devices in 1usize..5) {
             for (replica, whole) in cut(samples, replicas, micro).into_iter().enumerate() {
-                let share = Share::new(replica, replicas, micro).unwrap();
-                let parts: Vec<_> = (0..devices).map(|device| Share { device, devices, ..share }.rows(samples)).collect();
+                let share = BatchShard::new(replica, replicas, micro).unwrap();
+                let parts: Vec<_> = (0..devices).map(|device| BatchShard { device, devices, ..share }.rows(samples)).collect();
                 for (index, rows) in whole.into_iter().enumerate() {
                     let found: Vec<usize> = parts.iter().flat_map(|part| part[index].clone()).collect();
                     prop_assert_eq!(found, rows.collect::<Vec<_>>());

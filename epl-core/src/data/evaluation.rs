@@ -4,18 +4,18 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 
-use super::cut::Share;
-use super::prefetch::{Ahead, Prefetch};
+use super::cut::BatchShard;
+use super::prefetch::{Prefetch, PrefetchConfig};
 use super::sampler::GlobalBatch;
-use super::source::Source;
+use super::source::DataSource;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
 /// What a run is evaluated on. A cheap clone.
 pub struct ValidData<I, B> {
-    source: Source<I, B>,
+    source: DataSource<I, B>,
     batch: usize,
-    ahead: Ahead,
+    ahead: PrefetchConfig,
 }
 
 impl<I, B> Clone for ValidData<I, B> {
@@ -35,19 +35,19 @@ impl<I, B> ValidData<I, B> {
         batcher: impl Batcher<I, B> + 'static,
         batch: usize,
     ) -> Result<Self> {
-        let source = Source::new(dataset, batcher);
+        let source = DataSource::new(dataset, batcher);
         if source.is_empty() || batch == 0 {
             return Err(Error::invalid(format!(
                 "evaluation of {} samples, {batch} at a time; both numbers must be at least 1",
                 source.len()
             )));
         }
-        Ok(Self { source, batch, ahead: Ahead::default() })
+        Ok(Self { source, batch, ahead: PrefetchConfig::default() })
     }
 
     /// Loads so many batches ahead, on so many threads.
     #[must_use]
-    pub fn with_ahead(mut self, ahead: Ahead) -> Self {
+    pub fn with_ahead(mut self, ahead: PrefetchConfig) -> Self {
         self.ahead = ahead;
         self
     }
@@ -69,9 +69,9 @@ impl<B: Send + 'static> EvaluationLoader<B> {
     /// # Errors
     ///
     /// When no thread can be had.
-    pub fn start<I: 'static>(data: &ValidData<I, B>, share: Share, device: &Device) -> Result<Self> {
+    pub fn start<I: 'static>(data: &ValidData<I, B>, share: BatchShard, device: &Device) -> Result<Self> {
         let (data, device) = (data.clone(), device.clone());
-        let share = Share { micro_batches: 1, ..share };
+        let share = BatchShard { micro_batches: 1, ..share };
         let total = data.source.len();
         let round = share.replicas * data.batch;
         let mut starts = (0..total).step_by(round);

@@ -7,16 +7,16 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 
-use super::cut::Share;
-use super::prefetch::{Ahead, Prefetch};
+use super::cut::BatchShard;
+use super::prefetch::{Prefetch, PrefetchConfig};
 use super::sampler::{GlobalBatch, Sampler};
-use super::source::Source;
+use super::source::DataSource;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
 /// What a run trains on: a dataset, a batcher, and a sampler that draws from it. A cheap clone.
 pub struct TrainData<I, B> {
-    source: Source<I, B>,
+    source: DataSource<I, B>,
     sampler: Arc<dyn Sampler>,
 }
 
@@ -37,7 +37,7 @@ impl<I, B> TrainData<I, B> {
         batcher: impl Batcher<I, B> + 'static,
         sampler: impl Sampler + 'static,
     ) -> Result<Self> {
-        let source = Source::new(dataset, batcher);
+        let source = DataSource::new(dataset, batcher);
         if sampler.samples() != source.len() {
             return Err(Error::invalid(format!(
                 "the sampler draws from {} samples and the dataset has {}; make the sampler from this dataset",
@@ -56,7 +56,7 @@ impl<I, B> TrainData<I, B> {
 
 /// The data of one step.
 #[derive(Debug)]
-pub struct Step<B> {
+pub struct StepData<B> {
     /// The micro-batches of this replica, in order.
     pub micro_batches: Vec<MicroBatch<B>>,
     /// How many samples the step has over all replicas.
@@ -75,7 +75,7 @@ pub struct Step<B> {
 /// ended, or after an error.
 #[derive(Debug)]
 pub struct Loader<B> {
-    steps: Prefetch<Step<B>>,
+    steps: Prefetch<StepData<B>>,
     /// Where the next step begins.
     position: u64,
     end: Option<u64>,
@@ -87,8 +87,13 @@ impl<B: Send + 'static> Loader<B> {
     /// # Errors
     ///
     /// When no batch begins there, the sampler draws for other replicas, or no thread can be had.
-    pub fn start<I: 'static>(data: &TrainData<I, B>, share: Share, device: &Device, position: u64) -> Result<Self> {
-        Self::start_ahead(data, share, device, position, Ahead::default())
+    pub fn start<I: 'static>(
+        data: &TrainData<I, B>,
+        share: BatchShard,
+        device: &Device,
+        position: u64,
+    ) -> Result<Self> {
+        Self::start_ahead(data, share, device, position, PrefetchConfig::default())
     }
 
     /// [`start`](Self::start), so many steps ahead, on so many threads.
@@ -98,10 +103,10 @@ impl<B: Send + 'static> Loader<B> {
     /// As [`start`](Self::start).
     pub fn start_ahead<I: 'static>(
         data: &TrainData<I, B>,
-        share: Share,
+        share: BatchShard,
         device: &Device,
         position: u64,
-        ahead: Ahead,
+        ahead: PrefetchConfig,
     ) -> Result<Self> {
         let end = data.sampler.end();
         let is_over = move |position| end.is_some_and(|end| position >= end);
@@ -122,7 +127,7 @@ impl<B: Send + 'static> Loader<B> {
             let micro_batch = |rows: Vec<usize>| source.micro_batch(&batch, &rows, share.replica, &device);
             let micro_batches = share.rows_of(&batch)?.into_iter().map(micro_batch).collect::<Result<_>>()?;
             let (samples, position) = (batch.indices.len(), batch.end());
-            Ok(Step { micro_batches, samples, position, waited: Duration::ZERO, ahead: 0 })
+            Ok(StepData { micro_batches, samples, position, waited: Duration::ZERO, ahead: 0 })
         };
         Ok(Self { steps: Prefetch::start(ahead, draw, make)?, position, end })
     }
@@ -132,7 +137,7 @@ impl<B: Send + 'static> Loader<B> {
     /// # Errors
     ///
     /// When the data has ended, or the dataset, the batcher or the sampler failed; again, if it is asked again.
-    pub fn next_step(&mut self) -> Result<Step<B>> {
+    pub fn next_step(&mut self) -> Result<StepData<B>> {
         match (self.next(), self.end) {
             (Some(step), _) => step,
             (None, Some(end)) if self.position >= end => Err(Error::invalid(format!(
@@ -144,7 +149,7 @@ impl<B: Send + 'static> Loader<B> {
 }
 
 impl<B: Send + 'static> Iterator for Loader<B> {
-    type Item = Result<Step<B>>;
+    type Item = Result<StepData<B>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.steps.next()?;
@@ -152,6 +157,6 @@ impl<B: Send + 'static> Iterator for Loader<B> {
         if let Ok(step) = &step {
             self.position = step.position;
         }
-        Some(step.map(|step| Step { waited, ahead, ..step }))
+        Some(step.map(|step| StepData { waited, ahead, ..step }))
     }
 }

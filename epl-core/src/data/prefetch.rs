@@ -20,19 +20,19 @@ use crate::error::{Error, Result};
 
 /// How far data is loaded ahead, and by how many threads of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
+pub struct PrefetchConfig {
     threads: usize,
     each: usize,
 }
 
-impl Default for Ahead {
+impl Default for PrefetchConfig {
     /// One thread, two items ahead: ranks are threads too, so that one each is as many again.
     fn default() -> Self {
         Self { threads: 1, each: 2 }
     }
 }
 
-impl Ahead {
+impl PrefetchConfig {
     /// So many threads that load so many items ahead each, the one included that they are at.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Ahead {
 /// Makes items on threads of its own, ahead of who takes them.
 #[derive(Debug)]
 pub struct Prefetch<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<PrefetchState<T>>,
     threads: Vec<JoinHandle<()>>,
     failed: bool,
     waited: Duration,
@@ -69,7 +69,7 @@ pub struct Prefetch<T> {
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct PrefetchState<T> {
     queue: Mutex<Queue<T>>,
     /// The next item is ready, or will not come.
     ready: Condvar,
@@ -94,12 +94,12 @@ impl<T: Send + 'static> Prefetch<T> {
     ///
     /// When the operating system gives no thread.
     pub fn start<J: 'static>(
-        ahead: Ahead,
+        ahead: PrefetchConfig,
         draw: impl FnMut() -> Option<Result<J>> + Send + 'static,
         make: impl Fn(J) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Self> {
         let queue = Queue { items: VecDeque::new(), taken: 0, closed: false };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), ready: Condvar::new(), room: Condvar::new() });
+        let shared = Arc::new(PrefetchState { queue: Mutex::new(queue), ready: Condvar::new(), room: Condvar::new() });
         let mut prefetch = Self { shared, threads: Vec::new(), failed: false, waited: Duration::ZERO, ahead: 0 };
         let source = Arc::new((Mutex::new(draw), make));
         let depth = ahead.threads.saturating_mul(ahead.each);
@@ -131,7 +131,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> PrefetchState<T> {
     /// Draws and makes one item. Whether there may be another.
     fn work<J>(
         &self,

@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, s};
 
 use siphasher::sip::SipHasher13;
 
-use super::cut::Share;
+use super::cut::BatchShard;
 use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
@@ -146,8 +146,8 @@ where
     /// # Errors
     ///
     /// As [`step`](Self::step) and [`micro_batches`]; when ranks have different batches, before anything is updated.
-    pub fn step_whole(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
-        let (share, (first, has_compared)) = (Share::of(self.context(), self.num_micro_batch())?, self.drawn());
+    pub fn train_batch(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
+        let (share, (first, has_compared)) = (BatchShard::of(self.context(), self.num_micro_batch())?, self.drawn());
         let rows = batch.rows()?;
         let mut digest = Digest { in_full: !has_compared, ..Digest::default() };
         if self.context().world().size() > 1 {
@@ -174,7 +174,7 @@ fn equal(first: usize, second: usize) -> Result<usize> {
 /// # Errors
 ///
 /// A batch without a row, or with parts of different numbers of rows.
-pub fn micro_batches<B: Rows>(batch: &B, share: Share, first: u64) -> Result<Vec<MicroBatch<B>>> {
+pub fn micro_batches<B: Rows>(batch: &B, share: BatchShard, first: u64) -> Result<Vec<MicroBatch<B>>> {
     let rows = batch.rows()?;
     if rows == 0 {
         return Err(Error::invalid("a batch without a row; give at least one"));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn replicas_and_micro_batches_share_the_rows_of_all_parts() -> Result<()> {
         let batch = (vec![1, 2, 3, 4, 5], vec!["a", "b", "c", "d", "e"]);
-        let share = |replica| Share::new(replica, 2, 2);
+        let share = |replica| BatchShard::new(replica, 2, 2);
         let cut = [micro_batches(&batch, share(0)?, 10)?, micro_batches(&batch, share(1)?, 10)?].concat();
         let rows: Vec<_> = cut.iter().map(|micro| (micro.batch.0.clone(), micro.samples.to_vec())).collect();
         let expected = [(vec![1, 2], vec![10, 11]), (vec![3], vec![12]), (vec![4], vec![13]), (vec![5], vec![14])];
@@ -242,14 +242,14 @@ mod tests {
 
     #[test]
     fn a_replica_without_a_row_gets_a_stand_in() -> Result<()> {
-        let cut = micro_batches(&vec![7], Share::new(1, 2, 1)?, 0)?;
+        let cut = micro_batches(&vec![7], BatchShard::new(1, 2, 1)?, 0)?;
         assert!(cut[0].empty && cut[0].batch == [7]);
         Ok(())
     }
 
     #[test]
     fn parts_of_different_lengths_and_empty_batches_are_refused() {
-        let said = |batch: (Vec<u8>, Vec<u8>)| micro_batches(&batch, Share::whole(), 0).unwrap_err().to_string();
+        let said = |batch: (Vec<u8>, Vec<u8>)| micro_batches(&batch, BatchShard::whole(), 0).unwrap_err().to_string();
         assert!(said((vec![1, 2], vec![1])).contains("2 and 1 rows"));
         assert!(said((vec![], vec![])).contains("without a row"));
     }

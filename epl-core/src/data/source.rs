@@ -14,18 +14,18 @@ use crate::error::{Error, Result};
 ///
 /// Both are called on the threads that load data, several at a time where that is set. They must not draw from Burn's
 /// generator, which all ranks share: what is random in a sample follows from its index.
-pub struct Source<I, B> {
+pub struct DataSource<I, B> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, B>>,
 }
 
-impl<I, B> Clone for Source<I, B> {
+impl<I, B> Clone for DataSource<I, B> {
     fn clone(&self) -> Self {
         Self { dataset: self.dataset.clone(), batcher: self.batcher.clone() }
     }
 }
 
-impl<I, B> Source<I, B> {
+impl<I, B> DataSource<I, B> {
     /// A source of batches.
     pub fn new(dataset: impl Dataset<I> + 'static, batcher: impl Batcher<I, B> + 'static) -> Self {
         Self { dataset: Arc::new(dataset), batcher: Arc::new(batcher) }

@@ -103,25 +103,25 @@ impl Given {
         if let Some(other) = (1..told.len()).find(|other| told[*other][..2] != told[0][..2]) {
             return Ok(match (told[0][0], told[other][0]) {
                 (-1, _) | (_, -1) => format!(
-                    "{} and {} do not both call `step_whole`; make the same calls on every rank",
+                    "{} and {} do not both call `train_batch`; make the same calls on every rank",
                     rank(0),
                     rank(other)
                 ),
                 (first, second) if first == second => format!(
-                    "{} and {} gave different batches of {first} rows to `step_whole`, as their bits say; give every rank the same whole batch, of \
+                    "{} and {} gave different batches of {first} rows to `train_batch`, as their bits say; give every rank the same whole batch, of \
                      which each runs its own rows",
                     rank(0),
                     rank(other)
                 ),
                 (first, second) => format!(
-                    "{} gave a batch of {first} rows to `step_whole`, and {} one of {second}; give every rank the same whole \
+                    "{} gave a batch of {first} rows to `train_batch`, and {} one of {second}; give every rank the same whole \
                      batch, of which each runs its own rows",
                     rank(0),
                     rank(other)
                 ),
             });
         }
-        let remedy = "divide the samples by `Share::of`, not by the rank in the world";
+        let remedy = "divide the samples by `BatchShard::of`, not by the rank in the world";
         let first = |member: usize| context.mesh().group(Axis::Tensor, member)[0];
         Ok(match (0..told.len()).find(|member| told[*member][2..] != told[first(*member)][2..]) {
             Some(other) => format!(

@@ -10,7 +10,7 @@ pub(super) struct Diagnostics {
     pub meters: Meters,
     /// The steps that are traced, and how many were made by this engine.
     trace: (Option<TraceWindow>, u64),
-    /// Whether batches of [`Engine::step_whole`](super::Engine::step_whole) were compared by their values.
+    /// Whether batches of [`Engine::train_batch`](super::Engine::train_batch) were compared by their values.
     pub has_compared: bool,
     /// See [`Engine::bubble`](super::Engine::bubble).
     pub bubble: Option<f64>,

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 
-use super::links::Links;
+use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
@@ -56,7 +56,7 @@ impl<'a, M: Segmented> Forward<'a, M> {
     }
 
     /// The ways to the other stages.
-    pub fn links(&self) -> Links<'_> {
+    pub fn links(&self) -> StageLinks<'_> {
         self.engine.links(&self.device)
     }
 
@@ -65,7 +65,7 @@ impl<'a, M: Segmented> Forward<'a, M> {
     /// Collective.
     pub fn run(
         &self,
-        links: &mut Links<'_>,
+        links: &mut StageLinks<'_>,
         (first, micro_batches): (usize, &[MicroBatch<M::Batch>]),
         segments: Range<usize>,
         mut segment: impl FnMut(&M, usize, Option<M::Carry>, &M::Batch) -> M::Carry,

@@ -19,7 +19,7 @@ use crate::texts::texts;
 use crate::topology::cluster::Axis;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
-pub(crate) enum Source<'a> {
+pub(crate) enum GatherSource<'a> {
     Parameters,
     /// Parameters without a gradient are left out.
     Gradients(&'a GradientStore),
@@ -32,11 +32,11 @@ pub(crate) fn gather<M: Module>(
     params: &ParamStore<M>,
     plan: &Plan,
     context: &Context,
-    source: &Source<'_>,
+    source: &GatherSource<'_>,
 ) -> Result<BTreeMap<String, TensorData>> {
     let parked = match source {
-        Source::Parameters => params.own_flat(&plan.params, &Device::flex())?,
-        Source::Gradients(_) | Source::Optimizer(_) => HashMap::new(),
+        GatherSource::Parameters => params.own_flat(&plan.params, &Device::flex())?,
+        GatherSource::Gradients(_) | GatherSource::Optimizer(_) => HashMap::new(),
     };
     let mut gatherer = Gatherer { context, source, parked, whole: BTreeMap::new() };
     walk::visit(params.model(), &plan.params.records, &mut gatherer)?;
@@ -45,7 +45,7 @@ pub(crate) fn gather<M: Module>(
 
 struct Gatherer<'a> {
     context: &'a Context,
-    source: &'a Source<'a>,
+    source: &'a GatherSource<'a>,
     /// Shards of parameters that the model does not have, by the numbers of their records.
     parked: HashMap<usize, Tensor<1>>,
     whole: BTreeMap<String, TensorData>,
@@ -72,16 +72,16 @@ impl Gatherer<'_> {
         let name = || record.name.clone();
         let nothing = || Tensor::<D>::empty([0; D], (&device, record.dtype));
         Ok(match self.source {
-            Source::Parameters => match self.parked.get(&number) {
+            GatherSource::Parameters => match self.parked.get(&number) {
                 Some(shard) => vec![(name(), self.of_stage(record, shard.clone())?)],
                 None => vec![(name(), param.base().inner())],
             },
-            Source::Gradients(_) if !record.held && record.trainable => vec![(name(), nothing())],
-            Source::Gradients(store) => match store.own(record) {
+            GatherSource::Gradients(_) if !record.held && record.trainable => vec![(name(), nothing())],
+            GatherSource::Gradients(store) => match store.own(record) {
                 Some(shard) => vec![(name(), self.of_stage(record, shard)?)],
                 None => Vec::new(),
             },
-            Source::Optimizer(fields) => self.state(record, fields.get(&record.id), &device)?,
+            GatherSource::Optimizer(fields) => self.state(record, fields.get(&record.id), &device)?,
         })
     }
 
@@ -149,14 +149,14 @@ pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Resu
     if stages.size() == 1 {
         return Ok(model);
     }
-    walk::change(model, &plan.params.records, &mut Filler { context })
+    walk::change(model, &plan.params.records, &mut OwnPartFiller { context })
 }
 
-struct Filler<'a> {
+struct OwnPartFiller<'a> {
     context: &'a Context,
 }
 
-impl Filler<'_> {
+impl OwnPartFiller<'_> {
     /// What a layer of this rank reads of a parameter that another stage holds.
     fn own_part<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<Tensor<D>> {
         let whole = whole_of(held, record, self.context)?;
@@ -172,7 +172,7 @@ impl Filler<'_> {
     }
 }
 
-impl Change for Filler<'_> {
+impl Change for OwnPartFiller<'_> {
     type Error = Error;
 
     fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {

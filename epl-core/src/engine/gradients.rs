@@ -12,12 +12,12 @@ use crate::params::walk::{self, At, Visit};
 
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
 pub(crate) struct GradientStore {
-    gradients: HashMap<ParamId, Kept>,
+    gradients: HashMap<ParamId, CountedGradient>,
     meter: Meter,
 }
 
 /// A gradient, counted as long as it is kept.
-struct Kept {
+struct CountedGradient {
     gradient: Tensor<1>,
     _lease: Lease,
 }
@@ -56,7 +56,7 @@ impl GradientStore {
     /// Puts a gradient in.
     pub fn insert(&mut self, id: ParamId, gradient: Tensor<1>) {
         let _lease = self.meter.lease(bytes(&gradient));
-        self.gradients.insert(id, Kept { gradient, _lease });
+        self.gradients.insert(id, CountedGradient { gradient, _lease });
     }
 
     /// Takes a gradient.
@@ -90,7 +90,7 @@ impl GradientStore {
         if factor == 1.0 {
             return;
         }
-        for Kept { gradient, .. } in self.gradients.values_mut() {
+        for CountedGradient { gradient, .. } in self.gradients.values_mut() {
             let taken = core::mem::replace(gradient, Tensor::empty([0], &gradient.device()));
             *gradient = taken * factor;
         }

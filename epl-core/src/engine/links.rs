@@ -16,7 +16,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
 use super::micro_batch::MicroBatch;
-use super::parcel::{Label, Parcel};
+use super::parcel::{Parcel, ParcelLabel};
 use super::routes::Routes;
 use super::weights;
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ use crate::topology::cluster::Width;
 const HEAD: usize = 31;
 
 /// One rank's ways to the other stages, for one step.
-pub(crate) struct Links<'a> {
+pub(crate) struct StageLinks<'a> {
     stages: &'a Stages,
     group: &'a ProcessGroup,
     /// Which members of the group run which stage.
@@ -38,12 +38,12 @@ pub(crate) struct Links<'a> {
     /// Whose rows are whose; none where stages have one width, and a member has one counterpart in each.
     routes: Option<Routes>,
     /// By the member that sent it.
-    arrived: HashMap<(usize, Label), Parcel>,
+    arrived: HashMap<(usize, ParcelLabel), Parcel>,
     sent: VecDeque<Pending<()>>,
     waited: Duration,
 }
 
-impl<'a> Links<'a> {
+impl<'a> StageLinks<'a> {
     /// Ways among the members of `group`, which run the stages so. What is received lies on `device`.
     pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &'a [Width], device: &'a Device) -> Self {
         let (arrived, sent) = (HashMap::new(), VecDeque::new());
@@ -94,29 +94,29 @@ impl<'a> Links<'a> {
     /// Waits for the carry with which a micro-batch enters a part; none for the first part, which begins with the batch.
     pub fn receive_carry<C: Carry>(&mut self, micro_batch: usize, part: usize) -> Result<Option<C>> {
         let Some(before) = part.checked_sub(1) else { return Ok(None) };
-        let label = Label { backward: false, micro_batch, part };
+        let label = ParcelLabel { backward: false, micro_batch, part };
         self.receive(label, self.stages.of_part(before))?.into_carry().map(Some)
     }
 
     /// Starts to send the carry with which a micro-batch enters a part.
     pub fn send_carry<C: Carry>(&mut self, micro_batch: usize, part: usize, carry: C) -> Result<()> {
-        self.send(Parcel::of_carry(Label { backward: false, micro_batch, part }, carry))
+        self.send(Parcel::of_carry(ParcelLabel { backward: false, micro_batch, part }, carry))
     }
 
     /// Waits for the gradients of the carry that left a part, which is not the last one.
     pub fn receive_gradients(&mut self, micro_batch: usize, part: usize) -> Result<CarryGradients> {
-        let label = Label { backward: true, micro_batch, part };
+        let label = ParcelLabel { backward: true, micro_batch, part };
         Ok(self.receive(label, self.stages.of_part(part + 1))?.into_gradients())
     }
 
     /// Starts to send the gradients of the carry that left a part.
     pub fn send_gradients(&mut self, micro_batch: usize, part: usize, gradients: CarryGradients) -> Result<()> {
-        self.send(Parcel::of_gradients(Label { backward: true, micro_batch, part }, gradients))
+        self.send(Parcel::of_gradients(ParcelLabel { backward: true, micro_batch, part }, gradients))
     }
 
     /// Starts to send a parcel to the stage that runs the part it enters.
     fn send(&mut self, parcel: Parcel) -> Result<()> {
-        let (widths, Label { backward, micro_batch, part }) = (self.widths, parcel.label);
+        let (widths, ParcelLabel { backward, micro_batch, part }) = (self.widths, parcel.label);
         let to = &widths[self.stages.of_part(part)];
         let (member, own) = (self.group.rank(), self.own());
         let Some(routes) = &self.routes else { return self.send_to(to.members.start, parcel) };
@@ -147,7 +147,7 @@ impl<'a> Links<'a> {
     }
 
     /// Waits for a parcel from a stage.
-    fn receive(&mut self, label: Label, from: usize) -> Result<Parcel> {
+    fn receive(&mut self, label: ParcelLabel, from: usize) -> Result<Parcel> {
         let from = &self.widths[from];
         let (member, own) = (self.group.rank(), self.own());
         let Some(routes) = &self.routes else { return self.receive_from(from.members.start, label) };
@@ -160,7 +160,7 @@ impl<'a> Links<'a> {
         Parcel::join(parcels.collect::<Result<_>>()?, rows)
     }
 
-    fn receive_from(&mut self, from: usize, label: Label) -> Result<Parcel> {
+    fn receive_from(&mut self, from: usize, label: ParcelLabel) -> Result<Parcel> {
         loop {
             if let Some(parcel) = self.arrived.remove(&(from, label)) {
                 return Ok(parcel);

@@ -18,8 +18,8 @@ impl<B> MicroBatch<B> {
     /// A micro-batch whose rows are the samples `samples`, one a row, in their order.
     ///
     /// What a row of a batch is only the model knows, so that nothing compares the two but a layer that draws or routes by
-    /// sample. [`Engine::step_whole`](crate::Engine::step_whole) and the [`Loader`](crate::data::Loader) number rows
-    /// themselves. Of a loss that weighs as much as there are rows ([`Weights::with_rows`](crate::Weights::with_rows)),
+    /// sample. [`Engine::train_batch`](crate::Engine::train_batch) and the [`Loader`](crate::data::Loader) number rows
+    /// themselves. Of a loss that weighs as much as there are rows ([`LossWeights::with_rows`](crate::LossWeights::with_rows)),
     /// these count.
     pub fn new(batch: B, samples: impl Into<Arc<[u64]>>) -> Self {
         Self { batch, samples: samples.into(), empty: false }

@@ -14,7 +14,7 @@ use crate::model::graph::CarryGradients;
 
 /// What a parcel is: for the forward or the backward of a micro-batch in a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Label {
+pub(crate) struct ParcelLabel {
     pub backward: bool,
     pub micro_batch: usize,
     /// The part that it enters.
@@ -24,7 +24,7 @@ pub(crate) struct Label {
 /// Tensors without their numbers of dims, and how to put them together again.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    pub label: Label,
+    pub label: ParcelLabel,
     /// The numbers of parts where they may vary.
     counts: Vec<usize>,
     tensors: Vec<Option<Flat>>,
@@ -41,14 +41,14 @@ const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
 impl Parcel {
     /// A carry on its way to the next part.
-    pub fn of_carry<C: Carry>(label: Label, carry: C) -> Self {
+    pub fn of_carry<C: Carry>(label: ParcelLabel, carry: C) -> Self {
         let mut parcel = Self { label, counts: Vec::new(), tensors: Vec::new() };
         let _ = carry.map(&mut parcel);
         parcel
     }
 
     /// The gradients of a carry on their way to the part before.
-    pub fn of_gradients(label: Label, gradients: CarryGradients) -> Self {
+    pub fn of_gradients(label: ParcelLabel, gradients: CarryGradients) -> Self {
         let flat = |tensor: DispatchTensor| Flat::of(Tensor::<1>::from_dispatch(tensor));
         let tensors = gradients.into_iter().map(|gradient| gradient.map(flat)).collect();
         Self { label, counts: Vec::new(), tensors }
@@ -126,7 +126,7 @@ impl Parcel {
 
     /// All but the values.
     pub fn header(&self) -> Result<Vec<i64>> {
-        let Label { backward, micro_batch, part } = self.label;
+        let ParcelLabel { backward, micro_batch, part } = self.label;
         let mut header = vec![usize::from(backward), micro_batch, part, self.counts.len()];
         header.extend(&self.counts);
         header.push(self.tensors.len());
@@ -154,7 +154,7 @@ impl Parcel {
     pub fn from_header(header: &[i64], mut receive: impl FnMut(usize, DType) -> Result<Tensor<1>>) -> Result<Self> {
         let mut numbers = header.iter().map(|number| *number as usize);
         let mut next = || numbers.next().ok_or_else(|| Error::invalid("a parcel's header ends too early"));
-        let label = Label { backward: next()? > 0, micro_batch: next()?, part: next()? };
+        let label = ParcelLabel { backward: next()? > 0, micro_batch: next()?, part: next()? };
         let counts = (0..next()?).map(|_| next()).collect::<Result<_>>()?;
         let mut tensors = Vec::new();
         for _ in 0..next()? {

@@ -274,8 +274,8 @@ fn flops<'a>(mut records: impl Iterator<Item = &'a ParamRecord>, told: &Flops, r
 
 /// The rows of a carry's first tensor, if it has one: of a picture its positions, else all dims but the last.
 fn rows<C: Carry>(carry: &C) -> Option<usize> {
-    struct Rows(Option<usize>);
-    impl CarryMapper for Rows {
+    struct CarryRows(Option<usize>);
+    impl CarryMapper for CarryRows {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             let dims = tensor.dims();
             let features = if D == 4 { dims.get(1) } else { dims.last() };
@@ -283,7 +283,7 @@ fn rows<C: Carry>(carry: &C) -> Option<usize> {
             tensor
         }
     }
-    let mut counted = Rows(None);
+    let mut counted = CarryRows(None);
     let _ = carry.clone().map(&mut counted);
     counted.0
 }

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::communicators::Communicators;
 use super::diagnostics::Diagnostics;
-use super::gather::{self, Source};
-use super::links::Links;
+use super::gather::{self, GatherSource};
+use super::links::StageLinks;
 use super::state::{ModelState, Setup};
 use crate::error::Result;
 use crate::json::check_finite;
-use crate::launch::{Built, Epl};
+use crate::launch::{Epl, LaidOutModel};
 use crate::model::context::{Context, Pass};
 use crate::model::place::Place;
 use crate::model::segment::Segmented;
@@ -55,15 +55,15 @@ impl<M: Segmented> Engine<M> {
     /// When a setting is not one that the option of the same meaning takes, one of the optimizer's is not finite, the optimizer
     /// would compute something else under this layout, the plan needs more of the device than `offload.device_bytes`, or a
     /// rank failed.
-    pub fn new<O: OptimizerConfig>(built: Built<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+    pub fn new<O: OptimizerConfig>(built: LaidOutModel<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         settings.check()?;
         check_finite(O::NAME, optimizer)?;
         Self::of(built.for_optimizer(optimizer, settings)?, optimizer)
     }
 
     /// The engine of a model that is laid out for this optimizer.
-    fn of<O: OptimizerConfig>(built: Built<M>, optimizer: &O) -> Result<Self> {
-        let Built { params, plan, place, .. } = built;
+    fn of<O: OptimizerConfig>(built: LaidOutModel<M>, optimizer: &O) -> Result<Self> {
+        let LaidOutModel { params, plan, place, .. } = built;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
@@ -110,12 +110,12 @@ impl<M: Segmented> Engine<M> {
         &self.device
     }
 
-    /// The micro-batches of a step of [`step_whole`](Self::step_whole), from whichever of the batch sizes are given.
+    /// The micro-batches of a step of [`train_batch`](Self::train_batch), from whichever of the batch sizes are given.
     pub(crate) fn num_micro_batch(&self) -> usize {
         self.plan.micro_batches
     }
 
-    /// How many samples were drawn for [`step_whole`](Self::step_whole), and whether batches were compared by their values.
+    /// How many samples were drawn for [`train_batch`](Self::train_batch), and whether batches were compared by their values.
     pub(crate) fn drawn(&self) -> (u64, bool) {
         (self.state.drawn, self.diagnostics.has_compared)
     }
@@ -143,15 +143,15 @@ impl<M: Segmented> Engine<M> {
 
     /// The parameters, whole, by path. Collective.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
-        self.gather(&Source::Parameters)
+        self.gather(&GatherSource::Parameters)
     }
 
     /// The tensors of the optimizer's state that have their parameter's shape, whole, by path and field. Collective.
     pub fn optimizer_state(&self) -> Result<BTreeMap<String, TensorData>> {
-        self.gather(&Source::Optimizer(self.state.states(&self.plan)?))
+        self.gather(&GatherSource::Optimizer(self.state.states(&self.plan)?))
     }
 
-    pub(super) fn gather(&self, source: &Source<'_>) -> Result<BTreeMap<String, TensorData>> {
+    pub(super) fn gather(&self, source: &GatherSource<'_>) -> Result<BTreeMap<String, TensorData>> {
         gather::gather(&self.state.params, &self.plan, &self.context, source)
     }
 
@@ -172,8 +172,8 @@ impl<M: Segmented> Engine<M> {
     }
 
     /// The ways to the other stages. What comes lies on `device`.
-    pub(super) fn links<'a>(&'a self, device: &'a Device) -> Links<'a> {
-        Links::new(&self.plan.stages, self.communicators.stages(), self.communicators.widths(), device)
+    pub(super) fn links<'a>(&'a self, device: &'a Device) -> StageLinks<'a> {
+        StageLinks::new(&self.plan.stages, self.communicators.stages(), self.communicators.widths(), device)
     }
 
     pub(super) fn begin<B>(&self, micro_batch: &MicroBatch<B>, training: bool) {

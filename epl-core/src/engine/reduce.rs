@@ -25,7 +25,7 @@ use super::compress::{decode, encode};
 use super::gradients::GradientStore;
 use super::meter::{Lease, Meter, bytes};
 use super::rank::Engine;
-use super::sparse::{self, Rows, SparseSum};
+use super::sparse::{self, SparseRows, SparseSum};
 use crate::error::Result;
 use crate::model::context::Context;
 use crate::model::segment::Segmented;
@@ -59,7 +59,7 @@ enum Started {
     /// This rank has no replica: its gradients are the sums.
     Alone(Tensor<1>),
     Whole(Pending<Tensor<1>>),
-    Rows(SparseSum),
+    SparseRows(SparseSum),
     /// This rank's shard.
     Shard(Pending<Tensor<1>>),
 }
@@ -154,7 +154,7 @@ impl<'a> Reducer<'a> {
         let sum = match started {
             Started::Alone(sum) => sum,
             Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
-            Started::Rows(rows) => rows.wait()?,
+            Started::SparseRows(rows) => rows.wait()?,
             Started::Shard(pending) => {
                 let sum = decode(compression, pending.wait()?, dtype);
                 return self.add_shard(index, sum);
@@ -245,7 +245,7 @@ impl<'a> Reducer<'a> {
         if bucket.sparse
             && let Some(rows) = self.start_rows(index, flat.clone())?
         {
-            return Ok(Started::Rows(rows));
+            return Ok(Started::SparseRows(rows));
         }
         self.context.mark(&format!("start bucket {index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
@@ -260,7 +260,7 @@ impl<'a> Reducer<'a> {
     fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<SparseSum>> {
         let bucket = &self.plan.params.buckets[index];
         let record = &self.plan.params.records[bucket.members[0]];
-        let (rows, shape) = (Rows::of(record, flat), record.shape());
+        let (rows, shape) = (SparseRows::of(record, flat), record.shape());
         let counts = rows.counts(self.context.axis(bucket.axis))?;
         if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
             return Ok(None);

@@ -22,7 +22,7 @@ use crate::plan::Plan;
 #[derive(Serialize, Deserialize)]
 pub(super) struct EngineState {
     pub steps: u64,
-    /// Samples of [`Engine::step_whole`](super::Engine::step_whole).
+    /// Samples of [`Engine::train_batch`](super::Engine::train_batch).
     pub drawn: u64,
     pub optimizer: String,
     /// The 16-bit type in which segments computed.

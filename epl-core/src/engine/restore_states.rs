@@ -19,17 +19,17 @@ use crate::plan::Plan;
 pub(super) struct StatesOf {
     checkpoint: Arc<Checkpoint>,
     /// By the numbers of their records.
-    fields: BTreeMap<usize, Stored>,
+    fields: BTreeMap<usize, StoredState>,
 }
 
 /// The state of a parameter: by field, the names of tensors, and numbers.
 #[derive(Clone, Default)]
-struct Stored {
+struct StoredState {
     tensors: BTreeMap<String, String>,
     scalars: BTreeMap<String, Scalar>,
 }
 
-impl Stored {
+impl StoredState {
     /// The names of its fields.
     fn names(&self) -> impl Iterator<Item = &String> {
         self.tensors.keys().chain(self.scalars.keys())
@@ -49,7 +49,7 @@ impl StatesOf {
     /// When some is of a parameter that is not trained here, one that is trained has none and others have some, or a field is
     /// there for some parameters only.
     pub fn find(plan: &Plan, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
-        let mut by_name: BTreeMap<&str, Stored> = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, StoredState> = BTreeMap::new();
         for name in checkpoint.index().tensors.keys() {
             if let Some((path, field)) = names::state(name) {
                 by_name.entry(path).or_default().tensors.insert(field.to_string(), name.clone());
@@ -124,7 +124,7 @@ impl StatesOf {
     /// not use it keeps. Tried for each set of names and dims, with the smallest parameter that has it.
     fn check_names(&self, table: &ParamTable, optimizer: &PerParameter) -> Result<()> {
         let (mut tried, flat) = (BTreeSet::new(), table.updated_in_shards());
-        let mut fields: Vec<(&usize, &ParamRecord, &Stored)> =
+        let mut fields: Vec<(&usize, &ParamRecord, &StoredState)> =
             self.fields.iter().map(|(number, stored)| (number, &table.records[*number], stored)).collect();
         fields.sort_by_key(|(_, record, _)| record.numel());
         for (number, record, stored) in fields {
@@ -211,7 +211,7 @@ fn without_state(record: &ParamRecord, other: &str, checkpoint: &Checkpoint) -> 
 }
 
 /// Whether all parameters that have state have the same fields: what is missing would begin anew without a word.
-fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, Stored>) -> Result<()> {
+fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, StoredState>) -> Result<()> {
     // Some optimizers keep other state of a vector than of a matrix.
     let mut first: BTreeMap<usize, (&str, BTreeSet<String>)> = BTreeMap::new();
     for (name, stored) in stored {

@@ -28,11 +28,11 @@ pub(crate) struct Routes {
     /// The number of the first of these micro-batches.
     first: usize,
     /// By micro-batch, by member.
-    micro_batches: Vec<Vec<Held>>,
+    micro_batches: Vec<Vec<MemberRows>>,
 }
 
 /// The micro-batch of a member.
-struct Held {
+struct MemberRows {
     rows: usize,
     /// Of every row its sample; none of a stand-in.
     samples: Vec<u64>,
@@ -40,7 +40,7 @@ struct Held {
     places: HashMap<u64, usize>,
 }
 
-impl Held {
+impl MemberRows {
     fn new(rows: usize, samples: Vec<u64>) -> Self {
         let places = samples.iter().enumerate().map(|(row, sample)| (*sample, row)).collect();
         Self { rows, samples, places }
@@ -49,7 +49,7 @@ impl Held {
 
 /// Some rows of one member that another one gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct RowTransfer {
     pub from: usize,
     /// Their places with the one that gives.
     pub theirs: Vec<usize>,
@@ -82,7 +82,7 @@ impl Routes {
         let mut next = |member: usize| told[member].next().unwrap_or(0);
         let mut held = |member: usize| {
             let (rows, samples) = (next(member) as usize, next(member));
-            Held::new(rows, (0..samples).map(|_| next(member).cast_unsigned()).collect())
+            MemberRows::new(rows, (0..samples).map(|_| next(member).cast_unsigned()).collect())
         };
         let members = 0..group.size();
         let micro_batches = micro_batches.iter().map(|_| members.clone().map(&mut held).collect()).collect();
@@ -107,22 +107,29 @@ impl Routes {
 
     /// From whom a member gets which rows of a stage. Backward, a stand-in gets none from the one that it gets a row of
     /// forward.
-    pub fn sources(&self, micro_batch: usize, member: usize, stage: &Width, own: &Width, backward: bool) -> Vec<Piece> {
+    pub fn sources(
+        &self,
+        micro_batch: usize,
+        member: usize,
+        stage: &Width,
+        own: &Width,
+        backward: bool,
+    ) -> Vec<RowTransfer> {
         let held = self.of(micro_batch);
         let place = (member - own.members.start) % stage.copies;
         let others = || stage.members.clone().skip(place).step_by(stage.copies);
-        let Held { rows, samples, places } = &held[member];
+        let MemberRows { rows, samples, places } = &held[member];
         if samples.is_empty() {
             let from = others().find(|other| !held[*other].samples.is_empty()).unwrap_or(stage.members.start + place);
             let mine: Vec<usize> = if backward { Vec::new() } else { (0..*rows).collect() };
-            return vec![Piece { from, theirs: vec![0; mine.len()], mine }];
+            return vec![RowTransfer { from, theirs: vec![0; mine.len()], mine }];
         }
         let piece = |from: usize| {
             let place = |sample| places.get(sample).copied();
             let shared =
                 held[from].samples.iter().enumerate().filter_map(|(theirs, sample)| Some((theirs, place(sample)?)));
             let (theirs, mine): (Vec<usize>, Vec<usize>) = shared.unzip();
-            Piece { from, theirs, mine }
+            RowTransfer { from, theirs, mine }
         };
         others().map(piece).filter(|piece| !piece.mine.is_empty()).collect()
     }
@@ -143,7 +150,7 @@ impl Routes {
         stage.members.clone().filter_map(gets).collect()
     }
 
-    fn of(&self, micro_batch: usize) -> &[Held] {
+    fn of(&self, micro_batch: usize) -> &[MemberRows] {
         &self.micro_batches[micro_batch - self.first]
     }
 
@@ -169,7 +176,7 @@ impl Routes {
 }
 
 /// What makes the micro-batches of all stages fit together.
-const REMEDY: &str = "give all stages of a replica the same micro-batches: divide the samples by `Share::of`, not by the \
+const REMEDY: &str = "give all stages of a replica the same micro-batches: divide the samples by `BatchShard::of`, not by the \
                       rank in the world";
 
 fn check_counts(sizes: &[Vec<i64>], widths: &[Width]) -> Result<()> {
@@ -182,7 +189,7 @@ fn check_counts(sizes: &[Vec<i64>], widths: &[Width]) -> Result<()> {
 }
 
 /// The samples of a stage, each on one device, or on all that run the same rows.
-fn samples_of(held: &[Held], width: &Width, number: usize, stage: usize) -> Result<BTreeSet<u64>> {
+fn samples_of(held: &[MemberRows], width: &Width, number: usize, stage: usize) -> Result<BTreeSet<u64>> {
     let mut all = BTreeSet::new();
     for first in width.members.clone().step_by(width.copies) {
         let samples = &held[first].samples;
@@ -198,7 +205,7 @@ fn samples_of(held: &[Held], width: &Width, number: usize, stage: usize) -> Resu
             return Err(Error::invalid(format!(
                 "micro-batch {number} has sample {sample} twice in stage {stage}; rows that go to a stage of another width \
                  are told apart by the numbers of their samples: give each sample its own, and each device rows of its own \
-                 (`Share::of`)"
+                 (`BatchShard::of`)"
             )));
         }
     }
@@ -215,12 +222,12 @@ mod tests {
     }
 
     fn routes(samples: [&[u64]; 4]) -> Routes {
-        let held = samples.map(|samples| Held::new(samples.len().max(1), samples.to_vec()));
+        let held = samples.map(|samples| MemberRows::new(samples.len().max(1), samples.to_vec()));
         Routes { first: 3, micro_batches: vec![held.into()] }
     }
 
-    fn piece(from: usize, theirs: &[usize], mine: &[usize]) -> Piece {
-        Piece { from, theirs: theirs.to_vec(), mine: mine.to_vec() }
+    fn piece(from: usize, theirs: &[usize], mine: &[usize]) -> RowTransfer {
+        RowTransfer { from, theirs: theirs.to_vec(), mine: mine.to_vec() }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::accumulated::Accumulated;
 use super::batches::Given;
 use super::gradients::GradientStore;
 use super::idle::Work;
-use super::links::Links;
+use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
@@ -35,7 +35,7 @@ use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, Term, TermWeights};
 use crate::model::precision::{HalfPrecision, widen, widen_carry};
 use crate::model::segment::Segmented;
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 
 /// A step that is under way.
 pub(super) struct StepRun<'a, M: Segmented> {
@@ -51,7 +51,7 @@ pub(super) struct StepRun<'a, M: Segmented> {
     in_flight: HashMap<(usize, usize), Flight<'a, M>>,
     /// How often each segment has gone backward.
     backwards: Vec<usize>,
-    links: Links<'a>,
+    links: StageLinks<'a>,
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
@@ -109,8 +109,8 @@ impl<'a, M: Segmented> StepRun<'a, M> {
         let begun = Instant::now();
         for action in core::mem::take(&mut self.actions) {
             match action.kind {
-                Kind::Forward => self.forward(action)?,
-                Kind::Backward => self.backward(action)?,
+                ActionKind::Forward => self.forward(action)?,
+                ActionKind::Backward => self.backward(action)?,
             }
         }
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
@@ -217,8 +217,8 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
     let segments = stages.parts()[stages.part(engine.plan.stage(), action.chunk)].clone();
     let is_again = |segment: &usize| again.iter().any(|run| run.contains(segment));
     match action.kind {
-        Kind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
-        Kind::Backward => {
+        ActionKind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
+        ActionKind::Backward => {
             let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
             runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
         }

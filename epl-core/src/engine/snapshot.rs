@@ -17,13 +17,13 @@ use epl_comm::shard_range;
 use super::restore::{EngineState, half_name};
 use super::state::ModelState;
 use super::states::StateOf;
-use crate::checkpoint::{Piece, Region, Snapshot, Values, names};
+use crate::checkpoint::{Region, Snapshot, SnapshotPiece, TensorValues, names};
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::model::context::Context;
 use crate::model::segment::Segmented;
 use crate::params::ParamRecord;
-use crate::params::store::Kept;
+use crate::params::store::FlatPart;
 use crate::params::walk::{self, At, Visit};
 use crate::plan::Plan;
 use crate::topology::cluster::Axis;
@@ -52,7 +52,13 @@ impl<M: Segmented> ModelState<M> {
     }
 
     /// Adds the optimizer's state of a parameter.
-    fn add_state<'a>(&'a self, plan: &Plan, number: usize, share: &Share, snapshot: &mut Snapshot<'a>) -> Result<()> {
+    fn add_state<'a>(
+        &'a self,
+        plan: &Plan,
+        number: usize,
+        share: &WriteShare,
+        snapshot: &mut Snapshot<'a>,
+    ) -> Result<()> {
         let record = &plan.records()[number];
         let along = plan.coordinate.along(record.reduced_over());
         let kept = record.own_range();
@@ -70,7 +76,7 @@ impl<M: Segmented> ModelState<M> {
             if record.updates(&shape) {
                 snapshot.pieces.extend(piece(name, record, range.clone(), kept.start, values)?);
             } else if is_first {
-                snapshot.pieces.push(Piece { name, region: Region::all(&shape), from: 0, values });
+                snapshot.pieces.push(SnapshotPiece { name, region: Region::all(&shape), from: 0, values });
             }
         }
         // A number is of the whole parameter.
@@ -81,7 +87,7 @@ impl<M: Segmented> ModelState<M> {
 
 /// What one of the replicas that keep a parameter alike writes of it.
 #[derive(Clone, Debug)]
-struct Share {
+struct WriteShare {
     /// Elements of the rank's slice.
     range: Range<usize>,
     /// Whether it writes what is not of single elements.
@@ -90,7 +96,7 @@ struct Share {
 
 /// What this rank writes of each parameter that its replicas keep alike: the next largest goes to the one that has the least
 /// so far, and what is more than an even share of all is cut evenly. The same plan on all replicas.
-fn shares(plan: &Plan, context: &Context) -> Vec<Share> {
+fn shares(plan: &Plan, context: &Context) -> Vec<WriteShare> {
     let bytes = |number: &usize| plan.params.records[*number].numel() * plan.params.records[*number].dtype.size();
     let mut order: Vec<usize> =
         (0..plan.params.records.len()).filter(|number| plan.params.records[*number].held).collect();
@@ -101,18 +107,18 @@ fn shares(plan: &Plan, context: &Context) -> Vec<Share> {
         *totals.entry(plan.params.records[*number].reduced_over()).or_default() += bytes(number);
     }
     let mut loads: HashMap<Axis, Vec<usize>> = HashMap::new();
-    let mut shares = vec![Share { range: 0..0, is_first: false }; plan.params.records.len()];
+    let mut shares = vec![WriteShare { range: 0..0, is_first: false }; plan.params.records.len()];
     for number in order {
         let (axis, numel) = (plan.params.records[number].reduced_over(), plan.params.records[number].numel());
         let (own, ranks) = (plan.coordinate.along(axis), context.axis(axis).size());
         let loads = loads.entry(axis).or_insert_with(|| vec![0; ranks]);
         shares[number] = if bytes(&number) > totals[&axis].div_ceil(ranks) {
             loads.iter_mut().for_each(|load| *load += bytes(&number) / ranks);
-            Share { range: shard_range(numel, ranks, own), is_first: own == 0 }
+            WriteShare { range: shard_range(numel, ranks, own), is_first: own == 0 }
         } else {
             let least = (0..ranks).min_by_key(|rank| loads[*rank]).unwrap_or(0);
             loads[least] += bytes(&number);
-            Share { range: if least == own { 0..numel } else { 0..0 }, is_first: least == own }
+            WriteShare { range: if least == own { 0..numel } else { 0..0 }, is_first: least == own }
         };
     }
     shares
@@ -132,14 +138,14 @@ fn piece<'a>(
     record: &ParamRecord,
     range: Range<usize>,
     start: usize,
-    values: Values<'a>,
-) -> Result<Option<Piece<'a>>> {
+    values: TensorValues<'a>,
+) -> Result<Option<SnapshotPiece<'a>>> {
     // What has no element at all must be known, too.
     if range.is_empty() && record.numel() > 0 {
         return Ok(None);
     }
     let region = Region::of(&record.global_shape, &record.ranges())?.part(range.clone());
-    Ok(Some(Piece { name, region, from: range.start - start, values }))
+    Ok(Some(SnapshotPiece { name, region, from: range.start - start, values }))
 }
 
 /// Copies parameters.
@@ -147,14 +153,14 @@ struct Copy<'a, 's> {
     plan: &'s Plan,
     /// Whether this is the first rank.
     is_first: bool,
-    shares: &'s [Share],
+    shares: &'s [WriteShare],
     /// What lies beside the model, by the numbers of the records.
-    flat: HashMap<usize, Kept<'a>>,
-    pieces: Vec<Piece<'a>>,
+    flat: HashMap<usize, FlatPart<'a>>,
+    pieces: Vec<SnapshotPiece<'a>>,
 }
 
 impl<'a> Copy<'a, '_> {
-    fn copied<const D: usize>(&self, number: usize, param: &Param<Tensor<D>>) -> Result<Option<Piece<'a>>> {
+    fn copied<const D: usize>(&self, number: usize, param: &Param<Tensor<D>>) -> Result<Option<SnapshotPiece<'a>>> {
         let (plan, record) = (self.plan, &self.plan.records()[number]);
         if !is_writer(record, plan) {
             return Ok(None);
@@ -167,7 +173,7 @@ impl<'a> Copy<'a, '_> {
         // Of what this rank keeps, only what it writes.
         let values = match flat {
             Some(flat) => flat.values(range.start - flat.range.start..range.end - flat.range.start),
-            None => Values::of(param.base().inner().reshape([record.numel()]).slice([range.clone()])),
+            None => TensorValues::of(param.base().inner().reshape([record.numel()]).slice([range.clone()])),
         };
         piece(names::of_parameter(&record.name), record, range.clone(), range.start, values)
     }
@@ -187,7 +193,7 @@ impl Visit for Copy<'_, '_> {
         if self.is_first {
             let data = values();
             let (name, region) = (names::of_parameter(path), Region::all(&data.shape().to_vec()));
-            self.pieces.push(Piece { name, region, from: 0, values: Values::Data(data) });
+            self.pieces.push(SnapshotPiece { name, region, from: 0, values: TensorValues::Data(data) });
         }
         Ok(())
     }

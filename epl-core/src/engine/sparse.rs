@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::plan::{Compression, ParamRecord};
 
 /// Rows of a gradient `[rows, width]` that are not zero, on this rank.
-pub(crate) struct Rows {
+pub(crate) struct SparseRows {
     gradient: Tensor<2>,
     numbers: Vec<i64>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct SparseSum {
     compression: Option<Compression>,
 }
 
-impl Rows {
+impl SparseRows {
     /// Finds them in a flat gradient. A row that holds a NaN is not zero.
     pub fn of(record: &ParamRecord, flat: Tensor<1>) -> Self {
         let shape = record.shape();

@@ -40,7 +40,7 @@ pub(super) struct ModelState<M> {
     pub scaler: Option<LossScaler>,
     /// Steps that were made; those that were skipped do not count.
     pub steps: u64,
-    /// Samples that were drawn for [`Engine::step_whole`](super::Engine::step_whole).
+    /// Samples that were drawn for [`Engine::train_batch`](super::Engine::train_batch).
     pub drawn: u64,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::ParamId;
 
 use super::state::ModelState;
-use crate::checkpoint::{Away, Scalar, Values};
+use crate::checkpoint::{Away, Scalar, TensorValues};
 use crate::error::Result;
 use crate::model::segment::Segmented;
 use crate::optim::{StateField, StateFields};
@@ -15,7 +15,7 @@ use crate::plan::Plan;
 /// The state of a parameter: tensors where they lie, or copies of them, and numbers, by name.
 #[derive(Default)]
 pub(super) struct StateOf<'a> {
-    pub tensors: BTreeMap<String, Values<'a>>,
+    pub tensors: BTreeMap<String, TensorValues<'a>>,
     pub scalars: BTreeMap<String, Scalar>,
 }
 
@@ -25,7 +25,7 @@ impl<M: Segmented> ModelState<M> {
         let mut state = StateOf::default();
         for (name, field) in self.optimizer.state(record.id) {
             match field {
-                StateField::Tensor(data) => drop(state.tensors.insert(name, Values::Data(data))),
+                StateField::Tensor(data) => drop(state.tensors.insert(name, TensorValues::Data(data))),
                 StateField::Scalar(value) => drop(state.scalars.insert(name, value)),
             }
         }
@@ -38,7 +38,7 @@ impl<M: Segmented> ModelState<M> {
                 tier: kept.tier(),
                 read: Box::new(move |range| kept.part(piece, name, range)),
             };
-            state.tensors.insert(name.to_string(), Values::Away(away));
+            state.tensors.insert(name.to_string(), TensorValues::Away(away));
         }
         if let Some((name, steps)) = kept.time(piece) {
             state.scalars.insert(name.to_string(), Scalar::Uint(steps as u64));

@@ -6,7 +6,7 @@ use burn::tensor::TensorData;
 
 use super::accumulated::Accumulated;
 use super::batches::Given;
-use super::gather::Source;
+use super::gather::GatherSource;
 use super::gradients::GradientStore;
 use super::micro_batch::MicroBatch;
 use super::norm;
@@ -174,7 +174,7 @@ impl<M: Segmented> Engine<M> {
         let report = accumulated.report.clone();
         let mut store = self.whole_store(accumulated)?;
         store.scale_by(1.0 / self.state.loss_scale());
-        Ok((report, self.gather(&Source::Gradients(&store))?))
+        Ok((report, self.gather(&GatherSource::Gradients(&store))?))
     }
 
     /// The gradients, also those that lie away from the device.

@@ -28,11 +28,11 @@ use crate::model::segment::Segmented;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
 pub(crate) struct Tape<'a, M: Segmented> {
-    pieces: Vec<Piece<'a, M>>,
+    pieces: Vec<TapeEntry<'a, M>>,
 }
 
 /// One segment whose graph is stored, or a run of segments that are run again.
-struct Piece<'a, M: Segmented> {
+struct TapeEntry<'a, M: Segmented> {
     segments: Range<usize>,
     entrance: Option<M::Carry>,
     left: Left<'a, M>,
@@ -94,8 +94,8 @@ impl<'a, M: Segmented> Tape<'a, M> {
         let mut next = segments.start;
         while next < segments.end {
             let (exit, piece) = match again.iter().find(|run| run.start == next) {
-                Some(run) => Piece::run(batch, run.clone(), carry, around)?,
-                None => Piece::store(batch, next, carry, around)?,
+                Some(run) => TapeEntry::run(batch, run.clone(), carry, around)?,
+                None => TapeEntry::store(batch, next, carry, around)?,
             };
             next = piece.segments.end;
             pieces.push(piece);
@@ -130,7 +130,7 @@ impl<'a, M: Segmented> Tape<'a, M> {
     }
 }
 
-impl<'a, M: Segmented> Piece<'a, M> {
+impl<'a, M: Segmented> TapeEntry<'a, M> {
     /// One segment, whose graph stays.
     fn store(
         batch: &M::Batch,

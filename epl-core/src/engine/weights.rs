@@ -44,7 +44,7 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
     };
     Err(Error::invalid(format!(
         "stage 0 has {what}; give all stages of a replica the same micro-batches: divide the samples by \
-         `Share::of`, not by the rank in the world"
+         `BatchShard::of`, not by the rank in the world"
     )))
 }
 

@@ -3,7 +3,7 @@
 use epl_comm::ReduceOp;
 
 use super::measure::{Measure, Values, join};
-use crate::data::{EvaluationLoader, Share, ValidData};
+use crate::data::{BatchShard, EvaluationLoader, ValidData};
 use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
@@ -149,7 +149,7 @@ fn load<I: 'static, B: Send + 'static, M: Segmented>(
 ) -> Result<EvaluationLoader<B>> {
     // As the model: evaluation has no graph.
     let device = engine.device().clone().without_autodiff();
-    EvaluationLoader::start(data, Share::of(engine.context(), 1)?, &device)
+    EvaluationLoader::start(data, BatchShard::of(engine.context(), 1)?, &device)
 }
 
 /// Whether this rank's outputs are counted: of the ranks that hold parts of one replica, one has to.

@@ -15,7 +15,7 @@ use crate::params::storage::StateStorage;
 use crate::params::store::ParamStore;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{self, EngineSettings, Plan};
-use crate::probe::planned::Planned;
+use crate::probe::planned::LazyModel;
 use crate::tensors::{self, AssignMap, WholeTensors};
 use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
 use crate::topology::layout::{Arrangement, Layout};
@@ -34,14 +34,14 @@ pub struct Epl {
 
 /// A model that is laid out and whose parameters have values, with its plan.
 #[derive(Debug)]
-pub struct Built<M> {
+pub struct LaidOutModel<M> {
     pub(crate) params: ParamStore<M>,
     pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
 }
 
-impl<M: Module> Built<M> {
+impl<M: Module> LaidOutModel<M> {
     /// The model.
     pub fn model(&self) -> &M {
         self.params.model()
@@ -102,7 +102,7 @@ impl<M: Module> Built<M> {
     }
 }
 
-impl<M: Segmented> Built<M> {
+impl<M: Segmented> LaidOutModel<M> {
     /// The same, laid out for an optimizer. Collective.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Epl {
         &self.config
     }
 
-    /// The rank's context, by the options `dist.*`. Scopes in a model may decide another: [`Built::context`].
+    /// The rank's context, by the options `dist.*`. Scopes in a model may decide another: [`LaidOutModel::context`].
     pub fn context(&self) -> &Context {
         self.place.context()
     }
@@ -198,7 +198,7 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
-    pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<Built<M>> {
+    pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<LaidOutModel<M>> {
         self.draw(self.plan(model)?)
     }
 
@@ -207,14 +207,14 @@ impl Epl {
     /// # Errors
     ///
     /// When ranks do not agree on the model, or there is no room away from the device.
-    pub fn draw<M: Segmented>(&self, planned: Planned<M>) -> Result<Built<M>> {
-        let Planned { model, builder, plan, place } = planned;
+    pub fn draw<M: Segmented>(&self, planned: LazyModel<M>) -> Result<LaidOutModel<M>> {
+        let LazyModel { model, builder, plan, place } = planned;
         let (context, storage) = (place.context(), StateStorage::from_config(&builder.config)?);
         let params = init::draw(model, &plan.params, context, storage, place.device())?;
         let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
         plan.check_drawn(&drawn)?;
-        Ok(Built { params, builder, plan: drawn, place })
+        Ok(LaidOutModel { params, builder, plan: drawn, place })
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of
@@ -225,7 +225,7 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked: all that is known to be in the way.
-    pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<Planned<M>> {
+    pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<LazyModel<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let (context, config) = (place.context(), &self.config);
         let survey = plan::survey::survey(&model, &place, &owners)?;
@@ -236,7 +236,7 @@ impl Epl {
             .with_names(format!("{:?}", place.device()), segments);
         let plan = builder.plan()?;
         let builder = builder.with_order(plan.schedule.clone());
-        Ok(Planned { model, plan, builder, place })
+        Ok(LazyModel { model, plan, builder, place })
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.

@@ -17,7 +17,7 @@ mod record;
 use epl_comm::dry::{self, Traffic};
 use epl_comm::{ProcessGroup, Trace};
 
-pub use epl::{Built, Epl};
+pub use epl::{Epl, LaidOutModel};
 use joined::Joined;
 pub(crate) use joined::leave_workers;
 use record::Record;

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::kind::Source;
+use super::kind::FigureSource;
 
 /// Bytes as a straight line over the rows of a micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,13 +44,13 @@ pub struct Activations {
 
 /// The activations of a rank at the peak of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredActivations {
     /// Until the first backward is over; none where that is not known.
     pub first: Option<u64>,
     /// From then on, where there are several micro-batches.
     pub later: Option<u64>,
     /// How they are known.
-    pub source: Source,
+    pub source: FigureSource,
     /// What they are, or what to do so that they are known.
     pub why: String,
 }
@@ -83,21 +83,21 @@ impl Fit {
     }
 }
 
-impl Stored {
+impl StoredActivations {
     /// What is not known until it is measured.
     pub fn unknown(how: impl Into<String>) -> Self {
-        Self { first: None, later: None, source: Source::Unknown, why: how.into() }
+        Self { first: None, later: None, source: FigureSource::Unknown, why: how.into() }
     }
 
     /// Given by whoever asks.
     pub fn formula(bytes: u64, why: impl Into<String>) -> Self {
-        Self { first: Some(bytes), later: Some(bytes), source: Source::Formula, why: why.into() }
+        Self { first: Some(bytes), later: Some(bytes), source: FigureSource::Formula, why: why.into() }
     }
 }
 
 impl Activations {
     /// The bytes of a stage.
-    pub fn stored(&self, flow: &Flow) -> Stored {
+    pub fn stored(&self, flow: &Flow) -> StoredActivations {
         let Flow { rows, parts, first, later, runs } = flow;
         let of = |segment: usize, bytes: fn(&SegmentActivations) -> &Fit| {
             self.segments.get(segment).and_then(Option::as_ref).map_or(0.0, |known| bytes(known).at(*rows))
@@ -123,10 +123,10 @@ impl Activations {
             0 => 0,
             in_flight => (each * in_flight as f64 + again + working).max(0.0).round() as u64,
         };
-        Stored {
+        StoredActivations {
             first: Some(with(*first)),
             later: Some(with(*later)),
-            source: if self.measured.contains(rows) { Source::Measured } else { Source::Extrapolated },
+            source: if self.measured.contains(rows) { FigureSource::Measured } else { FigureSource::Extrapolated },
             why: format!(
                 "{first} micro-batches of {rows} rows, later {later}, measured with {few} and {many}; {} segments stored, {run_again} \
                  run again, and one backward",
@@ -177,6 +177,9 @@ mod tests {
     #[test]
     fn the_source_says_whether_these_rows_were_measured() {
         let source = |rows| activations().stored(&Flow { rows, ..flow(1, &[]) }).source;
-        assert_eq!([source(2), source(4), source(3)], [Source::Measured, Source::Measured, Source::Extrapolated]);
+        assert_eq!(
+            [source(2), source(4), source(3)],
+            [FigureSource::Measured, FigureSource::Measured, FigureSource::Extrapolated]
+        );
     }
 }

@@ -144,7 +144,7 @@ impl std::error::Error for OverBudget {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryInputs, ParamMemory, Stored};
+    use crate::memory::{MemoryInputs, ParamMemory, StoredActivations};
 
     const GB: u64 = 1_000_000_000;
 
@@ -155,8 +155,8 @@ mod tests {
             bucket: GB,
             segment: 4 * GB / 10,
             two_segments: 8 * GB / 10,
-            activations: Stored::formula(6 * GB, ""),
-            recomputed: Some(Stored::formula(GB, "")),
+            activations: StoredActivations::formula(6 * GB, ""),
+            recomputed: Some(StoredActivations::formula(GB, "")),
             ..MemoryInputs::new(parameters)
         }
     }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(least(100, |factor| factor >= 2), Some(2));
         assert_eq!((least(100, |factor| factor >= 100), least(100, |_| false)), (Some(100), None));
         // Without offload or recomputation, of which this model has none.
-        let inputs = MemoryInputs { recomputed: None, activations: Stored::formula(0, ""), ..inputs() };
+        let inputs = MemoryInputs { recomputed: None, activations: StoredActivations::formula(0, ""), ..inputs() };
         let with = |settings: &[Setting]| match settings.iter().any(|setting| matches!(setting, Setting::Offload(_))) {
             true => None,
             false => inputs.with(settings).map(|inputs| inputs.estimate()),

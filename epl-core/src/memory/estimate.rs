@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::kind::{Kind, Source, Tier};
+use super::kind::{FigureSource, MemoryKind, Tier};
 
 /// When bytes are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum When {
 ///               forward backward update
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StepPhase {
     /// Until the first backward is over.
     Forward,
     /// From then on, until the last one is over.
@@ -42,19 +42,19 @@ pub enum Moment {
 
 impl When {
     /// Whether it is needed in this part of a step.
-    pub fn is_in(self, moment: Moment) -> bool {
+    pub fn is_in(self, moment: StepPhase) -> bool {
         match self {
             Self::Always | Self::Step => true,
-            Self::Passes => moment != Moment::Update,
-            Self::Forward => moment == Moment::Forward,
-            Self::Backward => moment == Moment::Backward,
-            Self::FromBackward => moment != Moment::Forward,
-            Self::Update => moment == Moment::Update,
+            Self::Passes => moment != StepPhase::Update,
+            Self::Forward => moment == StepPhase::Forward,
+            Self::Backward => moment == StepPhase::Backward,
+            Self::FromBackward => moment != StepPhase::Forward,
+            Self::Update => moment == StepPhase::Update,
         }
     }
 }
 
-impl Moment {
+impl StepPhase {
     /// All of them, in their order.
     pub const ALL: [Self; 3] = [Self::Forward, Self::Backward, Self::Update];
 }
@@ -73,7 +73,7 @@ impl fmt::Display for When {
     }
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for StepPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Forward => "until the first backward is over",
@@ -87,7 +87,7 @@ impl fmt::Display for Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLine {
     /// What they are for.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Where they lie.
     pub tier: Tier,
     /// How many; none where that is not known.
@@ -95,7 +95,7 @@ pub struct MemoryLine {
     /// When.
     pub when: When,
     /// How they are known.
-    pub source: Source,
+    pub source: FigureSource,
     /// Why they are needed, in a few words.
     pub why: String,
 }
@@ -109,7 +109,7 @@ pub struct MemoryEstimate {
 
 impl MemoryEstimate {
     /// The bytes of a kind at a place, in the part of a step in which most are needed there; what is not known is left out.
-    pub fn of(&self, kind: Kind, tier: Tier) -> u64 {
+    pub fn of(&self, kind: MemoryKind, tier: Tier) -> u64 {
         let moment = self.moment(tier);
         self.sum(|line| line.kind == kind && line.tier == tier && line.when.is_in(moment))
     }
@@ -120,13 +120,13 @@ impl MemoryEstimate {
     }
 
     /// In which part of a step most is needed at a place.
-    pub fn moment(&self, tier: Tier) -> Moment {
+    pub fn moment(&self, tier: Tier) -> StepPhase {
         // The first of several.
-        Moment::ALL.into_iter().rev().max_by_key(|moment| self.at(tier, *moment)).unwrap_or(Moment::Forward)
+        StepPhase::ALL.into_iter().rev().max_by_key(|moment| self.at(tier, *moment)).unwrap_or(StepPhase::Forward)
     }
 
     /// The bytes at a place in a part of a step.
-    pub fn at(&self, tier: Tier, moment: Moment) -> u64 {
+    pub fn at(&self, tier: Tier, moment: StepPhase) -> u64 {
         self.sum(|line| line.tier == tier && line.when.is_in(moment))
     }
 
@@ -137,7 +137,9 @@ impl MemoryEstimate {
 
     /// The bytes of parameters, gradients and optimizer state, wherever they lie: what ZeRO's paper calls model states.
     pub fn model_states(&self) -> u64 {
-        self.sum(|line| matches!(line.kind, Kind::Parameters | Kind::Gradients | Kind::OptimizerState))
+        self.sum(|line| {
+            matches!(line.kind, MemoryKind::Parameters | MemoryKind::Gradients | MemoryKind::OptimizerState)
+        })
     }
 
     /// What is not known.

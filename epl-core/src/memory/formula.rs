@@ -12,7 +12,7 @@
 
 use super::estimate::{MemoryEstimate, MemoryLine, When};
 use super::inputs::{MemoryInputs, ParamMemory};
-use super::kind::{Kind, Source, Tier};
+use super::kind::{FigureSource, MemoryKind, Tier};
 use crate::config::ZeroLevel;
 
 /// Tensors as large as a parameter that an optimizer such as Adam makes and drops while it updates that one.
@@ -23,23 +23,29 @@ impl MemoryInputs {
     pub fn estimate(&self) -> MemoryEstimate {
         let tiers = self.tiers;
         let mut lines = vec![
-            line(Kind::Parameters, tiers.parameters, When::Always, self.parameter_bytes(), self.why_parameters()),
-            line(Kind::Gradients, tiers.gradients, When::FromBackward, self.gradient_bytes(), self.why_gradients()),
-            line(Kind::OptimizerState, tiers.state, When::Always, self.state_bytes(), self.why_state()),
+            line(MemoryKind::Parameters, tiers.parameters, When::Always, self.parameter_bytes(), self.why_parameters()),
+            line(
+                MemoryKind::Gradients,
+                tiers.gradients,
+                When::FromBackward,
+                self.gradient_bytes(),
+                self.why_gradients(),
+            ),
+            line(MemoryKind::OptimizerState, tiers.state, When::Always, self.state_bytes(), self.why_state()),
         ];
         lines.extend(self.activations());
         let buffers = self.buffers().into_iter().filter(|(_, bytes, _)| *bytes > 0);
-        lines.extend(buffers.map(|(when, bytes, why)| line(Kind::Buffers, Tier::Device, when, bytes, why)));
+        lines.extend(buffers.map(|(when, bytes, why)| line(MemoryKind::Buffers, Tier::Device, when, bytes, why)));
         if let (Some(resident), true) = (self.resident, tiers.any(Tier::Disk)) {
             let why = "files that are in memory, at most".to_string();
-            lines.push(line(Kind::Buffers, Tier::Host, When::Always, resident, why));
+            lines.push(line(MemoryKind::Buffers, Tier::Host, When::Always, resident, why));
         }
         MemoryEstimate { lines }
     }
 
     fn activations(&self) -> Vec<MemoryLine> {
         let of = |when, bytes| MemoryLine {
-            kind: Kind::Activations,
+            kind: MemoryKind::Activations,
             tier: Tier::Device,
             bytes,
             when,
@@ -199,8 +205,8 @@ impl MemoryInputs {
     }
 }
 
-fn line(kind: Kind, tier: Tier, when: When, bytes: u64, why: String) -> MemoryLine {
-    MemoryLine { kind, tier, bytes: Some(bytes), when, source: Source::Formula, why }
+fn line(kind: MemoryKind, tier: Tier, when: When, bytes: u64, why: String) -> MemoryLine {
+    MemoryLine { kind, tier, bytes: Some(bytes), when, source: FigureSource::Formula, why }
 }
 
 #[cfg(test)]

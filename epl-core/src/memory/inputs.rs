@@ -1,6 +1,6 @@
 //! What an estimate is made from: plain numbers, of a plan or on paper.
 
-use super::activations::Stored;
+use super::activations::StoredActivations;
 use super::budget::Setting;
 use super::kind::Tier;
 use crate::config::{Config, OffloadLevel, StateTier, ZeroLevel};
@@ -160,9 +160,9 @@ pub struct MemoryInputs {
     /// Bytes of 16-bit copies of parameters that are alive at once.
     pub casts: u64,
     /// What is stored for backward.
-    pub activations: Stored,
+    pub activations: StoredActivations,
     /// The same where segments are run again (`gradient_checkpoint.type = auto`); none: they are already, or cannot be.
-    pub recomputed: Option<Stored>,
+    pub recomputed: Option<StoredActivations>,
 }
 
 impl MemoryInputs {
@@ -183,7 +183,7 @@ impl MemoryInputs {
             micro_batches: 1,
             clips: false,
             casts: 0,
-            activations: Stored::unknown("give the bytes that are stored for backward"),
+            activations: StoredActivations::unknown("give the bytes that are stored for backward"),
             recomputed: None,
             parameters,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What bytes are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum MemoryKind {
     /// The parameters between their uses.
     Parameters,
     /// Their gradients.
@@ -30,7 +30,7 @@ pub enum Tier {
 
 /// How a number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub enum FigureSource {
     /// From shapes and settings.
     Formula,
     /// Measured as it is.
@@ -41,7 +41,7 @@ pub enum Source {
     Unknown,
 }
 
-impl Kind {
+impl MemoryKind {
     /// All of them, in the order of a table.
     pub const ALL: [Self; 5] =
         [Self::Parameters, Self::Gradients, Self::OptimizerState, Self::Activations, Self::Buffers];
@@ -52,7 +52,7 @@ impl Tier {
     pub const ALL: [Self; 3] = [Self::Device, Self::Host, Self::Disk];
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Parameters => "parameters",
@@ -74,7 +74,7 @@ impl fmt::Display for Tier {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for FigureSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Formula => "formula",

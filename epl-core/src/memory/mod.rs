@@ -33,10 +33,10 @@ mod inputs;
 mod formula;
 mod budget;
 
-pub use activations::{Activations, Fit, Flow, SegmentActivations, Stored};
+pub use activations::{Activations, Fit, Flow, SegmentActivations, StoredActivations};
 pub use budget::{Fits, OverBudget, Setting, check};
 pub use display::{Amount, Table};
-pub use estimate::{MemoryEstimate, MemoryLine, Moment, When};
+pub use estimate::{MemoryEstimate, MemoryLine, StepPhase, When};
 pub use inputs::{ElementBytes, MemoryInputs, ParamMemory, Tiers};
-pub use kind::{Kind, Source, Tier};
+pub use kind::{FigureSource, MemoryKind, Tier};
 pub use state::OptimizerState;

@@ -7,7 +7,7 @@ use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::{Device, Tensor};
 
 use crate::model::carry::Carry;
-use crate::model::loss::{Loss, Weights};
+use crate::model::loss::{Loss, LossWeights};
 use crate::model::segment::Segmented;
 use crate::model::whole::{LOSS, module_as_its_model};
 
@@ -52,10 +52,10 @@ pub struct Links<M, B, C> {
 pub struct Chain<M, B, C> {
     /// The model.
     pub model: M,
-    shared: Arc<Shared<M, B, C>>,
+    shared: Arc<ChainParts<M, B, C>>,
 }
 
-struct Shared<M, B, C> {
+struct ChainParts<M, B, C> {
     links: Vec<Link<M, B, C>>,
     mean: Box<MeanFn<B, C>>,
 }
@@ -110,7 +110,7 @@ impl<M, B, C: Carry> Links<M, B, C> {
     /// - what `mean` returns: `[1]`
     pub fn mean_loss(self, mean: impl Fn(C, &B) -> Tensor<1> + Send + Sync + 'static) -> Chain<M, B, C> {
         let Self { model, links } = self;
-        Chain { model, shared: Arc::new(Shared { links, mean: Box::new(mean) }) }
+        Chain { model, shared: Arc::new(ChainParts { links, mean: Box::new(mean) }) }
     }
 }
 
@@ -165,8 +165,8 @@ impl<M: Module, B: Send, C: Carry> Segmented for Chain<M, B, C> {
         (self.shared.links[index].forward)(&self.model, carry, batch)
     }
 
-    fn weights(&self, _batch: &B) -> Weights {
-        Weights::new().with_rows(LOSS)
+    fn weights(&self, _batch: &B) -> LossWeights {
+        LossWeights::new().with_rows(LOSS)
     }
 
     fn loss(&self, carry: C, batch: &B) -> Loss {

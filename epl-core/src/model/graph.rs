@@ -76,10 +76,10 @@ impl ModuleVisitor for Collect<'_> {
 }
 
 /// Scalars whose backward hands gradients, which come later, to tensors. The tensors may be dropped until then.
-pub(crate) struct Seed(Vec<Option<Scalar>>);
+pub(crate) struct Seed(Vec<Option<SeedScalar>>);
 
 /// None for a tensor that is not tracked.
-struct Scalar {
+struct SeedScalar {
     root: Tensor<1>,
     /// What its backward hands on.
     gradient: Later,
@@ -113,7 +113,7 @@ impl Seed {
             gradients.is_empty() || gradients.len() == self.0.len(),
             "a carry has as many tensors at its exit as at the next entrance"
         );
-        let seeded = |(scalar, gradient): (Option<Scalar>, Option<DispatchTensor>)| {
+        let seeded = |(scalar, gradient): (Option<SeedScalar>, Option<DispatchTensor>)| {
             let (scalar, gradient) = scalar.zip(gradient)?;
             put(&scalar.gradient, Some(gradient));
             Some(scalar.root)
@@ -130,7 +130,7 @@ impl Seed {
     }
 
     fn add<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        self.0.push(tensor.is_tracked().then(|| Scalar::of(tensor.clone())));
+        self.0.push(tensor.is_tracked().then(|| SeedScalar::of(tensor.clone())));
     }
 }
 
@@ -164,7 +164,7 @@ impl Delivery {
     }
 }
 
-impl Scalar {
+impl SeedScalar {
     fn of<const D: usize>(tensor: Tensor<D>) -> Self {
         let gradient = Later::default();
         let (shape, place) = (tensor.shape(), gradient.clone());

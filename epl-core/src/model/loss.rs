@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 ///
 /// Tokens for a cross-entropy, routing groups for an auxiliary loss.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Weights(Vec<(&'static str, Weight)>);
+pub struct LossWeights(Vec<(&'static str, Weight)>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Weight {
@@ -26,7 +26,7 @@ impl Weight {
     }
 }
 
-impl Weights {
+impl LossWeights {
     /// No weight yet.
     pub fn new() -> Self {
         Self::default()
@@ -106,7 +106,7 @@ pub enum TermKind {
 /// One term of a loss.
 #[derive(Clone, Debug)]
 pub struct Term {
-    /// The name that [`Weights`] knows it by.
+    /// The name that [`LossWeights`] knows it by.
     pub name: &'static str,
     /// What is summed over the ranks, or the mean of it. Shape `[1]`.
     pub value: Tensor<1>,

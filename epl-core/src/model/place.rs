@@ -7,7 +7,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use epl_comm::shard_range;
 
-use crate::model::context::{BuildContext, Context, Part, Sharding};
+use crate::model::context::{BuildContext, Context, Sharding, SplitScope};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 use crate::topology::layout::{Strategy, StrategyKind};
@@ -164,10 +164,10 @@ impl Place {
         layer
     }
 
-    fn part_of(&self, kind: StrategyKind) -> Part {
+    fn part_of(&self, kind: StrategyKind) -> SplitScope {
         match (kind, self.context.split_axis()) {
-            (StrategyKind::Replicate, _) | (StrategyKind::Split, Axis::Tensor) => Part::Mesh,
-            (StrategyKind::Split, _) => Part::Colocated { gathered: false },
+            (StrategyKind::Replicate, _) | (StrategyKind::Split, Axis::Tensor) => SplitScope::Mesh,
+            (StrategyKind::Split, _) => SplitScope::Colocated { gathered: false },
         }
     }
 
@@ -189,7 +189,7 @@ impl Place {
         if self.is_behind_bridge() {
             refuse(format!("{}: it takes the rows of its own rank; make it before the bridge", self.path));
         }
-        Place { context: self.context.of_part(Part::Mesh), ..self.clone() }
+        Place { context: self.context.of_part(SplitScope::Mesh), ..self.clone() }
     }
 
     /// Makes the layers behind a bridge, which get the rows of all ranks of the replica. Where these run the same rows
@@ -202,11 +202,11 @@ impl Place {
     /// Unwinds with an error when a parameter is held whole: its gradient would count several times.
     pub fn behind_bridge<M: Module>(&self, layers: impl FnOnce(&Place) -> M) -> M {
         let part = match self.context.part() {
-            Part::Mesh => Part::Mesh,
-            Part::Colocated { .. } => Part::Colocated { gathered: true },
+            SplitScope::Mesh => SplitScope::Mesh,
+            SplitScope::Colocated { .. } => SplitScope::Colocated { gathered: true },
         };
         let layers = layers(&Place { context: self.context.of_part(part), ..self.clone() });
-        if part != Part::Mesh && self.context.tensor().size() > 1 {
+        if part != SplitScope::Mesh && self.context.tensor().size() > 1 {
             let mut whole = FindWhole { build: &self.build, found: false };
             layers.visit(&mut whole);
             if whole.found {
@@ -218,7 +218,7 @@ impl Place {
 
     /// Whether the rows of several ranks have been gathered for the layers of this place.
     pub fn is_behind_bridge(&self) -> bool {
-        self.context.part() == Part::Colocated { gathered: true }
+        self.context.part() == SplitScope::Colocated { gathered: true }
     }
 
     fn refuse_whole(&self) -> ! {
@@ -240,13 +240,13 @@ impl Place {
         let is_cut = cuts.iter().any(|(axis, _)| *axis == Axis::Tensor);
         match self.context.part() {
             _ if self.context.tensor().size() == 1 => {}
-            Part::Colocated { gathered: false } if is_cut => refuse(format!(
+            SplitScope::Colocated { gathered: false } if is_cut => refuse(format!(
                 "{}: a `split` scope is colocated with replicated parts on {} ranks, which run rows of their own, and a \
                  split layer needs the same rows on all: use SplitClassifier, or make the layer behind a Bridge",
                 self.name(),
                 self.context.tensor().size()
             )),
-            Part::Colocated { gathered: true } if !is_cut => self.refuse_whole(),
+            SplitScope::Colocated { gathered: true } if !is_cut => self.refuse_whole(),
             _ => {}
         }
     }

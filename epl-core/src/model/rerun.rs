@@ -91,7 +91,7 @@ where
     refuse_stateful(module);
     let module = module.clone().no_grad();
     let entrance = carry.map(&mut Untrack);
-    let (exit, memory) = Memory::of(context, || f(&module, entrance.clone()));
+    let (exit, memory) = FirstRun::of(context, || f(&module, entrance.clone()));
     let arrived = Arrived::default();
     let gradients = arrived.clone();
     let again = move |(), _: Tensor<1>| {
@@ -135,9 +135,9 @@ fn check_count(second: usize, first: usize) {
 }
 
 /// What the second run needs to be like the first one.
-struct Memory(Option<(Context, Moment, Recording)>);
+struct FirstRun(Option<(Context, Moment, Recording)>);
 
-impl Memory {
+impl FirstRun {
     fn of<T>(context: Option<Context>, f: impl FnOnce() -> T) -> (T, Self) {
         let Some(context) = context else { return (without_context(f), Self(None)) };
         let moment = context.moment();

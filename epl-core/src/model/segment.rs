@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 
 use crate::model::carry::Carry;
-use crate::model::loss::{Loss, Weights};
+use crate::model::loss::{Loss, LossWeights};
 
 /// A model as a chain of segments, each the smallest run of layers that is scheduled and reduced as one.
 pub trait Segmented: Module {
@@ -35,7 +35,7 @@ pub trait Segmented: Module {
     }
 
     /// The weights of the loss terms, from the batch alone.
-    fn weights(&self, batch: &Self::Batch) -> Weights;
+    fn weights(&self, batch: &Self::Batch) -> LossWeights;
 
     /// The loss, from what the last segment returned.
     fn loss(&self, carry: Self::Carry, batch: &Self::Batch) -> Loss;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::module::{Devices, Module, ModuleDisplay, ModuleMapper, ModuleVisitor};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::loss::{Loss, Weights};
+use crate::model::loss::{Loss, LossWeights};
 use crate::model::segment::Segmented;
 
 /// A model that is run as a whole: see [`OneSegment`].
@@ -15,7 +15,7 @@ pub trait WholeModel: Module {
     type Batch: Send;
 
     /// The weights of the loss terms, from the batch alone.
-    fn weights(&self, batch: &Self::Batch) -> Weights;
+    fn weights(&self, batch: &Self::Batch) -> LossWeights;
 
     /// Forward and loss.
     fn forward_loss(&self, batch: &Self::Batch) -> Loss;
@@ -43,7 +43,7 @@ impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
 
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &M::Batch) {}
 
-    fn weights(&self, batch: &M::Batch) -> Weights {
+    fn weights(&self, batch: &M::Batch) -> LossWeights {
         self.model.weights(batch)
     }
 
@@ -74,15 +74,15 @@ pub(crate) const LOSS: &str = "loss";
 pub struct WithLoss<M, B> {
     /// The model.
     pub model: M,
-    mean: MeanLoss<M, B>,
+    mean: BatchMean<M, B>,
 }
 
 type MeanFn<M, B> = dyn Fn(&M, &B) -> Tensor<1> + Send + Sync;
 
 /// The mean loss of a batch.
-struct MeanLoss<M, B>(Arc<MeanFn<M, B>>);
+struct BatchMean<M, B>(Arc<MeanFn<M, B>>);
 
-impl<M, B> Clone for MeanLoss<M, B> {
+impl<M, B> Clone for BatchMean<M, B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -95,7 +95,7 @@ impl<M, B> WithLoss<M, B> {
     ///
     /// - what `mean` returns: `[1]`
     pub fn new(model: M, mean: impl Fn(&M, &B) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { model, mean: MeanLoss(Arc::new(mean)) }
+        Self { model, mean: BatchMean(Arc::new(mean)) }
     }
 
     fn with_model(&self, model: M) -> Self {
@@ -172,8 +172,8 @@ impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
 
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 
-    fn weights(&self, _batch: &B) -> Weights {
-        Weights::new().with_rows(LOSS)
+    fn weights(&self, _batch: &B) -> LossWeights {
+        LossWeights::new().with_rows(LOSS)
     }
 
     fn loss(&self, (): (), batch: &B) -> Loss {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::array::FlatArray;
 use super::lane::{Lane, each_window, folder_of, window_elements, windows};
 use super::number::{BLOCK, Number};
-use super::values::Values;
+use super::values::FlatValues;
 use crate::error::{Error, Result};
 
 impl FlatArray {
@@ -46,7 +46,7 @@ impl FlatArray {
     ///
     /// When the tensor has another element type or does not fit, and as [`scale`](Self::scale).
     pub fn add(&mut self, start: usize, tensor: &Tensor<1>) -> Result<()> {
-        let values = Values::of(tensor)?;
+        let values = FlatValues::of(tensor)?;
         values.expect_dtype("a tensor", self.dtype)?;
         let range = start..start.saturating_add(values.len());
         self.range(range.clone())?;

@@ -8,22 +8,14 @@ use burn::tensor::{DType, Device, Element, Tensor, TensorData, bf16, f16};
 use bytemuck::Pod;
 use rayon::prelude::*;
 
-use super::file::{ArrayFile, Region};
+use super::file::{ArrayFile, MappedRange};
 use super::ledger::Counted;
-use super::values::Values;
+use super::values::FlatValues;
 use crate::error::{Error, Result};
+use crate::memory::Tier;
 
 /// Bytes that one thread copies at a time.
 const COPIED: usize = 1 << 20;
-
-/// Where an array's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
-    /// In host memory.
-    Host,
-    /// In a file, of which windows are in memory.
-    File,
-}
 
 /// A flat array of one float type, made by [`Storage::zeros`](super::Storage::zeros).
 ///
@@ -31,10 +23,10 @@ pub enum Tier {
 pub struct FlatArray {
     pub(super) dtype: DType,
     pub(super) len: usize,
-    pub(super) memory: Memory,
+    pub(super) memory: ArrayMemory,
 }
 
-pub(super) enum Memory {
+pub(super) enum ArrayMemory {
     /// Words, so that every element type is aligned.
     Host {
         words: Vec<u64>,
@@ -67,8 +59,8 @@ impl FlatArray {
     /// Where it is.
     pub fn tier(&self) -> Tier {
         match self.memory {
-            Memory::Host { .. } => Tier::Host,
-            Memory::File(_) => Tier::File,
+            ArrayMemory::Host { .. } => Tier::Host,
+            ArrayMemory::File(_) => Tier::Disk,
         }
     }
 
@@ -78,7 +70,7 @@ impl FlatArray {
     ///
     /// When the tensor has another element type, does not fit, or the file cannot be written.
     pub fn write(&mut self, start: usize, tensor: &Tensor<1>) -> Result<()> {
-        self.put(start, &Values::of(tensor)?)
+        self.put(start, &FlatValues::of(tensor)?)
     }
 
     /// As [`write`](Self::write), from data on the host.
@@ -87,18 +79,18 @@ impl FlatArray {
     ///
     /// As [`write`](Self::write).
     pub fn set(&mut self, start: usize, data: TensorData) -> Result<()> {
-        self.put(start, &Values::Data(data))
+        self.put(start, &FlatValues::Data(data))
     }
 
-    fn put(&mut self, start: usize, values: &Values) -> Result<()> {
+    fn put(&mut self, start: usize, values: &FlatValues) -> Result<()> {
         values.expect_dtype("a tensor", self.dtype)?;
         let range = self.range(start..start.saturating_add(values.len()))?;
         match &mut self.memory {
-            Memory::Host { words, .. } => {
+            ArrayMemory::Host { words, .. } => {
                 copy(&mut bytemuck::cast_slice_mut(words)[range.start..range.end], values.bytes());
                 Ok(())
             }
-            Memory::File(file) => {
+            ArrayMemory::File(file) => {
                 let folder = file.folder.clone();
                 let _turn = folder.turn();
                 file.write(range.start, values.bytes())
@@ -134,8 +126,8 @@ impl FlatArray {
         let mut values = vec![E::zeroed(); range.len()];
         let into: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         match &self.memory {
-            Memory::Host { words, .. } => copy(into, &bytemuck::cast_slice(words)[bytes]),
-            Memory::File(file) => {
+            ArrayMemory::Host { words, .. } => copy(into, &bytemuck::cast_slice(words)[bytes]),
+            ArrayMemory::File(file) => {
                 let _turn = file.folder.turn();
                 file.read(bytes.start, into)?;
             }
@@ -151,8 +143,8 @@ impl FlatArray {
     pub fn window<E: Element + Pod>(&self, range: Range<usize>) -> Result<Window<'_, E>> {
         let bytes = self.typed_range::<E>(range.clone())?;
         Ok(Window(match &self.memory {
-            Memory::Host { words, .. } => View::Memory(&bytemuck::cast_slice(words)[range]),
-            Memory::File(file) => View::Mapped(file.map(bytes)?, PhantomData),
+            ArrayMemory::Host { words, .. } => ArrayView::ArrayMemory(&bytemuck::cast_slice(words)[range]),
+            ArrayMemory::File(file) => ArrayView::Mapped(file.map(bytes)?, PhantomData),
         }))
     }
 
@@ -164,8 +156,8 @@ impl FlatArray {
     pub fn window_mut<E: Element + Pod>(&mut self, range: Range<usize>) -> Result<WindowMut<'_, E>> {
         let bytes = self.typed_range::<E>(range.clone())?;
         Ok(WindowMut(match &mut self.memory {
-            Memory::Host { words, .. } => View::Memory(&mut bytemuck::cast_slice_mut(words)[range]),
-            Memory::File(file) => View::Mapped(file.map(bytes)?, PhantomData),
+            ArrayMemory::Host { words, .. } => ArrayView::ArrayMemory(&mut bytemuck::cast_slice_mut(words)[range]),
+            ArrayMemory::File(file) => ArrayView::Mapped(file.map(bytes)?, PhantomData),
         }))
     }
 
@@ -205,16 +197,16 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-enum View<H, E> {
-    Memory(H),
-    Mapped(Region, PhantomData<E>),
+enum ArrayView<H, E> {
+    ArrayMemory(H),
+    Mapped(MappedRange, PhantomData<E>),
 }
 
 /// Elements of an array, to be read.
-pub struct Window<'a, E: Pod>(View<&'a [E], E>);
+pub struct Window<'a, E: Pod>(ArrayView<&'a [E], E>);
 
 /// Elements of an array, to be changed; [`finish`](Self::finish) tells when a file could not be written.
-pub struct WindowMut<'a, E: Pod>(View<&'a mut [E], E>);
+pub struct WindowMut<'a, E: Pod>(ArrayView<&'a mut [E], E>);
 
 impl<E: Pod> WindowMut<'_, E> {
     /// Writes what has changed to the file, and unmaps it.
@@ -224,8 +216,8 @@ impl<E: Pod> WindowMut<'_, E> {
     /// When the file cannot be written.
     pub fn finish(self) -> Result<()> {
         match self.0 {
-            View::Memory(_) => Ok(()),
-            View::Mapped(region, _) => region.flush(),
+            ArrayView::ArrayMemory(_) => Ok(()),
+            ArrayView::Mapped(region, _) => region.flush(),
         }
     }
 }
@@ -235,8 +227,8 @@ impl<E: Pod> Deref for Window<'_, E> {
 
     fn deref(&self) -> &[E] {
         match &self.0 {
-            View::Memory(slice) => slice,
-            View::Mapped(region, _) => region.slice(),
+            ArrayView::ArrayMemory(slice) => slice,
+            ArrayView::Mapped(region, _) => region.slice(),
         }
     }
 }
@@ -246,8 +238,8 @@ impl<E: Pod> Deref for WindowMut<'_, E> {
 
     fn deref(&self) -> &[E] {
         match &self.0 {
-            View::Memory(slice) => slice,
-            View::Mapped(region, _) => region.slice(),
+            ArrayView::ArrayMemory(slice) => slice,
+            ArrayView::Mapped(region, _) => region.slice(),
         }
     }
 }
@@ -255,8 +247,8 @@ impl<E: Pod> Deref for WindowMut<'_, E> {
 impl<E: Pod> DerefMut for WindowMut<'_, E> {
     fn deref_mut(&mut self) -> &mut [E] {
         match &mut self.0 {
-            View::Memory(slice) => slice,
-            View::Mapped(region, _) => region.slice_mut(),
+            ArrayView::ArrayMemory(slice) => slice,
+            ArrayView::Mapped(region, _) => region.slice_mut(),
         }
     }
 }

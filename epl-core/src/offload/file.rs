@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
 
-use super::folder::{Folder, Room};
-use super::ledger::{Counted, Kind};
+use super::folder::{OffloadFolder, Room};
+use super::ledger::{Counted, HoldingKind};
 use crate::error::{Error, Result};
 
 /// A file without a name, of fixed length.
@@ -19,18 +19,20 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(super) struct ArrayFile {
     file: File,
-    pub(super) folder: Arc<Folder>,
+    pub(super) folder: Arc<OffloadFolder>,
     _counted: Counted,
 }
 
 impl ArrayFile {
     /// So many zeros, for which the disk has room.
-    pub(super) fn zeros(folder: &Arc<Folder>, bytes: u64) -> Result<Self> {
+    pub(super) fn zeros(folder: &Arc<OffloadFolder>, bytes: u64) -> Result<Self> {
         let mut file = tempfile::tempfile_in(&folder.path)
             .map_err(|error| Error::file(&folder.path, format!("no file can be made in this folder: {error}")))?;
         let reserved = reserve(&mut file, bytes).and_then(|()| file.sync_data().map_err(|error| (bytes, error)));
         match reserved {
-            Ok(()) => Ok(Self { file, folder: folder.clone(), _counted: folder.ledger.enter(Kind::Files, bytes) }),
+            Ok(()) => {
+                Ok(Self { file, folder: folder.clone(), _counted: folder.ledger.enter(HoldingKind::Files, bytes) })
+            }
             Err((written, error)) => Err(Error::file(
                 &folder.path,
                 format!(
@@ -41,7 +43,7 @@ impl ArrayFile {
     }
 
     /// Maps a range of bytes.
-    pub(super) fn map(&self, range: Range<usize>) -> Result<Region> {
+    pub(super) fn map(&self, range: Range<usize>) -> Result<MappedRange> {
         let room = self.folder.room(range.len() as u64)?;
         let mut options = MmapOptions::new();
         options.offset(range.start as u64).len(range.len());
@@ -49,7 +51,7 @@ impl ArrayFile {
         // may write which window is told by the borrow of the array, and ranges of one pass do not overlap.
         let map = unsafe { options.map_mut(&self.file) };
         let map = map.map_err(|error| self.failed("mapped", range.len(), &error))?;
-        Ok(Region { map, folder: self.folder.clone(), _room: room })
+        Ok(MappedRange { map, folder: self.folder.clone(), _room: room })
     }
 
     /// Reads from a place in the file; the folder's turn is taken.
@@ -85,14 +87,14 @@ fn reserve(file: &mut impl Write, bytes: u64) -> Result<(), (u64, io::Error)> {
 
 /// A mapped range of a file.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct MappedRange {
     map: MmapMut,
-    folder: Arc<Folder>,
+    folder: Arc<OffloadFolder>,
     /// After the map, so that it is given back when the memory is.
     _room: Room,
 }
 
-impl Region {
+impl MappedRange {
     pub(super) fn slice<E: Pod>(&self) -> &[E] {
         bytemuck::cast_slice(&self.map)
     }
@@ -134,7 +136,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn all_blocks_are_there_before_the_file_is_mapped() {
         use std::os::unix::fs::MetadataExt;
-        let folder = Arc::new(Folder::new(&std::env::temp_dir(), 64 << 20, &Ledger::new()).unwrap());
+        let folder = Arc::new(OffloadFolder::new(&std::env::temp_dir(), 64 << 20, &Ledger::new()).unwrap());
         let file = ArrayFile::zeros(&folder, 3_000_001).unwrap();
         let kept = file.file.metadata().unwrap();
         assert_eq!(kept.len(), 3_000_001);
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn windows_and_plain_reads_see_the_same_bytes() {
-        let folder = Arc::new(Folder::new(&std::env::temp_dir(), 64 << 20, &Ledger::new()).unwrap());
+        let folder = Arc::new(OffloadFolder::new(&std::env::temp_dir(), 64 << 20, &Ledger::new()).unwrap());
         let mut file = ArrayFile::zeros(&folder, 40_000).unwrap();
         file.write(8_000, bytemuck::cast_slice(&[1.5_f64, 2.5])).unwrap();
         let mut region = file.map(8_000..8_024).unwrap();

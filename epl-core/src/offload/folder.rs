@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::ledger::{Counted, Kind, Ledger};
+use super::ledger::{Counted, HoldingKind, Ledger};
 use super::number::BLOCK;
 use crate::error::{Error, Result};
 
@@ -19,7 +19,7 @@ const LEAST: u64 = WINDOWS * (BLOCK as u64 * 8 + SLACK);
 
 /// Where files are made, and how much of them may be mapped at a time.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct OffloadFolder {
     pub(super) path: PathBuf,
     resident_bytes: u64,
     mapped: AtomicU64,
@@ -27,7 +27,7 @@ pub(super) struct Folder {
     pub(super) ledger: Ledger,
 }
 
-impl Folder {
+impl OffloadFolder {
     /// Refuses what would fail later.
     pub(super) fn new(path: &Path, resident_bytes: u64, ledger: &Ledger) -> Result<Self> {
         if resident_bytes < LEAST {
@@ -64,7 +64,8 @@ impl Folder {
     pub(super) fn room(self: &Arc<Self>, bytes: u64) -> Result<Room> {
         let with_slack = bytes.saturating_add(SLACK);
         let before = self.mapped.fetch_add(with_slack, Ordering::AcqRel);
-        let room = Room { bytes: with_slack, folder: self.clone(), _counted: self.ledger.enter(Kind::Mapped, bytes) };
+        let room =
+            Room { bytes: with_slack, folder: self.clone(), _counted: self.ledger.enter(HoldingKind::Mapped, bytes) };
         match before.checked_add(with_slack) {
             Some(all) if all <= self.resident_bytes => Ok(room),
             _ => Err(Error::invalid(format!(
@@ -81,7 +82,7 @@ impl Folder {
 #[derive(Debug)]
 pub(super) struct Room {
     bytes: u64,
-    folder: Arc<Folder>,
+    folder: Arc<OffloadFolder>,
     _counted: Counted,
 }
 
@@ -95,8 +96,8 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
-    fn folder(resident_bytes: u64) -> Folder {
-        Folder::new(&std::env::temp_dir(), resident_bytes, &Ledger::new()).unwrap()
+    fn folder(resident_bytes: u64) -> OffloadFolder {
+        OffloadFolder::new(&std::env::temp_dir(), resident_bytes, &Ledger::new()).unwrap()
     }
 
     #[test]

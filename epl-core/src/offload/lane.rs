@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::array::{FlatArray, Memory};
-use super::file::{ArrayFile, Region};
-use super::folder::Folder;
+use super::array::{ArrayMemory, FlatArray};
+use super::file::{ArrayFile, MappedRange};
+use super::folder::OffloadFolder;
 use crate::error::{Error, Result};
 
 /// An array in a pass; `H` is the slice of an array in host memory, `&[E]` or `&mut [E]`.
 pub(super) enum Lane<'a, H> {
     Host(H),
-    File { file: &'a ArrayFile, size: usize, current: Option<Region>, next: Option<Region> },
+    File { file: &'a ArrayFile, size: usize, current: Option<MappedRange>, next: Option<MappedRange> },
 }
 
 /// What passes through windows together.
@@ -58,10 +58,10 @@ pub(super) fn windows(range: Range<usize>, elements: usize) -> Vec<Range<usize>>
 }
 
 /// The folder of those arrays that lie in files. They share one bound.
-pub(super) fn folder_of(arrays: &[&FlatArray]) -> Result<Option<Arc<Folder>>> {
+pub(super) fn folder_of(arrays: &[&FlatArray]) -> Result<Option<Arc<OffloadFolder>>> {
     let mut folders = arrays.iter().filter_map(|array| match &array.memory {
-        Memory::Host { .. } => None,
-        Memory::File(file) => Some(&file.folder),
+        ArrayMemory::Host { .. } => None,
+        ArrayMemory::File(file) => Some(&file.folder),
     });
     let Some(first) = folders.next() else {
         return Ok(None);
@@ -77,8 +77,8 @@ pub(super) fn folder_of(arrays: &[&FlatArray]) -> Result<Option<Arc<Folder>>> {
 }
 
 /// How many elements a window has when these arrays pass together; all of them in host memory need no windows.
-pub(super) fn window_elements(arrays: &[&FlatArray], folder: Option<&Arc<Folder>>) -> usize {
-    let in_files = arrays.iter().filter(|array| matches!(array.memory, Memory::File(_)));
+pub(super) fn window_elements(arrays: &[&FlatArray], folder: Option<&Arc<OffloadFolder>>) -> usize {
+    let in_files = arrays.iter().filter(|array| matches!(array.memory, ArrayMemory::File(_)));
     let size = arrays.iter().map(|array| array.dtype.size()).max().unwrap_or(1);
     folder.map_or(usize::MAX, |folder| folder.window(in_files.count(), size))
 }
@@ -86,8 +86,8 @@ pub(super) fn window_elements(arrays: &[&FlatArray], folder: Option<&Arc<Folder>
 impl<'a, E: Pod> Lane<'a, &'a [E]> {
     pub(super) fn read(array: &'a FlatArray) -> Self {
         match &array.memory {
-            Memory::Host { words, .. } => Self::Host(&bytemuck::cast_slice(words)[..array.len]),
-            Memory::File(file) => Self::File { file, size: size_of::<E>(), current: None, next: None },
+            ArrayMemory::Host { words, .. } => Self::Host(&bytemuck::cast_slice(words)[..array.len]),
+            ArrayMemory::File(file) => Self::File { file, size: size_of::<E>(), current: None, next: None },
         }
     }
 
@@ -95,7 +95,7 @@ impl<'a, E: Pod> Lane<'a, &'a [E]> {
     pub(super) fn slice(&self, window: &Range<usize>) -> &[E] {
         match self {
             Self::Host(slice) => &slice[window.clone()],
-            Self::File { current, .. } => current.as_ref().map_or(&[], Region::slice),
+            Self::File { current, .. } => current.as_ref().map_or(&[], MappedRange::slice),
         }
     }
 }
@@ -103,8 +103,8 @@ impl<'a, E: Pod> Lane<'a, &'a [E]> {
 impl<'a, E: Pod> Lane<'a, &'a mut [E]> {
     pub(super) fn change(array: &'a mut FlatArray) -> Self {
         match &mut array.memory {
-            Memory::Host { words, .. } => Self::Host(&mut bytemuck::cast_slice_mut(words)[..array.len]),
-            Memory::File(file) => Self::File { file, size: size_of::<E>(), current: None, next: None },
+            ArrayMemory::Host { words, .. } => Self::Host(&mut bytemuck::cast_slice_mut(words)[..array.len]),
+            ArrayMemory::File(file) => Self::File { file, size: size_of::<E>(), current: None, next: None },
         }
     }
 
@@ -112,7 +112,7 @@ impl<'a, E: Pod> Lane<'a, &'a mut [E]> {
     pub(super) fn slice_mut(&mut self, window: &Range<usize>) -> &mut [E] {
         match self {
             Self::Host(slice) => &mut slice[window.clone()],
-            Self::File { current, .. } => current.as_mut().map_or(&mut [], Region::slice_mut),
+            Self::File { current, .. } => current.as_mut().map_or(&mut [], MappedRange::slice_mut),
         }
     }
 }

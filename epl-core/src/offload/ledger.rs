@@ -31,7 +31,7 @@ struct Account {
 
 /// What bytes are counted as.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum HoldingKind {
     Host,
     Files,
     Mapped,
@@ -59,18 +59,18 @@ impl Ledger {
     }
 
     /// Counts bytes for as long as the result lives.
-    pub(super) fn enter(&self, kind: Kind, bytes: u64) -> Counted {
+    pub(super) fn enter(&self, kind: HoldingKind, bytes: u64) -> Counted {
         let account = self.account(kind);
         let now = account.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
         account.most.fetch_max(now, Ordering::Relaxed);
         Counted { ledger: self.clone(), kind, bytes }
     }
 
-    fn account(&self, kind: Kind) -> &Account {
+    fn account(&self, kind: HoldingKind) -> &Account {
         match kind {
-            Kind::Host => &self.0.host,
-            Kind::Files => &self.0.files,
-            Kind::Mapped => &self.0.mapped,
+            HoldingKind::Host => &self.0.host,
+            HoldingKind::Files => &self.0.files,
+            HoldingKind::Mapped => &self.0.mapped,
         }
     }
 }
@@ -85,7 +85,7 @@ impl Account {
 #[derive(Debug)]
 pub(super) struct Counted {
     ledger: Ledger,
-    kind: Kind,
+    kind: HoldingKind,
     bytes: u64,
 }
 
@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn counts_now_and_at_most() {
         let ledger = Ledger::new();
-        let first = ledger.enter(Kind::Host, 100);
-        let second = ledger.clone().enter(Kind::Host, 20);
+        let first = ledger.enter(HoldingKind::Host, 100);
+        let second = ledger.clone().enter(HoldingKind::Host, 20);
         drop(first);
         assert_eq!(ledger.host(), Holding { now: 20, most: 120 });
         drop(second);

@@ -36,7 +36,7 @@ mod storage;
 mod values;
 
 pub(crate) use arithmetic::sum_of_squares;
-pub use array::{FlatArray, Tier, Window, WindowMut};
+pub use array::{FlatArray, Window, WindowMut};
 pub use ledger::{Holding, Ledger};
 pub use optimizer::{Gradients, HostOptimizer, Update};
 pub use settings::OnePass;

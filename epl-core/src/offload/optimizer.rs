@@ -7,17 +7,17 @@ use burn::tensor::{DType, Tensor};
 use super::array::FlatArray;
 use super::lane::{Lane, folder_of, window_elements};
 use super::number::Number;
-use super::pass::{self, Arrays, Piece, Source};
-use super::rules::{Kind, Rule, Sgd};
+use super::pass::{self, Arrays, GradientSource, ParamUpdate};
+use super::rules::{HostRule, Rule, Sgd};
 use super::state::HostState;
 use super::storage::Storage;
-use super::values::Values;
+use super::values::FlatValues;
 use crate::error::{Error, Result};
 
 /// An optimizer that updates flat arrays, with the bits that Burn's own computes on Flex.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptimizer {
-    pub(super) kind: Kind,
+    pub(super) kind: HostRule,
 }
 
 /// The gradients of those parameters that have one, by their numbers in [`HostState::pieces`], in order.
@@ -80,28 +80,28 @@ impl HostOptimizer {
         state: &mut HostState,
         update: Update,
     ) -> Result<()> {
-        let step = Step { parameters, gradients, state, update };
+        let step = OptimizerStep { parameters, gradients, state, update };
         match (&self.kind, self.kind.fields().len()) {
-            (Kind::Adam(rule), _) => step.run::<E, _, 2>(rule),
-            (Kind::AdamW(rule), _) => step.run::<E, _, 2>(rule),
-            (Kind::Lion(rule), _) => step.run::<E, _, 1>(rule),
-            (Kind::RmsProp(rule), 1) => step.run::<E, _, 1>(rule),
-            (Kind::RmsProp(rule), 2) => step.run::<E, _, 2>(rule),
-            (Kind::RmsProp(rule), _) => step.run::<E, _, 3>(rule),
-            (Kind::Sgd(rule @ Sgd { momentum: Some(_), .. }), _) => step.run::<E, _, 1>(rule),
-            (Kind::Sgd(rule), _) => step.run::<E, _, 0>(rule),
+            (HostRule::Adam(rule), _) => step.run::<E, _, 2>(rule),
+            (HostRule::AdamW(rule), _) => step.run::<E, _, 2>(rule),
+            (HostRule::Lion(rule), _) => step.run::<E, _, 1>(rule),
+            (HostRule::RmsProp(rule), 1) => step.run::<E, _, 1>(rule),
+            (HostRule::RmsProp(rule), 2) => step.run::<E, _, 2>(rule),
+            (HostRule::RmsProp(rule), _) => step.run::<E, _, 3>(rule),
+            (HostRule::Sgd(rule @ Sgd { momentum: Some(_), .. }), _) => step.run::<E, _, 1>(rule),
+            (HostRule::Sgd(rule), _) => step.run::<E, _, 0>(rule),
         }
     }
 }
 
-struct Step<'a> {
+struct OptimizerStep<'a> {
     parameters: &'a mut FlatArray,
     gradients: Gradients<'a>,
     state: &'a mut HostState,
     update: Update,
 }
 
-impl Step<'_> {
+impl OptimizerStep<'_> {
     fn run<E: Number, R: Rule<E, N>, const N: usize>(self, rule: &R) -> Result<()> {
         let Self { parameters, gradients, state, update } = self;
         let numbers: Vec<usize> = match gradients {
@@ -111,11 +111,11 @@ impl Step<'_> {
         state.expect_in_order(&numbers)?;
         state.expect_array("the parameters", parameters)?;
         let values = values_of(gradients, state)?;
-        let pieces: Vec<Piece<R::Constants>> = numbers
+        let pieces: Vec<ParamUpdate<R::Constants>> = numbers
             .iter()
             .map(|number| {
                 let (range, steps) = (state.pieces[*number].clone(), state.steps[*number]);
-                Piece { range, constants: rule.constants(update.rate, steps + 1), first: steps == 0 }
+                ParamUpdate { range, constants: rule.constants(update.rate, steps + 1), first: steps == 0 }
             })
             .collect();
         let gradient_array = match gradients {
@@ -129,8 +129,8 @@ impl Step<'_> {
         let mut arrays = Arrays {
             parameters: Lane::change(parameters),
             gradients: match gradient_array {
-                Some(array) => Source::Array(Lane::read(array)),
-                None => Source::Slices(values.iter().map(Values::slice::<E>).collect()),
+                Some(array) => GradientSource::Array(Lane::read(array)),
+                None => GradientSource::Slices(values.iter().map(FlatValues::slice::<E>).collect()),
             },
             state: state.lanes::<E, N>()?,
         };
@@ -142,13 +142,13 @@ impl Step<'_> {
 }
 
 /// The gradients' values where they are tensors; an array is compared only.
-fn values_of(gradients: Gradients<'_>, state: &HostState) -> Result<Vec<Values>> {
+fn values_of(gradients: Gradients<'_>, state: &HostState) -> Result<Vec<FlatValues>> {
     match gradients {
         Gradients::Array(array, _) => state.expect_array("the gradients", array).map(|()| Vec::new()),
         Gradients::Tensors(tensors) => tensors
             .iter()
             .map(|(number, tensor)| {
-                let (values, len) = (Values::of(tensor)?, state.pieces[*number].len());
+                let (values, len) = (FlatValues::of(tensor)?, state.pieces[*number].len());
                 values.expect_dtype(&format!("the gradient of parameter {number}"), state.dtype)?;
                 if values.len() != len {
                     return Err(Error::invalid(format!(

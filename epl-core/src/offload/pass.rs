@@ -12,12 +12,12 @@ use crate::error::Result;
 /// What passes together.
 pub(super) struct Arrays<'a, E, const N: usize> {
     pub(super) parameters: Lane<'a, &'a mut [E]>,
-    pub(super) gradients: Source<'a, E>,
+    pub(super) gradients: GradientSource<'a, E>,
     pub(super) state: [Lane<'a, &'a mut [E]>; N],
 }
 
 /// Where gradients come from.
-pub(super) enum Source<'a, E> {
+pub(super) enum GradientSource<'a, E> {
     /// At the places of the parameters.
     Array(Lane<'a, &'a [E]>),
     /// One slice for each piece.
@@ -25,15 +25,15 @@ pub(super) enum Source<'a, E> {
 }
 
 /// A parameter's place, and what its step needs.
-pub(super) struct Piece<C> {
+pub(super) struct ParamUpdate<C> {
     pub(super) range: Range<usize>,
     pub(super) constants: C,
     pub(super) first: bool,
 }
 
 /// The part of a piece that one thread updates in one go.
-struct Block<'a, E, C, const N: usize> {
-    piece: &'a Piece<C>,
+struct UpdateBlock<'a, E, C, const N: usize> {
+    piece: &'a ParamUpdate<C>,
     parameters: &'a mut [E],
     gradients: &'a [E],
     state: [&'a mut [E]; N],
@@ -42,7 +42,7 @@ struct Block<'a, E, C, const N: usize> {
 /// Updates the pieces, which are in order, in windows of at most so many elements.
 pub(super) fn update<E: Number, R: Rule<E, N>, const N: usize>(
     arrays: &mut Arrays<'_, E, N>,
-    pieces: &[Piece<R::Constants>],
+    pieces: &[ParamUpdate<R::Constants>],
     factor: E,
     elements: usize,
 ) -> Result<()> {
@@ -54,7 +54,7 @@ pub(super) fn update<E: Number, R: Rule<E, N>, const N: usize>(
 }
 
 /// Windows that begin and end with a piece's element; none lies between pieces.
-fn windows_of<C>(pieces: &[Piece<C>], elements: usize) -> Vec<Range<usize>> {
+fn windows_of<C>(pieces: &[ParamUpdate<C>], elements: usize) -> Vec<Range<usize>> {
     let mut windows: Vec<Range<usize>> = Vec::new();
     for piece in pieces {
         let mut rest = piece.range.clone();
@@ -74,9 +74,9 @@ fn windows_of<C>(pieces: &[Piece<C>], elements: usize) -> Vec<Range<usize>> {
 /// The blocks of a window.
 fn blocks_of<'a, E: Number, C, const N: usize>(
     arrays: &'a mut Arrays<'_, E, N>,
-    pieces: &'a [Piece<C>],
+    pieces: &'a [ParamUpdate<C>],
     window: &Range<usize>,
-) -> Vec<Block<'a, E, C, N>> {
+) -> Vec<UpdateBlock<'a, E, C, N>> {
     let gradients = &arrays.gradients;
     let mut parameters = arrays.parameters.slice_mut(window);
     let mut state = arrays.state.each_mut().map(|lane| lane.slice_mut(window));
@@ -87,8 +87,10 @@ fn blocks_of<'a, E: Number, C, const N: usize>(
     {
         let own = piece.range.start.max(window.start)..piece.range.end.min(window.end);
         let gradients = match gradients {
-            Source::Array(lane) => &lane.slice(window)[own.start - window.start..own.end - window.start],
-            Source::Slices(slices) => &slices[index][own.start - piece.range.start..own.end - piece.range.start],
+            GradientSource::Array(lane) => &lane.slice(window)[own.start - window.start..own.end - window.start],
+            GradientSource::Slices(slices) => {
+                &slices[index][own.start - piece.range.start..own.end - piece.range.start]
+            }
         };
         // What lies between two pieces is left as it is.
         take(&mut parameters, own.start - at);
@@ -98,7 +100,7 @@ fn blocks_of<'a, E: Number, C, const N: usize>(
         for gradients in gradients.chunks(BLOCK) {
             let parameters = take(&mut parameters, gradients.len());
             let state = state.each_mut().map(|state| take(state, gradients.len()));
-            blocks.push(Block { piece, parameters, gradients, state });
+            blocks.push(UpdateBlock { piece, parameters, gradients, state });
         }
         at = own.end;
     }
@@ -115,7 +117,7 @@ fn take<'a, E>(rest: &mut &'a mut [E], count: usize) -> &'a mut [E] {
 /// A block's update, which is compiled once for each width of vectors. All that it calls must be inlined (a closure is
 /// not, always): a function of its own would be compiled for the narrowest.
 struct Vectorised<'a, E: Number, R: Rule<E, N>, const N: usize> {
-    block: Block<'a, E, R::Constants, N>,
+    block: UpdateBlock<'a, E, R::Constants, N>,
     factor: E,
 }
 
@@ -141,7 +143,7 @@ impl<E: Number, R: Rule<E, N>, const N: usize> pulp::WithSimd for Vectorised<'_,
     }
 }
 
-impl<E: Number, C: Copy, const N: usize> Block<'_, E, C, N> {
+impl<E: Number, C: Copy, const N: usize> UpdateBlock<'_, E, C, N> {
     #[inline(always)]
     fn update<R: Rule<E, N, Constants = C>>(self, factor: E) {
         match self.piece.first {
@@ -171,7 +173,7 @@ impl<E: Number, C: Copy, const N: usize> Block<'_, E, C, N> {
 impl<E, const N: usize> Lanes for Arrays<'_, E, N> {
     fn look_ahead(&mut self, window: &Range<usize>) -> Result<()> {
         self.parameters.look_ahead(window)?;
-        if let Source::Array(lane) = &mut self.gradients {
+        if let GradientSource::Array(lane) = &mut self.gradients {
             lane.look_ahead(window)?;
         }
         self.state.iter_mut().try_for_each(|lane| lane.look_ahead(window))
@@ -179,7 +181,7 @@ impl<E, const N: usize> Lanes for Arrays<'_, E, N> {
 
     fn advance(&mut self) {
         self.parameters.advance();
-        if let Source::Array(lane) = &mut self.gradients {
+        if let GradientSource::Array(lane) = &mut self.gradients {
             lane.advance();
         }
         self.state.iter_mut().for_each(Lanes::advance);
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     fn windows(ranges: &[Range<usize>], elements: usize) -> Vec<Range<usize>> {
-        let piece = |range: &Range<usize>| Piece { range: range.clone(), constants: (), first: false };
+        let piece = |range: &Range<usize>| ParamUpdate { range: range.clone(), constants: (), first: false };
         windows_of(&ranges.iter().map(piece).collect::<Vec<_>>(), elements)
     }
 

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::optimizer::HostOptimizer;
-use super::rules::{Adam, AdamW, Kind, Lion, Momentum, RmsProp, Sgd};
+use super::rules::{Adam, AdamW, HostRule, Lion, Momentum, RmsProp, Sgd};
 use crate::error::{Error, Result};
 
 /// Whether an optimizer can update in one pass.
@@ -48,7 +48,7 @@ fn read<S: DeserializeOwned>(name: &str, settings: &Value) -> Result<S> {
     S::deserialize(settings).map_err(|error| Error::invalid(format!("the settings of {name} cannot be used: {error}")))
 }
 
-type Found = Result<Kind, &'static str>;
+type Found = Result<HostRule, &'static str>;
 
 const AMSGRAD: &str = "amsgrad keeps a third moment";
 const CAUTIOUS: &str = "cautious weight decay depends on the sign of each element";
@@ -61,7 +61,7 @@ fn refuse<const N: usize>(switched: [(bool, &'static str); N]) -> Result<(), &'s
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Decay {
+struct WeightDecaySettings {
     penalty: f32,
 }
 
@@ -72,7 +72,7 @@ struct AdamSettings {
     beta_2: f32,
     epsilon: f32,
     amsgrad: bool,
-    weight_decay: Option<Decay>,
+    weight_decay: Option<WeightDecaySettings>,
     grad_clipping: Option<Value>,
 }
 
@@ -80,7 +80,7 @@ impl AdamSettings {
     fn kind(self) -> Found {
         refuse([(self.amsgrad, AMSGRAD), (self.grad_clipping.is_some(), CLIPPING)])?;
         let penalty = self.weight_decay.map(|decay| decay.penalty);
-        Ok(Kind::Adam(Adam { beta_1: self.beta_1, beta_2: self.beta_2, epsilon: self.epsilon, penalty }))
+        Ok(HostRule::Adam(Adam { beta_1: self.beta_1, beta_2: self.beta_2, epsilon: self.epsilon, penalty }))
     }
 }
 
@@ -101,7 +101,7 @@ impl AdamWSettings {
         let clips = self.grad_clipping.is_some();
         refuse([(self.amsgrad, AMSGRAD), (self.cautious_weight_decay, CAUTIOUS), (clips, CLIPPING)])?;
         let Self { beta_1, beta_2, epsilon, weight_decay, .. } = self;
-        Ok(Kind::AdamW(AdamW { beta_1, beta_2, epsilon, weight_decay }))
+        Ok(HostRule::AdamW(AdamW { beta_1, beta_2, epsilon, weight_decay }))
     }
 }
 
@@ -117,7 +117,7 @@ struct LionSettings {
 impl LionSettings {
     fn kind(self) -> Found {
         refuse([(self.grad_clipping.is_some(), CLIPPING)])?;
-        Ok(Kind::Lion(Lion { beta_1: self.beta_1, beta_2: self.beta_2, weight_decay: self.weight_decay }))
+        Ok(HostRule::Lion(Lion { beta_1: self.beta_1, beta_2: self.beta_2, weight_decay: self.weight_decay }))
     }
 }
 
@@ -128,7 +128,7 @@ struct RmsPropSettings {
     momentum: f32,
     epsilon: f32,
     centered: bool,
-    weight_decay: Option<Decay>,
+    weight_decay: Option<WeightDecaySettings>,
     grad_clipping: Option<Value>,
 }
 
@@ -138,14 +138,14 @@ impl RmsPropSettings {
         let Self { alpha, epsilon, centered, .. } = self;
         let momentum = Some(self.momentum).filter(|momentum| *momentum > 0.0);
         let penalty = self.weight_decay.map(|decay| decay.penalty);
-        Ok(Kind::RmsProp(RmsProp { alpha, momentum, epsilon, centered, penalty }))
+        Ok(HostRule::RmsProp(RmsProp { alpha, momentum, epsilon, centered, penalty }))
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SgdSettings {
-    weight_decay: Option<Decay>,
+    weight_decay: Option<WeightDecaySettings>,
     momentum: Option<MomentumSettings>,
     gradient_clipping: Option<Value>,
 }
@@ -166,6 +166,6 @@ impl SgdSettings {
             dampening,
             nesterov,
         });
-        Ok(Kind::Sgd(Sgd { momentum, penalty: self.weight_decay.map(|decay| decay.penalty) }))
+        Ok(HostRule::Sgd(Sgd { momentum, penalty: self.weight_decay.map(|decay| decay.penalty) }))
     }
 }

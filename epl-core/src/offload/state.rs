@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, TensorData};
 
-use super::array::{FlatArray, Tier};
+use super::array::FlatArray;
 use super::lane::Lane;
 use super::number::Number;
-use super::rules::{Kind, RmsProp};
+use super::rules::{HostRule, RmsProp};
 use super::storage::Storage;
 use crate::error::{Error, Result};
+use crate::memory::Tier;
 
 /// Burn keeps what RMSProp divides by, though it follows from the rest.
 const VARIANCE: &str = "centered.avg";
@@ -18,7 +19,7 @@ const VARIANCE: &str = "centered.avg";
 /// An optimizer's state of the parameters of one array, made by [`HostOptimizer::state`](super::HostOptimizer::state).
 #[derive(Debug)]
 pub struct HostState {
-    pub(super) kind: Kind,
+    pub(super) kind: HostRule,
     pub(super) dtype: DType,
     /// One a field.
     pub(super) arrays: Vec<FlatArray>,
@@ -28,7 +29,7 @@ pub struct HostState {
 }
 
 impl HostState {
-    pub(super) fn new(kind: Kind, storage: &Storage, dtype: DType, pieces: Vec<Range<usize>>) -> Result<Self> {
+    pub(super) fn new(kind: HostRule, storage: &Storage, dtype: DType, pieces: Vec<Range<usize>>) -> Result<Self> {
         if !matches!(dtype, DType::F32 | DType::F64) {
             return Err(Error::invalid(format!(
                 "parameters of {} cannot be updated in one pass; keep them in f32 or f64",
@@ -68,7 +69,7 @@ impl HostState {
 
     /// The names that a parameter's tensors have in Burn's record; none before its first step.
     pub fn names(&self, piece: usize) -> Vec<&'static str> {
-        let derived = matches!(self.kind, Kind::RmsProp(_)).then_some(VARIANCE);
+        let derived = matches!(self.kind, HostRule::RmsProp(_)).then_some(VARIANCE);
         let names = self.kind.fields().iter().copied().chain(derived);
         names.filter(|_| self.steps[piece] > 0).collect()
     }
@@ -123,7 +124,7 @@ impl HostState {
     /// When a tensor is missing, unknown, or of another type or length; when steps are missing that are counted.
     pub fn set(&mut self, piece: usize, time: Option<usize>, mut fields: BTreeMap<String, TensorData>) -> Result<()> {
         let names = self.kind.fields();
-        if let Kind::RmsProp(RmsProp { .. }) = self.kind {
+        if let HostRule::RmsProp(RmsProp { .. }) = self.kind {
             fields.remove(VARIANCE);
         }
         if fields.is_empty() && time.is_none() {

@@ -5,26 +5,27 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
-use super::array::{FlatArray, Memory, Tier};
+use super::array::{ArrayMemory, FlatArray};
 use super::file::ArrayFile;
-use super::folder::Folder;
-use super::ledger::{Kind, Ledger};
+use super::folder::OffloadFolder;
+use super::ledger::{HoldingKind, Ledger};
 use crate::error::{Error, Result};
+use crate::memory::Tier;
 
 /// A tier with its means; a clone is the same place, with the same bound.
 #[derive(Clone, Debug)]
-pub struct Storage(Place);
+pub struct Storage(StorageTier);
 
 #[derive(Clone, Debug)]
-enum Place {
+enum StorageTier {
     Host(Ledger),
-    Files(Arc<Folder>),
+    Files(Arc<OffloadFolder>),
 }
 
 impl Storage {
     /// Host memory.
     pub fn host(ledger: &Ledger) -> Self {
-        Self(Place::Host(ledger.clone()))
+        Self(StorageTier::Host(ledger.clone()))
     }
 
     /// Files in a folder, of which at most `resident_bytes` are in memory at a time. The files have no names.
@@ -33,14 +34,14 @@ impl Storage {
     ///
     /// When the folder is missing, no file can be made in it, or the bound is too small for the windows of an update.
     pub fn files(folder: impl AsRef<Path>, resident_bytes: u64, ledger: &Ledger) -> Result<Self> {
-        Ok(Self(Place::Files(Arc::new(Folder::new(folder.as_ref(), resident_bytes, ledger)?))))
+        Ok(Self(StorageTier::Files(Arc::new(OffloadFolder::new(folder.as_ref(), resident_bytes, ledger)?))))
     }
 
     /// The tier of the arrays that are made here.
     pub fn tier(&self) -> Tier {
         match self.0 {
-            Place::Host(_) => Tier::Host,
-            Place::Files(_) => Tier::File,
+            StorageTier::Host(_) => Tier::Host,
+            StorageTier::Files(_) => Tier::Disk,
         }
     }
 
@@ -61,12 +62,12 @@ impl Storage {
         };
         let memory = match &self.0 {
             // The system clears pages when they are first touched, so that this takes no time.
-            Place::Host(ledger) => {
+            StorageTier::Host(ledger) => {
                 let words = vec![0; bytes.div_ceil(8)];
-                let _counted = ledger.enter(Kind::Host, 8 * words.len() as u64);
-                Memory::Host { words, _counted }
+                let _counted = ledger.enter(HoldingKind::Host, 8 * words.len() as u64);
+                ArrayMemory::Host { words, _counted }
             }
-            Place::Files(folder) => Memory::File(ArrayFile::zeros(folder, bytes as u64)?),
+            StorageTier::Files(folder) => ArrayMemory::File(ArrayFile::zeros(folder, bytes as u64)?),
         };
         Ok(FlatArray { dtype, len, memory })
     }

@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 
 /// The contiguous values of a flat tensor.
 #[derive(Debug)]
-pub(super) enum Values {
+pub(super) enum FlatValues {
     Flex(FlexTensor),
     Data(TensorData),
 }
 
-impl Values {
+impl FlatValues {
     pub(super) fn of(tensor: &Tensor<1>) -> Result<Self> {
         match tensor.clone().try_into_primitive::<Flex>() {
             Ok(flex) if flex.is_contiguous() => Ok(Self::Flex(flex)),

@@ -13,7 +13,7 @@ use burn::tensor::{Device, Tensor};
 use super::storage::StateStorage;
 use super::store::{ParamStore, Parking};
 use super::walk::{self, At, Change, Visit};
-use super::{Origin, ParamRecord, ParamTable, with_values};
+use super::{ParamOrigin, ParamRecord, ParamTable, with_values};
 use crate::error::{Error, Result};
 use crate::model::context::Context;
 use crate::stable_hash::stable_hash;
@@ -32,7 +32,7 @@ pub(crate) fn draw<M: Module>(
     device: &Device,
 ) -> Result<ParamStore<M>> {
     let records = &table.records;
-    agree(records, context, "has values", |number| records[number].origin == Origin::Broadcast)?;
+    agree(records, context, "has values", |number| records[number].origin == ParamOrigin::Broadcast)?;
     context.world().barrier()?;
     let mut drawer = Drawer { context, parking: Parking::new(table, &storage, device)? };
     let model = walk::change(model, records, &mut drawer)?;
@@ -175,14 +175,14 @@ impl Change for Drawer<'_> {
     fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
         let record = at.record;
         let mut param = match record.origin {
-            Origin::Drawn if !record.held => released(&param),
-            Origin::Drawn => {
+            ParamOrigin::Drawn if !record.held => released(&param),
+            ParamOrigin::Drawn => {
                 self.draw(record, &param);
                 // A clone of a lazy parameter shares its value, and with it a graph: ranks need leaves of their own.
                 let values = param.base().inner();
                 with_values(param, values)
             }
-            Origin::Broadcast => self.broadcast(record, param)?,
+            ParamOrigin::Broadcast => self.broadcast(record, param)?,
         };
         param.id = record.id;
         self.parking.take(at.number, param)

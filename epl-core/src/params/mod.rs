@@ -20,7 +20,7 @@ pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod init;
 
-pub use record::{Cut, Origin, ParamRecord, Shard};
+pub use record::{Cut, ParamOrigin, ParamRecord, Shard};
 pub use residency::{Form, Home, Residency};
 pub use table::ParamTable;
 pub use unit::{Bucket, Slot};

@@ -33,7 +33,7 @@ pub struct Shard {
 
 /// Where the first values of a parameter come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ParamOrigin {
     /// From (seed, path), by the layer's own initializer.
     Drawn,
     /// It had values when the plan saw it; the first rank of its replicas sends them to the others.
@@ -56,7 +56,7 @@ pub struct ParamRecord {
     /// Whether it takes part in training.
     pub trainable: bool,
     /// Where its first values come from.
-    pub origin: Origin,
+    pub origin: ParamOrigin,
     /// The segments that use it; several for a tied weight.
     pub segments: Vec<usize>,
     /// The pipeline stages that hold it: those of its segments.
@@ -212,7 +212,7 @@ pub(crate) mod tests {
             cuts: if expert { vec![cut] } else { Vec::new() },
             dtype: DType::F32,
             trainable: true,
-            origin: Origin::Drawn,
+            origin: ParamOrigin::Drawn,
             segments: vec![segment],
             stages: vec![0],
             held: true,

@@ -24,7 +24,7 @@ use super::storage::StateStorage;
 use super::unit::Slot;
 use super::walk::{self, At, Change, Visit};
 use super::{Bucket, ParamRecord, ParamTable, with};
-use crate::checkpoint::{Away, Values};
+use crate::checkpoint::{Away, TensorValues};
 use crate::error::{Error, Result};
 use crate::model::context::Context;
 use crate::offload::FlatArray;
@@ -66,7 +66,7 @@ impl Gathered {
 
 /// What lies flat of a parameter on this rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept<'a> {
+pub(crate) struct FlatPart<'a> {
     /// The elements of the parameter.
     pub range: Range<usize>,
     /// Whether no replica keeps them as well.
@@ -76,13 +76,13 @@ pub(crate) struct Kept<'a> {
     start: usize,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> FlatPart<'a> {
     /// Some of these elements, counted from the first that is kept.
-    pub fn values(&self, part: Range<usize>) -> Values<'a> {
+    pub fn values(&self, part: Range<usize>) -> TensorValues<'a> {
         match self.flat {
-            FlatParam::Away(array) => Values::Away(Away::of(array, self.start + part.start, part.len())),
+            FlatParam::Away(array) => TensorValues::Away(Away::of(array, self.start + part.start, part.len())),
             FlatParam::Device(values) => {
-                Values::of(values.clone().slice([self.start + part.start..self.start + part.end]))
+                TensorValues::of(values.clone().slice([self.start + part.start..self.start + part.end]))
             }
         }
     }
@@ -274,11 +274,11 @@ impl<M: Module> ParamStore<M> {
     }
 
     /// What lies beside the model, by the numbers of the records.
-    pub fn kept<'a>(&'a self, table: &ParamTable) -> HashMap<usize, Kept<'a>> {
+    pub fn kept<'a>(&'a self, table: &ParamTable) -> HashMap<usize, FlatPart<'a>> {
         let of_unit = |(number, unit): (usize, &Bucket)| {
             let (flat, is_shard) = (&self.flats[number], unit.residency.is_sharded());
             let kept = |slot: &Slot| {
-                let kept = Kept { range: slot.kept.clone(), is_shard, flat, start: slot.kept_at.start };
+                let kept = FlatPart { range: slot.kept.clone(), is_shard, flat, start: slot.kept_at.start };
                 (slot.record, kept)
             };
             unit.slots.iter().map(kept).collect::<Vec<_>>()
@@ -445,11 +445,11 @@ pub(crate) fn fill<M: Module>(
     tracked: bool,
     values: impl FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
 ) -> M {
-    struct Fill<F> {
+    struct FromFlat<F> {
         tracked: bool,
         values: F,
     }
-    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> Change for Fill<F> {
+    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> Change for FromFlat<F> {
         type Error = Infallible;
 
         fn float<const D: usize>(
@@ -464,7 +464,7 @@ pub(crate) fn fill<M: Module>(
             })
         }
     }
-    let Ok(model) = walk::change(model, records, &mut Fill { tracked, values });
+    let Ok(model) = walk::change(model, records, &mut FromFlat { tracked, values });
     model
 }
 

@@ -6,7 +6,7 @@ use super::resolved::Plan;
 use crate::config::ZeroLevel;
 use crate::memory::Tiers;
 use crate::model::precision::HalfPrecision;
-use crate::params::{Origin, ParamRecord};
+use crate::params::{ParamOrigin, ParamRecord};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -92,7 +92,7 @@ impl Plan {
         for record in &self.params.records {
             // A stage of another width would divide it in another way than the one that holds it does.
             let is_elsewhere = self.mesh.is_bridged() && !record.held;
-            write!(f, "  {:width$}  {}", record.name, Line { record, is_elsewhere })?;
+            write!(f, "  {:width$}  {}", record.name, ParamLine { record, is_elsewhere })?;
             if let (Some(layout), Some(graph)) = (&self.layout, record.task_graph) {
                 write!(f, ", in {}", layout.task_graphs()[graph])?;
             }
@@ -143,13 +143,13 @@ impl Plan {
     }
 }
 
-struct Line<'a> {
+struct ParamLine<'a> {
     record: &'a ParamRecord,
     /// Whether this rank does not know how it is divided.
     is_elsewhere: bool,
 }
 
-impl Display for Line<'_> {
+impl Display for ParamLine<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let record = self.record;
         write!(f, "{:?} {:?}", record.global_shape, record.dtype)?;
@@ -173,7 +173,7 @@ impl Display for Line<'_> {
         if !record.trainable {
             write!(f, ", frozen")?;
         }
-        if record.origin == Origin::Broadcast {
+        if record.origin == ParamOrigin::Broadcast {
             write!(f, ", broadcast from its first rank")?;
         }
         Ok(())

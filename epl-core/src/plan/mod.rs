@@ -35,7 +35,7 @@ pub(crate) mod survey;
 mod memory;
 pub(crate) mod builder;
 
-pub use crate::params::{Bucket, Cut, Origin, ParamRecord, ParamTable, Shard, with_values};
+pub use crate::params::{Bucket, Cut, ParamOrigin, ParamRecord, ParamTable, Shard, with_values};
 pub use fuse::fuse;
 pub use order::Order;
 pub use resolved::Plan;

@@ -11,7 +11,7 @@ use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::place::Place;
 use crate::model::segment::Segmented;
 use crate::model::stateful::{Remembers, stateful};
-use crate::params::{Cut, Origin, ParamRecord};
+use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
 use crate::topology::scopes::Owners;
@@ -127,7 +127,7 @@ pub(crate) fn survey<M: Segmented>(model: &M, place: &Place, owners: &Owners) ->
     if let Some((_, sharding)) = lost.into_iter().find(|(_, sharding)| is_cut(sharding)) {
         return Err(Error::invalid(format!(
             "a divided parameter of shape {:?} was declared at `{}` and is not in the model; load checkpoints after \
-             `build`, by `Built::try_map`",
+             `build`, by `LaidOutModel::try_map`",
             sharding.shape, sharding.path
         )));
     }
@@ -224,7 +224,7 @@ impl Surveyor<'_> {
             cuts,
             dtype,
             trainable: is_trainable(param),
-            origin: if param.is_initialized() { Origin::Broadcast } else { Origin::Drawn },
+            origin: if param.is_initialized() { ParamOrigin::Broadcast } else { ParamOrigin::Drawn },
             segments: Vec::new(),
             stages: Vec::new(),
             held: true,

@@ -37,7 +37,7 @@ fn document(trace: &Trace) -> Value {
     let Some(begin) = events.iter().map(|event| event.begin).min() else {
         return json!({ "traceEvents": [] });
     };
-    let mut groups = Groups::default();
+    let mut groups = GroupThreads::default();
     let mut all: Vec<Value> = events.iter().map(|event| entry(event, begin, &mut groups)).collect();
     all.extend(groups.names(&trace.names()));
     json!({ "displayTimeUnit": "ms", "traceEvents": all })
@@ -45,9 +45,9 @@ fn document(trace: &Trace) -> Value {
 
 /// The threads of a rank's groups, by rank and name.
 #[derive(Default)]
-struct Groups(BTreeMap<usize, BTreeMap<String, usize>>);
+struct GroupThreads(BTreeMap<usize, BTreeMap<String, usize>>);
 
-impl Groups {
+impl GroupThreads {
     fn thread(&mut self, rank: usize, group: &str) -> usize {
         let threads = self.0.entry(rank).or_default();
         let next = threads.len() + RANK + 1;
@@ -70,7 +70,7 @@ impl Groups {
     }
 }
 
-fn entry(event: &Event, begin: Instant, groups: &mut Groups) -> Value {
+fn entry(event: &Event, begin: Instant, groups: &mut GroupThreads) -> Value {
     let micros = |from: Instant, to: Instant| (to - from).as_nanos() as f64 / 1000.0;
     let (rank, at, lasts) = (event.rank.0, micros(begin, event.begin), micros(event.begin, event.end));
     groups.0.entry(rank).or_default();

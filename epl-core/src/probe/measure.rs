@@ -173,8 +173,8 @@ fn seeded<C: Carry>(carry: &C) -> Option<Tensor<1>> {
 
 /// The model with values for the parameters of one segment, and nothing in the place of the others that have none.
 fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
-    struct Fill(usize);
-    impl Change for Fill {
+    struct FillSegment(usize);
+    impl Change for FillSegment {
         type Error = Infallible;
 
         fn float<const D: usize>(
@@ -194,7 +194,7 @@ fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
             Ok(Param::initialized(param.id, values))
         }
     }
-    let Ok(model) = walk::change(model, records, &mut Fill(segment));
+    let Ok(model) = walk::change(model, records, &mut FillSegment(segment));
     model
 }
 
@@ -214,14 +214,14 @@ fn numbers(shape: &[usize]) -> TensorData {
 
 /// The bytes of a carry.
 pub(crate) fn bytes<C: Carry>(carry: &C) -> u64 {
-    struct Bytes(u64);
-    impl CarryMapper for Bytes {
+    struct CarryBytes(u64);
+    impl CarryMapper for CarryBytes {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
             tensor
         }
     }
-    let mut counted = Bytes(0);
+    let mut counted = CarryBytes(0);
     let _ = carry.clone().map(&mut counted);
     counted.0
 }

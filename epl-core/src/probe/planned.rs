@@ -6,8 +6,8 @@ use epl_comm::ThreadMemory;
 use crate::config::{CheckpointType, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::memory::{
-    Activations, Fit, Flow, MemoryEstimate, MemoryInputs, OptimizerState, SegmentActivations, Setting, Stored, Tier,
-    Tiers, check,
+    Activations, Fit, Flow, MemoryEstimate, MemoryInputs, OptimizerState, SegmentActivations, Setting,
+    StoredActivations, Tier, Tiers, check,
 };
 use crate::model::context::Context;
 use crate::model::place::Place;
@@ -40,7 +40,7 @@ use crate::schedule::{self, Action};
 /// # Ok::<_, epl_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Planned<M> {
+pub struct LazyModel<M> {
     pub(crate) model: M,
     pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
@@ -60,7 +60,7 @@ pub struct PlannedMemory<'a> {
     casts: u64,
 }
 
-impl<M: Segmented> Planned<M> {
+impl<M: Segmented> LazyModel<M> {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -254,8 +254,8 @@ impl<'a> PlannedMemory<'a> {
     }
 
     /// The activations of a stage.
-    fn stored(&self, plan: &Plan) -> Result<Stored> {
-        let Some((activations, rows)) = self.activations else { return Ok(Stored::unknown(NOT_COUNTED)) };
+    fn stored(&self, plan: &Plan) -> Result<StoredActivations> {
+        let Some((activations, rows)) = self.activations else { return Ok(StoredActivations::unknown(NOT_COUNTED)) };
         let verified = plan.schedule.verified(plan.stages.count(), plan.micro_batches);
         let verified = verified.map_err(|error| Error::invalid(error.to_string()))?;
         let stage = plan.stage();
@@ -277,7 +277,7 @@ impl PlanBuilder {
     ///
     /// # Errors
     ///
-    /// As of [`Planned::for_optimizer`].
+    /// As of [`LazyModel::for_optimizer`].
     pub(crate) fn for_optimizer<O: OptimizerConfig>(
         self,
         optimizer: &O,
@@ -299,8 +299,8 @@ fn in_flight(actions: &[Action]) -> [usize; 2] {
     let mut later = 0;
     for action in actions {
         match action.kind {
-            schedule::Kind::Forward => kept += 1,
-            schedule::Kind::Backward => {
+            schedule::ActionKind::Forward => kept += 1,
+            schedule::ActionKind::Backward => {
                 kept -= 1;
                 later = 1;
             }

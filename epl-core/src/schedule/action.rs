@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Which way an [`Action`] goes through the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ActionKind {
     /// From the first part to the last.
     Forward,
     /// From the last part to the first.
@@ -26,7 +26,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
     /// Forward or backward.
-    pub kind: Kind,
+    pub kind: ActionKind,
     /// Which micro-batch.
     pub micro_batch: usize,
     /// Which of the model's pieces that the stage holds; 0 without interleaving.
@@ -36,20 +36,20 @@ pub struct Action {
 impl Action {
     /// The forward of a micro-batch through a chunk.
     pub const fn forward(micro_batch: usize, chunk: usize) -> Self {
-        Self { kind: Kind::Forward, micro_batch, chunk }
+        Self { kind: ActionKind::Forward, micro_batch, chunk }
     }
 
     /// The backward of a micro-batch through a chunk.
     pub const fn backward(micro_batch: usize, chunk: usize) -> Self {
-        Self { kind: Kind::Backward, micro_batch, chunk }
+        Self { kind: ActionKind::Backward, micro_batch, chunk }
     }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.kind {
-            Kind::Forward => 'F',
-            Kind::Backward => 'B',
+            ActionKind::Forward => 'F',
+            ActionKind::Backward => 'B',
         };
         write!(f, "{letter}{}", self.micro_batch)?;
         match self.chunk {
@@ -71,8 +71,8 @@ impl FromStr for Action {
 
     fn from_str(text: &str) -> Result<Self, NotAnAction> {
         let (kind, numbers) = match (text.strip_prefix('F'), text.strip_prefix('B')) {
-            (Some(numbers), _) => (Kind::Forward, numbers),
-            (_, Some(numbers)) => (Kind::Backward, numbers),
+            (Some(numbers), _) => (ActionKind::Forward, numbers),
+            (_, Some(numbers)) => (ActionKind::Backward, numbers),
             (None, None) => return Err(NotAnAction),
         };
         let (micro_batch, chunk) = numbers.split_once('.').unwrap_or((numbers, "0"));

@@ -24,7 +24,7 @@ mod file;
 mod stages;
 pub mod partition;
 
-pub use action::{Action, Kind, NotAnAction};
+pub use action::{Action, ActionKind, NotAnAction};
 pub use circle::{Circle, Wait};
 pub use error::{Result, ScheduleError};
 pub use file::{load, parse};

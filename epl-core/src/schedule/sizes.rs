@@ -9,7 +9,7 @@
 //!  chunk 1  '>part 3 -> part 4 -> part 5      forward; backward goes the same way back
 //! ```
 
-use super::action::{Action, Kind};
+use super::action::{Action, ActionKind};
 use super::error::{Result, ScheduleError};
 
 /// How many stages, micro-batches and chunks a stage; none of them zero.
@@ -73,9 +73,9 @@ impl Sizes {
     pub fn awaited(&self, stage: usize, action: Action) -> Option<(usize, Action)> {
         let part = self.part(stage, action.chunk);
         match action.kind {
-            Kind::Forward => Some(self.on(part.checked_sub(1)?, action)),
-            Kind::Backward if part + 1 < self.parts() => Some(self.on(part + 1, action)),
-            Kind::Backward => Some((stage, Action { kind: Kind::Forward, ..action })),
+            ActionKind::Forward => Some(self.on(part.checked_sub(1)?, action)),
+            ActionKind::Backward if part + 1 < self.parts() => Some(self.on(part + 1, action)),
+            ActionKind::Backward => Some((stage, Action { kind: ActionKind::Forward, ..action })),
         }
     }
 

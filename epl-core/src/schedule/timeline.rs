@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::action::{Action, Kind};
+use super::action::{Action, ActionKind};
 use super::error::{Result, ScheduleError};
 use super::verify::Verified;
 
@@ -25,10 +25,10 @@ impl Cost {
     /// A forward of 1 and a backward of 2: twice the products of matrices.
     pub const USUAL: Self = Self { forward: 1, backward: 2 };
 
-    fn of(&self, kind: Kind) -> u64 {
+    fn of(&self, kind: ActionKind) -> u64 {
         match kind {
-            Kind::Forward => self.forward,
-            Kind::Backward => self.backward,
+            ActionKind::Forward => self.forward,
+            ActionKind::Backward => self.backward,
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::action::{Action, Kind};
+use super::action::{Action, ActionKind};
 use super::circle::{Circle, Wait};
 use super::error::{Result, ScheduleError};
 use super::sizes::Sizes;
@@ -49,8 +49,8 @@ impl Verified {
         let mut kept = 0;
         let after_each = self.lists[stage].iter().map(|action| {
             match action.kind {
-                Kind::Forward => kept += 1,
-                Kind::Backward => kept -= 1,
+                ActionKind::Forward => kept += 1,
+                ActionKind::Backward => kept -= 1,
             }
             kept
         });

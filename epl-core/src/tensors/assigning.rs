@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
 
 use super::map::AssignMap;
-use super::resolve::{Piece, resolve};
+use super::resolve::{AssignedPart, resolve};
 use super::slice::repeat;
 use super::source::WholeTensors;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::params::{ParamRecord, with_values};
 /// parameter after another; of what another stage holds, nothing.
 ///
 /// Values are cast to the type of the parameter. The parameters have values already, which those keep that the map leaves
-/// out; their identifiers stay. [`Built::assign`](crate::launch::Built::assign) calls it.
+/// out; their identifiers stay. [`LaidOutModel::assign`](crate::launch::LaidOutModel::assign) calls it.
 ///
 /// # Errors
 ///
@@ -28,18 +28,23 @@ use crate::params::{ParamRecord, with_values};
 /// When the records are those of another model: not one for each of its parameters, in its order.
 pub fn assign<M: Module>(model: M, records: &[ParamRecord], stored: &impl WholeTensors, map: &AssignMap) -> Result<M> {
     let pieces = resolve(records, stored, map)?;
-    walk::change(model, records, &mut Filler { stored, pieces })
+    walk::change(model, records, &mut AssignFiller { stored, pieces })
 }
 
-struct Filler<'a, S> {
+struct AssignFiller<'a, S> {
     stored: &'a S,
     /// Of each parameter.
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<AssignedPart>>,
 }
 
-impl<S: WholeTensors> Filler<'_, S> {
+impl<S: WholeTensors> AssignFiller<'_, S> {
     /// The values that this rank holds of a parameter, with its pieces laid over what it has.
-    fn filled<const D: usize>(&self, record: &ParamRecord, pieces: &[Piece], old: Tensor<D>) -> Result<Tensor<D>> {
+    fn filled<const D: usize>(
+        &self,
+        record: &ParamRecord,
+        pieces: &[AssignedPart],
+        old: Tensor<D>,
+    ) -> Result<Tensor<D>> {
         let (device, held) = (old.device(), record.ranges());
         let mut values = old;
         for piece in pieces {
@@ -68,7 +73,7 @@ fn inside<const D: usize>(ranges: &[Range<usize>], held: &[Range<usize>]) -> [Ra
 }
 
 /// Some of a piece, by ranges of the whole parameter.
-fn read(stored: &impl WholeTensors, piece: &Piece, ranges: &[Range<usize>]) -> Result<TensorData> {
+fn read(stored: &impl WholeTensors, piece: &AssignedPart, ranges: &[Range<usize>]) -> Result<TensorData> {
     let skipped = usize::from(piece.repeated);
     let moved = |((range, put), taken): ((&Range<usize>, &Range<usize>), &Range<usize>)| {
         range.start - put.start + taken.start..range.end - put.start + taken.start
@@ -79,7 +84,7 @@ fn read(stored: &impl WholeTensors, piece: &Piece, ranges: &[Range<usize>]) -> R
     Ok(if piece.repeated { repeat(&data, ranges[0].len()) } else { data })
 }
 
-impl<S: WholeTensors> Change for Filler<'_, S> {
+impl<S: WholeTensors> Change for AssignFiller<'_, S> {
     type Error = Error;
 
     fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {

@@ -7,15 +7,15 @@ const ANY: &str = "*";
 
 /// Names joined by dots, of which `*` is any one name. It covers the path that it spells, and all below that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(Vec<Part>);
+pub(super) struct Pattern(Vec<PatternPart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum PatternPart {
     Name(String),
     Any,
 }
 
-impl Part {
+impl PatternPart {
     fn name(&self) -> Option<&str> {
         match self {
             Self::Name(name) => Some(name),
@@ -34,13 +34,13 @@ pub(super) struct Match<'a> {
 impl Pattern {
     /// Nothing stands for the whole model.
     pub fn new(text: &str) -> Self {
-        let part = |name: &str| if name == ANY { Part::Any } else { Part::Name(name.to_string()) };
+        let part = |name: &str| if name == ANY { PatternPart::Any } else { PatternPart::Name(name.to_string()) };
         Self(text.split('.').filter(|name| !name.is_empty()).map(part).collect())
     }
 
     /// How many names may be any.
     pub fn stars(&self) -> usize {
-        self.0.iter().filter(|part| **part == Part::Any).count()
+        self.0.iter().filter(|part| **part == PatternPart::Any).count()
     }
 
     /// What a path has at the stars and below; nothing when the pattern does not cover it.
@@ -49,8 +49,8 @@ impl Pattern {
         let mut any = Vec::new();
         for part in &self.0 {
             match (part, names.next()?) {
-                (Part::Any, name) => any.push(name),
-                (Part::Name(own), name) if own == name => {}
+                (PatternPart::Any, name) => any.push(name),
+                (PatternPart::Name(own), name) if own == name => {}
                 _ => return None,
             }
         }
@@ -65,7 +65,7 @@ impl Pattern {
     /// The path that another pattern's match spells here: its stars in their order, and what is below.
     pub fn spelled(&self, found: &Match<'_>) -> String {
         let mut any = found.any.iter().copied();
-        let spelled = |part: &Part| part.name().unwrap_or_else(|| any.next().unwrap_or(ANY)).to_string();
+        let spelled = |part: &PatternPart| part.name().unwrap_or_else(|| any.next().unwrap_or(ANY)).to_string();
         let own: Vec<String> = self.0.iter().map(spelled).collect();
         own.into_iter().chain(found.rest.iter().map(ToString::to_string)).collect::<Vec<_>>().join(".")
     }

@@ -26,7 +26,7 @@
 //!     let built = epl.build(|at| WithLoss::new(LinearConfig::new(3, 2).init(at), loss))?;
 //!     let built = built.assign(&record, &AssignMap::identity())?;
 //!     let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
-//!     engine.step_whole(&Tensor::ones([4, 3], epl.place().device()), 0.1)?;
+//!     engine.train_batch(&Tensor::ones([4, 3], epl.place().device()), 0.1)?;
 //!     let parameters = engine.parameters()?; // by all ranks together
 //!     if epl.context().world().rank() == 0 { save_burnpack(parameters, &new) } else { Ok(()) }
 //! })?;

@@ -11,7 +11,7 @@ use crate::plan::ParamRecord;
 
 /// A part of a parameter, and where it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct AssignedPart {
     pub stored: String,
     /// Of the stored tensor, a range of every dim.
     pub taken: Vec<Range<usize>>,
@@ -26,10 +26,14 @@ pub(super) struct Piece {
 /// # Errors
 ///
 /// With all that is missing, unused, or of another shape. Nothing is read.
-pub(super) fn resolve(records: &[ParamRecord], stored: &impl WholeTensors, map: &AssignMap) -> Result<Vec<Vec<Piece>>> {
+pub(super) fn resolve(
+    records: &[ParamRecord],
+    stored: &impl WholeTensors,
+    map: &AssignMap,
+) -> Result<Vec<Vec<AssignedPart>>> {
     let mut resolving = Resolving { stored, map, asked: BTreeSet::new(), faults: Faults::default() };
     resolving.check_map(records);
-    let pieces: Vec<Vec<Piece>> = records.iter().map(|record| resolving.pieces(record)).collect();
+    let pieces: Vec<Vec<AssignedPart>> = records.iter().map(|record| resolving.pieces(record)).collect();
     let Resolving { mut faults, asked, .. } = resolving;
     let unused = |name: &String| !asked.contains(name) && !map.unused.iter().any(|allowed| allowed.covers(name));
     faults.unused = stored.names().into_iter().filter(unused).collect();
@@ -65,7 +69,7 @@ impl<S: WholeTensors> Resolving<'_, S> {
     }
 
     /// What fills a parameter: from the last assignment that fills all of it on.
-    fn pieces(&mut self, record: &ParamRecord) -> Vec<Piece> {
+    fn pieces(&mut self, record: &ParamRecord) -> Vec<AssignedPart> {
         let fit: Vec<(&Assignment, String)> =
             self.map.assignments.iter().filter_map(|assignment| fits(assignment, record)).collect();
         let fills = |(assignment, _): &(&Assignment, String)| assignment.put.is_empty();
@@ -99,7 +103,12 @@ fn fits<'a>(assignment: &'a Assignment, record: &ParamRecord) -> Option<(&'a Ass
 }
 
 /// The piece of an assignment, if the shapes fit.
-fn piece(assignment: &Assignment, stored: String, shape: &[usize], record: &ParamRecord) -> Result<Piece, String> {
+fn piece(
+    assignment: &Assignment,
+    stored: String,
+    shape: &[usize],
+    record: &ParamRecord,
+) -> Result<AssignedPart, String> {
     let taken = narrowed(shape, &assignment.taken).map_err(|reason| format!("stored `{stored}` {reason}"))?;
     let put =
         narrowed(&record.global_shape, &assignment.put).map_err(|reason| format!("`{}` {reason}", record.name))?;
@@ -110,7 +119,7 @@ fn piece(assignment: &Assignment, stored: String, shape: &[usize], record: &Para
         let each = if assignment.repeated { ", for each entry of its first dim" } else { "" };
         return Err(format!("`{stored}` gives {given:?} where `{}` has {needed:?}{each}", record.name));
     }
-    Ok(Piece { stored, taken, put, repeated: assignment.repeated })
+    Ok(AssignedPart { stored, taken, put, repeated: assignment.repeated })
 }
 
 /// The range of every dim of a shape, of which some are given.

@@ -6,7 +6,7 @@ use super::hook::Hook;
 use super::record::{Evaluation, StepRecord};
 use super::run::Run;
 use super::settings::TrainerConfig;
-use crate::data::{Loader, Share, TrainData};
+use crate::data::{BatchShard, Loader, TrainData};
 use crate::engine::StepReport;
 use crate::error::Result;
 use crate::evaluate::{Values, join};
@@ -30,7 +30,7 @@ impl<M: Segmented> Cycle<'_, '_, M> {
         self.tell(|hook, run| hook.before_run(run))?;
         self.serve()?;
         if !self.run.is_over() {
-            let share = Share::of(self.run.context(), self.config.micro_batches)?;
+            let share = BatchShard::of(self.run.context(), self.config.micro_batches)?;
             let (device, ahead) = (self.run.engine().device(), self.config.ahead()?);
             let mut loader = Loader::start_ahead(data, share, device, self.run.position(), ahead)?;
             while !self.run.is_over() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoints, Saved, Which};
+use super::checkpoint::{CheckpointId, Checkpoints, RunState};
 use super::cycle::Cycle;
 use super::hook::Hook;
 use super::hooks::{
@@ -18,7 +18,7 @@ use super::lock::FolderLock;
 use super::record::Summary;
 use super::run::Run;
 use super::settings::TrainerConfig;
-use super::stop::Stop;
+use super::stop::StopHandle;
 use crate::checkpoint::durable::{Disk, FileSystem};
 use crate::config::Config;
 use crate::data::{Sampler, TrainData, ValidData};
@@ -72,7 +72,7 @@ pub struct Trainer<'a, M: Segmented> {
     hooks: Hooks<'a, M>,
     disk: Arc<dyn Disk>,
     /// None: signals save.
-    stop: Option<Stop>,
+    stop: Option<StopHandle>,
     invariants: BTreeMap<String, Value>,
     run_config: Value,
     /// Whether the configuration asks for files to be divided.
@@ -89,7 +89,7 @@ pub struct Trained<M: Segmented> {
     pub engine: Engine<M>,
     /// How the run ended.
     pub summary: Summary,
-    saved: Saved,
+    saved: RunState,
     checkpoints: Option<Checkpoints>,
     _lock: Option<FolderLock>,
 }
@@ -203,10 +203,10 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         self
     }
 
-    /// A handle that ends the run. Signals are then the program's: what [`Stop::on_signals`] heeds, what handlers of its
-    /// own do, or, with [`Stop::new`], what the system does.
+    /// A handle that ends the run. Signals are then the program's: what [`StopHandle::on_signals`] heeds, what handlers of its
+    /// own do, or, with [`StopHandle::new`], what the system does.
     #[must_use]
-    pub fn with_stop(mut self, stop: Stop) -> Self {
+    pub fn with_stop(mut self, stop: StopHandle) -> Self {
         self.stop = Some(stop);
         self
     }
@@ -297,7 +297,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     }
 
     /// How this run is set up.
-    fn state(&self, sampler: &dyn Sampler) -> Saved {
+    fn state(&self, sampler: &dyn Sampler) -> RunState {
         let context = self.engine.context();
         // The first line tells the sizes of all axes; the others draw them.
         let mut layout = context.mesh().to_string().lines().next().unwrap_or_default().to_string();
@@ -306,15 +306,15 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             layout = format!("{layout}; {stages}");
         }
         layout += &self.engine.plan().state_layout();
-        Saved {
+        RunState {
             invariants: self.invariants.clone(),
             config: self.run_config.clone(),
-            ..Saved::new(context.seed(), sampler.order(), layout)
+            ..RunState::new(context.seed(), sampler.order(), layout)
         }
     }
 
     /// The trainer's own hooks, but for those that measure.
-    fn own_hooks(&self, checkpoints: Option<&Checkpoints>, stop: Stop) -> Hooks<'a, M> {
+    fn own_hooks(&self, checkpoints: Option<&Checkpoints>, stop: StopHandle) -> Hooks<'a, M> {
         let config = &self.config;
         let mut hooks: Hooks<'a, M> = Vec::new();
         if let (Some(out), Some(checkpoints)) = (&config.out, checkpoints) {
@@ -361,7 +361,7 @@ impl<M: Segmented> Trained<M> {
     /// # Errors
     ///
     /// When the run has no folder, or no such checkpoint.
-    pub fn load(&mut self, which: Which) -> Result<()> {
+    pub fn load(&mut self, which: CheckpointId) -> Result<()> {
         let Some(checkpoints) = &self.checkpoints else {
             return Err(Error::invalid("the run wrote no checkpoints; give it a folder `out`"));
         };

@@ -12,15 +12,15 @@ use std::thread;
 
 use signal_hook::low_level;
 
-use super::stop::{SIGNALS, Stop};
+use super::stop::{SIGNALS, StopHandle};
 use crate::error::Result;
 use crate::launch;
 
 /// What a process's runs have in common, as signals belong to the process.
 struct Runs {
     /// Heeds the signals, once there was a run.
-    stop: Option<Stop>,
-    /// Set while no run is under way; without effect once the program has called [`Stop::on_signals`].
+    stop: Option<StopHandle>,
+    /// Set while no run is under way; without effect once the program has called [`StopHandle::on_signals`].
     idle: Option<Arc<AtomicBool>>,
     under_way: usize,
     /// The signal at which the process ends once no run is under way.
@@ -35,7 +35,7 @@ fn runs() -> MutexGuard<'static, Runs> {
 
 /// A run of one rank that is under way, for as long as this lives.
 pub(super) struct Interruption {
-    stop: Stop,
+    stop: StopHandle,
 }
 
 impl Interruption {
@@ -47,7 +47,7 @@ impl Interruption {
             Some(stop) => stop.clone(),
             None => {
                 let left: Vec<i32> = SIGNALS.into_iter().filter(|signal| is_left_to_the_system(*signal)).collect();
-                runs.stop.insert(Stop::on(&left, Some(&idle))?).clone()
+                runs.stop.insert(StopHandle::on(&left, Some(&idle))?).clone()
             }
         };
         runs.under_way += 1;
@@ -56,7 +56,7 @@ impl Interruption {
     }
 
     /// Asks the run to end at a signal.
-    pub(super) fn stop(&self) -> Stop {
+    pub(super) fn stop(&self) -> StopHandle {
         self.stop.clone()
     }
 

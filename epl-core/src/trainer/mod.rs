@@ -41,7 +41,7 @@ pub mod hooks;
 mod cycle;
 pub mod fit;
 
-pub use checkpoint::{Checkpoints, FailedSave, Saved, Which, fingerprint};
+pub use checkpoint::{CheckpointId, Checkpoints, FailedSave, RunState, fingerprint};
 pub use fit::{Trained, Trainer};
 pub use hook::Hook;
 pub use hooks::{Curve, MetricsLog, Progress};
@@ -49,4 +49,4 @@ pub use lock::check_unused;
 pub use record::{Evaluation, StepRecord, Summary};
 pub use run::Run;
 pub use settings::{Best, TrainerConfig};
-pub use stop::Stop;
+pub use stop::StopHandle;

@@ -4,7 +4,7 @@ use epl_comm::ReduceOp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::checkpoint::{FailedSave, Saved};
+use super::checkpoint::{FailedSave, RunState};
 use super::record::{Evaluation, StepRecord, Summary};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::model::segment::Segmented;
 pub struct Run<M: Segmented> {
     engine: Engine<M>,
     /// Step and position move; the rest is how the run is set up.
-    saved: Saved,
+    saved: RunState,
     steps: u64,
     begun_at: u64,
     changes: Vec<String>,
@@ -61,7 +61,7 @@ enum Ending {
 
 impl<M: Segmented> Run<M> {
     /// A run of `steps` steps that begins where `saved` stands.
-    pub fn new(engine: Engine<M>, steps: u64, saved: Saved) -> Self {
+    pub fn new(engine: Engine<M>, steps: u64, saved: RunState) -> Self {
         Self {
             engine,
             steps,
@@ -170,7 +170,7 @@ impl<M: Segmented> Run<M> {
     }
 
     /// What a checkpoint of this moment says, and what one to resume from must agree with.
-    pub fn saved(&self) -> &Saved {
+    pub fn saved(&self) -> &RunState {
         &self.saved
     }
 
@@ -185,7 +185,7 @@ impl<M: Segmented> Run<M> {
     }
 
     /// Goes on where a checkpoint stands that the engine has loaded.
-    pub fn resume(&mut self, saved: Saved) {
+    pub fn resume(&mut self, saved: RunState) {
         self.changes = saved.changes(&self.saved);
         self.begun_at = saved.step;
         self.saved_at = Some(saved.step);

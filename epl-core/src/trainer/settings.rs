@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn::config::Config;
 use epl_comm::Launch;
 
-use crate::data::Ahead;
+use crate::data::PrefetchConfig;
 use crate::error::{Error, Result};
 
 /// Which checkpoint of a run is the best one.
@@ -116,8 +116,8 @@ impl TrainerConfig {
     }
 
     /// How far data is loaded ahead.
-    pub(super) fn ahead(&self) -> Result<Ahead> {
-        Ahead::new(self.num_workers, self.prefetch)
+    pub(super) fn ahead(&self) -> Result<PrefetchConfig> {
+        PrefetchConfig::new(self.num_workers, self.prefetch)
     }
 
     /// Refuses what contradicts itself. `evaluates`: whether the trainer has anything to evaluate.

@@ -14,7 +14,7 @@ pub(super) const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
 /// What the signals do by default where no run is under way, until the program takes them over.
 struct Defaults {
-    /// Whether the program has asked for them, by [`Stop::on_signals`].
+    /// Whether the program has asked for them, by [`StopHandle::on_signals`].
     are_taken_over: bool,
     registered: Vec<SigId>,
 }
@@ -26,7 +26,7 @@ static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { are_taken_over: false, 
 /// One rank that was asked is enough: the ranks agree at the end of every step, and all end after the same one, with
 /// a last evaluation and checkpoint if those are on. A signal leaves the evaluation out.
 #[derive(Clone, Debug, Default)]
-pub struct Stop {
+pub struct StopHandle {
     requested: Arc<AtomicBool>,
     /// The last signal that has come; 0: none.
     signal: Arc<AtomicUsize>,
@@ -35,7 +35,7 @@ pub struct Stop {
     deadline: Option<Instant>,
 }
 
-impl Stop {
+impl StopHandle {
     /// Not asked yet.
     pub fn new() -> Self {
         Self::default()
@@ -59,7 +59,7 @@ impl Stop {
     ///
     /// Signals belong to the process, so call it once there, before [`launch`](crate::launch), and give every rank a
     /// clone. From then on the first signal does not end the process by itself, whether a run is under way or not, also
-    /// where an earlier run was given no `Stop`.
+    /// where an earlier run was given no `StopHandle`.
     ///
     /// # Errors
     ///
@@ -122,14 +122,14 @@ mod tests {
 
     #[test]
     fn clones_are_asked_together_and_a_limit_asks_by_itself() {
-        let stop = Stop::new();
+        let stop = StopHandle::new();
         let clone = stop.clone();
         assert!(!clone.is_requested());
         stop.request();
         assert!(clone.is_requested() && !clone.is_interrupted());
         assert_eq!(clone.signal(), None);
-        assert!(Stop::after(Duration::ZERO).is_requested());
-        assert!(!Stop::after(Duration::MAX).is_requested());
-        assert!(!Stop::after(Duration::from_secs(3600)).is_requested());
+        assert!(StopHandle::after(Duration::ZERO).is_requested());
+        assert!(!StopHandle::after(Duration::MAX).is_requested());
+        assert!(!StopHandle::after(Duration::from_secs(3600)).is_requested());
     }
 }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use epl_core::config::{
-    Config, ConfigError, Kind, Layers, LossScale, OPTIONS, Origin, PipelineStrategy, RankOrder, ReduceMethod,
-    ScheduleKind, Status, variable,
+    Config, ConfigError, Layers, LossScale, OPTIONS, Origin, PipelineStrategy, RankOrder, ReduceMethod, ScheduleKind,
+    Status, ValueKind, variable,
 };
 use toml::Value;
 
@@ -385,18 +385,18 @@ fn batches_that_disagree() {
 }
 
 /// A value other than the default, as text.
-fn another(kind: Kind, default: &Value) -> String {
+fn another(kind: ValueKind, default: &Value) -> String {
     let texts = match kind {
-        Kind::Switch => vec!["true".into(), "false".into()],
-        Kind::Integer { least, .. } => vec![(least + 2).to_string(), (least + 3).to_string()],
-        Kind::NumberAtLeast(least) => vec![(least + 2.0).to_string()],
-        Kind::NumberAbove(bound) => vec![(bound + 2.0).to_string()],
-        Kind::Choice(words) => words.iter().map(|word| word.to_string()).collect(),
-        Kind::Integers => vec!["[0, 1]".into()],
-        Kind::Words => vec!["[head, 1]".into()],
-        Kind::Text => vec!["a file".into()],
-        Kind::DeviceList => vec!["0,1".into()],
-        Kind::Or(_, kind) => return another(*kind, default),
+        ValueKind::Switch => vec!["true".into(), "false".into()],
+        ValueKind::Integer { least, .. } => vec![(least + 2).to_string(), (least + 3).to_string()],
+        ValueKind::NumberAtLeast(least) => vec![(least + 2.0).to_string()],
+        ValueKind::NumberAbove(bound) => vec![(bound + 2.0).to_string()],
+        ValueKind::Choice(words) => words.iter().map(|word| word.to_string()).collect(),
+        ValueKind::Integers => vec!["[0, 1]".into()],
+        ValueKind::Words => vec!["[head, 1]".into()],
+        ValueKind::Text => vec!["a file".into()],
+        ValueKind::DeviceList => vec!["0,1".into()],
+        ValueKind::Or(_, kind) => return another(*kind, default),
         _ => panic!("a kind that this test does not know"),
     };
     texts.into_iter().find(|text| kind.read(text).as_ref() != Some(default)).unwrap()

@@ -9,7 +9,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::tensor::Device;
 use epl_core::data::{
-    EvaluationLoader, LengthSamplerConfig, Loader, Sampler, Share, ShuffledSampler, TrainData, ValidData,
+    BatchShard, EvaluationLoader, LengthSamplerConfig, Loader, Sampler, ShuffledSampler, TrainData, ValidData,
 };
 
 /// Keeps the items as they are.
@@ -44,7 +44,7 @@ fn run(
 ) -> Vec<Vec<(u64, usize)>> {
     let mut rows = vec![Vec::new(); steps];
     for replica in 0..replicas {
-        let share = Share::new(replica, replicas, micro_batches).unwrap();
+        let share = BatchShard::new(replica, replicas, micro_batches).unwrap();
         let mut loader = Loader::start(data, share, &Device::flex(), position).unwrap();
         for rows in &mut rows {
             let step = loader.next_step().unwrap();
@@ -96,7 +96,7 @@ fn a_run_goes_on_from_its_position_under_any_layout() {
 #[test]
 fn the_loader_tells_where_a_resumed_run_goes_on() {
     let data = by_length(23, 20);
-    let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
+    let mut loader = Loader::start(&data, BatchShard::whole(), &Device::flex(), 0).unwrap();
     let mut drawn = 0;
     for _ in 0..12 {
         let step = loader.next_step().unwrap();
@@ -110,7 +110,7 @@ fn a_replica_without_a_sample_gets_the_first_one_as_a_stand_in() {
     let data = shuffled(23, 2);
     let first = run(&data, (1, 1), (4, 1))[0][0];
     for replica in [2, 3] {
-        let share = Share::new(replica, 4, 2).unwrap();
+        let share = BatchShard::new(replica, 4, 2).unwrap();
         let step = Loader::start(&data, share, &Device::flex(), 4).unwrap().next_step().unwrap();
         for stand_in in step.micro_batches {
             assert!(stand_in.empty);
@@ -122,7 +122,7 @@ fn a_replica_without_a_sample_gets_the_first_one_as_a_stand_in() {
 
 #[test]
 fn a_position_that_no_batch_begins_at_is_refused_at_once() {
-    let message = Loader::start(&by_length(23, 20), Share::whole(), &Device::flex(), 1).unwrap_err().to_string();
+    let message = Loader::start(&by_length(23, 20), BatchShard::whole(), &Device::flex(), 1).unwrap_err().to_string();
     assert!(message.contains("no batch begins after 1 samples"), "{message}");
 }
 
@@ -154,7 +154,7 @@ fn an_unreadable_sample_is_an_error_at_its_step() {
     let sampler = ShuffledSampler::new(10, 1, 3).unwrap();
     let bad = sampler.batch(6).unwrap().indices[0];
     let data = TrainData::new(Broken(bad), Items, sampler).unwrap();
-    let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
+    let mut loader = Loader::start(&data, BatchShard::whole(), &Device::flex(), 0).unwrap();
     for _ in 0..6 {
         loader.next_step().unwrap();
     }
@@ -177,7 +177,7 @@ impl Batcher<usize, Vec<usize>> for Panics {
 fn a_batcher_that_panics_is_an_error_at_its_step() {
     let sampler = ShuffledSampler::new(10, 2, 3).unwrap();
     let data = TrainData::new(squares(10), Panics(Arc::default()), sampler).unwrap();
-    let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
+    let mut loader = Loader::start(&data, BatchShard::whole(), &Device::flex(), 0).unwrap();
     loader.next_step().unwrap();
     loader.next_step().unwrap();
     let message = loader.next_step().unwrap_err().to_string();
@@ -198,7 +198,7 @@ impl Batcher<usize, Vec<usize>> for Slow {
 fn a_dropped_loader_ends_its_thread_soon() {
     let alive = Arc::new(());
     let data = TrainData::new(squares(10), Slow(alive.clone()), ShuffledSampler::new(10, 2, 3).unwrap()).unwrap();
-    let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
+    let mut loader = Loader::start(&data, BatchShard::whole(), &Device::flex(), 0).unwrap();
     assert!(loader.next_step().unwrap().waited >= Duration::from_millis(1));
     drop(data);
     let start = Instant::now();
@@ -215,7 +215,7 @@ fn evaluation_runs_every_sample_once_and_the_same_number_of_batches_everywhere()
             let mut seen = Vec::new();
             let mut rounds = Vec::new();
             for replica in 0..replicas {
-                let share = Share::new(replica, replicas, 5).unwrap();
+                let share = BatchShard::new(replica, replicas, 5).unwrap();
                 let loader = EvaluationLoader::start(&data, share, &Device::flex()).unwrap();
                 rounds.push(loader.rounds());
                 let batches: Vec<_> = loader.map(Result::unwrap).collect();

@@ -5,8 +5,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::tensor::Device;
 use epl_core::data::{
-    Ahead, FileSamplerConfig, FileSlices, LengthSamplerConfig, Loader, Sampler, Share, ShuffledSampler, SliceRule,
-    TrainData,
+    BatchShard, FileSamplerConfig, FileSlices, LengthSamplerConfig, Loader, PrefetchConfig, Sampler, ShuffledSampler,
+    SliceRule, TrainData,
 };
 use proptest::prelude::*;
 
@@ -43,8 +43,8 @@ fn run_part(sampler: &dyn Fn(&Part) -> Box<dyn Sampler>, part: &Part, position: 
         let sampler = sampler(part);
         let dataset = InMemDataset::new((0..sampler.samples()).collect());
         let data = TrainData::new(dataset, Items, sampler).unwrap();
-        let share = Share::new(replica, part.replicas, part.micro_batches).unwrap();
-        let ahead = Ahead::new(part.threads, 2).unwrap();
+        let share = BatchShard::new(replica, part.replicas, part.micro_batches).unwrap();
+        let ahead = PrefetchConfig::new(part.threads, 2).unwrap();
         let loader = Loader::start_ahead(&data, share, &Device::flex(), position, ahead).unwrap();
         let mut end = position;
         for step in loader.take(part.steps).map(Result::unwrap) {
@@ -156,12 +156,12 @@ fn files_that_are_dropped_are_another_order() {
 fn the_end_of_the_data_is_an_end_and_asked_again_an_error() {
     let sampler = ShuffledSampler::new(5, 2, 3).unwrap().with_epochs(1).unwrap();
     let data = TrainData::new(InMemDataset::new((0..5).collect()), Items, sampler).unwrap();
-    let mut loader = Loader::start(&data, Share::whole(), &Device::flex(), 0).unwrap();
+    let mut loader = Loader::start(&data, BatchShard::whole(), &Device::flex(), 0).unwrap();
     assert_eq!(loader.by_ref().map(|step| step.unwrap().samples).collect::<Vec<_>>(), [2, 2, 1]);
     let message = loader.next_step().unwrap_err().to_string();
     assert!(message.contains("ended after 5 samples"), "{message}");
     for position in [5, 9] {
-        assert!(Loader::start(&data, Share::whole(), &Device::flex(), position).unwrap().next().is_none());
+        assert!(Loader::start(&data, BatchShard::whole(), &Device::flex(), position).unwrap().next().is_none());
     }
 }
 
@@ -170,7 +170,7 @@ fn a_sampler_for_other_replicas_is_refused_at_once() {
     let slices = FileSlices::new(4, &[1, 1], SliceRule::default()).unwrap();
     let sampler = FileSamplerConfig::new(4, 3).init(&[2; 4], &slices).unwrap();
     let data = TrainData::new(InMemDataset::new((0..8).collect()), Items, sampler).unwrap();
-    let share = Share::new(0, 3, 1).unwrap();
+    let share = BatchShard::new(0, 3, 1).unwrap();
     let message = Loader::start(&data, share, &Device::flex(), 0).unwrap_err().to_string();
     assert!(message.contains("for 2 replicas, and there are 3"), "{message}");
 }

@@ -40,7 +40,7 @@ fn train(settings: &[(&str, &str)]) -> Result<(Vec<f64>, u64)> {
             let first = (step * RANKS as u64 + rank) * 2;
             losses.push(engine.step(vec![MicroBatch::new(rows, [first, first + 1])], 0.01)?.loss);
         }
-        Ok((losses, engine.held().host))
+        Ok((losses, engine.memory_usage().host))
     })?;
     let host = ranks.iter().map(|(_, host)| host).sum();
     Ok((ranks.into_iter().next().unwrap().0, host))

@@ -10,7 +10,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_core::data::ValidData;
 use epl_core::evaluate::{Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values};
 use epl_core::testing::run;
-use epl_core::{Engine, EngineSettings, Epl, Loss, OneSegment, Result, Weights, WholeModel, launch, testing};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Result, WholeModel, launch, testing};
 
 const CLASSES: usize = 6;
 /// A target that stands for none.
@@ -34,8 +34,8 @@ struct Points {
 impl WholeModel for Scorer {
     type Batch = Points;
 
-    fn weights(&self, batch: &Points) -> Weights {
-        Weights::new().with("nats", batch.weights.iter().sum())
+    fn weights(&self, batch: &Points) -> LossWeights {
+        LossWeights::new().with("nats", batch.weights.iter().sum())
     }
 
     fn forward_loss(&self, batch: &Points) -> Loss {

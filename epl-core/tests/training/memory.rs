@@ -11,7 +11,7 @@ use epl_core::testing::run;
 use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::trainer::{Hook, Run, StepRecord};
 use epl_core::{
-    Engine, EngineSettings, Loss, OneSegment, Result, Segmented, Trainer, TrainerConfig, Weights, WholeModel,
+    Engine, EngineSettings, Loss, LossWeights, OneSegment, Result, Segmented, Trainer, TrainerConfig, WholeModel,
 };
 
 use crate::ALLOCATOR;
@@ -30,8 +30,8 @@ struct Net {
 impl WholeModel for Net {
     type Batch = Tensor<2>;
 
-    fn weights(&self, batch: &Tensor<2>) -> Weights {
-        Weights::new().with("error", batch.dims()[0] as f64)
+    fn weights(&self, batch: &Tensor<2>) -> LossWeights {
+        LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
     fn forward_loss(&self, batch: &Tensor<2>) -> Loss {

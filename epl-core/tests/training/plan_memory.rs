@@ -4,9 +4,9 @@ use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
 use epl_core::config::OffloadLevel;
-use epl_core::memory::{Kind, MemoryEstimate, Source, Tier, Tiers, When};
+use epl_core::memory::{FigureSource, MemoryEstimate, MemoryKind, Tier, Tiers, When};
 use epl_core::topology::cluster::Axis;
-use epl_core::{Chain, Config, Engine, Epl, MicroBatch, ParamRecord, Place, Planned, Result, launch, launch_dry};
+use epl_core::{Chain, Config, Engine, Epl, LazyModel, MicroBatch, ParamRecord, Place, Result, launch, launch_dry};
 
 use crate::ALLOCATOR;
 
@@ -67,11 +67,11 @@ fn config([data, stages, tensor, expert]: [usize; 4], level: &str) -> Config {
         .fold(config, |config, (axis, size)| config.with(&format!("dist.{axis}_parallel_size"), size).unwrap())
 }
 
-fn planned(epl: &Epl, width: usize) -> Result<Planned<Model>> {
+fn planned(epl: &Epl, width: usize) -> Result<LazyModel<Model>> {
     epl.plan(|at| model(at, width))
 }
 
-fn bytes(estimate: &MemoryEstimate, kind: Kind) -> u64 {
+fn bytes(estimate: &MemoryEstimate, kind: MemoryKind) -> u64 {
     estimate.lines.iter().filter(|line| line.kind == kind).filter_map(|line| line.bytes).sum()
 }
 
@@ -99,11 +99,19 @@ fn an_estimate_is_the_sum_over_the_records_in_every_layout() {
                     let records = planned.plan().records();
                     let sum = |which: usize| records.iter().map(|record| elements(record)[which]).sum::<usize>() as u64;
                     let estimate = planned.memory(&AdamWConfig::new()).unwrap().estimate().unwrap();
-                    assert_eq!(bytes(&estimate, Kind::Parameters), 4 * sum(0), "{layout:?} {level} rank {rank}");
-                    assert_eq!(bytes(&estimate, Kind::OptimizerState), 8 * sum(1), "{layout:?} {level} rank {rank}");
+                    assert_eq!(bytes(&estimate, MemoryKind::Parameters), 4 * sum(0), "{layout:?} {level} rank {rank}");
+                    assert_eq!(
+                        bytes(&estimate, MemoryKind::OptimizerState),
+                        8 * sum(1),
+                        "{layout:?} {level} rank {rank}"
+                    );
                     let whole = ["", "v0"].contains(&level) || (level == "v1" && layout[1] > 1);
                     let gradients = if whole { planned.plan().num_params_held() as u64 } else { sum(1) };
-                    assert_eq!(bytes(&estimate, Kind::Gradients), 4 * gradients, "{layout:?} {level} rank {rank}");
+                    assert_eq!(
+                        bytes(&estimate, MemoryKind::Gradients),
+                        4 * gradients,
+                        "{layout:?} {level} rank {rank}"
+                    );
                 }
             }
         }
@@ -164,14 +172,14 @@ fn an_optimizer_that_looks_at_whole_tensors_has_owners() {
             .map(|rank| {
                 let (planned, _) = launch_dry(&config, rank, |epl| planned(&epl, 5)).unwrap();
                 let estimate = planned.memory(&AdafactorConfig::new()).unwrap().estimate().unwrap();
-                bytes(&estimate, Kind::OptimizerState)
+                bytes(&estimate, MemoryKind::OptimizerState)
             })
             .collect();
         // A row and a column of each matrix; the bias as it is.
         let whole = LAYERS * ((5 + 5) + 4 * (5 + 5) + 5) * 4;
         assert_eq!(states.iter().sum::<u64>(), whole as u64, "{states:?}");
         let sgd = |epl: Epl| planned(&epl, 5)?.memory(&SgdConfig::new())?.estimate();
-        assert_eq!(bytes(&launch_dry(&config, 0, sgd).unwrap().0, Kind::OptimizerState), 0);
+        assert_eq!(bytes(&launch_dry(&config, 0, sgd).unwrap().0, MemoryKind::OptimizerState), 0);
     });
 }
 
@@ -232,13 +240,13 @@ fn recomputation_stores_less_and_its_source_is_told() {
                 let activations = planned.activations([8, 16], |rows, device| Tensor::<2>::ones([rows, 64], device))?;
                 let estimate =
                     planned.memory(&AdamWConfig::new())?.with_activations(activations.as_ref(), 512).estimate()?;
-                Ok(estimate.lines.into_iter().find(|line| line.kind == Kind::Activations).unwrap())
+                Ok(estimate.lines.into_iter().find(|line| line.kind == MemoryKind::Activations).unwrap())
             })
             .unwrap();
             line
         };
         let (stored, again) = (line(""), line("auto"));
-        assert_eq!((stored.source, stored.when), (Source::Extrapolated, When::Forward));
+        assert_eq!((stored.source, stored.when), (FigureSource::Extrapolated, When::Forward));
         assert!(again.bytes < stored.bytes && again.bytes > Some(0), "{again:?} {stored:?}");
     });
 }

@@ -13,7 +13,7 @@ use epl_core::config::HalfDtype;
 use epl_core::engine::Compression;
 use epl_core::testing::{config, largest_error};
 use epl_core::{
-    Config, Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Result, Weights, WholeModel, launch_dry,
+    Config, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Result, WholeModel, launch_dry,
     launch_traced,
 };
 
@@ -33,8 +33,8 @@ struct Words(Vec<i64>);
 impl WholeModel for Tagger {
     type Batch = Words;
 
-    fn weights(&self, Words(words): &Words) -> Weights {
-        Weights::new().with("error", words.len() as f64)
+    fn weights(&self, Words(words): &Words) -> LossWeights {
+        LossWeights::new().with("error", words.len() as f64)
     }
 
     fn forward_loss(&self, Words(words): &Words) -> Loss {

@@ -64,7 +64,7 @@ fn measure(level: ZeroLevel, ranks: usize, micro_batches: usize) -> Measured {
         let peak = ALLOCATOR.most() - before;
         all.barrier()?;
         all.trim();
-        let held = engine.held();
+        let held = engine.memory_usage();
         let between_steps = live(&all)?;
         assert!(held.parameters + held.optimizer_state <= between_steps as u64, "{held}");
         Ok(Measured { with_gradients, between_steps, peak, accumulating })

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use epl_comm::{Error, unwind};
-use epl_core::{Loss, Place, Weights};
+use epl_core::{Loss, LossWeights, Place};
 use epl_modules::{Dropout, DropoutConfig, ReplicatedLinear, SplitEmbedding};
 
 use super::batch::{BertBatch, BertItem, IGNORED};
@@ -72,8 +72,8 @@ impl BertHead for SequenceClassification {
         self.classifier.forward(self.dropout.forward(self.pooler.forward(first).tanh()))
     }
 
-    fn weights(labels: &ClassLabels) -> Weights {
-        Weights::new().with(CROSS_ENTROPY, labels.counted as f64)
+    fn weights(labels: &ClassLabels) -> LossWeights {
+        LossWeights::new().with(CROSS_ENTROPY, labels.counted as f64)
     }
 
     fn loss(&self, logits: Tensor<3>, batch: &BertBatch<ClassLabels>) -> Loss {

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor};
-use epl_core::{Loss, Weights};
+use epl_core::{Loss, LossWeights};
 use epl_modules::SplitEmbedding;
 
 use super::batch::{BertBatch, BertItem};
@@ -47,7 +47,7 @@ pub trait BertHead: Module + ModuleDisplay {
     }
 
     /// The weights of the loss terms.
-    fn weights(labels: &Self::Labels) -> Weights;
+    fn weights(labels: &Self::Labels) -> LossWeights;
 
     /// The loss of this rank's logits. Collective over the tensor axis.
     fn loss(&self, logits: Tensor<3>, batch: &BertBatch<Self::Labels>) -> Loss;

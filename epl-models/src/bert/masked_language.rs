@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 use epl_comm::{Error, Split, unwind};
 use epl_core::topology::cluster::Axis;
-use epl_core::{Context, Loss, Place, Weights};
+use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{Activation, LayerNorm, LayerNormConfig, ReplicatedLinear, SplitCrossEntropyConfig, SplitEmbedding};
 
 use super::batch::{BertBatch, BertItem, IGNORED, padded};
@@ -96,8 +96,8 @@ impl BertHead for MaskedLanguage {
         self.split(logits).all_gather()
     }
 
-    fn weights(labels: &TokenLabels) -> Weights {
-        Weights::new().with(CROSS_ENTROPY, labels.counted as f64)
+    fn weights(labels: &TokenLabels) -> LossWeights {
+        LossWeights::new().with(CROSS_ENTROPY, labels.counted as f64)
     }
 
     fn loss(&self, logits: Tensor<3>, batch: &BertBatch<TokenLabels>) -> Loss {

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use epl_core::model::output::{Combine, Merge};
 use epl_core::model::precision::widen;
-use epl_core::{Context, Loss, Place, Weights};
+use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{ReplicatedLinear, SplitEmbedding};
 
 use super::batch::{BertBatch, BertItem, IGNORED};
@@ -98,8 +98,8 @@ impl BertHead for QuestionAnswering {
         self.answers.forward(hidden)
     }
 
-    fn weights(labels: &AnswerLabels) -> Weights {
-        Weights::new().with(START, labels.starts as f64).with(END, labels.ends as f64)
+    fn weights(labels: &AnswerLabels) -> LossWeights {
+        LossWeights::new().with(START, labels.starts as f64).with(END, labels.ends as f64)
     }
 
     fn loss(&self, logits: Tensor<3>, batch: &BertBatch<AnswerLabels>) -> Loss {

@@ -1,6 +1,6 @@
 //! The model as a chain of segments, with its loss.
 
-use epl_core::{Loss, Segmented, Weights};
+use epl_core::{Loss, LossWeights, Segmented};
 use epl_modules::TransformerInput;
 
 use super::batch::BertBatch;
@@ -40,7 +40,7 @@ impl<H: BertHead> Segmented for Bert<H> {
         BertCarry { hidden }
     }
 
-    fn weights(&self, batch: &BertBatch<H::Labels>) -> Weights {
+    fn weights(&self, batch: &BertBatch<H::Labels>) -> LossWeights {
         H::weights(&batch.labels)
     }
 

@@ -143,7 +143,7 @@ fn common_dtype(parameters: &[(String, Vec<usize>)], tensors: &impl WholeTensors
 
 /// A stored tensor, and what it is of a parameter.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ExportedPart {
     stored: String,
     /// The ranges of the parameter's first dims, of which each leaves one entry, and which are not stored.
     front: Vec<Range<usize>>,
@@ -153,10 +153,10 @@ struct Part {
 }
 
 /// What a parameter is put together from, taken apart.
-fn inverse(source: Source, shape: &[usize], front: Vec<Range<usize>>) -> Vec<Part> {
+fn inverse(source: Source, shape: &[usize], front: Vec<Range<usize>>) -> Vec<ExportedPart> {
     match source {
-        Source::Same(stored) => vec![Part { stored, front, shape: shape.to_vec(), transposed: false }],
-        Source::Transposed(stored) => vec![Part { stored, front, shape: shape.to_vec(), transposed: true }],
+        Source::Same(stored) => vec![ExportedPart { stored, front, shape: shape.to_vec(), transposed: false }],
+        Source::Transposed(stored) => vec![ExportedPart { stored, front, shape: shape.to_vec(), transposed: true }],
         Source::Stacked(parts) => {
             let part = |(index, part)| inverse(part, &shape[1..], [front.as_slice(), &[index..index + 1]].concat());
             parts.into_iter().enumerate().flat_map(part).collect()
@@ -164,7 +164,7 @@ fn inverse(source: Source, shape: &[usize], front: Vec<Range<usize>>) -> Vec<Par
     }
 }
 
-impl Part {
+impl ExportedPart {
     fn streamed<'a>(self, path: &'a str, dtype: DType, tensors: &'a impl WholeTensors) -> Streamed<'a> {
         let Self { stored, front, shape, transposed } = self;
         let mut written = shape.clone();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_source_is_taken_apart() {
         let turned = |name: &str| Source::Transposed(name.into());
-        let part = |stored: &str, front: Vec<Range<usize>>, transposed| Part {
+        let part = |stored: &str, front: Vec<Range<usize>>, transposed| ExportedPart {
             stored: stored.into(),
             front,
             shape: vec![3, 4],

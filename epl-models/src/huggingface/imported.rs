@@ -14,7 +14,7 @@ use super::source::Source;
 /// where no parameter has one. Copies of tied weights and buffers that a model does not need are not among them.
 ///
 /// ```no_run
-/// # use epl_core::{Built, Result, tensors::AssignMap};
+/// # use epl_core::{LaidOutModel, Result, tensors::AssignMap};
 /// # use epl_models::{T5, huggingface::Imported, t5::{self, T5Names}};
 /// # fn example(built: Built<T5>) -> Result<()> {
 /// let (folder, _) = t5::open("t5-small")?;

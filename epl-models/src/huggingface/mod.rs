@@ -21,8 +21,8 @@
 //! The names of a model's parameters stand with the model: see [`t5`](crate::t5).
 
 mod error;
-pub mod tensor_file;
-pub mod json_config;
+mod tensor_file;
+mod json_config;
 pub mod folder;
 pub mod source;
 pub mod name_table;

@@ -29,12 +29,12 @@ pub struct NameTable {
 struct Rule {
     ours: String,
     stored: String,
-    form: Form,
+    form: StoredForm,
 }
 
 /// How a parameter is stored.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum StoredForm {
     Same,
     Transposed,
     /// So many parts along its first dim, each transposed.
@@ -50,20 +50,20 @@ impl NameTable {
     /// A parameter that is stored as it is.
     #[must_use]
     pub fn same(self, ours: &str, stored: &str) -> Self {
-        self.with(ours, stored, Form::Same)
+        self.with(ours, stored, StoredForm::Same)
     }
 
     /// A weight that PyTorch stores as `[outputs, inputs]`, and Burn as `[inputs, outputs]`.
     #[must_use]
     pub fn transposed(self, ours: &str, stored: &str) -> Self {
-        self.with(ours, stored, Form::Transposed)
+        self.with(ours, stored, StoredForm::Transposed)
     }
 
     /// Weights of so many equal linear layers, which are one parameter here, along a new first dim; `#` in the stored name
     /// is their number.
     #[must_use]
     pub fn stacked(self, ours: &str, stored: &str, parts: usize) -> Self {
-        self.with(ours, stored, Form::Stacked(parts))
+        self.with(ours, stored, StoredForm::Stacked(parts))
     }
 
     /// A linear layer with its bias.
@@ -73,7 +73,7 @@ impl NameTable {
         self.transposed(&of(ours, "weight"), &of(stored, "weight")).same(&of(ours, "bias"), &of(stored, "bias"))
     }
 
-    fn with(mut self, ours: &str, stored: &str, form: Form) -> Self {
+    fn with(mut self, ours: &str, stored: &str, form: StoredForm) -> Self {
         self.rules.push(Rule { ours: ours.to_string(), stored: stored.to_string(), form });
         self
     }
@@ -83,9 +83,9 @@ impl NameTable {
         let (rule, numbers) = self.rules.iter().find_map(|rule| Some((rule, numbers(&rule.ours, path)?)))?;
         let stored = |part: Option<usize>| spelled(&rule.stored, &numbers.stars, part);
         Some(match rule.form {
-            Form::Same => Source::Same(stored(None)),
-            Form::Transposed => Source::Transposed(stored(None)),
-            Form::Stacked(parts) => {
+            StoredForm::Same => Source::Same(stored(None)),
+            StoredForm::Transposed => Source::Transposed(stored(None)),
+            StoredForm::Stacked(parts) => {
                 Source::Stacked((0..parts).map(|part| Source::Transposed(stored(Some(part)))).collect())
             }
         })
@@ -96,7 +96,7 @@ impl NameTable {
         self.rules.iter().find_map(|rule| {
             let numbers = numbers(&rule.stored, stored)?;
             let known = match (rule.form, numbers.part) {
-                (Form::Stacked(parts), Some(part)) => part < parts,
+                (StoredForm::Stacked(parts), Some(part)) => part < parts,
                 (_, part) => part.is_none(),
             };
             known.then(|| spelled(&rule.ours, &numbers.stars, None))

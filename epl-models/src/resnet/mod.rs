@@ -14,7 +14,7 @@
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod config;
-pub mod conv_norm;
+mod conv_norm;
 pub mod layer;
 pub mod backbone;
 pub mod class_layer;

@@ -1,7 +1,7 @@
 //! The model as a chain of segments, with its loss.
 
 use burn::tensor::Tensor;
-use epl_core::{Loss, Segmented, Weights};
+use epl_core::{Loss, LossWeights, Segmented};
 use epl_modules::SplitCrossEntropyConfig;
 
 use super::class_layer::{ClassLayer, Labels};
@@ -49,8 +49,8 @@ impl<C: ClassLayer> Segmented for ResNet<C> {
         }
     }
 
-    fn weights(&self, batch: &ImageBatch) -> Weights {
-        Weights::new().with(CROSS_ENTROPY, batch.counted())
+    fn weights(&self, batch: &ImageBatch) -> LossWeights {
+        LossWeights::new().with(CROSS_ENTROPY, batch.counted())
     }
 
     fn loss(&self, carry: Tensor<4>, batch: &ImageBatch) -> Loss {

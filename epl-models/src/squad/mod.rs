@@ -34,7 +34,7 @@ pub mod pieces;
 pub mod predictions;
 pub mod vocabulary;
 pub mod windows;
-pub mod word_piece;
+mod word_piece;
 
 pub use answers::{AnswersConfig, Logits, RankedAnswer};
 pub use dataset::{Answer, Article, Paragraph, Question, Squad};

@@ -36,7 +36,7 @@ pub fn windows(pieces: usize, room: usize, stride: usize) -> Vec<Range<usize>> {
 /// The window in which a piece has most context; none if it is in no window.
 ///
 /// `run_squad` compares `min(left, right) + length / 100`; among equals the first window wins.
-pub fn most_context(windows: &[Range<usize>], piece: usize) -> Option<usize> {
+pub(super) fn most_context(windows: &[Range<usize>], piece: usize) -> Option<usize> {
     let context = |window: &Range<usize>| {
         let narrower = (piece - window.start).min(window.end - 1 - piece);
         // In hundredths, so that equal is equal.

@@ -1,6 +1,6 @@
 //! The model as a chain of segments, with its loss.
 
-use epl_core::{Incremental, Loss, Segmented, Weights};
+use epl_core::{Incremental, Loss, LossWeights, Segmented};
 use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerCache, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
@@ -16,19 +16,19 @@ const Z: &str = "z";
 
 /// What a segment runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum T5Segment {
     Encoder(usize),
     Decoder(usize),
     Head,
 }
 
 impl T5 {
-    fn part(&self, segment: usize) -> Part {
+    fn part(&self, segment: usize) -> T5Segment {
         let (encoder, decoder) = (self.encoder.blocks.len(), self.decoder.blocks.len());
         match segment {
-            index if index < encoder => Part::Encoder(index),
-            index if index < encoder + decoder => Part::Decoder(index - encoder),
-            _ => Part::Head,
+            index if index < encoder => T5Segment::Encoder(index),
+            index if index < encoder + decoder => T5Segment::Decoder(index - encoder),
+            _ => T5Segment::Head,
         }
     }
 
@@ -106,13 +106,13 @@ impl T5 {
     ) -> T5Carry {
         let entered = |carry: Option<T5Carry>| carry.expect("a segment that begins no step gets a carry");
         match self.part(index) {
-            Part::Encoder(block) => self.encode(block, carry.unwrap_or_else(|| self.start(batch)), batch),
-            Part::Decoder(0) => {
+            T5Segment::Encoder(block) => self.encode(block, carry.unwrap_or_else(|| self.start(batch)), batch),
+            T5Segment::Decoder(0) => {
                 let before = cache.as_ref().map_or(0, |cache| cache.len());
                 self.decode(0, self.turn(carry, batch, before), batch, cache)
             }
-            Part::Decoder(block) => self.decode(block, entered(carry), batch, cache),
-            Part::Head => {
+            T5Segment::Decoder(block) => self.decode(block, entered(carry), batch, cache),
+            T5Segment::Head => {
                 let carry = entered(carry);
                 T5Carry { hidden: self.logits(carry.hidden).local(), ..carry }
             }
@@ -130,9 +130,9 @@ impl Segmented for T5 {
 
     fn segment_name(&self, index: usize) -> String {
         match self.part(index) {
-            Part::Encoder(block) => format!("encoder.blocks.{block}"),
-            Part::Decoder(block) => format!("decoder.blocks.{block}"),
-            Part::Head => "head".to_string(),
+            T5Segment::Encoder(block) => format!("encoder.blocks.{block}"),
+            T5Segment::Decoder(block) => format!("decoder.blocks.{block}"),
+            T5Segment::Head => "head".to_string(),
         }
     }
 
@@ -162,8 +162,8 @@ impl Segmented for T5 {
         self.run(index, carry, batch, None)
     }
 
-    fn weights(&self, batch: &T5Batch) -> Weights {
-        let weights = Weights::new().with(CROSS_ENTROPY, batch.tokens as f64);
+    fn weights(&self, batch: &T5Batch) -> LossWeights {
+        let weights = LossWeights::new().with(CROSS_ENTROPY, batch.tokens as f64);
         match self.config().has_experts() {
             // One sequence is one routing group.
             true => weights.with(AUXILIARY, batch.rows as f64).with(Z, batch.rows as f64),

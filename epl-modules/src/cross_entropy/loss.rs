@@ -195,7 +195,7 @@ mod tests {
     use burn::nn::Initializer;
     use burn::optim::AdamWConfig;
     use epl_core::config::HalfDtype;
-    use epl_core::{Engine, Loss, MicroBatch, OneSegment, Place, Weights, WholeModel, launch, testing};
+    use epl_core::{Engine, Loss, LossWeights, MicroBatch, OneSegment, Place, WholeModel, launch, testing};
 
     use super::*;
 
@@ -216,8 +216,8 @@ mod tests {
     impl WholeModel for Net {
         type Batch = Vec<i64>;
 
-        fn weights(&self, targets: &Vec<i64>) -> Weights {
-            Weights::new().with("loss", self.criterion.weight(targets))
+        fn weights(&self, targets: &Vec<i64>) -> LossWeights {
+            LossWeights::new().with("loss", self.criterion.weight(targets))
         }
 
         fn forward_loss(&self, targets: &Vec<i64>) -> Loss {

@@ -12,7 +12,7 @@ use crate::moe::TokenMask;
 pub struct TransformerInput {
     /// `[batch_size, positions, d_model]`
     pub(super) hidden: Tensor<3>,
-    pub(super) own: View,
+    pub(super) own: OwnPositions,
     pub(super) memory: Option<Memory>,
     /// Which tokens are real, where experts are chosen.
     pub(super) tokens: Option<TokenMask>,
@@ -20,7 +20,7 @@ pub struct TransformerInput {
 
 /// What a layer sees of its own positions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View {
+pub(super) struct OwnPositions {
     pub(super) padding: Option<Tensor<2, Bool>>,
     causal: bool,
     bias: Option<Tensor<4>>,
@@ -40,7 +40,7 @@ impl TransformerInput {
     ///
     /// - hidden: `[batch_size, positions, d_model]`
     pub fn new(hidden: Tensor<3>) -> Self {
-        Self { hidden, own: View::default(), memory: None, tokens: None }
+        Self { hidden, own: OwnPositions::default(), memory: None, tokens: None }
     }
 
     /// The positions of the layer's own sequence that are padding (with a cache: the cached ones too): no position
@@ -96,7 +96,7 @@ impl TransformerInput {
     }
 }
 
-impl View {
+impl OwnPositions {
     /// The input of self-attention.
     pub(super) fn attend_from(self, states: Tensor<3>) -> AttentionInput {
         let mut input = AttentionInput::self_attention(states);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use epl::checkpoint::Checkpoint;
-use epl::trainer::{Checkpoints, Which};
+use epl::trainer::{CheckpointId, Checkpoints};
 use epl::{Error, Result};
 
 /// The folder itself, if it is a checkpoint; else those of the run, ascending. As the loader finds them: what a crash left
@@ -15,7 +15,7 @@ pub fn find(path: &Path) -> Result<Vec<PathBuf>> {
     let run = if path.ends_with("checkpoints") { path.parent().unwrap_or(path) } else { path };
     let checkpoints = Checkpoints::new(run, 1);
     let steps = checkpoints.steps()?.into_iter();
-    let found: Vec<PathBuf> = steps.map(|step| checkpoints.find(Which::Step(step))).collect::<Result<_>>()?;
+    let found: Vec<PathBuf> = steps.map(|step| checkpoints.find(CheckpointId::Step(step))).collect::<Result<_>>()?;
     match found.is_empty() {
         false => Ok(found),
         true => Err(Error::file(

@@ -48,7 +48,7 @@ fn losses(data: usize, tensor: usize) -> epl::Result<Vec<f64>> {
     let config = Config::new().with("dist.data_parallel_size", data)?.with("dist.tensor_parallel_size", tensor)?;
     let mut losses = epl::launch(&config, |epl| {
         let mut net = Engine::build(&epl, |at| WithLoss::new(Net::new(at), Net::loss), &SignedConfig::new())?;
-        (0..40).map(|step| Ok(net.step_whole(&batch(step, epl.place()), 0.003)?.loss)).collect::<epl::Result<Vec<_>>>()
+        (0..40).map(|step| Ok(net.train_batch(&batch(step, epl.place()), 0.003)?.loss)).collect::<epl::Result<Vec<_>>>()
     })?;
     Ok(losses.swap_remove(0))
 }

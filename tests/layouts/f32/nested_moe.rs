@@ -9,7 +9,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Tensor, TensorData};
 use epl::modules::{Moe, MoeConfig};
 use epl::prelude::*;
-use epl::{Built, Strategy};
+use epl::{LaidOutModel, Strategy};
 
 const RANKS: usize = 2;
 
@@ -32,7 +32,10 @@ impl Net {
 type Model = WithLoss<Net, Batch>;
 type Tensors = BTreeMap<String, TensorData>;
 
-fn run(config: &Config, build: impl Fn(&Epl) -> epl::Result<Built<Model>> + Sync) -> Vec<(String, Tensors, Tensors)> {
+fn run(
+    config: &Config,
+    build: impl Fn(&Epl) -> epl::Result<LaidOutModel<Model>> + Sync,
+) -> Vec<(String, Tensors, Tensors)> {
     let rank = |epl: Epl| {
         let built = build(&epl)?;
         let cuts: Vec<String> =

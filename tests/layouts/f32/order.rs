@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl::comm::{EventKind, Operation, Trace};
 use epl::models::t5::{T5, T5Batch, T5Carry};
 use epl::testing::config;
-use epl::{Engine, EngineSettings, Loss, Segmented, Weights};
+use epl::{Engine, EngineSettings, Loss, LossWeights, Segmented};
 
 use crate::parity::{metric, micro_batches, moe};
 
@@ -35,7 +35,7 @@ impl Segmented for WithUnused {
         self.model.forward_segment(index, carry, batch)
     }
 
-    fn weights(&self, batch: &T5Batch) -> Weights {
+    fn weights(&self, batch: &T5Batch) -> LossWeights {
         self.model.weights(batch)
     }
 

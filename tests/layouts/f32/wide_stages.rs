@@ -7,7 +7,7 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use epl::comm::{EventKind, Operation, Trace};
-use epl::data::{Share, ShuffledSampler, TrainData, ValidData, micro_batches};
+use epl::data::{BatchShard, ShuffledSampler, TrainData, ValidData, micro_batches};
 use epl::evaluate::{Accuracy, Classified, Evaluator};
 use epl::prelude::*;
 use epl::testing::largest_error;
@@ -81,9 +81,9 @@ fn frozen_parts() {
             })?;
             let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
             let batch = rows(0..5, &engine.device().clone());
-            let gradients = engine.gradients(micro_batches(&batch, Share::of(engine.context(), 2)?, 0)?)?.1;
+            let gradients = engine.gradients(micro_batches(&batch, BatchShard::of(engine.context(), 2)?, 0)?)?.1;
             assert!(gradients.keys().all(|name| name.starts_with("rest.")), "{:?}", gradients.keys());
-            engine.step_whole(&batch, 0.1)?;
+            engine.train_batch(&batch, 0.1)?;
             Ok((gradients, engine.parameters()?))
         });
         all.unwrap_or_else(|error| panic!("{:?}: {error}", case.scopes))
@@ -126,7 +126,7 @@ fn sent(scopes: &[Strategy], ranks: usize) -> (usize, usize) {
     let (case, trace) = (Case::new(ranks, scopes, 8, 2), Trace::new());
     let step = launch_traced(&case.config(), Some(trace.clone()), |epl| {
         let mut engine = Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?;
-        engine.step_whole(&rows(0..8, &engine.device().clone()), 0.1).map(|_| ())
+        engine.train_batch(&rows(0..8, &engine.device().clone()), 0.1).map(|_| ())
     });
     step.unwrap_or_else(|error| panic!("{error}"));
     let events = trace.events();
@@ -157,8 +157,8 @@ fn what_is_measured_is_of_stages() {
     let measured = epl::launch(&case.config(), |epl| {
         let mut engine = Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?;
         let batch = rows(0..7, &engine.device().clone());
-        engine.step_whole(&batch, 0.1)?;
-        let first = micro_batches(&batch, Share::of(engine.context(), 1)?, 0)?.remove(0);
+        engine.train_batch(&batch, 0.1)?;
+        let first = micro_batches(&batch, BatchShard::of(engine.context(), 1)?, 0)?.remove(0);
         let profile = engine.profile(&first)?;
         Ok((engine.bubble(), profile.0.iter().map(|segment| (segment.stage, segment.parameters)).collect::<Vec<_>>()))
     });
@@ -174,7 +174,7 @@ fn fails(case: &Case, change: impl Fn(usize, &mut Vec<MicroBatch<Batch>>) + Sync
     let run = epl::launch(&case.config(), |epl| {
         let mut engine = Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?;
         let batch = rows(0..case.rows, &engine.device().clone());
-        let mut step = micro_batches(&batch, Share::of(engine.context(), case.micro_batches)?, 0)?;
+        let mut step = micro_batches(&batch, BatchShard::of(engine.context(), case.micro_batches)?, 0)?;
         change(epl.context().world().rank(), &mut step);
         engine.step(step, 0.1).map(|_| ())
     });
@@ -243,7 +243,7 @@ fn carries(ranks: usize, scopes: [Strategy; 2], beside: fn(Tensor<2>, &Context) 
                 .mean_loss(|(hidden, _), _| hidden.powi_scalar(2).mean())
         })?;
         let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
-        engine.step_whole(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
+        engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
     })
 }
 
@@ -288,7 +288,7 @@ fn between_stages_of_one_width_anything_crosses() {
                 .mean_loss(|(hidden, _), _| hidden.powi_scalar(2).mean())
         })?;
         let mut engine = Engine::new(net, &SgdConfig::new(), EngineSettings::default())?;
-        engine.step_whole(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
+        engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
     });
     let losses = built.unwrap_or_else(|error| panic!("{error}"));
     assert!(losses.iter().all(|loss| *loss == losses[0] && loss.is_finite()), "{losses:?}");
@@ -331,7 +331,7 @@ fn a_loss_term_is_one_number() {
         let squares = |net: &Linear, (inputs, _): &Batch| net.forward(inputs.clone()).powi_scalar(2).reshape([-1]);
         let net = |at: &Place| WithLoss::new(LinearConfig::new(6, 1).init(at), squares);
         let mut engine = Engine::build(&epl, net, &SgdConfig::new())?;
-        engine.step_whole(&rows(0..5, &engine.device().clone()), 0.1).map(|_| ())
+        engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1).map(|_| ())
     });
     let error = run.expect_err("five numbers").to_string();
     assert!(error.contains("the loss term `loss` has 5 elements, and a term is 1 number; return their sum"), "{error}");

@@ -12,7 +12,7 @@ use burn::tensor::Tensor;
 use epl::config::PipelineStrategy::{PreferBackward, PreferForward};
 use epl::config::StateTier::{Device as OnDevice, File, Host};
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
-use epl::data::{Share, ShuffledSampler, TrainData, micro_batches};
+use epl::data::{BatchShard, ShuffledSampler, TrainData, micro_batches};
 use epl::models::t5::T5Batcher;
 use epl::optim::OptimizerConfig;
 use epl::trainer::learning_rate::Decay;
@@ -117,7 +117,7 @@ impl Run for Widths {
     fn step(&self, _epl: &Epl, engine: &mut Engine<Self::Model>, number: u64) -> Result<()> {
         let first = number as usize * self.rows;
         let batch = widths::rows(first..first + self.rows, engine.device());
-        let share = Share::of(engine.context(), self.micro_batches)?;
+        let share = BatchShard::of(engine.context(), self.micro_batches)?;
         engine.step(micro_batches(&batch, share, first as u64)?, RATE).map(|_| ())
     }
 }

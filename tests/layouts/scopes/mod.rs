@@ -16,7 +16,7 @@ use epl::modules::{SplitClassifier, SplitClassifierConfig};
 use epl::optim::OptimizerConfig;
 use epl::prelude::*;
 use epl::testing::largest_error;
-use epl::{Built, Strategy, launch};
+use epl::{LaidOutModel, Strategy, launch};
 
 pub const FEATURES: usize = 6;
 const HIDDEN: usize = 5;
@@ -140,7 +140,7 @@ pub fn scoped(
     devices: usize,
     case: Case,
     loss: fn(&Scoped, &Rows) -> Tensor<1>,
-) -> epl::Result<Built<WithLoss<Scoped, Rows>>> {
+) -> epl::Result<LaidOutModel<WithLoss<Scoped, Rows>>> {
     let head = SplitClassifierConfig::new(HIDDEN, case.classes);
     let (body, split) = (Strategy::replicate(devices).named("body"), Strategy::split(devices).named("head"));
     let net = |at: &Place| Scoped {
@@ -153,7 +153,7 @@ pub fn scoped(
 fn run<M: Segmented<Batch = Rows>>(
     ranks: usize,
     case: Case,
-    build: impl Fn(&Epl) -> epl::Result<Built<M>> + Sync,
+    build: impl Fn(&Epl) -> epl::Result<LaidOutModel<M>> + Sync,
 ) -> Outcome {
     let train = |epl: Epl| match case.adam {
         true => steps(build(&epl)?, case, &AdamWConfig::new().with_epsilon(1e-4)),
@@ -171,7 +171,7 @@ fn run<M: Segmented<Batch = Rows>>(
 }
 
 fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
-    built: Built<M>,
+    built: LaidOutModel<M>,
     case: Case,
     optimizer: &O,
 ) -> epl::Result<Outcome> {

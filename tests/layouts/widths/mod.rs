@@ -14,7 +14,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use epl::config::{CheckpointType, OffloadLevel, PipelineStrategy, ZeroLevel};
-use epl::data::{Share, micro_batches};
+use epl::data::{BatchShard, micro_batches};
 use epl::model::output::{Combine, Merge, Outputs};
 use epl::modules::{
     Dropout, DropoutConfig, ParallelMlp, ParallelMlpConfig, SplitClassifier, SplitClassifierConfig, SyncBatchNorm,
@@ -275,9 +275,9 @@ fn train(epl: &Epl, case: &Case, folder: &Path) -> epl::Result<Outcome> {
     let mut engine = build()?;
     let device = engine.device().clone();
     let batch = |step: usize| rows(step * case.rows..(step + 1) * case.rows, &device);
-    let share = Share::of(engine.context(), case.micro_batches)?;
+    let share = BatchShard::of(engine.context(), case.micro_batches)?;
     let gradients = engine.gradients(micro_batches(&batch(0), share, 0)?)?.1;
-    let mut reports = (0..2).map(|step| engine.step_whole(&batch(step), 0.05)).collect::<epl::Result<Vec<_>>>()?;
+    let mut reports = (0..2).map(|step| engine.train_batch(&batch(step), 0.05)).collect::<epl::Result<Vec<_>>>()?;
     // The third step is made by what was saved, too.
     engine.save(folder.join("checkpoint"))?;
     let mut again = build()?;
@@ -287,7 +287,7 @@ fn train(epl: &Epl, case: &Case, folder: &Path) -> epl::Result<Outcome> {
     assert_eq!(third(&mut again)?, reports[2], "to the bit");
     assert_eq!(again.parameters()?, engine.parameters()?, "to the bit");
     engine.check_replicas()?;
-    let share = Share::of(engine.context(), 2)?;
+    let share = BatchShard::of(engine.context(), 2)?;
     let eval = engine.evaluate(micro_batches(&batch(3), share, 0)?.into_iter().map(Ok))?;
     let model = engine.inference()?;
     let (inputs, _) = rows(0..5, &device.clone().without_autodiff());

@@ -11,8 +11,8 @@ fn count(to: u64) -> impl FnMut() -> Option<Result<u64>> {
     move || numbers.next().map(Ok)
 }
 
-fn ahead(threads: usize, each: usize) -> Ahead {
-    Ahead::new(threads, each).unwrap()
+fn ahead(threads: usize, each: usize) -> PrefetchConfig {
+    PrefetchConfig::new(threads, each).unwrap()
 }
 
 /// Makes an item when it is told to, and tells when it begins with one.
@@ -170,6 +170,6 @@ fn dropped_in_the_middle_all_threads_end() {
 
 #[test]
 fn numbers_that_make_no_sense_are_refused() {
-    assert!(Ahead::new(0, 2).unwrap_err().to_string().contains("0 threads"));
-    assert!(Ahead::new(4, 0).unwrap_err().to_string().contains("by 4 threads, 0 steps"));
+    assert!(PrefetchConfig::new(0, 2).unwrap_err().to_string().contains("0 threads"));
+    assert!(PrefetchConfig::new(4, 0).unwrap_err().to_string().contains("by 4 threads, 0 steps"));
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::OffloadLevel;
-use crate::memory::{ElementBytes, MemoryEstimate, Moment, Stored, Tiers};
+use crate::memory::{ElementBytes, MemoryEstimate, StepPhase, StoredActivations, Tiers};
 
 const LEVELS: [ZeroLevel; 5] = [ZeroLevel::Off, ZeroLevel::V0, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3];
 const PSI: u64 = 1_200_000;
@@ -14,14 +14,14 @@ fn inputs(zero: ZeroLevel) -> MemoryInputs {
         segment: 100,
         two_segments: 200,
         largest: 10,
-        activations: Stored::formula(7, "given"),
+        activations: StoredActivations::formula(7, "given"),
         ..MemoryInputs::new(parameters)
     }
 }
 
 /// Parameters, gradients, optimizer state.
 fn states(estimate: &MemoryEstimate, tier: Tier) -> [u64; 3] {
-    [Kind::Parameters, Kind::Gradients, Kind::OptimizerState].map(|kind| {
+    [MemoryKind::Parameters, MemoryKind::Gradients, MemoryKind::OptimizerState].map(|kind| {
         let here = estimate.lines.iter().filter(|line| line.kind == kind && line.tier == tier);
         here.filter_map(|line| line.bytes).sum()
     })
@@ -82,8 +82,8 @@ fn the_paper_s_example() {
 /// Buffers of the device until the first backward is over, when one is, and in the update.
 fn buffers(inputs: MemoryInputs) -> [u64; 3] {
     let lines = inputs.estimate().lines;
-    let is_buffer = |line: &&MemoryLine| line.kind == Kind::Buffers && line.tier == Tier::Device;
-    Moment::ALL.map(|moment| {
+    let is_buffer = |line: &&MemoryLine| line.kind == MemoryKind::Buffers && line.tier == Tier::Device;
+    StepPhase::ALL.map(|moment| {
         let at = lines.iter().filter(is_buffer).filter(|line| line.when.is_in(moment));
         at.filter_map(|line| line.bytes).sum()
     })
@@ -133,20 +133,20 @@ fn offloaded_parameters_and_copies_in_16_bits_are_on_the_device_while_they_are_u
 
 #[test]
 fn gradients_come_as_activations_go() {
-    let peak = |stored: Stored, micro_batches| {
+    let peak = |stored: StoredActivations, micro_batches| {
         let inputs =
             MemoryInputs { activations: stored, micro_batches, bucket: 0, largest: 0, ..inputs(ZeroLevel::Off) };
         let estimate = inputs.estimate();
         (estimate.peak(Tier::Device) - estimate.between_steps(Tier::Device), estimate.moment(Tier::Device))
     };
     let gradients = 4 * PSI;
-    let stored = |bytes| Stored::formula(bytes, "");
-    assert_eq!(peak(stored(1000), 1), (gradients, Moment::Backward));
-    assert_eq!(peak(stored(gradients + 1), 1), (gradients + 1, Moment::Forward));
-    assert_eq!(peak(stored(1000), 2), (gradients + 1000, Moment::Backward));
+    let stored = |bytes| StoredActivations::formula(bytes, "");
+    assert_eq!(peak(stored(1000), 1), (gradients, StepPhase::Backward));
+    assert_eq!(peak(stored(gradients + 1), 1), (gradients + 1, StepPhase::Forward));
+    assert_eq!(peak(stored(1000), 2), (gradients + 1000, StepPhase::Backward));
     // Of two micro-batches in flight, one is gone before the second one's gradients come.
-    let pipeline = Stored { first: Some(2 * gradients), later: Some(7), ..stored(0) };
-    assert_eq!(peak(pipeline, 2), (2 * gradients, Moment::Forward));
+    let pipeline = StoredActivations { first: Some(2 * gradients), later: Some(7), ..stored(0) };
+    assert_eq!(peak(pipeline, 2), (2 * gradients, StepPhase::Forward));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn the_table_has_every_number_with_its_source() {
     assert!(text.contains("7       0.000       0.000  formula       forward      given"), "{text}");
     assert!(lines[lines.len() - 1].contains("peak         until the first backward is over"), "{text}");
     assert!(!text.contains("at least"), "{text}");
-    let unknown = MemoryInputs { activations: Stored::unknown("install it"), ..inputs(ZeroLevel::Off) };
+    let unknown = MemoryInputs { activations: StoredActivations::unknown("install it"), ..inputs(ZeroLevel::Off) };
     let text = unknown.estimate().to_string();
     assert!(text.contains("?           ?           ?  unknown       forward      install it"), "{text}");
     assert!(text.contains("is over, at least"), "{text}");

@@ -40,8 +40,8 @@ use crate::topology::cluster::{Axis, Coordinate, Mesh};
 /// A model that holds contexts is never forked to another rank.
 #[derive(Clone)]
 pub struct Context {
-    shared: Arc<Shared>,
-    part: Part,
+    shared: Arc<ContextParts>,
+    part: SplitScope,
 }
 
 /// Every layer's text has its context: no more of it than tells the rank.
@@ -53,7 +53,7 @@ impl fmt::Debug for Context {
 
 /// Over which ranks the split layers of a part of the model are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SplitScope {
     /// Over the tensor axis of the mesh, whose ranks run the same rows.
     Mesh,
     /// Over the ranks of a replica, which run different rows: a `split` scope colocated with a `replicate` scope.
@@ -64,17 +64,17 @@ pub(crate) enum Part {
     },
 }
 
-struct Shared {
+struct ContextParts {
     groups: Groups,
     mesh: Mesh,
     seed: u64,
     trace: Option<Trace>,
     /// The axis over which split layers of `split` scopes are cut.
     split_axis: Axis,
-    state: Mutex<State>,
+    state: Mutex<PassState>,
 }
 
-struct State {
+struct PassState {
     pass: Pass,
     /// The segment that is run, and how many were before it in this pass.
     segment: (usize, u64),
@@ -103,7 +103,7 @@ impl Context {
         split_axis: Axis,
     ) -> Result<Self> {
         let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
-        let state = State {
+        let state = PassState {
             pass,
             segment: (0, 0),
             replay: false,
@@ -118,17 +118,17 @@ impl Context {
             trace.name(rank, mesh.coordinate(rank.0).to_string());
         }
         let groups = Groups::new(world, &mesh)?;
-        let shared = Shared { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
-        Ok(Self { shared: Arc::new(shared), part: Part::Mesh })
+        let shared = ContextParts { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
+        Ok(Self { shared: Arc::new(shared), part: SplitScope::Mesh })
     }
 
     /// The context of a part of the model.
-    pub(crate) fn of_part(&self, part: Part) -> Self {
+    pub(crate) fn of_part(&self, part: SplitScope) -> Self {
         Self { shared: self.shared.clone(), part }
     }
 
     /// The part of the model that this context is given to.
-    pub(crate) fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> SplitScope {
         self.part
     }
 
@@ -140,13 +140,13 @@ impl Context {
     /// The ranks that hold the other slices of this part's split layers, where they run other rows than this rank: these
     /// must be gathered before such a layer.
     pub fn to_be_bridged(&self) -> Option<&ProcessGroup> {
-        (self.part != Part::Mesh && self.tensor().size() > 1).then(|| self.tensor())
+        (self.part != SplitScope::Mesh && self.tensor().size() > 1).then(|| self.tensor())
     }
 
     /// The axis of the mesh that a layer of this part means.
     pub(crate) fn meant(&self, axis: Axis) -> Axis {
         match (axis, self.part) {
-            (Axis::Tensor, Part::Colocated { .. }) => self.shared.split_axis,
+            (Axis::Tensor, SplitScope::Colocated { .. }) => self.shared.split_axis,
             (axis, _) => axis,
         }
     }
@@ -366,7 +366,7 @@ impl Context {
         self.world().global(self.world().rank())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PassState> {
         // A panic while the lock is held cannot leave the counters half-written.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,7 +20,7 @@ use epl_comm::ProcessGroup;
 use crate::error::{Error, Result};
 use exchange::exchange;
 pub use value::Combine;
-use value::{Part, Value};
+use value::{MicroBatchOutput, Value};
 
 /// Over what an output is combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ impl Merge {
 pub type Outputs = BTreeMap<String, TensorData>;
 
 /// What was handed out in a step, by name.
-pub(crate) type Taken = Vec<(String, Merge, Vec<Part>)>;
+pub(crate) type Taken = Vec<(String, Merge, Vec<MicroBatchOutput>)>;
 
 /// What the layers of one rank have declared and handed out.
 #[derive(Debug, Default)]
 pub(crate) struct OutputStore {
-    declared: BTreeMap<String, (Merge, Vec<Part>)>,
+    declared: BTreeMap<String, (Merge, Vec<MicroBatchOutput>)>,
     /// Whether a step or an evaluation takes what is handed out.
     open: bool,
     pass: u64,
@@ -93,15 +93,16 @@ impl OutputStore {
             )));
         }
         let first = samples.first().copied().unwrap_or(0);
-        parts.push(Part { pass: self.pass, first, samples: samples.len(), data });
+        parts.push(MicroBatchOutput { pass: self.pass, first, samples: samples.len(), data });
         Ok(())
     }
 
     /// Ends the step: takes what was handed out.
     pub fn take(&mut self) -> Taken {
         self.open = false;
-        let taken =
-            |(name, (merge, parts)): (&String, &mut (Merge, Vec<Part>))| (name.clone(), *merge, std::mem::take(parts));
+        let taken = |(name, (merge, parts)): (&String, &mut (Merge, Vec<MicroBatchOutput>))| {
+            (name.clone(), *merge, std::mem::take(parts))
+        };
         self.declared.iter_mut().map(taken).collect()
     }
 }

@@ -17,7 +17,7 @@ pub enum Combine {
 
 /// What one micro-batch gave.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct MicroBatchOutput {
     /// The pass it came from.
     pub pass: u64,
     /// Its first sample.
@@ -48,9 +48,10 @@ pub(super) enum Content {
 
 impl Value {
     /// The value of these parts; none of none.
-    pub fn of(name: &str, combine: Combine, parts: Vec<Part>) -> Result<Option<Self>> {
+    pub fn of(name: &str, combine: Combine, parts: Vec<MicroBatchOutput>) -> Result<Option<Self>> {
         let Some(first) = parts.first() else { return Ok(None) };
-        let inner = |part: &Part| part.data.shape().to_vec()[usize::from(combine == Combine::Concat)..].to_vec();
+        let inner =
+            |part: &MicroBatchOutput| part.data.shape().to_vec()[usize::from(combine == Combine::Concat)..].to_vec();
         let (dtype, dims) = (first.data.dtype(), inner(first));
         if combine == Combine::Mean && !dtype.is_float() {
             return Err(Error::invalid(format!(

@@ -19,7 +19,7 @@ pub(super) use sgd::{Momentum, Sgd};
 
 /// An optimizer that updates in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum HostRule {
     Adam(Adam),
     AdamW(AdamW),
     Lion(Lion),
@@ -27,7 +27,7 @@ pub(super) enum Kind {
     Sgd(Sgd),
 }
 
-impl Kind {
+impl HostRule {
     /// The tensors of state, by their names in Burn's record.
     pub(super) fn fields(&self) -> &'static [&'static str] {
         match self {

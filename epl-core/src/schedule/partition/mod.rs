@@ -19,5 +19,5 @@ pub mod epl;
 pub use error::{CostError, PartitionError};
 pub use layers::{custom_stage_ids, layer_stage};
 pub(crate) use least_largest::least_largest;
-pub use stages::{Part, parts_of, stages_of};
+pub use stages::{ModelChunk, parts_of, stages_of};
 pub(crate) use units::units;

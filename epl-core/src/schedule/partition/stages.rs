@@ -16,7 +16,7 @@ use super::{PartitionError, repeated};
 /// chunk   0 0 1 1 2 2
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct ModelChunk {
     /// The stage that runs it.
     pub stage: usize,
     /// Which of its stage's parts it is.
@@ -61,7 +61,7 @@ pub fn parts_of<K: PartialEq>(
     kinds: &[K],
     stages: usize,
     chunks: usize,
-) -> Result<Vec<Part>, PartitionError> {
+) -> Result<Vec<ModelChunk>, PartitionError> {
     let parts = count(costs.len(), stages, chunks)?;
     if costs.len() != kinds.len() {
         return Err(PartitionError::KindsDisagree { costs: costs.len(), kinds: kinds.len() });
@@ -71,7 +71,7 @@ pub fn parts_of<K: PartialEq>(
         Some(blocks) => repeated::evenly(&costs, &blocks, parts),
         None => least_largest(&costs, parts),
     };
-    let part = |(index, segments)| Part { stage: index % stages, chunk: index / stages, segments };
+    let part = |(index, segments)| ModelChunk { stage: index % stages, chunk: index / stages, segments };
     Ok(ranges.into_iter().enumerate().map(part).collect())
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// The checkpoints of a run on disk.
 #[derive(Clone, Debug)]
-pub(super) struct Folder {
+pub(super) struct CheckpointFolder {
     disk: Arc<dyn Disk>,
     path: PathBuf,
 }
@@ -28,7 +28,7 @@ pub(super) struct BestMark {
     pub value: f64,
 }
 
-impl Folder {
+impl CheckpointFolder {
     pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
         Self { disk, path }
     }
@@ -198,9 +198,9 @@ mod tests {
     use super::*;
     use crate::checkpoint::durable::FileSystem;
 
-    fn folder_with(steps: &[u64]) -> (tempfile::TempDir, Folder) {
+    fn folder_with(steps: &[u64]) -> (tempfile::TempDir, CheckpointFolder) {
         let temporary = tempfile::tempdir().unwrap();
-        let folder = Folder::new(Arc::new(FileSystem), temporary.path().join("checkpoints"));
+        let folder = CheckpointFolder::new(Arc::new(FileSystem), temporary.path().join("checkpoints"));
         for &step in steps {
             folder.open(step).unwrap();
             fs::write(folder.partial(step).unwrap().join("index.json"), step.to_string()).unwrap();

@@ -24,5 +24,5 @@ mod state;
 mod store;
 
 pub use fingerprint::fingerprint;
-pub use state::Saved;
-pub use store::{Checkpoints, FailedSave, Which};
+pub use state::RunState;
+pub use store::{CheckpointId, Checkpoints, FailedSave};

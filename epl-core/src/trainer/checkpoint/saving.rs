@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::folder::Folder;
-use super::state::Saved;
+use super::folder::CheckpointFolder;
+use super::state::RunState;
 use crate::checkpoint::durable::Disk;
 use crate::checkpoint::{LOOK, Snapshot, finish, part_path};
 use crate::error::{Error, Result};
@@ -27,12 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The work of one rank.
 pub(super) struct Job {
-    pub folder: Folder,
+    pub folder: CheckpointFolder,
     /// None, if it is written already.
     pub snapshot: Result<Option<Snapshot<'static>>>,
     pub rank: usize,
     pub ranks: usize,
-    pub saved: Saved,
+    pub saved: RunState,
     pub keep_last: usize,
 }
 
@@ -50,7 +50,7 @@ pub(super) type Ended = Result<(), String>;
 
 /// How far a job is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum JobState {
     Writing,
     /// Without a fault: it is written, or another rank has failed.
     Ended,
@@ -90,11 +90,11 @@ impl Saving {
     }
 
     /// How far this rank's work is.
-    pub fn state(&mut self) -> State {
+    pub fn state(&mut self) -> JobState {
         match self.look() {
-            None => State::Writing,
-            Some(Ok(())) => State::Ended,
-            Some(Err(_)) => State::Failed,
+            None => JobState::Writing,
+            Some(Ok(())) => JobState::Ended,
+            Some(Err(_)) => JobState::Failed,
         }
     }
 

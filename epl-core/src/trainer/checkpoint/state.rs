@@ -11,7 +11,7 @@ use crate::json::json;
 
 /// Where a run stood, and how it was set up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct RunState {
     /// How many steps were done.
     pub step: u64,
     /// How many samples were drawn: where the data goes on.
@@ -32,7 +32,7 @@ pub struct Saved {
     pub kept: BTreeMap<String, Value>,
 }
 
-impl Saved {
+impl RunState {
     /// The state of a run before its first step.
     pub fn new(seed: u64, order: String, layout: String) -> Self {
         let (invariants, config, kept) = (BTreeMap::new(), Value::Null, BTreeMap::new());
@@ -44,7 +44,7 @@ impl Saved {
     /// # Errors
     ///
     /// When seed, order of the samples or an invariant differ: an error with both.
-    pub fn check(&self, now: &Saved) -> Result<()> {
+    pub fn check(&self, now: &RunState) -> Result<()> {
         if self.seed != now.seed {
             return Err(Error::invalid(format!(
                 "the checkpoint of step {} was saved by a run with seed {}, and this run has seed {}; resume with \
@@ -65,7 +65,7 @@ impl Saved {
     }
 
     /// Names all that differ: a tokenizer of another size makes another model, too.
-    fn check_invariants(&self, now: &Saved) -> Result<()> {
+    fn check_invariants(&self, now: &RunState) -> Result<()> {
         let mut faults = Vec::new();
         for (name, saved) in &self.invariants {
             let Some(now) = now.invariants.get(name) else {
@@ -88,7 +88,7 @@ impl Saved {
     }
 
     /// What the configuration of this run, `now`, says otherwise: one sentence a value.
-    pub fn changes(&self, now: &Saved) -> Vec<String> {
+    pub fn changes(&self, now: &RunState) -> Vec<String> {
         // A run that kept no configuration cannot tell.
         if self.config.is_null() || now.config.is_null() {
             return Vec::new();
@@ -126,10 +126,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn saved(invariants: Value) -> Saved {
+    fn saved(invariants: Value) -> RunState {
         let Value::Object(invariants) = invariants else { panic!("not an object") };
-        let state = Saved::new(1, "in order".into(), "1 rank".into());
-        Saved { step: 7, invariants: invariants.into_iter().collect(), ..state }
+        let state = RunState::new(1, "in order".into(), "1 rank".into());
+        RunState { step: 7, invariants: invariants.into_iter().collect(), ..state }
     }
 
     #[test]

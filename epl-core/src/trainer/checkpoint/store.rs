@@ -6,10 +6,10 @@ use std::thread;
 
 use epl_comm::ProcessGroup;
 
-use super::folder::{BestMark, Folder};
+use super::folder::{BestMark, CheckpointFolder};
 use super::note;
-use super::saving::{Ended, Job, Saving, State};
-use super::state::Saved;
+use super::saving::{Ended, Job, JobState, Saving};
+use super::state::RunState;
 use crate::checkpoint::durable::{Disk, FileSystem};
 use crate::checkpoint::{Checkpoint, LOOK, Snapshot};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::trainer::settings::Best;
 
 /// Which checkpoint of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum CheckpointId {
     /// The last one that was finished.
     Latest,
     /// The best one by the metric of the run: see [`Best`].
@@ -40,7 +40,7 @@ pub struct FailedSave {
 /// The checkpoints of a run. Every rank has one, of the same folder; its clones are the same.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
-    folder: Folder,
+    folder: CheckpointFolder,
     keep_last: usize,
     /// The one that is being written.
     saving: Arc<Mutex<Option<Saving>>>,
@@ -54,7 +54,7 @@ impl Checkpoints {
 
     /// The same on any disk.
     pub fn on(disk: Arc<dyn Disk>, out: &Path, keep_last: usize) -> Self {
-        let folder = Folder::new(disk, out.join("checkpoints"));
+        let folder = CheckpointFolder::new(disk, out.join("checkpoints"));
         Self { folder, keep_last: keep_last.max(1), saving: Arc::default() }
     }
 
@@ -114,7 +114,7 @@ impl Checkpoints {
     ///
     /// When a peer failed, or the system gives no thread. That a file cannot be written is told by
     /// [`look`](Self::look) and [`settle`](Self::settle).
-    pub fn start(&self, world: &ProcessGroup, saved: &Saved, snapshot: Snapshot<'_>) -> Result<Option<FailedSave>> {
+    pub fn start(&self, world: &ProcessGroup, saved: &RunState, snapshot: Snapshot<'_>) -> Result<Option<FailedSave>> {
         let before = self.settle(world)?;
         let opened = if world.rank() == 0 { self.folder.open(saved.step) } else { Ok(()) };
         let opened = opened.map_err(|error| error.to_string());
@@ -215,13 +215,13 @@ impl Checkpoints {
     /// damaged.
     pub fn load(
         &self,
-        which: Which,
+        which: CheckpointId,
         world: &ProcessGroup,
-        now: &Saved,
+        now: &RunState,
         read: impl FnOnce(&Arc<Checkpoint>) -> Result<()>,
-    ) -> Result<Saved> {
+    ) -> Result<RunState> {
         let checkpoint = Arc::new(Checkpoint::open(self.find(which)?)?);
-        let saved = Saved::of(&checkpoint)?;
+        let saved = RunState::of(&checkpoint)?;
         saved.check(now)?;
         read(&checkpoint)?;
         // Ranks on machines that do not share the folder could have found different ones.
@@ -244,11 +244,11 @@ impl Checkpoints {
     /// # Errors
     ///
     /// When there is none: what is there.
-    pub fn find(&self, which: Which) -> Result<PathBuf> {
+    pub fn find(&self, which: CheckpointId) -> Result<PathBuf> {
         let (step, what) = match which {
-            Which::Latest => (self.folder.latest()?, "`latest`"),
-            Which::Best => (self.folder.best()?.map(|mark| mark.step), "`best.json`"),
-            Which::Step(step) => (Some(step), "the call"),
+            CheckpointId::Latest => (self.folder.latest()?, "`latest`"),
+            CheckpointId::Best => (self.folder.best()?.map(|mark| mark.step), "`best.json`"),
+            CheckpointId::Step(step) => (Some(step), "the call"),
         };
         let there = || -> Result<String> {
             let names: Vec<String> = self.steps()?.iter().map(|step| format!("step-{step}")).collect();
@@ -282,12 +282,12 @@ impl Checkpoints {
 /// Whether all ranks have ended their work. Collective.
 fn has_ended(world: &ProcessGroup, saving: &mut Saving) -> Result<bool> {
     let states = world.all_gather_counts(&[saving.state() as i64])?;
-    let is_any = |state: State| states.iter().any(|other| other[0] == state as i64);
-    if is_any(State::Failed) {
+    let is_any = |state: JobState| states.iter().any(|other| other[0] == state as i64);
+    if is_any(JobState::Failed) {
         // The first rank waits for parts that never come.
         saving.give_up();
     }
-    Ok(!is_any(State::Writing))
+    Ok(!is_any(JobState::Writing))
 }
 
 /// What all ranks say of their parts: none, if all are well. Collective.

@@ -24,20 +24,20 @@ const POINTS: usize = 800;
 pub struct Curve {
     path: PathBuf,
     history: Option<PathBuf>,
-    train: Line,
-    valid: Line,
+    train: CurveLine,
+    valid: CurveLine,
 }
 
 /// Values over steps: every point is the mean of `each` values, and the last one of those that are still too few.
 #[derive(Debug)]
-struct Line {
+struct CurveLine {
     points: Vec<(f64, f64)>,
     each: usize,
     /// The values since the last point: their sums, and how many.
     open: (f64, f64, usize),
 }
 
-impl Line {
+impl CurveLine {
     fn new() -> Self {
         Self { points: Vec::with_capacity(POINTS), each: 1, open: (0.0, 0.0, 0) }
     }
@@ -75,7 +75,7 @@ impl Line {
 impl Curve {
     /// A curve in this SVG file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), history: None, train: Line::new(), valid: Line::new() }
+        Self { path: path.into(), history: None, train: CurveLine::new(), valid: CurveLine::new() }
     }
 
     /// The `metrics.jsonl` from which a resumed run reads the steps that were done before.
@@ -91,7 +91,7 @@ impl Curve {
     ///
     /// When they cannot be read.
     pub fn open(&mut self, done: u64) -> Result<()> {
-        (self.train, self.valid) = (Line::new(), Line::new());
+        (self.train, self.valid) = (CurveLine::new(), CurveLine::new());
         match self.history.clone() {
             Some(history) if done > 0 => self.read(&history, done),
             _ => Ok(()),
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_one_of_means_and_takes_no_more_memory() {
-        let mut line = Line::new();
+        let mut line = CurveLine::new();
         let capacity = line.points.capacity();
         (1..=5 * POINTS).for_each(|step| line.push(step as f64, step as f64));
         line.push(0.0, f64::NAN);

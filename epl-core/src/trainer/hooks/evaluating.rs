@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::data::{EvaluationLoader, Share, ValidData};
+use crate::data::{BatchShard, EvaluationLoader, ValidData};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::evaluate::{Evaluator, Values};
@@ -96,7 +96,7 @@ where
 {
     fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
         let engine = run.engine();
-        let share = Share::of(engine.context(), 1)?;
+        let share = BatchShard::of(engine.context(), 1)?;
         // As the model: evaluation has no graph.
         let device = engine.device().clone().without_autodiff();
         let report = engine.evaluate(EvaluationLoader::start(&self.0, share, &device)?)?;

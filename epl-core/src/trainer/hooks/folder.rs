@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
 use crate::model::segment::Segmented;
-use crate::trainer::checkpoint::{Checkpoints, Which};
+use crate::trainer::checkpoint::{CheckpointId, Checkpoints};
 use crate::trainer::hook::Hook;
 use crate::trainer::launch_mark;
 use crate::trainer::run::Run;
@@ -24,14 +24,14 @@ pub struct OpenFolder {
     /// What the folder bears from now on.
     launch: Option<String>,
     resume_restarted: bool,
-    which: Which,
+    which: CheckpointId,
     replace: bool,
 }
 
 impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
-        let which = config.resume_step.map_or(Which::Latest, Which::Step);
+        let which = config.resume_step.map_or(CheckpointId::Latest, CheckpointId::Step);
         let TrainerConfig { resume, resume_restarted, replace, .. } = *config;
         Self { out: out.into(), checkpoints, resume, launch: config.launch.clone(), resume_restarted, which, replace }
     }

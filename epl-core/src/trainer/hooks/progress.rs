@@ -15,7 +15,7 @@ use crate::trainer::run::Run;
 /// Shows loss, tokens per second, rate, gradient norm and the time left; with pipeline stages, the fraction in which they
 /// waited for each other beside the plan's; and how long a step waited for data where none was loaded.
 pub struct Progress {
-    view: View,
+    view: ProgressView,
     begun: Instant,
     /// How many steps were done when the run began, and after how many it ends.
     done: u64,
@@ -26,7 +26,7 @@ pub struct Progress {
     expected: Option<f64>,
 }
 
-enum View {
+enum ProgressView {
     /// The bar, in a group of its own because only a group can be wiped from the terminal while something else prints.
     Bar { bar: ProgressBar, group: MultiProgress },
     /// A line every so many steps.
@@ -37,17 +37,17 @@ impl Progress {
     /// A bar if the standard error is a terminal, otherwise a line there every `log_every` steps.
     pub fn new(log_every: u64) -> Self {
         match stderr().is_terminal() {
-            true => Self::with(View::Bar { bar: ProgressBar::hidden(), group: MultiProgress::new() }),
+            true => Self::with(ProgressView::Bar { bar: ProgressBar::hidden(), group: MultiProgress::new() }),
             false => Self::lines(log_every, stderr()),
         }
     }
 
     /// A line to `output` every `every` steps; 0: only those of evaluations.
     pub fn lines(every: u64, output: impl Write + 'static) -> Self {
-        Self::with(View::Lines { every, output: Box::new(output) })
+        Self::with(ProgressView::Lines { every, output: Box::new(output) })
     }
 
-    fn with(view: View) -> Self {
+    fn with(view: ProgressView) -> Self {
         Self { view, begun: Instant::now(), done: 0, steps: 0, speed: 0.0, expected: None }
     }
 
@@ -60,7 +60,7 @@ impl Progress {
     /// Begins to show a run of `steps` steps of which `done` are done.
     pub fn open(&mut self, steps: u64, done: u64) {
         (self.begun, self.done, self.steps, self.speed) = (Instant::now(), done, steps, 0.0);
-        if let View::Bar { bar, group } = &mut self.view {
+        if let ProgressView::Bar { bar, group } = &mut self.view {
             let style = ProgressStyle::with_template("{pos}/{len} {bar:24} {msg}");
             let style = style.expect("the template is well-formed");
             *bar = group.add(ProgressBar::new(steps).with_style(style).with_position(done));
@@ -84,11 +84,11 @@ impl Progress {
         let numbers = numbers(record, self.speed);
         let text = format!("{numbers}{}{starved} · {left} left", bubble.unwrap_or_default());
         match &mut self.view {
-            View::Bar { bar, .. } => {
+            ProgressView::Bar { bar, .. } => {
                 bar.set_message(text);
                 bar.set_position(step);
             }
-            View::Lines { every, .. } => {
+            ProgressView::Lines { every, .. } => {
                 let due = *every > 0 && (step.is_multiple_of(*every) || step == steps || step == self.done + 1);
                 if due {
                     self.print(&format!("step {step}/{steps} · {text}"));
@@ -105,7 +105,7 @@ impl Progress {
 
     /// Shows the end, after `step` steps.
     pub fn close(&mut self, step: u64, stopped: bool) {
-        if let View::Bar { bar, .. } = &self.view {
+        if let ProgressView::Bar { bar, .. } = &self.view {
             bar.abandon();
         }
         let (steps, time) = (step - self.done, short(self.begun.elapsed()));
@@ -117,8 +117,8 @@ impl Progress {
     pub fn print(&mut self, line: &str) {
         // Progress that cannot be shown is no reason to end a run.
         match &mut self.view {
-            View::Bar { group, .. } => drop(group.println(line)),
-            View::Lines { output, .. } => drop(writeln!(output, "{line}").and_then(|()| output.flush())),
+            ProgressView::Bar { group, .. } => drop(group.println(line)),
+            ProgressView::Lines { output, .. } => drop(writeln!(output, "{line}").and_then(|()| output.flush())),
         }
     }
 }
@@ -191,7 +191,7 @@ impl<M: Segmented> Hook<M> for Progress {
 
     fn before_evaluation(&mut self, _run: &mut Run<M>) -> Result<()> {
         // The evaluation may print, such as translations.
-        if let View::Bar { group, .. } = &self.view {
+        if let ProgressView::Bar { group, .. } = &self.view {
             let _ = group.clear();
         }
         Ok(())

@@ -4,15 +4,15 @@ use crate::error::Result;
 use crate::model::segment::Segmented;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
-use crate::trainer::stop::Stop;
+use crate::trainer::stop::StopHandle;
 
-/// Ends the run once a [`Stop`] or a hook asks for it, on any rank. For every rank.
+/// Ends the run once a [`StopHandle`] or a hook asks for it, on any rank. For every rank.
 #[derive(Clone, Debug, Default)]
-pub struct StopOnRequest(Stop);
+pub struct StopOnRequest(StopHandle);
 
 impl StopOnRequest {
     /// Heeds this handle.
-    pub fn new(stop: Stop) -> Self {
+    pub fn new(stop: StopHandle) -> Self {
         Self(stop)
     }
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, TensorData};
 use epl_comm::ProcessGroup;
 use epl_core::checkpoint::durable::{Disk, FileSystem};
-use epl_core::checkpoint::{Checkpoint, Piece, Region, Scalar, Snapshot, Values};
-use epl_core::trainer::{Checkpoints, Saved, Which};
+use epl_core::checkpoint::{Checkpoint, Region, Scalar, Snapshot, SnapshotPiece, TensorValues};
+use epl_core::trainer::{CheckpointId, Checkpoints, RunState};
 
 /// Two tensors, cut over two ranks in different ways.
 const WEIGHT: [usize; 2] = [6, 8];
@@ -32,22 +32,26 @@ fn snapshot(step: u64, rank: usize, ranks: usize) -> Snapshot<'static> {
     let all = values(step, WEIGHT);
     let own: Vec<f32> = (0..WEIGHT[0]).flat_map(|row| all[row * WEIGHT[1]..][columns.clone()].to_vec()).collect();
     let len = own.len();
-    let weight =
-        Piece { name: "model/weight".into(), region, from: 0, values: Values::Data(TensorData::new(own, [len])) };
+    let weight = SnapshotPiece {
+        name: "model/weight".into(),
+        region,
+        from: 0,
+        values: TensorValues::Data(TensorData::new(own, [len])),
+    };
     let part = epl_comm::shard_range(TABLE[0] * TABLE[1], ranks, rank);
-    let table = Piece {
+    let table = SnapshotPiece {
         name: "optimizer/weight/moment".into(),
         region: Region::all(&TABLE).part(part.clone()),
         from: part.start,
-        values: Values::Data(TensorData::new(values(step, TABLE), TABLE)),
+        values: TensorValues::Data(TensorData::new(values(step, TABLE), TABLE)),
     };
     let scalars = [("optimizer/weight/time".to_string(), Scalar::Uint(step))].into();
     let state = [("engine".to_string(), serde_json::json!({"steps": step}))].into();
     Snapshot { pieces: vec![weight, table], scalars, state }
 }
 
-fn saved(step: u64) -> Saved {
-    Saved { step, ..Saved::new(1, "in order".into(), "anything".into()) }
+fn saved(step: u64) -> RunState {
+    RunState { step, ..RunState::new(1, "in order".into(), "anything".into()) }
 }
 
 /// Saves steps, one after the other, with all ranks of a group; what could not be saved.
@@ -92,11 +96,11 @@ fn check_all(out: &Path) -> (Vec<u64>, Option<u64>) {
     let checkpoints = Checkpoints::new(out, 1);
     let steps = checkpoints.steps().unwrap();
     for step in &steps {
-        let found = check(&checkpoints.find(Which::Step(*step)).unwrap());
+        let found = check(&checkpoints.find(CheckpointId::Step(*step)).unwrap());
         assert_eq!(found.unwrap_or_else(|error| panic!("{error}")), *step);
     }
     let latest = checkpoints.path().join("latest").exists().then(|| {
-        let folder = checkpoints.find(Which::Latest).unwrap_or_else(|error| panic!("{error}"));
+        let folder = checkpoints.find(CheckpointId::Latest).unwrap_or_else(|error| panic!("{error}"));
         check(&folder).unwrap_or_else(|error| panic!("{error}"))
     });
     (steps, latest)

@@ -33,7 +33,7 @@ fn saved(disk: &Recorder, root: &Path, times: usize) -> Vec<(usize, Parameters)>
         let mut engine = engine(&epl)?;
         let mut saved = Vec::new();
         for _ in 0..times {
-            engine.step_whole(&Tensor::ones([4, 4], epl.place().device()), 0.1)?;
+            engine.train_batch(&Tensor::ones([4, 4], epl.place().device()), 0.1)?;
             engine.save_on(disk, checkpoint(root))?;
             saved.push((disk.changes().len(), engine.parameters()?));
         }

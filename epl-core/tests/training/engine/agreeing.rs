@@ -22,12 +22,12 @@ fn batch(epl: &Epl, rows: usize, value: f64) -> Tensor<2> {
 fn refusals(sizes: (usize, usize, usize), own: impl Fn(&Epl, usize) -> Tensor<2> + Sync) -> Vec<String> {
     run(sizes, |epl| {
         let mut engine = Engine::build(&epl, layer, &AdamWConfig::new())?;
-        engine.step_whole(&batch(&epl, 8, 1.0), 0.1)?;
+        engine.train_batch(&batch(&epl, 8, 1.0), 0.1)?;
         let before = (engine.parameters()?, engine.optimizer_state()?, engine.steps());
-        let error = engine.step_whole(&own(&epl, epl.context().world().rank()), 0.1).unwrap_err().to_string();
+        let error = engine.train_batch(&own(&epl, epl.context().world().rank()), 0.1).unwrap_err().to_string();
         assert_eq!((engine.parameters()?, engine.optimizer_state()?, engine.steps()), before);
         // The right batch goes on.
-        engine.step_whole(&batch(&epl, 8, 1.0), 0.1)?;
+        engine.train_batch(&batch(&epl, 8, 1.0), 0.1)?;
         Ok(error)
     })
 }
@@ -52,7 +52,7 @@ fn whole_batches_of_different_values_are_refused() {
 fn equal_whole_batches_pass_whatever_their_length() {
     run((3, 1, 1), |epl| {
         let mut engine = Engine::build(&epl, layer, &SgdConfig::new())?;
-        (1..9).try_for_each(|rows| engine.step_whole(&batch(&epl, rows, 0.5), 0.1).map(drop))
+        (1..9).try_for_each(|rows| engine.train_batch(&batch(&epl, rows, 0.5), 0.1).map(drop))
     });
 }
 
@@ -77,7 +77,7 @@ fn ranks_with_slices_of_one_layer_must_run_the_same_samples() {
     });
     for error in errors {
         assert!(error.contains("rank 0 and rank 1 hold slices of the same layers"), "{error}");
-        assert!(error.contains("3 and 3 samples") && error.contains("Share::of"), "{error}");
+        assert!(error.contains("3 and 3 samples") && error.contains("BatchShard::of"), "{error}");
     }
 }
 

@@ -38,7 +38,7 @@ fn stepped(config: &Config, build: bool) -> (Stepped, usize) {
         };
         let values: Vec<f32> = (0..48).map(|value| value as f32 / 7.0 - 3.0).collect();
         let batch = Tensor::from_data(TensorData::new(values, [12, 4]), epl.place().device());
-        let report = engine.step_whole(&batch, 0.1)?;
+        let report = engine.train_batch(&batch, 0.1)?;
         Ok((engine.plan().to_string(), report, engine.parameters()?))
     });
     (ranks.unwrap().remove(0), forwards.load(Ordering::Relaxed))

@@ -5,7 +5,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::{Partial, copied};
 use epl_core::topology::cluster::Axis;
-use epl_core::{Epl, Loss, MicroBatch, Place, Segmented, Weights};
+use epl_core::{Epl, Loss, LossWeights, MicroBatch, Place, Segmented};
 
 /// Four segments: a layer, a layer divided over the tensor axis, a tied layer, a head with its loss.
 #[derive(Module, Debug)]
@@ -76,8 +76,8 @@ impl Segmented for Chain {
         }
     }
 
-    fn weights(&self, batch: &Rows) -> Weights {
-        Weights::new().with("error", batch.valid.iter().filter(|valid| **valid).count() as f64)
+    fn weights(&self, batch: &Rows) -> LossWeights {
+        LossWeights::new().with("error", batch.valid.iter().filter(|valid| **valid).count() as f64)
     }
 
     fn loss(&self, (x, _): Self::Carry, batch: &Rows) -> Loss {

@@ -5,7 +5,9 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use epl_core::{Config, Engine, Incremental, Loss, Place, Result, SegmentState, Segmented, Strategy, Weights, launch};
+use epl_core::{
+    Config, Engine, Incremental, Loss, LossWeights, Place, Result, SegmentState, Segmented, Strategy, launch,
+};
 
 const LAYERS: usize = 4;
 const WIDTH: usize = 5;
@@ -59,8 +61,8 @@ impl Segmented for Sums {
         self.layer(index, carry.unwrap_or_else(|| batch.clone()), None).0
     }
 
-    fn weights(&self, _batch: &Tensor<3>) -> Weights {
-        Weights::new().with_rows("sum")
+    fn weights(&self, _batch: &Tensor<3>) -> LossWeights {
+        LossWeights::new().with_rows("sum")
     }
 
     fn loss(&self, carry: Tensor<3>, _batch: &Tensor<3>) -> Loss {

@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use epl_core::plan::Origin;
+use epl_core::plan::ParamOrigin;
 use epl_core::testing::{config, run};
 use epl_core::{Engine, EngineSettings, Place, launch};
 
@@ -38,8 +38,8 @@ fn values_that_differ_between_ranks_become_those_of_the_first() {
         let heads = run(sizes, |epl| {
             let rank = epl.context().world().rank();
             let built = epl.build(|place| with_head_of(place, 7.0 + rank as f64))?;
-            assert_eq!(built.plan().record("head.weight").unwrap().origin, Origin::Broadcast);
-            assert_eq!(built.plan().record("first.weight").unwrap().origin, Origin::Drawn);
+            assert_eq!(built.plan().record("head.weight").unwrap().origin, ParamOrigin::Broadcast);
+            assert_eq!(built.plan().record("first.weight").unwrap().origin, ParamOrigin::Drawn);
             assert!(built.model().head.weight.is_require_grad(), "it is still trained");
             let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
             engine.check_replicas()?;

@@ -7,11 +7,11 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use epl_comm::shard_range;
-use epl_core::data::Share;
+use epl_core::data::BatchShard;
 use epl_core::model::output::{Combine, Merge};
 use epl_core::testing::{relative_error, run};
 use epl_core::{
-    Context, Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, Result, Weights, WholeModel,
+    Context, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Place, Result, WholeModel,
 };
 
 /// A model that hands out every kind of output of its batch of numbers.
@@ -46,8 +46,8 @@ fn tables(rows: Tensor<2>) -> [(&'static str, Tensor<2>); 3] {
 impl WholeModel for Talker {
     type Batch = Tensor<2>;
 
-    fn weights(&self, batch: &Tensor<2>) -> Weights {
-        Weights::new().with("error", batch.dims()[0] as f64)
+    fn weights(&self, batch: &Tensor<2>) -> LossWeights {
+        LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
     fn forward_loss(&self, batch: &Tensor<2>) -> Loss {
@@ -71,7 +71,7 @@ fn rows(numbers: std::ops::Range<usize>, device: &Device) -> Tensor<2> {
 }
 
 fn micro_batches(epl: &Epl, samples: usize, micro_batches: usize) -> Vec<MicroBatch<Tensor<2>>> {
-    let share = Share::of(epl.context(), micro_batches).unwrap();
+    let share = BatchShard::of(epl.context(), micro_batches).unwrap();
     let device = Device::default().autodiff();
     let batch = |range: std::ops::Range<usize>| {
         let numbers: Vec<u64> = range.clone().map(|number| number as u64).collect();

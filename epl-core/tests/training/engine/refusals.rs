@@ -13,7 +13,7 @@ use epl_core::config::{HalfDtype, LossScale};
 use epl_core::engine::Compression;
 use epl_core::testing::config;
 use epl_core::{
-    Config, Engine, EngineSettings, Epl, Loss, Mesh, MicroBatch, OneSegment, Place, Result, TraceWindow, Weights,
+    Config, Engine, EngineSettings, Epl, Loss, LossWeights, Mesh, MicroBatch, OneSegment, Place, Result, TraceWindow,
     WholeModel, WithLoss, checkpoint, launch,
 };
 
@@ -83,8 +83,8 @@ impl Net {
 impl WholeModel for Net {
     type Batch = Rows;
 
-    fn weights(&self, batch: &Rows) -> Weights {
-        Weights::new().with("error", batch.valid.len() as f64)
+    fn weights(&self, batch: &Rows) -> LossWeights {
+        LossWeights::new().with("error", batch.valid.len() as f64)
     }
 
     fn forward_loss(&self, batch: &Rows) -> Loss {

@@ -1,7 +1,8 @@
 //! What arrays in both tiers do with ranges.
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_core::offload::{Holding, Ledger, Storage, Tier};
+use epl_core::memory::Tier;
+use epl_core::offload::{Holding, Ledger, Storage};
 
 use crate::offload::burn::{bits, tensor};
 use crate::offload::{LEAST, tiers, values};
@@ -103,7 +104,7 @@ fn the_ledger_knows_what_is_held() {
     let gone = host.clone().zeros(499, DType::F32).unwrap();
     drop(gone);
     let mut filed = files.zeros(LEN, DType::F64).unwrap();
-    assert_eq!(filed.tier(), Tier::File);
+    assert_eq!(filed.tier(), Tier::Disk);
     assert_eq!(ledger.host(), Holding { now: 8000, most: 10_000 });
     assert_eq!(ledger.files(), Holding { now: LEN as u64 * 8, most: LEN as u64 * 8 });
     assert_eq!(ledger.mapped(), Holding::default());

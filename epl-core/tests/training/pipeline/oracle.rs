@@ -1,6 +1,6 @@
 //! A second opinion on schedules, that shares no code with the verifier: it writes the whole graph down and sorts it.
 
-use epl_core::schedule::{Action, Kind};
+use epl_core::schedule::{Action, ActionKind};
 
 /// Actions of every stage.
 pub type Lists = Vec<Vec<Action>>;
@@ -9,11 +9,12 @@ pub type Lists = Vec<Vec<Action>>;
 pub fn needs(stage: usize, action: Action, stages: usize, chunks: usize) -> Option<(usize, Action)> {
     let parts = stages * chunks;
     let step = match action.kind {
-        Kind::Forward => action.chunk * stages + stage,
-        Kind::Backward => 2 * parts - 1 - (action.chunk * stages + stage),
+        ActionKind::Forward => action.chunk * stages + stage,
+        ActionKind::Backward => 2 * parts - 1 - (action.chunk * stages + stage),
     };
     let before = step.checked_sub(1)?;
-    let (kind, part) = if before < parts { (Kind::Forward, before) } else { (Kind::Backward, 2 * parts - 1 - before) };
+    let (kind, part) =
+        if before < parts { (ActionKind::Forward, before) } else { (ActionKind::Backward, 2 * parts - 1 - before) };
     Some((part % stages, Action { kind, chunk: part / stages, ..action }))
 }
 
@@ -24,7 +25,7 @@ pub fn is_schedule(lists: &Lists, micro_batches: usize, chunks: usize) -> bool {
 
 fn is_complete(list: &[Action], micro_batches: usize, chunks: usize) -> bool {
     let mut expected = Vec::new();
-    for kind in [Kind::Forward, Kind::Backward] {
+    for kind in [ActionKind::Forward, ActionKind::Backward] {
         for micro_batch in 0..micro_batches {
             expected.extend((0..chunks).map(|chunk| Action { kind, micro_batch, chunk }));
         }
@@ -63,7 +64,7 @@ pub fn peak(list: &[Action]) -> usize {
     let kept = |end: usize| {
         let seen = &list[..=end];
         let is_kept = |action: &&Action| {
-            action.kind == Kind::Forward && !seen.contains(&Action { kind: Kind::Backward, ..**action })
+            action.kind == ActionKind::Forward && !seen.contains(&Action { kind: ActionKind::Backward, ..**action })
         };
         seen.iter().filter(is_kept).count()
     };

@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Tensor, TensorData};
-use epl_core::{Axis, Built, Engine, EngineSettings, Epl, Place, Result, WithLoss};
+use epl_core::{Axis, Engine, EngineSettings, Epl, LaidOutModel, Place, Result, WithLoss};
 
 type Tensors = BTreeMap<String, TensorData>;
 
@@ -35,13 +35,13 @@ impl Net {
         }
     }
 
-    fn build(epl: &Epl) -> Result<Built<WithLoss<Self, ()>>> {
+    fn build(epl: &Epl) -> Result<LaidOutModel<WithLoss<Self, ()>>> {
         epl.build(|at| WithLoss::new(Self::new(at), |net: &Self, (): &()| net.experts.val().sum()))
     }
 }
 
 /// The whole parameters of what is built.
-fn whole(built: Built<WithLoss<Net, ()>>) -> Result<Tensors> {
+fn whole(built: LaidOutModel<WithLoss<Net, ()>>) -> Result<Tensors> {
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())?.parameters()
 }
 

@@ -64,7 +64,7 @@ fn trained(record: &BurnRecord) -> (TensorData, Tensors, TensorData) {
         let built = epl.build(|at| WithLoss::new(Plain::new(at), loss))?.assign(record, &AssignMap::identity())?;
         let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
         let before = outputs(&engine.inference()?.model);
-        engine.step_whole(&inputs(epl.place()), 0.1)?;
+        engine.train_batch(&inputs(epl.place()), 0.1)?;
         Ok((before, engine.parameters()?, outputs(&engine.inference()?.model)))
     };
     run((2, 1, 1), step).remove(0)
@@ -164,7 +164,7 @@ fn whole_numbers_and_truth_values_of_a_checkpoint_are_loaded_by_plain_burn() {
         let loss = |net: &Counting, inputs: &Tensor<2>| net.linear.forward(inputs.clone()).powi_scalar(2).mean();
         let net = |at: &Place| WithLoss::new(Counting::new([7, -8, 1 << 20], [[true, false]], at), loss);
         let mut engine = Engine::build(&epl, net, &AdamWConfig::new())?;
-        engine.step_whole(&inputs(epl.place()), 0.1)?;
+        engine.train_batch(&inputs(epl.place()), 0.1)?;
         engine.save(path("checkpoint"))
     });
     let stored = StoredParameters::open(path("checkpoint")).unwrap();

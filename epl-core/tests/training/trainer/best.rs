@@ -3,7 +3,7 @@
 use std::fs;
 
 use epl_core::testing::{largest_error, run};
-use epl_core::trainer::{Best, Which};
+use epl_core::trainer::{Best, CheckpointId};
 use epl_core::{Engine, OneSegment, Trained, launch, testing};
 use tempfile::tempdir;
 
@@ -32,10 +32,10 @@ fn the_best_checkpoint_stays_and_can_be_loaded() {
             Ok(if first { vec![("score".to_string(), scores[number - 1])] } else { vec![] })
         });
         let mut trained: Trained<_> = trainer.fit(&data())?;
-        trained.load(Which::Best)?;
+        trained.load(CheckpointId::Best)?;
         assert_eq!(trained.engine.steps(), 2);
         let best = trained.engine.parameters()?;
-        trained.load(Which::Latest)?;
+        trained.load(CheckpointId::Latest)?;
         assert_ne!(trained.engine.parameters()?, best);
         drop(trained);
         Ok(largest_error(&best, &at_best.unwrap()).1)

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use epl_core::evaluate::Values;
 use epl_core::testing::run;
 use epl_core::trainer::{Evaluation, Hook, Run, StepRecord};
-use epl_core::{Result, Segmented, Stop, TrainerConfig};
+use epl_core::{Result, Segmented, StopHandle, TrainerConfig};
 use tempfile::tempdir;
 
 use crate::trainer::net::{config, data, lines, trainer, valid};
@@ -14,7 +14,7 @@ use crate::trainer::net::{config, data, lines, trainer, valid};
 /// Writes down what it is told; asks for a stop after one step.
 struct Diary<'a> {
     entries: &'a Mutex<Vec<String>>,
-    stop: Option<(u64, Stop)>,
+    stop: Option<(u64, StopHandle)>,
 }
 
 impl Diary<'_> {
@@ -113,7 +113,7 @@ fn a_stop_on_one_rank_ends_all_after_the_same_step() {
     let folder = tempdir().unwrap();
     let entries = Mutex::new(Vec::new());
     let ends = run((3, 1, 1), |epl| {
-        let stop = Stop::new();
+        let stop = StopHandle::new();
         // Only the last rank asks.
         let asks = (epl.context().world().rank() == 2).then(|| (5, stop.clone()));
         let diary = Diary { entries: &entries, stop: asks };

@@ -15,7 +15,7 @@ use epl_core::optim::OptimizerConfig;
 use epl_core::testing::run;
 use epl_core::trainer::learning_rate::{Decay, LearningRate};
 use epl_core::{
-    Engine, EngineSettings, Epl, Loss, OneSegment, Place, Result, Trainer, TrainerConfig, Weights, WholeModel,
+    Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Place, Result, Trainer, TrainerConfig, WholeModel,
 };
 use serde_json::Value;
 
@@ -42,8 +42,8 @@ pub struct Points {
 impl WholeModel for Net {
     type Batch = Points;
 
-    fn weights(&self, batch: &Points) -> Weights {
-        Weights::new().with("error", batch.input.dims()[0] as f64)
+    fn weights(&self, batch: &Points) -> LossWeights {
+        LossWeights::new().with("error", batch.input.dims()[0] as f64)
     }
 
     fn forward_loss(&self, batch: &Points) -> Loss {

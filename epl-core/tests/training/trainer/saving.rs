@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use epl_core::checkpoint::durable::{Disk, DiskFile, FileSystem};
 use epl_core::testing::run;
-use epl_core::trainer::{Checkpoints, FailedSave, Hook, Run, StepRecord, Which};
+use epl_core::trainer::{CheckpointId, Checkpoints, FailedSave, Hook, Run, StepRecord};
 use epl_core::{Result, Segmented, launch, testing};
 use tempfile::tempdir;
 
@@ -129,7 +129,7 @@ fn training_goes_on_while_a_checkpoint_is_written() {
     let loaded = run((2, 1, 1), |epl| {
         let checkpoints = Checkpoints::new(folder.path(), 2);
         let mut trained = trainer(&epl, config(&folder.path().join("other"), 1))?.with_valid(valid()).fit(&data())?;
-        trained.engine.load(checkpoints.find(Which::Step(6))?)?;
+        trained.engine.load(checkpoints.find(CheckpointId::Step(6))?)?;
         assert_eq!(trained.engine.steps(), 6);
         trained.engine.parameters()
     });

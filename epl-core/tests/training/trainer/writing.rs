@@ -89,7 +89,7 @@ fn a_folder_has_one_run_at_a_time() {
 #[test]
 fn a_folder_is_in_use_until_what_fit_returned_is_dropped() {
     use super::net::{data, trainer};
-    use epl_core::{TrainerConfig, launch, testing, trainer::Which};
+    use epl_core::{TrainerConfig, launch, testing, trainer::CheckpointId};
 
     let out = tempdir().unwrap();
     let told = config(out.path(), 8).with_eval_every(None);
@@ -98,7 +98,7 @@ fn a_folder_is_in_use_until_what_fit_returned_is_dropped() {
         let mut trained = trainer(&epl, told.clone())?.fit(&data())?;
         let error = trainer(&epl, resumed.clone())?.fit(&data()).err().expect("the first is still there");
         assert!(error.to_string().contains("this very process: drop what its earlier `fit` has returned"), "{error}");
-        trained.load(Which::Latest)?;
+        trained.load(CheckpointId::Latest)?;
         drop(trained);
         Ok(trainer(&epl, resumed.clone())?.fit(&data())?.summary.steps)
     });

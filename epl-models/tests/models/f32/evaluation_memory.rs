@@ -87,7 +87,7 @@ fn what_no_rank_could_hold_is_evaluated_and_writes_within_the_budget_of_each() {
             let elements: usize = engine.plan().records().iter().map(|record| record.global_numel()).sum();
             assert!(elements as u64 * 4 >= MODEL, "{elements} elements");
             let (found, most) = most_in(before, &all, || evaluated(&engine))?;
-            let held = engine.held();
+            let held = engine.memory_usage();
             assert!(held.parameters + held.gathered <= BUDGET / 2, "{held}");
             let (whole, most_whole) = most_in(before, &all, || engine.inference())?;
             drop(whole);

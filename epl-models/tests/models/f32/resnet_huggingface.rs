@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{relative_error, run};
-use epl_core::{Built, Epl, Result};
+use epl_core::{Epl, LaidOutModel, Result};
 use epl_models::huggingface::{Folder, Names, Reference, read_io};
 use epl_models::resnet::{self, ClassLayer, ResNet, ResNetConfig, ResNetLayer, ResNetNames};
 use epl_models::vision::ImageBatch;
@@ -28,7 +28,7 @@ fn errors<C: ClassLayer>(
     epl: &Epl,
     folder: &Folder,
     reference: &Reference,
-    built: Built<ResNet<C>>,
+    built: LaidOutModel<ResNet<C>>,
 ) -> Result<Vec<(String, f64)>> {
     let built = built.try_map(|model, plan| Ok(resnet::load(model, plan.records(), folder)?))?;
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;

@@ -62,7 +62,7 @@ fn each_rank_holds_a_quarter_of_the_class_layer_and_of_its_state() {
         let mut engine = engine(&epl)?;
         let batch = micro_batch(&engine, engine.context().world().rank());
         engine.step(vec![batch], 0.01)?;
-        let held = engine.held();
+        let held = engine.memory_usage();
         let weight = engine.model().model.classes.linear.weight.val();
         Ok((
             weight.dims(),

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl_core::data::ValidData;
 use epl_core::evaluate::{Evaluator, Values};
 use epl_core::testing::run;
-use epl_core::{Engine, EngineSettings, Epl, Loss, OneSegment, Result, Weights, WholeModel};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Result, WholeModel};
 use epl_models::text::{Bleu, CorpusBleu, Judged, MeanScore, Pair, PairBatcher, normalized, token_f1};
 
 /// A model that is not asked: what it would write is in the data.
@@ -20,8 +20,8 @@ struct Mute {
 impl WholeModel for Mute {
     type Batch = Tensor<2>;
 
-    fn weights(&self, batch: &Tensor<2>) -> Weights {
-        Weights::new().with("error", batch.dims()[0] as f64)
+    fn weights(&self, batch: &Tensor<2>) -> LossWeights {
+        LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
     fn forward_loss(&self, batch: &Tensor<2>) -> Loss {

@@ -7,10 +7,10 @@ use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 use epl_core::config::{CheckpointType, Config};
-use epl_core::data::Share;
+use epl_core::data::BatchShard;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{self, largest_error};
-use epl_core::{Built, Place, Result, launch};
+use epl_core::{LaidOutModel, Place, Result, launch};
 use epl_models::ResNetConfig;
 use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
 use epl_models::vision::{IGNORED, ImageBatch};
@@ -43,10 +43,10 @@ fn batch(rows: Range<usize>, device: &Device) -> ImageBatch {
 /// The losses of some steps of `rows` images, then the gradients of another one, and the parameters.
 type Outcome = (Vec<f64>, BTreeMap<String, TensorData>);
 
-fn train<C: ClassLayer>(built: Built<ResNet<C>>, rows: usize) -> Result<Outcome> {
+fn train<C: ClassLayer>(built: LaidOutModel<ResNet<C>>, rows: usize) -> Result<Outcome> {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
-    let mine = Share::of(engine.context(), 1)?.rows(rows).remove(0);
+    let mine = BatchShard::of(engine.context(), 1)?.rows(rows).remove(0);
     let micro_batch = |step: usize, device: &Device| {
         let range = step * rows + mine.start..step * rows + mine.end;
         let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();

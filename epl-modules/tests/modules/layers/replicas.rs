@@ -9,7 +9,8 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::shard_range;
 use epl_core::config::HalfDtype;
 use epl_core::{
-    Engine, EngineSettings, Epl, Loss, MicroBatch, OneSegment, Place, StepReport, Weights, WholeModel, launch, testing,
+    Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Place, StepReport, WholeModel, launch,
+    testing,
 };
 use epl_modules::*;
 
@@ -47,8 +48,8 @@ impl Net {
 impl WholeModel for Net {
     type Batch = Tensor<3>;
 
-    fn weights(&self, batch: &Tensor<3>) -> Weights {
-        Weights::new().with("squares", batch.dims()[0] as f64)
+    fn weights(&self, batch: &Tensor<3>) -> LossWeights {
+        LossWeights::new().with("squares", batch.dims()[0] as f64)
     }
 
     fn forward_loss(&self, batch: &Tensor<3>) -> Loss {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
-use epl_core::{Epl, Loss, OneSegment, ParamRecord, Pass, Place, Weights, WholeModel, testing};
+use epl_core::{Epl, Loss, LossWeights, OneSegment, ParamRecord, Pass, Place, WholeModel, testing};
 
 use super::Outcome;
 
@@ -17,8 +17,8 @@ pub(crate) struct Net<L> {
 impl<L: Module + ModuleDisplay> WholeModel for Net<L> {
     type Batch = ();
 
-    fn weights(&self, _batch: &()) -> Weights {
-        Weights::new()
+    fn weights(&self, _batch: &()) -> LossWeights {
+        LossWeights::new()
     }
 
     fn forward_loss(&self, _batch: &()) -> Loss {

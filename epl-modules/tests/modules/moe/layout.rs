@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Tensor, TensorData};
 use epl_comm::shard_range;
-use epl_core::{Epl, Loss, OneSegment, Pass, Result, Weights, WholeModel, testing};
+use epl_core::{Epl, Loss, LossWeights, OneSegment, Pass, Result, WholeModel, testing};
 use epl_modules::moe::{Moe, TokenMask};
 
 use super::case::{AUXILIARY, Case, D_FF, D_MODEL, EXPERTS, Z, router};
@@ -22,8 +22,8 @@ pub(crate) struct Net {
 impl WholeModel for Net {
     type Batch = ();
 
-    fn weights(&self, _batch: &()) -> Weights {
-        Weights::new()
+    fn weights(&self, _batch: &()) -> LossWeights {
+        LossWeights::new()
     }
 
     fn forward_loss(&self, _batch: &()) -> Loss {

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use epl_core::{Epl, Loss, OneSegment, Place, Result, Weights, WholeModel};
+use epl_core::{Epl, Loss, LossWeights, OneSegment, Place, Result, WholeModel};
 use epl_modules::{
     RelativeBias, RelativeBiasConfig, ReplicatedLinear, ReplicatedLinearConfig, RouterLosses, TokenMask,
     TransformerInput, TransformerLayer, TransformerLayerConfig, TransformerOutput,
@@ -31,8 +31,8 @@ pub(crate) struct Alone {
 impl WholeModel for Alone {
     type Batch = ();
 
-    fn weights(&self, _batch: &()) -> Weights {
-        Weights::new()
+    fn weights(&self, _batch: &()) -> LossWeights {
+        LossWeights::new()
     }
 
     fn forward_loss(&self, _batch: &()) -> Loss {
@@ -135,9 +135,9 @@ impl Net {
 impl WholeModel for Net {
     type Batch = Batch;
 
-    fn weights(&self, batch: &Batch) -> Weights {
+    fn weights(&self, batch: &Batch) -> LossWeights {
         let tokens = batch.tokens.as_slice().iter().filter(|real| **real).count();
-        let (weights, groups) = (Weights::new().with("output", tokens as f64), batch.tokens.groups() as f64);
+        let (weights, groups) = (LossWeights::new().with("output", tokens as f64), batch.tokens.groups() as f64);
         match self.layers.iter().any(|layer| layer.feed_forward.moe.is_some()) {
             true => weights.with("auxiliary", groups).with("z", groups),
             false => weights,

@@ -6,7 +6,7 @@ use super::SegmentMemory;
 
 /// What a step from one boundary to a later one adds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct Hop {
     /// The boundary it leads to.
     pub(super) end: usize,
     /// Whether its segments are recomputed.
@@ -18,13 +18,13 @@ pub(super) struct Step {
 }
 
 /// Sums up to every boundary, 0 to n, and each segment's carry.
-pub(super) struct Chain {
+pub(super) struct CostChain {
     activations: Vec<u64>,
     costs: Vec<u64>,
     carries: Vec<u64>,
 }
 
-impl Chain {
+impl CostChain {
     pub(super) fn new(segments: &[SegmentMemory], costs: Vec<u64>) -> Self {
         Self {
             activations: up_to(segments.iter().map(|segment| segment.activation_bytes)),
@@ -48,10 +48,10 @@ impl Chain {
     }
 
     /// The ways on from a boundary: the next segment stored, or a run of at most `cap` bytes, shortest first.
-    pub(super) fn steps(&self, start: usize, cap: u64) -> impl Iterator<Item = Step> {
-        let stored = Step { end: start + 1, run: false, kept: self.activations(&(start..start + 1)), cost: 0 };
+    pub(super) fn steps(&self, start: usize, cap: u64) -> impl Iterator<Item = Hop> {
+        let stored = Hop { end: start + 1, run: false, kept: self.activations(&(start..start + 1)), cost: 0 };
         let run =
-            move |end| Step { end, run: true, kept: self.carries[start], cost: self.costs[end] - self.costs[start] };
+            move |end| Hop { end, run: true, kept: self.carries[start], cost: self.costs[end] - self.costs[start] };
         let fits = move |end: &usize| self.activations(&(start..*end)) <= cap;
         std::iter::once(stored).chain((start + 1..=self.len()).take_while(fits).map(run))
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::chain::{Chain, Step};
+use super::chain::{CostChain, Hop};
 use super::price::Bound;
 
 /// One choice for the segments before a boundary.
@@ -17,7 +17,7 @@ struct Label {
 }
 
 impl Label {
-    fn after(&self, step: &Step, from: (usize, usize)) -> Self {
+    fn after(&self, step: &Hop, from: (usize, usize)) -> Self {
         Self { kept: self.kept + step.kept, cost: self.cost + step.cost, run: step.run, from }
     }
 }
@@ -30,7 +30,7 @@ pub(super) struct Frontier {
 
 impl Frontier {
     /// All choices that the bound allows and that may cost as little as `best`; none where there are more than `most`.
-    pub(super) fn of(chain: &Chain, bound: &Bound, best: u64, most: usize) -> Option<Self> {
+    pub(super) fn of(chain: &CostChain, bound: &Bound, best: u64, most: usize) -> Option<Self> {
         let mut labels = vec![Vec::new(); chain.len() + 1];
         labels[0].push(Label { kept: 0, cost: 0, run: false, from: (0, 0) });
         let mut made = 0;

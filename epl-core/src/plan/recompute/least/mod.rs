@@ -10,7 +10,7 @@ mod chain;
 mod price;
 mod frontier;
 
-use chain::Chain;
+use chain::CostChain;
 use frontier::Frontier;
 use price::{Bound, Price, tails};
 
@@ -74,7 +74,7 @@ pub fn least_recompute(segments: &[SegmentMemory], budget: Budget) -> Result<Rec
 
 /// The best choice under any of the bounds, the most promising first: the others are then soon seen to be dearer.
 fn cheapest(
-    chain: &Chain,
+    chain: &CostChain,
     mut bounds: Vec<Bound>,
     known: u64,
     peak: impl Fn(&Recomputation) -> u64,
@@ -102,7 +102,7 @@ fn cheapest(
 }
 
 /// The chain in whole numbers, none of which any choice can exceed.
-fn checked(segments: &[SegmentMemory], in_flight: u64) -> Result<Chain, RecomputeError> {
+fn checked(segments: &[SegmentMemory], in_flight: u64) -> Result<CostChain, RecomputeError> {
     if segments.is_empty() {
         return Err(RecomputeError::NoSegment);
     }
@@ -114,13 +114,13 @@ fn checked(segments: &[SegmentMemory], in_flight: u64) -> Result<Chain, Recomput
     let all: u128 = segments.iter().map(|one| u128::from(one.activation_bytes) + u128::from(one.carry_bytes)).sum();
     // What all micro-batches could keep, and a run of the whole chain besides.
     match all.checked_mul(u128::from(in_flight) + 1) {
-        Some(most) if most <= u128::from(u64::MAX) => Ok(Chain::new(segments, costs)),
+        Some(most) if most <= u128::from(u64::MAX) => Ok(CostChain::new(segments, costs)),
         _ => Err(RecomputeError::TooManyBytes { in_flight, segments: segments.len() }),
     }
 }
 
 /// The least peak of all choices.
-fn least_peak(chain: &Chain, caps: &[u64], in_flight: u64) -> u64 {
+fn least_peak(chain: &CostChain, caps: &[u64], in_flight: u64) -> u64 {
     let peak = |&cap: &u64| in_flight * tails(chain, cap, Price::BYTES)[0].kept + cap;
     caps.iter().map(peak).min().unwrap_or(0)
 }

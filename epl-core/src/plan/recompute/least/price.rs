@@ -13,7 +13,7 @@
 //!            limit
 //! ```
 
-use super::chain::Chain;
+use super::chain::CostChain;
 
 /// How much a kept byte and a unit of cost weigh.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ pub(super) struct Tail {
 }
 
 /// The lightest choice from every boundary, 0 to n, with no run above `cap`.
-pub(super) fn tails(chain: &Chain, cap: u64, price: Price) -> Vec<Tail> {
+pub(super) fn tails(chain: &CostChain, cap: u64, price: Price) -> Vec<Tail> {
     let mut tails = vec![Tail { weight: 0, kept: 0, cost: 0 }; chain.len() + 1];
     for start in (0..chain.len()).rev() {
         let ways = chain.steps(start, cap).map(|step| {
@@ -77,7 +77,7 @@ pub(super) struct Bound {
 
 impl Bound {
     /// For runs of at most `cap` bytes beside `limit` kept bytes; none where every choice keeps more.
-    pub(super) fn under(chain: &Chain, cap: u64, limit: u64) -> Option<Self> {
+    pub(super) fn under(chain: &CostChain, cap: u64, limit: u64) -> Option<Self> {
         let fewest = tails(chain, cap, Price::BYTES);
         let mut fits = fewest[0];
         if fits.kept > limit {

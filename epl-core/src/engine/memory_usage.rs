@@ -10,12 +10,12 @@ use crate::model::segment::Segmented;
 
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct MemoryUsage {
     /// Parameters and running statistics, between two steps.
     pub parameters: u64,
-    /// Parameters that were gathered at once, beside those, at most.
+    /// Peak of gathered parameters, on top of `parameters`.
     pub gathered: u64,
-    /// Gradients, at most.
+    /// Peak of gradients.
     pub gradients: u64,
     /// The optimizer's state; none before the first step.
     pub optimizer_state: u64,
@@ -27,9 +27,9 @@ pub struct Held {
 
 impl<M: Segmented> Engine<M> {
     /// The bytes that this rank holds.
-    pub fn held(&self) -> Held {
+    pub fn memory_usage(&self) -> MemoryUsage {
         let ledger = &self.state.params.storage().ledger;
-        Held {
+        MemoryUsage {
             parameters: of_module(self.model()) + self.state.params.flat_bytes(),
             gathered: self.diagnostics.meters.parameters.most(),
             gradients: self.diagnostics.meters.gradients.most(),
@@ -41,19 +41,19 @@ impl<M: Segmented> Engine<M> {
 }
 
 fn of_module<M: Module>(model: &M) -> u64 {
-    struct Bytes(u64);
-    impl ModuleVisitor for Bytes {
+    struct ModuleBytes(u64);
+    impl ModuleVisitor for ModuleBytes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let values = param.base();
             self.0 += (values.shape().num_elements() * values.dtype().size()) as u64;
         }
     }
-    let mut bytes = Bytes(0);
+    let mut bytes = ModuleBytes(0);
     model.visit(&mut bytes);
     bytes.0
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for MemoryUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { parameters, gathered, gradients, optimizer_state, host, files } = self;
         write!(
