@@ -14,7 +14,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
-use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Pass, Segmented, WholeModel};
+use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Pass};
 use epl_benches::moe::{batch, model};
 
 const CLIP: f64 = 1.0;
@@ -27,14 +27,17 @@ struct Whole {
     model: T5,
 }
 
-impl WholeModel for Whole {
+impl Model for Whole {
     type Batch = T5Batch;
+    type Carry = ();
 
     fn weights(&self, batch: &T5Batch) -> LossWeights {
         self.model.weights(batch)
     }
 
-    fn forward_loss(&self, batch: &T5Batch) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &T5Batch) -> Loss {
         forward(&self.model, batch)
     }
 }
@@ -125,7 +128,7 @@ fn print(what: &str, times: &[(Duration, Duration)]) {
     );
 }
 
-fn against_plain<M: Segmented<Batch = T5Batch>>(what: &str, pairs: usize, wrap: impl Fn(T5) -> M + Sync) {
+fn against_plain<M: Model<Batch = T5Batch>>(what: &str, pairs: usize, wrap: impl Fn(T5) -> M + Sync) {
     run((1, 1, 1), |epl| {
         let optimizer = AdamWConfig::new();
         let settings = EngineSettings { clip_norm: Some(CLIP), ..Default::default() };
@@ -147,6 +150,6 @@ fn against_plain<M: Segmented<Batch = T5Batch>>(what: &str, pairs: usize, wrap: 
 fn main() {
     // `cargo bench` passes `--bench`.
     let pairs = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(30);
-    against_plain("one segment ÷ plain loop", pairs, |model| OneSegment { model: Whole { model } });
+    against_plain("one segment ÷ plain loop", pairs, |model| Whole { model });
     against_plain("in segments ÷ plain loop", pairs, |model| model);
 }

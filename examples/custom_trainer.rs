@@ -64,7 +64,7 @@ pub fn by_hand(epl: &Epl, steps: u64) -> epl::Result<Vec<f64>> {
     let mut engine = engine(epl)?;
     let share = BatchShard::of(engine.context(), epl.config().pipeline.num_micro_batch)?;
     let mut loader = Loader::start(&data(epl.config().train.seed)?, share, epl.place(), 0)?;
-    let rate = LearningRate::from_config(&epl.config().schedule)?;
+    let rate = LrSchedule::from_config(&epl.config().schedule)?;
     let step = |number| Ok(engine.step(loader.next_step()?.micro_batches, rate.at(number))?.loss);
     (0..steps).map(step).collect()
 }

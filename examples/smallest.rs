@@ -21,16 +21,19 @@ struct Batch {
     targets: Tensor<2>,
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Batch;
+    type Carry = ();
 
     /// What the loss is divided by: the rows of all micro-batches of all ranks.
     fn weights(&self, batch: &Batch) -> LossWeights {
         LossWeights::new().with("squares", batch.inputs.dims()[0] as f64)
     }
 
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
     /// A sum, not a mean, so that uneven batches come out right.
-    fn forward_loss(&self, batch: &Batch) -> Loss {
+    fn loss(&self, (): (), batch: &Batch) -> Loss {
         let outputs = self.head.forward(tanh(self.body.forward(batch.inputs.clone())));
         Loss::new().with("squares", (outputs - batch.targets.clone()).powi_scalar(2).sum(), 1.0)
     }
@@ -52,9 +55,7 @@ fn main() -> epl::Result<()> {
     let config =
         Config::new().with("dist.data_parallel_size", 2)?.with("schedule.rate", 0.01)?.with("train.steps", 400)?;
     let losses = epl::launch(&config, |epl| {
-        let net = |at: &Place| OneSegment {
-            model: Net { body: LinearConfig::new(1, 32).init(at), head: LinearConfig::new(32, 1).init(at) },
-        };
+        let net = |at: &Place| Net { body: LinearConfig::new(1, 32).init(at), head: LinearConfig::new(32, 1).init(at) };
         let sampler = ShuffledSampler::new(points.len(), 50, epl.config().train.seed)?;
         let data = TrainData::new(InMemDataset::new(points.clone()), Points, sampler)?;
         let trainer = Trainer::build(&epl, net, &AdamWConfig::new())?.with_settings(|run| run.with_log_every(100));

@@ -9,7 +9,7 @@ pub use crate::engine::difference::{error_on_scale, relative_error};
 use crate::config::{AmpLevel, Config, HalfDtype};
 use crate::error::Result;
 use crate::launch::{Epl, LaidOutModel, launch};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::store::fill;
 
 /// A configuration with these sizes of the mesh and a fixed seed.
@@ -39,7 +39,7 @@ pub fn run<T: Send>((data, tensor, expert): (usize, usize, usize), f: impl Fn(Ep
 
 /// The model as the segments of a run in mixed precision see it: with leaves in 16 bits in place of the parameters that
 /// are cast, where its configuration says so.
-pub fn half_model<M: Segmented>(built: &LaidOutModel<M>) -> M {
+pub fn half_model<M: Model>(built: &LaidOutModel<M>) -> M {
     let plan = built.plan();
     fill(built.model().clone(), &plan.params.records, true, |number, own| {
         let half = plan.half.filter(|_| plan.params.records[number].half)?;

@@ -10,7 +10,7 @@ use epl::config::{Config, ConfigError};
 use epl::models::huggingface::{Folder, Names, Reference, TensorFile};
 use epl::tensors::save_safetensors;
 use epl::testing::{error_on_scale, relative_error};
-use epl::{Engine, MicroBatch, Segmented};
+use epl::{Engine, MicroBatch, Model};
 
 use crate::{bert, resnet, t5};
 
@@ -78,7 +78,7 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
 
 /// Runs so many rows, each replica its share; after a step once more, if the model is to be `trained`. `batch` makes a
 /// batch of some rows on a device, `logits_of` the logits from what the last segment returned.
-pub fn compute<M: Segmented, const D: usize>(
+pub fn compute<M: Model, const D: usize>(
     mut engine: Engine<M>,
     rows: usize,
     batch: impl Fn(Range<usize>, &Device) -> epl::Result<M::Batch>,

@@ -15,7 +15,7 @@ const STEPS: u64 = 20;
 /// Keeps the losses.
 struct Losses<'a>(&'a Mutex<Vec<f64>>);
 
-impl<M: Segmented> Hook<M> for Losses<'_> {
+impl<M: Model> Hook<M> for Losses<'_> {
     fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> epl::Result<()> {
         self.0.lock().expect("no rank panicked").push(record.report.loss);
         Ok(())
@@ -23,7 +23,7 @@ impl<M: Segmented> Hook<M> for Losses<'_> {
 }
 
 fn by_trainer(epl: &Epl) -> epl::Result<Vec<f64>> {
-    let rate = LearningRate::from_config(&epl.config().schedule)?;
+    let rate = LrSchedule::from_config(&epl.config().schedule)?;
     let losses = Mutex::new(Vec::new());
     let config = TrainerConfig::new(STEPS).with_micro_batches(epl.config().pipeline.num_micro_batch);
     Trainer::new(example::engine(epl)?, config, rate)

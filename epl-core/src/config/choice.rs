@@ -145,6 +145,16 @@ choices! {
         Cosine = "cosine",
         /// Falls with the inverse square root of the step.
         InverseSquareRoot = "inverse_square_root",
+        /// A power of what is left of the schedule, down to the smallest rate.
+        Polynomial = "polynomial",
+        /// Multiplied by `schedule.gamma` every so many steps.
+        Step = "step",
+        /// Multiplied by `schedule.gamma` at the milestones.
+        MultiStep = "multi_step",
+        /// Multiplied by `schedule.gamma` in every step.
+        Exponential = "exponential",
+        /// The Transformer's warm-up and decay, scaled by the model's width.
+        Noam = "noam",
     }
 }
 

@@ -162,6 +162,22 @@ pub enum ConfigError {
         /// `schedule.min_rate`.
         min_rate: f64,
     },
+    /// A shape of the schedule without what it needs.
+    #[error("schedule.kind = \"{kind}\" needs {option}")]
+    ScheduleNeeds {
+        /// `schedule.kind`.
+        kind: &'static str,
+        /// The option that is not given.
+        option: &'static str,
+    },
+    /// Milestones that do not follow each other and the warm-up.
+    #[error("schedule.milestones = {milestones:?} must ascend, behind the warm-up of {warmup_steps} steps")]
+    MilestonesUnordered {
+        /// `schedule.milestones`.
+        milestones: Vec<usize>,
+        /// `schedule.warmup_steps`.
+        warmup_steps: usize,
+    },
     /// Nothing says how long to train.
     #[error("how long to train is not said: set train.steps, or schedule.steps")]
     StepsMissing,

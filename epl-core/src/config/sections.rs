@@ -277,7 +277,7 @@ options! {
         /// Save after every so many steps; none: only at the end.
         save_every: Option<usize> = None, MAYBE_COUNT, Implemented;
     }
-    /// The learning rate: a warm-up, then one of four shapes.
+    /// The learning rate: a warm-up, then one of the usual shapes.
     schedule: ScheduleConfig {
         /// What follows the warm-up.
         kind: ScheduleKind = ScheduleKind::Constant, ValueKind::Choice(ScheduleKind::WORDS), Implemented;
@@ -285,10 +285,20 @@ options! {
         rate: f64 = 1e-3, ValueKind::NumberAtLeast(0.0), Implemented;
         /// The rate rises in a straight line over this many steps.
         warmup_steps: usize = 0, ValueKind::at_least(0), Implemented;
-        /// Length of the schedule with its warm-up; linear and cosine need it. Independent of
+        /// Length of the schedule with its warm-up; linear, cosine and polynomial need it. Independent of
         /// train.steps.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
-        /// The rate never falls below this after the warm-up; linear and cosine end here.
+        /// The rate never falls below this after the warm-up; linear, cosine and polynomial end here.
         min_rate: f64 = 0.0, ValueKind::NumberAtLeast(0.0), Implemented;
+        /// With step, multi_step and exponential: what the rate is multiplied by.
+        gamma: f64 = 0.1, ValueKind::NumberAbove(0.0), Implemented;
+        /// With step: the steps from one multiplication to the next, counted from the end of the warm-up.
+        every: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// With multi_step: the steps at which the rate is multiplied, ascending, counted with the warm-up.
+        milestones: Vec<usize> = Vec::new(), ValueKind::Integers, Implemented;
+        /// With polynomial: the power; 1 is a straight line.
+        power: f64 = 1.0, ValueKind::NumberAbove(0.0), Implemented;
+        /// With noam: the model's width, whose square root the rate is divided by.
+        model_size: Option<usize> = None, MAYBE_COUNT, Implemented;
     }
 }

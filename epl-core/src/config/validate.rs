@@ -21,6 +21,11 @@ const DETAILS: &[Detail] = &[
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
     ("io.drop_last_files", "io.slicing = true", sliced),
+    ("schedule.gamma", "schedule.kind = step, multi_step or exponential", multiplies),
+    ("schedule.every", "schedule.kind = step", |config| config.schedule.kind == ScheduleKind::Step),
+    ("schedule.milestones", "schedule.kind = multi_step", |config| config.schedule.kind == ScheduleKind::MultiStep),
+    ("schedule.power", "schedule.kind = polynomial", |config| config.schedule.kind == ScheduleKind::Polynomial),
+    ("schedule.model_size", "schedule.kind = noam", |config| config.schedule.kind == ScheduleKind::Noam),
     (
         "communication.max_splits",
         "parameters that stay whole on the device (zero.level up to v2, none offloaded), as those that are gathered make a \
@@ -42,6 +47,10 @@ const SAID: &[Detail] = &[(
     "gradients that stay whole (zero.level up to v0, none offloaded), as rows are not scattered",
     gradients_stay,
 )];
+
+fn multiplies(config: &Config) -> bool {
+    matches!(config.schedule.kind, ScheduleKind::Step | ScheduleKind::MultiStep | ScheduleKind::Exponential)
+}
 
 fn parameters_stay(config: &Config) -> bool {
     config.zero.level != ZeroLevel::V3 && on_device(config, config.offload.parameters)
@@ -158,13 +167,25 @@ impl ScheduleConfig {
     ///
     /// What does not fit, with both numbers.
     pub fn validate(&self) -> Result<()> {
-        let ends = matches!(self.kind, ScheduleKind::Linear | ScheduleKind::Cosine);
+        let ends = matches!(self.kind, ScheduleKind::Linear | ScheduleKind::Cosine | ScheduleKind::Polynomial);
         match self.steps {
             None if ends => return Err(ConfigError::ScheduleWithoutEnd { kind: self.kind.word() }),
             Some(steps) if self.warmup_steps > steps => {
                 return Err(ConfigError::WarmupTooLong { warmup_steps: self.warmup_steps, steps });
             }
             _ => {}
+        }
+        let in_order = self.milestones.windows(2).all(|pair| pair[0] < pair[1]);
+        if !in_order || self.milestones.first().is_some_and(|first| *first < self.warmup_steps) {
+            let (milestones, warmup_steps) = (self.milestones.clone(), self.warmup_steps);
+            return Err(ConfigError::MilestonesUnordered { milestones, warmup_steps });
+        }
+        let kind = self.kind.word();
+        if self.kind == ScheduleKind::MultiStep && self.milestones.is_empty() {
+            return Err(ConfigError::ScheduleNeeds { kind, option: "schedule.milestones" });
+        }
+        if self.kind == ScheduleKind::Noam && self.warmup_steps == 0 {
+            return Err(ConfigError::ScheduleNeeds { kind, option: "schedule.warmup_steps" });
         }
         if self.min_rate > self.rate {
             return Err(ConfigError::RateBelowMinimum { min_rate: self.min_rate, rate: self.rate });

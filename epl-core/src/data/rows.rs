@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use super::cut::BatchShard;
 use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::probe::measure::is_host;
 
 /// A batch whose first dim counts its rows.
@@ -129,7 +129,7 @@ impl<A: Rows, B: Rows, C: Rows> Rows for (A, B, C) {
     }
 }
 
-impl<M: Segmented> Engine<M>
+impl<M: Model> Engine<M>
 where
     M::Batch: Rows,
 {

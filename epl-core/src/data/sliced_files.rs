@@ -19,8 +19,8 @@ use crate::model::context::Context;
 /// ```
 /// # use burn::data::dataset::InMemDataset;
 /// # use epl_core::data::{FileSamplerConfig, SlicedFiles};
-/// # use epl_core::{Engine, Epl, Error, Result, Segmented};
-/// # fn example<M: Segmented>(epl: &Epl, engine: &Engine<M>, paths: Vec<std::path::PathBuf>) -> Result<()> {
+/// # use epl_core::{Engine, Epl, Error, Result, Model};
+/// # fn example<M: Model>(epl: &Epl, engine: &Engine<M>, paths: Vec<std::path::PathBuf>) -> Result<()> {
 /// let files = SlicedFiles::open(paths, epl.config(), engine.context(), |path| {
 ///     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
 ///     Ok(InMemDataset::new(text.lines().map(str::to_string).collect()))

@@ -13,9 +13,9 @@ use super::weights;
 use crate::error::{Error, Result};
 use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, TermWeights};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
     ///
     /// Over pipeline stages some micro-batches are read ahead, so that a stage runs one while the next stage runs the one
@@ -190,7 +190,7 @@ struct Losses {
 
 impl Losses {
     /// Settles the window before, and notes the weights of the next one.
-    fn begin<M: Segmented>(&mut self, model: &M, window: &[MicroBatch<M::Batch>]) -> Result<()> {
+    fn begin<M: Model>(&mut self, model: &M, window: &[MicroBatch<M::Batch>]) -> Result<()> {
         *self = core::mem::take(self).settled()?;
         self.own = window.iter().map(|one| (weights::weights_of(model, one), one.empty)).collect();
         for (own, _) in &self.own {

@@ -19,10 +19,10 @@ use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::{HalfPrecision, narrow_carry, widen_carry};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// A model without autodiff, whose segments are run forward.
-pub(super) struct Forward<'a, M: Segmented> {
+pub(super) struct Forward<'a, M: Model> {
     engine: &'a Engine<M>,
     model: M,
     device: Device,
@@ -32,7 +32,7 @@ pub(super) struct Forward<'a, M: Segmented> {
     what: &'static str,
 }
 
-impl<'a, M: Segmented> Forward<'a, M> {
+impl<'a, M: Model> Forward<'a, M> {
     /// Of the engine's model as it is.
     pub fn new(engine: &'a Engine<M>, what: &'static str) -> Self {
         let device = engine.device.clone().without_autodiff();

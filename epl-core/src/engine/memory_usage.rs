@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 use super::rank::Engine;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct MemoryUsage {
     pub files: u64,
 }
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// The bytes that this rank holds.
     pub fn memory_usage(&self) -> MemoryUsage {
         let ledger = &self.state.params.storage().ledger;

@@ -7,11 +7,11 @@ use burn::tensor::{Device, Tensor};
 use super::gradients::GradientStore;
 use super::state::{ModelState, Setup};
 use crate::error::Result;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::offload::{FlatArray, Gradients, Update};
 use crate::params::{Bucket, ParamRecord, ParamTable};
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// Updates this rank's part of a bucket, group by group. Collective.
     pub(super) fn update_in_one_pass(
         &mut self,

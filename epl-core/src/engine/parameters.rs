@@ -18,7 +18,7 @@ use super::meter::{Lease, bytes};
 use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::HalfPrecision;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::store::{Gathered, fill};
 
 /// The model, with at least the parameters of one segment.
@@ -49,7 +49,7 @@ impl<M> Deref for Seen<'_, M> {
 pub(super) type Look = (usize, bool);
 
 /// The parameters during a step, or during an evaluation.
-pub(super) struct Parameters<'a, M: Segmented> {
+pub(super) struct Parameters<'a, M: Model> {
     engine: &'a Engine<M>,
     model: &'a M,
     /// Whether a segment's parameters are gathered for it.
@@ -68,7 +68,7 @@ pub(super) struct Parameters<'a, M: Segmented> {
 /// A unit that is gathered, counted from now on.
 struct Coming(Gathered, Lease);
 
-impl<'a, M: Segmented> Parameters<'a, M> {
+impl<'a, M: Model> Parameters<'a, M> {
     /// Those of `model`, which is the engine's. `next` are the segments that will be asked for.
     pub fn new(engine: &'a Engine<M>, model: &'a M, next: impl IntoIterator<Item = Look>) -> Self {
         let (gathers, half) = (engine.plan.params.gathers(), engine.plan.half);

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Flops;
 use crate::model::graph::{Seed, Track, Untrack};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::plan::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::plan::{ParamRecord, Plan};
 use crate::probe::measure::{bytes, is_host};
@@ -38,7 +38,7 @@ struct Measured {
     flops: Option<f64>,
 }
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// What each segment stores for backward and how long its forward takes, on one micro-batch, the largest over all
     /// ranks. Collective.
     ///

@@ -16,7 +16,7 @@ use crate::json::check_finite;
 use crate::launch::{Epl, LaidOutModel};
 use crate::model::context::{Context, Pass};
 use crate::model::place::Place;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::{LossScaler, OptimizerConfig};
 use crate::plan::{EngineSettings, Plan};
 
@@ -25,7 +25,7 @@ use super::micro_batch::MicroBatch;
 /// Runs training steps of one rank's model.
 ///
 /// Every method that says so is a collective: all ranks call it in the same order.
-pub struct Engine<M: Segmented> {
+pub struct Engine<M: Model> {
     pub(super) plan: Plan,
     pub(super) context: Context,
     /// With autodiff.
@@ -35,7 +35,7 @@ pub struct Engine<M: Segmented> {
     pub(super) diagnostics: Diagnostics,
 }
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// Builds a model and makes its engine, as the configuration says. Collective.
     ///
     /// # Errors

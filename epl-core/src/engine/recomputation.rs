@@ -12,12 +12,12 @@ use super::rank::{Engine, caught};
 use super::run::StepRun;
 use crate::engine::difference::relative_error;
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// On an accelerator a product may be summed in another order the second time.
 const TOLERANCE: f64 = 1e-5;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// How far the gradients of a step with and without recomputation are apart: of every parameter that this rank holds
     /// the largest difference, as a fraction of its largest element, the largest one first; nothing where nothing is
     /// recomputed. Collective.

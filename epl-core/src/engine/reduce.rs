@@ -28,7 +28,7 @@ use super::rank::Engine;
 use super::sparse::{self, SparseRows, SparseSum};
 use crate::error::Result;
 use crate::model::context::Context;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::Bucket;
 use crate::plan::{Plan, bucket};
 
@@ -66,7 +66,7 @@ enum Started {
 
 impl<'a> Reducer<'a> {
     /// The reductions of one step of an engine's.
-    pub fn new<M: Segmented>(engine: &'a Engine<M>) -> Self {
+    pub fn new<M: Model>(engine: &'a Engine<M>) -> Self {
         let Engine { plan, context, communicators, device, state, diagnostics } = engine;
         let mut away = state.away.as_ref().map(RefCell::borrow_mut);
         if let Some(away) = &mut away {

@@ -13,12 +13,12 @@ use epl_comm::ProcessGroup;
 
 use super::rank::Engine;
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::ParamRecord;
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// Checks that every parameter has the same bits on all ranks that hold a copy of it. What lies in shards over the replicas
     /// (ZeRO v3) is gathered for that, one bucket after the other, and compared with what other slices and stages have of it.
     /// Collective.

@@ -12,7 +12,7 @@ use super::restore_states::StatesOf;
 use super::state::{ModelState, Setup};
 use crate::checkpoint::{Checkpoint, Region, names};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::LossScaleState;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Change, Visit};
@@ -30,7 +30,7 @@ pub(super) struct EngineState {
     pub loss_scale: Option<LossScaleState>,
 }
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// Goes on where a checkpoint stands: see [`Engine::load`](super::Engine::load).
     pub fn restore(&mut self, setup: Setup<'_>, checkpoint: &Arc<Checkpoint>) -> Result<()> {
         let state = self.state_in(checkpoint)?;

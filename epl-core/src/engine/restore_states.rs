@@ -10,7 +10,7 @@ use super::state::{ModelState, Setup};
 use super::update::update_device;
 use crate::checkpoint::{Checkpoint, Region, Scalar, names};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::{PerParameter, StateField, StateFields};
 use crate::params::{ParamRecord, ParamTable};
 use crate::plan::Plan;
@@ -93,7 +93,7 @@ impl StatesOf {
     }
 
     /// Gives it to the engine's optimizer.
-    pub fn load<M: Segmented>(self, setup: Setup<'_>, state: &mut ModelState<M>) -> Result<()> {
+    pub fn load<M: Model>(self, setup: Setup<'_>, state: &mut ModelState<M>) -> Result<()> {
         let table = &setup.plan.params;
         if let Some(one_pass) = &mut state.one_pass {
             return self.load_one_pass(table, one_pass);

@@ -34,11 +34,11 @@ use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, Term, TermWeights};
 use crate::model::precision::{HalfPrecision, widen, widen_carry};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::schedule::{Action, ActionKind};
 
 /// A step that is under way.
-pub(super) struct StepRun<'a, M: Segmented> {
+pub(super) struct StepRun<'a, M: Model> {
     engine: &'a Engine<M>,
     micro_batches: &'a [MicroBatch<M::Batch>],
     /// The weights of the step.
@@ -59,7 +59,7 @@ pub(super) struct StepRun<'a, M: Segmented> {
     again: &'a [Range<usize>],
 }
 
-struct Flight<'a, M: Segmented> {
+struct Flight<'a, M: Model> {
     tape: Tape<'a, M>,
     end: End,
 }
@@ -72,7 +72,7 @@ enum End {
     Exit,
 }
 
-impl<'a, M: Segmented> StepRun<'a, M> {
+impl<'a, M: Model> StepRun<'a, M> {
     /// Begins a step, in which the runs of segments `again` are run again. Collective over the data axis.
     pub fn new(
         engine: &'a Engine<M>,
@@ -212,7 +212,7 @@ impl<'a, M: Segmented> StepRun<'a, M> {
 }
 
 /// The segments that an action will ask for.
-fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize>]) -> Vec<Look> {
+fn looks<M: Model>(engine: &Engine<M>, action: &Action, again: &[Range<usize>]) -> Vec<Look> {
     let stages = &engine.plan.stages;
     let segments = stages.parts()[stages.part(engine.plan.stage(), action.chunk)].clone();
     let is_again = |segment: &usize| again.iter().any(|run| run.contains(segment));
@@ -226,7 +226,7 @@ fn looks<M: Segmented>(engine: &Engine<M>, action: &Action, again: &[Range<usize
 }
 
 /// Runs `f`; a layer's panic in it is an error that says what it probably means, where something is known of that.
-fn explained<T, M: Segmented>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
+fn explained<T, M: Model>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
     match (engine.plan.stages.count(), engine.plan.half) {
         (1, None) if engine.plan.params.gathers() => epl_comm::catch(f).map_err(|error| in_parked(error, segments))?,
         (1, None) => f(),
@@ -276,13 +276,13 @@ fn on_a_stage(error: epl_comm::Error, stage: usize, segments: &Range<usize>) -> 
 }
 
 /// One micro-batch's way through some segments.
-struct RunPass<'r, 'a, M: Segmented> {
+struct RunPass<'r, 'a, M: Model> {
     run: &'r mut StepRun<'a, M>,
     number: usize,
     what: &'static str,
 }
 
-impl<'a, M: Segmented> Around<'a, M> for RunPass<'_, 'a, M> {
+impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
     fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
         let model = self.run.parameters.segment(segment, tracked)?;
         if !tracked {

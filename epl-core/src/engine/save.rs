@@ -11,10 +11,10 @@ use super::rank::Engine;
 use crate::checkpoint::durable::{AtomicFolder, Disk, FileSystem};
 use crate::checkpoint::{Checkpoint, Snapshot, finish};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::texts::faults;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// This rank's share of a checkpoint: parameters and optimizer state that it keeps, and of what its replicas keep as well,
     /// its part. What lies on a device of its own, and what Burn's optimizer keeps, is copied to the host; a tensor there is
     /// copied once it is changed. No communication.

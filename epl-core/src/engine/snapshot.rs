@@ -21,14 +21,14 @@ use crate::checkpoint::{Region, Snapshot, SnapshotPiece, TensorValues, names};
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::model::context::Context;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::ParamRecord;
 use crate::params::store::FlatPart;
 use crate::params::walk::{self, At, Visit};
 use crate::plan::Plan;
 use crate::topology::cluster::Axis;
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// This rank's share of a checkpoint: see [`Engine::snapshot`](super::Engine::snapshot).
     pub fn snapshot(&self, plan: &Plan, context: &Context) -> Result<Snapshot<'_>> {
         let (mut snapshot, is_first) = (Snapshot::default(), context.world().rank() == 0);

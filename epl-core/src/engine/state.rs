@@ -10,7 +10,7 @@ use super::communicators::Communicators;
 use crate::error::Result;
 use crate::json::json;
 use crate::model::context::Context;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
 use crate::params::store::ParamStore;
 use crate::plan::Plan;
@@ -44,7 +44,7 @@ pub(super) struct ModelState<M> {
     pub drawn: u64,
 }
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// That of a model that is laid out for this optimizer, before its first step.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use burn::module::ParamId;
 use super::state::ModelState;
 use crate::checkpoint::{Away, Scalar, TensorValues};
 use crate::error::Result;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::{StateField, StateFields};
 use crate::params::ParamRecord;
 use crate::plan::Plan;
@@ -19,7 +19,7 @@ pub(super) struct StateOf<'a> {
     pub scalars: BTreeMap<String, Scalar>,
 }
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// The state of a parameter that this rank updates. What Burn keeps is copied.
     pub fn state_of(&self, number: usize, record: &ParamRecord) -> StateOf<'_> {
         let mut state = StateOf::default();

@@ -16,11 +16,11 @@ use super::run::StepRun;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::precision::narrow_carry;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::offload::Update;
 use crate::plan::Compression;
 
-impl<M: Segmented> Engine<M> {
+impl<M: Model> Engine<M> {
     /// Makes one step over the micro-batches of this replica. Collective.
     ///
     /// Layers that keep running statistics update them in forward, also in a step that then fails.

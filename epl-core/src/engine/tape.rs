@@ -24,15 +24,15 @@ use super::parameters::Seen;
 use crate::error::Result;
 use crate::model::carry::Carry;
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
-pub(crate) struct Tape<'a, M: Segmented> {
+pub(crate) struct Tape<'a, M: Model> {
     pieces: Vec<TapeEntry<'a, M>>,
 }
 
 /// One segment whose graph is stored, or a run of segments that are run again.
-struct TapeEntry<'a, M: Segmented> {
+struct TapeEntry<'a, M: Model> {
     segments: Range<usize>,
     entrance: Option<M::Carry>,
     left: Left<'a, M>,
@@ -80,7 +80,7 @@ pub(crate) trait Around<'a, M> {
     fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()>;
 }
 
-impl<'a, M: Segmented> Tape<'a, M> {
+impl<'a, M: Model> Tape<'a, M> {
     /// Runs segments forward, of which nothing but the entrance is kept of the runs `again`; returns what the last one
     /// returned, and the tape that leads back from there.
     pub fn forward(
@@ -130,7 +130,7 @@ impl<'a, M: Segmented> Tape<'a, M> {
     }
 }
 
-impl<'a, M: Segmented> TapeEntry<'a, M> {
+impl<'a, M: Model> TapeEntry<'a, M> {
     /// One segment, whose graph stays.
     fn store(
         batch: &M::Batch,

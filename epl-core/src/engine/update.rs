@@ -20,14 +20,14 @@ use super::gradients::GradientStore;
 use super::state::{ModelState, Setup};
 use crate::error::Result;
 use crate::memory::Tier;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::offload::Update;
 use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{Bucket, ParamTable, replaced};
 use crate::plan::Plan;
 
-impl<M: Segmented> ModelState<M> {
+impl<M: Model> ModelState<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
         let _span = setup.context.span(|| format!("update {}", self.steps + 1));

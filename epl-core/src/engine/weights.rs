@@ -12,11 +12,11 @@ use crate::config::ReduceMethod;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
 use crate::model::loss::TermWeights;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank; a stand-in's are zero.
-pub(crate) fn weights_of<M: Segmented>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
+pub(crate) fn weights_of<M: Model>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
     let mut weights = model.weights(&micro_batch.batch).of(micro_batch.samples.len());
     if micro_batch.empty {
         weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
@@ -49,7 +49,7 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
 }
 
 /// The weights of all micro-batches of a step of all replicas. Collective over the data axis.
-pub(crate) fn global_weights<M: Segmented>(
+pub(crate) fn global_weights<M: Model>(
     model: &M,
     micro_batches: &[MicroBatch<M::Batch>],
     given: &mut Given,

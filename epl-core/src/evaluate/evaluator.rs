@@ -6,7 +6,7 @@ use super::measure::{Measure, Values, join};
 use crate::data::{BatchShard, EvaluationLoader, ValidData};
 use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// Runs a model over a validation set and hands what it says to all measures.
 ///
@@ -14,9 +14,9 @@ use crate::model::segment::Segmented;
 /// # use burn::tensor::{Int, Tensor};
 /// # use epl_core::data::ValidData;
 /// # use epl_core::evaluate::{Accuracy, Classified, Evaluator};
-/// # use epl_core::{Segmented, Trainer};
+/// # use epl_core::{Model, Trainer};
 /// # struct Images { pixels: Tensor<2>, classes: Tensor<1, Int> }
-/// # fn example<M: Segmented<Batch = Images, Carry = Tensor<2>>>(trainer: Trainer<M>, images: ValidData<u8, Images>) {
+/// # fn example<M: Model<Batch = Images, Carry = Tensor<2>>>(trainer: Trainer<M>, images: ValidData<u8, Images>) {
 /// // What leaves the last segment are the logits.
 /// let evaluator = Evaluator::new(images, |_: &M, logits, batch: &Images| {
 ///     Classified::from_logits(logits, batch.classes.clone(), None)
@@ -28,7 +28,7 @@ use crate::model::segment::Segmented;
 /// The model runs through its stages, without autodiff, dropout off; its parameters are gathered segment by segment, as in
 /// training. Every rank runs as many micro-batches, a stand-in too, so that outputs may be made by collectives. Ranks that
 /// hold parts of one replica must give the same outputs.
-pub struct Evaluator<'a, M: Segmented, O> {
+pub struct Evaluator<'a, M: Model, O> {
     pass: Box<Pass<'a, M, O>>,
     measures: Vec<Box<dyn Measure<O> + 'a>>,
 }
@@ -36,7 +36,7 @@ pub struct Evaluator<'a, M: Segmented, O> {
 /// Hands out the outputs of all micro-batches that count, at least on the ranks that [count](counts).
 type Pass<'a, M, O> = dyn FnMut(&Engine<M>, &mut dyn FnMut(&O) -> Result<()>) -> Result<()> + 'a;
 
-impl<'a, M: Segmented + 'a, O> Evaluator<'a, M, O> {
+impl<'a, M: Model + 'a, O> Evaluator<'a, M, O> {
     /// A pass over `data`. `outputs` makes what is measured of what leaves the last segment, on the ranks of the last stage;
     /// in the model that it gets, what other segments use alone may be empty.
     pub fn new<I: 'static>(
@@ -143,7 +143,7 @@ impl<'a, M: Segmented + 'a, O> Evaluator<'a, M, O> {
 }
 
 /// This rank's micro-batches of a validation set.
-fn load<I: 'static, B: Send + 'static, M: Segmented>(
+fn load<I: 'static, B: Send + 'static, M: Model>(
     data: &ValidData<I, B>,
     engine: &Engine<M>,
 ) -> Result<EvaluationLoader<B>> {
@@ -153,7 +153,7 @@ fn load<I: 'static, B: Send + 'static, M: Segmented>(
 }
 
 /// Whether this rank's outputs are counted: of the ranks that hold parts of one replica, one has to.
-fn counts<M: Segmented>(engine: &Engine<M>) -> bool {
+fn counts<M: Model>(engine: &Engine<M>) -> bool {
     let (plan, coordinate) = (engine.plan(), engine.context().coordinate());
     coordinate.tensor == 0 && plan.stage() + 1 == plan.stages.count()
 }

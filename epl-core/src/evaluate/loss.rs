@@ -6,7 +6,7 @@ use crate::data::ValidData;
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 use crate::model::loss::Term;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// The terms of a loss over some samples: their sums and weights, on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ impl LossTerms {
     /// # Errors
     ///
     /// When a term has no weight.
-    pub fn of<M: Segmented>(model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<Self> {
+    pub fn of<M: Model>(model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<Self> {
         let batch = &micro_batch.batch;
         let weights = model.weights(batch).of(micro_batch.samples.len());
         let loss = model.loss(carry, batch);
@@ -45,7 +45,7 @@ impl LossTerms {
     }
 }
 
-impl<'a, M: Segmented + 'a> Evaluator<'a, M, LossTerms>
+impl<'a, M: Model + 'a> Evaluator<'a, M, LossTerms>
 where
     M::Batch: 'static,
 {

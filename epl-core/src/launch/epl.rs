@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model::context::{BuildContext, Context};
 use crate::model::place::Place;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
 use crate::params::init;
 use crate::params::storage::StateStorage;
@@ -74,7 +74,7 @@ impl<M: Module> LaidOutModel<M> {
     /// When `f` fails, when a parameter is no longer what the plan says, or when ranks froze different parameters.
     pub fn try_map(self, f: impl FnOnce(M, &Plan) -> Result<M>) -> Result<Self>
     where
-        M: Segmented,
+        M: Model,
     {
         let Self { params, builder, plan, place } = self;
         let (context, device) = (place.context(), place.device().clone().without_autodiff());
@@ -96,13 +96,13 @@ impl<M: Module> LaidOutModel<M> {
     /// When something is missing or left over that the map does not allow, or of another shape, before anything is read.
     pub fn assign(self, stored: &impl WholeTensors, map: &AssignMap) -> Result<Self>
     where
-        M: Segmented,
+        M: Model,
     {
         self.try_map(|model, plan| tensors::assign(model, &plan.params.records, stored, map))
     }
 }
 
-impl<M: Segmented> LaidOutModel<M> {
+impl<M: Model> LaidOutModel<M> {
     /// The same, laid out for an optimizer. Collective.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked, before anything is drawn.
-    pub fn build<M: Segmented>(&self, model: impl FnMut(&Place) -> M) -> Result<LaidOutModel<M>> {
+    pub fn build<M: Model>(&self, model: impl FnMut(&Place) -> M) -> Result<LaidOutModel<M>> {
         self.draw(self.plan(model)?)
     }
 
@@ -207,7 +207,7 @@ impl Epl {
     /// # Errors
     ///
     /// When ranks do not agree on the model, or there is no room away from the device.
-    pub fn draw<M: Segmented>(&self, planned: LazyModel<M>) -> Result<LaidOutModel<M>> {
+    pub fn draw<M: Model>(&self, planned: LazyModel<M>) -> Result<LaidOutModel<M>> {
         let LazyModel { model, builder, plan, place } = planned;
         let (context, storage) = (place.context(), StateStorage::from_config(&builder.config)?);
         let params = init::draw(model, &plan.params, context, storage, place.device())?;
@@ -225,7 +225,7 @@ impl Epl {
     /// # Errors
     ///
     /// When the model cannot be laid out as asked: all that is known to be in the way.
-    pub fn plan<M: Segmented>(&self, mut model: impl FnMut(&Place) -> M) -> Result<LazyModel<M>> {
+    pub fn plan<M: Model>(&self, mut model: impl FnMut(&Place) -> M) -> Result<LazyModel<M>> {
         let Laid { model, layout, owners, place } = self.lay(&mut model)?;
         let (context, config) = (place.context(), &self.config);
         let survey = plan::survey::survey(&model, &place, &owners)?;

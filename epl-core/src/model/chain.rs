@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::model::carry::Carry;
 use crate::model::loss::{Loss, LossWeights};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::model::whole::{LOSS, module_as_its_model};
 
 /// A chain of segments without a loss yet: see [`Chain`].
@@ -141,7 +141,7 @@ impl<M: fmt::Debug, B, C> fmt::Debug for Chain<M, B, C> {
 
 module_as_its_model!(Chain<M, B, C>);
 
-impl<M: Module, B: Send, C: Carry> Segmented for Chain<M, B, C> {
+impl<M: Module, B: Send, C: Carry> Model for Chain<M, B, C> {
     type Batch = B;
     type Carry = C;
 

@@ -6,15 +6,48 @@ use burn::tensor::{Int, Tensor};
 use crate::model::carry::Carry;
 use crate::model::loss::{Loss, LossWeights};
 
-/// A model as a chain of segments, each the smallest run of layers that is scheduled and reduced as one.
-pub trait Segmented: Module {
+/// A model: a chain of segments, each the smallest run of layers that is scheduled and reduced as one.
+///
+/// A model of one segment has the carry `()`, a `forward_segment` that does nothing, and all of its forward in `loss`: correct
+/// on every layout without stages, without overlap of its reductions. [`WithLoss`](crate::WithLoss) makes one of a model and
+/// a mean loss, [`Chain`](crate::Chain) one of several segments.
+///
+/// ```
+/// # use burn::module::Module;
+/// # use burn::nn::Linear;
+/// # use burn::tensor::Tensor;
+/// use epl_core::{Loss, LossWeights, Model};
+///
+/// #[derive(Module, Debug)]
+/// struct Net {
+///     linear: Linear,
+/// }
+///
+/// impl Model for Net {
+///     type Batch = Tensor<2>;
+///     type Carry = ();
+///
+///     fn forward_segment(&self, _: usize, _: Option<()>, _: &Tensor<2>) {}
+///
+///     fn weights(&self, rows: &Tensor<2>) -> LossWeights {
+///         LossWeights::new().with("squares", rows.dims()[0] as f64)
+///     }
+///
+///     fn loss(&self, (): (), rows: &Tensor<2>) -> Loss {
+///         Loss::new().with("squares", self.linear.forward(rows.clone()).powi_scalar(2).sum(), 1.0)
+///     }
+/// }
+/// ```
+pub trait Model: Module {
     /// What one forward reads.
     type Batch: Send;
     /// What crosses a boundary between segments.
     type Carry: Carry;
 
     /// How many segments the model has, at least one.
-    fn segments(&self) -> usize;
+    fn segments(&self) -> usize {
+        1
+    }
 
     /// What a segment is called: in the plan, a profile, and by who names what is kept. Its number, if the model does not
     /// say.
@@ -22,8 +55,10 @@ pub trait Segmented: Module {
         index.to_string()
     }
 
-    /// The segments that use the parameter at `path`; several for a tied weight.
-    fn segments_of(&self, path: &str) -> Vec<usize>;
+    /// The segments that use the parameter at `path`; several for a tied weight, and all of them if the model does not say.
+    fn segments_of(&self, _path: &str) -> Vec<usize> {
+        (0..self.segments()).collect()
+    }
 
     /// Runs one segment. The first one gets no carry.
     fn forward_segment(&self, index: usize, carry: Option<Self::Carry>, batch: &Self::Batch) -> Self::Carry;
@@ -43,7 +78,7 @@ pub trait Segmented: Module {
 
 /// A model that runs in steps, each going on from where the one before ended: token by token, with a state a segment, such
 /// as the keys and values of its attention. [`Engine::decoding`](crate::Engine::decoding) runs it through the stages.
-pub trait Incremental: Segmented {
+pub trait Incremental: Model {
     /// What a segment keeps from one step to the next.
     type State: SegmentState;
 

@@ -1,56 +1,13 @@
-//! Models that are run as a whole: one segment.
+//! An ordinary model with a mean loss, run as a whole.
 
 use core::fmt;
 use std::sync::Arc;
 
-use burn::module::{Devices, Module, ModuleDisplay, ModuleMapper, ModuleVisitor};
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::{Device, Tensor};
 
 use crate::model::loss::{Loss, LossWeights};
-use crate::model::segment::Segmented;
-
-/// A model that is run as a whole: see [`OneSegment`].
-pub trait WholeModel: Module {
-    /// What one forward reads.
-    type Batch: Send;
-
-    /// The weights of the loss terms, from the batch alone.
-    fn weights(&self, batch: &Self::Batch) -> LossWeights;
-
-    /// Forward and loss.
-    fn forward_loss(&self, batch: &Self::Batch) -> Loss;
-}
-
-/// Makes one segment of a whole model: correct under data parallelism, without overlap.
-#[derive(Module, Debug)]
-pub struct OneSegment<M> {
-    /// The model.
-    pub model: M,
-}
-
-impl<M: WholeModel + ModuleDisplay> Segmented for OneSegment<M> {
-    type Batch = M::Batch;
-    /// All of it is in the loss.
-    type Carry = ();
-
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn segments_of(&self, _path: &str) -> Vec<usize> {
-        vec![0]
-    }
-
-    fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &M::Batch) {}
-
-    fn weights(&self, batch: &M::Batch) -> LossWeights {
-        self.model.weights(batch)
-    }
-
-    fn loss(&self, (): (), batch: &M::Batch) -> Loss {
-        self.model.forward_loss(batch)
-    }
-}
+use crate::model::segment::Model;
 
 /// The name of the only term of a loss that is a mean over rows.
 pub(crate) const LOSS: &str = "loss";
@@ -157,18 +114,10 @@ pub(crate) use module_as_its_model;
 
 module_as_its_model!(WithLoss<M, B>);
 
-impl<M: Module, B: Send> Segmented for WithLoss<M, B> {
+impl<M: Module, B: Send> Model for WithLoss<M, B> {
     type Batch = B;
     /// All of it is in the loss.
     type Carry = ();
-
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn segments_of(&self, _path: &str) -> Vec<usize> {
-        vec![0]
-    }
 
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 

@@ -9,7 +9,7 @@ use epl_comm::shard_range;
 use crate::error::{Error, Refusals, Result};
 use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::place::Place;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::model::stateful::{Remembers, stateful};
 use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::stable_hash::stable_hash;
@@ -104,7 +104,7 @@ fn same_of(others: &[String]) -> String {
 const TABLE: &str = "weight";
 
 /// Surveys a model: one record a parameter, in the module's order. All lie on the place's device.
-pub(crate) fn survey<M: Segmented>(model: &M, place: &Place, owners: &Owners) -> Result<Survey> {
+pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Result<Survey> {
     let context = place.context();
     let mut surveyor = Surveyor {
         context,
@@ -153,7 +153,7 @@ fn check_owned(records: &[ParamRecord], owners: &HashMap<ParamId, usize>) -> Res
     }
 }
 
-fn segments_of<M: Segmented>(model: &M, name: &str) -> Result<Vec<usize>> {
+fn segments_of<M: Model>(model: &M, name: &str) -> Result<Vec<usize>> {
     let segments = model.segments_of(name);
     let reason = match segments.iter().find(|segment| **segment >= model.segments()) {
         Some(segment) => format!("segment {segment} of a model that has {} segments", model.segments()),

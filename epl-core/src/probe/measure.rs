@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Pass};
 use crate::model::graph::{Seed, Track, Untrack};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Change};
 use crate::plan::Plan;
@@ -56,7 +56,7 @@ struct Known<C> {
     exit: C,
 }
 
-impl<M: Segmented> Bench<'_, M> {
+impl<M: Model> Bench<'_, M> {
     /// The segments that this rank's stage runs, by their numbers, on a batch of so many rows. Collective.
     pub fn measure(&self, rows: usize, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
         let samples: Vec<u64> = (0..rows as u64).collect();

@@ -11,7 +11,7 @@ use crate::memory::{
 };
 use crate::model::context::Context;
 use crate::model::place::Place;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{EngineSettings, Plan};
@@ -60,7 +60,7 @@ pub struct PlannedMemory<'a> {
     casts: u64,
 }
 
-impl<M: Segmented> LazyModel<M> {
+impl<M: Model> LazyModel<M> {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan

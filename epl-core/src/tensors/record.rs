@@ -38,8 +38,7 @@
 //! ```
 //!
 //! Parameters are named by their paths on both sides, and an ordinary module has the same paths in an engine, under
-//! [`WithLoss`](crate::WithLoss) and [`Chain`](crate::Chain) too; below [`OneSegment`](crate::OneSegment) they begin with
-//! `model.`, which an [`AssignMap`](super::AssignMap) takes away.
+//! [`WithLoss`](crate::WithLoss) and [`Chain`](crate::Chain) too.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -10,18 +10,18 @@ use crate::data::{BatchShard, Loader, TrainData};
 use crate::engine::StepReport;
 use crate::error::Result;
 use crate::evaluate::{Values, join};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::learning_rate::LearningRate;
 
 /// A run with all that takes part in it.
-pub(super) struct Cycle<'r, 'a, M: Segmented> {
+pub(super) struct Cycle<'r, 'a, M: Model> {
     pub run: Run<M>,
     pub hooks: &'r mut [Box<dyn Hook<M> + 'a>],
     pub config: &'r TrainerConfig,
-    pub schedule: &'r LearningRate,
+    pub schedule: &'r dyn LearningRate,
 }
 
-impl<M: Segmented> Cycle<'_, '_, M> {
+impl<M: Model> Cycle<'_, '_, M> {
     /// Runs all steps that are left. Collective.
     pub(super) fn all<I: 'static>(mut self, data: &TrainData<I, M::Batch>) -> Result<Run<M>>
     where

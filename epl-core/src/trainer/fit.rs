@@ -28,18 +28,18 @@ use crate::evaluate::{Evaluator, Values};
 use crate::json::json;
 use crate::launch::Epl;
 use crate::model::place::Place;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
-use crate::trainer::learning_rate::LearningRate;
+use crate::trainer::learning_rate::{LearningRate, LrSchedule};
 
 /// Runs an [`Engine`] for many steps.
 ///
 /// ```
 /// # use epl_core::data::{TrainData, ValidData};
-/// # use epl_core::{Engine, LearningRate, Result, Segmented, Trainer, TrainerConfig};
-/// # fn bleu<M: Segmented>(engine: &Engine<M>) -> Result<f64> { Ok(0.0) }
-/// # fn example<M: Segmented>(
-/// #     engine: Engine<M>, schedule: LearningRate, data: TrainData<u8, M::Batch>, valid: ValidData<u8, M::Batch>,
+/// # use epl_core::{Engine, LrSchedule, Result, Model, Trainer, TrainerConfig};
+/// # fn bleu<M: Model>(engine: &Engine<M>) -> Result<f64> { Ok(0.0) }
+/// # fn example<M: Model>(
+/// #     engine: Engine<M>, schedule: LrSchedule, data: TrainData<u8, M::Batch>, valid: ValidData<u8, M::Batch>,
 /// # ) -> Result<()> where M::Batch: 'static {
 /// let config = TrainerConfig::new(1000).with_eval_every(Some(100)).with_out(Some("out".into()));
 /// let trained = Trainer::new(engine, config, schedule)
@@ -62,10 +62,10 @@ use crate::trainer::learning_rate::LearningRate;
 /// before its first run; and [`with_stop`](Self::with_stop) leaves them to the program, whenever it says so.
 ///
 /// What it does beside the steps is done by [`Hook`]s, which it makes from its settings: see [`hooks`](super::hooks).
-pub struct Trainer<'a, M: Segmented> {
+pub struct Trainer<'a, M: Model> {
     engine: Engine<M>,
     config: TrainerConfig,
-    schedule: LearningRate,
+    schedule: Box<dyn LearningRate + 'a>,
     /// Those that measure.
     evaluators: Hooks<'a, M>,
     /// Those of the user.
@@ -84,7 +84,7 @@ type Hooks<'a, M> = Vec<Box<dyn Hook<M> + 'a>>;
 
 /// What [`Trainer::fit`] leaves. The run has its folder for itself until this is dropped: before another run of this process
 /// in the same folder, drop this one.
-pub struct Trained<M: Segmented> {
+pub struct Trained<M: Model> {
     /// The engine after the last step.
     pub engine: Engine<M>,
     /// How the run ended.
@@ -94,7 +94,7 @@ pub struct Trained<M: Segmented> {
     _lock: Option<FolderLock>,
 }
 
-impl<'a, M: Segmented> Trainer<'a, M> {
+impl<'a, M: Model> Trainer<'a, M> {
     /// Builds a model and makes its trainer, all as the configuration says: the shortest way. Collective.
     ///
     /// ```
@@ -119,25 +119,26 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     ///
     /// # Errors
     ///
-    /// As [`TrainerConfig::from_config`], [`LearningRate::from_config`] and [`with_run_config`](Self::with_run_config).
+    /// As [`TrainerConfig::from_config`], [`LrSchedule::from_config`] and [`with_run_config`](Self::with_run_config).
     pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
         let settings = TrainerConfig::from_config(config, engine.context().replicas())?;
-        let trainer = Self::new(engine, settings, LearningRate::from_config(&config.schedule)?);
+        let trainer = Self::new(engine, settings, LrSchedule::from_config(&config.schedule)?);
         Self { slices_files: config.io.slicing, ..trainer }.with_run_config(config)
     }
 
-    /// A trainer of an engine that has made no step yet.
+    /// A trainer of an engine that has made no step yet. The rate may be any function of the step: an
+    /// [`LrSchedule`], a closure, a scheduler of Burn ([`BurnLrSchedule`](super::learning_rate::BurnLrSchedule)).
     ///
     /// Its checkpoints keep the optimizer and its settings: a resume with others is refused. The learning rate is none
     /// of these: it is the schedule's, and may change.
-    pub fn new(engine: Engine<M>, config: TrainerConfig, schedule: LearningRate) -> Self {
+    pub fn new(engine: Engine<M>, config: TrainerConfig, schedule: impl LearningRate + 'a) -> Self {
         let (name, settings) = engine.optimizer();
         // Two invariants, so that another optimizer is not told by the settings of both.
         let invariants = [("optimizer", name.into()), ("optimizer's settings", settings.clone())];
         Self {
             engine,
             config,
-            schedule,
+            schedule: Box::new(schedule),
             evaluators: Vec::new(),
             hooks: Vec::new(),
             disk: Arc::new(FileSystem),
@@ -147,6 +148,13 @@ impl<'a, M: Segmented> Trainer<'a, M> {
             slices_files: false,
             quiet: false,
         }
+    }
+
+    /// Takes another learning rate than the configuration's.
+    #[must_use]
+    pub fn with_learning_rate(mut self, schedule: impl LearningRate + 'a) -> Self {
+        self.schedule = Box::new(schedule);
+        self
     }
 
     /// Changes its settings, such as the folder that it writes to.
@@ -281,7 +289,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
         if let Some(lock) = &mut lock {
             run.forgive(std::mem::replace(&mut lock.warning, Ok(())));
         }
-        let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &self.schedule };
+        let cycle = Cycle { run, hooks: &mut hooks, config: &self.config, schedule: &*self.schedule };
         let mut run = cycle.all(data)?;
         drop(hooks);
         // One that has come since the last step, too: other processes go on otherwise, and wait for this one.
@@ -355,7 +363,7 @@ impl<'a, M: Segmented> Trainer<'a, M> {
     }
 }
 
-impl<M: Segmented> Trained<M> {
+impl<M: Model> Trained<M> {
     /// Loads a checkpoint of the run into the engine, such as the best. Collective.
     ///
     /// # Errors

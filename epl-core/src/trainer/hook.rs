@@ -5,7 +5,7 @@ use super::record::{Evaluation, StepRecord};
 use super::run::Run;
 use crate::error::Result;
 use crate::evaluate::Values;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// Takes part in a run: watches it, measures, saves, ends it.
 ///
@@ -15,11 +15,11 @@ use crate::model::segment::Segmented;
 ///
 /// ```
 /// use epl_core::trainer::{Evaluation, Hook, Run};
-/// use epl_core::{Result, Segmented};
+/// use epl_core::{Result, Model};
 ///
 /// struct Patience { best: f64, left: usize }
 ///
-/// impl<M: Segmented> Hook<M> for Patience {
+/// impl<M: Model> Hook<M> for Patience {
 ///     fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
 ///         let loss = evaluation.get("valid_loss").unwrap_or(f64::INFINITY);
 ///         self.left = if loss < self.best { 3 } else { self.left.saturating_sub(1) };
@@ -37,7 +37,7 @@ use crate::model::segment::Segmented;
 /// ranks. A method that says "collective" may use collectives, if the hook is there on every rank: then all ranks are
 /// in the same method of the same hook. All of them may; a hook that is there on some ranks only, such as one that
 /// writes on the first rank, must not.
-pub trait Hook<M: Segmented> {
+pub trait Hook<M: Model> {
     /// Before the first step. The run may have been resumed.
     fn before_run(&mut self, _run: &mut Run<M>) -> Result<()> {
         Ok(())

@@ -10,13 +10,13 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::json::json;
 use crate::model::context::Context;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 
 /// A run of the trainer: what every [`Hook`](super::Hook) is given.
 ///
 /// A hook asks: the run is saved, evaluated or ended between two steps, not at once. What was asked for is asked for
 /// on every rank alike, except the end, on which the ranks agree.
-pub struct Run<M: Segmented> {
+pub struct Run<M: Model> {
     engine: Engine<M>,
     /// Step and position move; the rest is how the run is set up.
     saved: RunState,
@@ -59,7 +59,7 @@ enum Ending {
     AtOnce,
 }
 
-impl<M: Segmented> Run<M> {
+impl<M: Model> Run<M> {
     /// A run of `steps` steps that begins where `saved` stands.
     pub fn new(engine: Engine<M>, steps: u64, saved: RunState) -> Self {
         Self {

@@ -10,7 +10,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_core::data::ValidData;
 use epl_core::evaluate::{Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values};
 use epl_core::testing::run;
-use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Result, WholeModel, launch, testing};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, Model, Result, launch, testing};
 
 const CLASSES: usize = 6;
 /// A target that stands for none.
@@ -19,7 +19,7 @@ const NONE: i64 = -1;
 /// Scores the classes of points.
 #[derive(Module, Debug)]
 struct Scorer {
-    linear: Linear,
+    head: Linear,
 }
 
 #[derive(Clone, Debug)]
@@ -31,14 +31,17 @@ struct Points {
     weights: Vec<f64>,
 }
 
-impl WholeModel for Scorer {
+impl Model for Scorer {
     type Batch = Points;
+    type Carry = ();
 
     fn weights(&self, batch: &Points) -> LossWeights {
         LossWeights::new().with("nats", batch.weights.iter().sum())
     }
 
-    fn forward_loss(&self, batch: &Points) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Points) -> Loss {
         let sum = batch.nats.iter().sum::<f64>();
         Loss::new().with("nats", Tensor::from_data([sum], &batch.points.device()), 1.0)
     }
@@ -72,20 +75,17 @@ fn valid(samples: usize, batch: usize) -> ValidData<usize, Points> {
     ValidData::new(InMemDataset::new((0..samples).collect()), Batches, batch).unwrap()
 }
 
-type Model = OneSegment<Scorer>;
-
-fn engine(epl: &Epl) -> Result<Engine<Model>> {
-    let built =
-        epl.build(|place| OneSegment { model: Scorer { linear: LinearConfig::new(3, CLASSES).init(place) } })?;
+fn engine(epl: &Epl) -> Result<Engine<Scorer>> {
+    let built = epl.build(|place| Scorer { head: LinearConfig::new(3, CLASSES).init(place) })?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())
 }
 
-fn classified(model: &Model, (): (), batch: &Points) -> Result<Classified> {
-    Classified::from_logits(model.model.linear.forward(batch.points.clone()), batch.classes.clone(), Some(NONE))
+fn classified(model: &Scorer, (): (), batch: &Points) -> Result<Classified> {
+    Classified::from_logits(model.head.forward(batch.points.clone()), batch.classes.clone(), Some(NONE))
 }
 
 /// All measures at once.
-fn measured(engine: &Engine<Model>, samples: usize, batch: usize) -> Result<Values> {
+fn measured(engine: &Engine<Scorer>, samples: usize, batch: usize) -> Result<Values> {
     let mut classes = Evaluator::new(valid(samples, batch), classified)
         .with(Accuracy::top(1))
         .with(Accuracy::top(3))
@@ -101,9 +101,9 @@ fn measured(engine: &Engine<Model>, samples: usize, batch: usize) -> Result<Valu
 }
 
 /// The same by their definitions, over all samples at once.
-fn expected(engine: &Engine<Model>, samples: usize) -> Values {
+fn expected(engine: &Engine<Scorer>, samples: usize) -> Values {
     let batch = Batches.batch((0..samples).collect(), &engine.device().clone().without_autodiff());
-    let logits = engine.inference().unwrap().model.linear.forward(batch.points.clone()).into_data();
+    let logits = engine.inference().unwrap().head.forward(batch.points.clone()).into_data();
     let logits: Vec<f32> = logits.iter::<f32>().collect();
     let mut rows = Vec::new();
     for (index, row) in logits.chunks(CLASSES).enumerate() {
@@ -194,7 +194,7 @@ impl Measure<Classified> for Broken {
 
 #[test]
 fn what_cannot_be_measured_is_refused() {
-    let fails = |f: fn(&Engine<Model>) -> Result<Values>| {
+    let fails = |f: fn(&Engine<Scorer>) -> Result<Values>| {
         launch(&testing::config(2, 1, 1), |epl| f(&engine(&epl)?)).unwrap_err().to_string()
     };
     let none = fails(|engine| Evaluator::new(valid(7, 2), classified).measure(engine));
@@ -206,8 +206,8 @@ fn what_cannot_be_measured_is_refused() {
     let term = fails(|engine| Evaluator::of_loss(valid(7, 2)).with(Perplexity::of("bits")).measure(engine));
     assert!(term.contains("`bits`") && term.contains("nats"), "{term}");
     let target = fails(|engine| {
-        let forward = |model: &Model, (): (), batch: &Points| {
-            Classified::from_logits(model.model.linear.forward(batch.points.clone()), batch.classes.clone(), None)
+        let forward = |model: &Scorer, (): (), batch: &Points| {
+            Classified::from_logits(model.head.forward(batch.points.clone()), batch.classes.clone(), None)
         };
         Evaluator::new(valid(7, 2), forward).with(Accuracy::top(1)).measure(engine)
     });

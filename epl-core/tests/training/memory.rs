@@ -8,11 +8,9 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl_core::data::{ShuffledSampler, TrainData};
 use epl_core::testing::run;
-use epl_core::trainer::learning_rate::{Decay, LearningRate};
+use epl_core::trainer::learning_rate::{Decay, LrSchedule};
 use epl_core::trainer::{Hook, Run, StepRecord};
-use epl_core::{
-    Engine, EngineSettings, Loss, LossWeights, OneSegment, Result, Segmented, Trainer, TrainerConfig, WholeModel,
-};
+use epl_core::{Engine, EngineSettings, Loss, LossWeights, Model, Result, Trainer, TrainerConfig};
 
 use crate::ALLOCATOR;
 
@@ -27,14 +25,17 @@ struct Net {
     down: Linear,
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Tensor<2>;
+    type Carry = ();
 
     fn weights(&self, batch: &Tensor<2>) -> LossWeights {
         LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
-    fn forward_loss(&self, batch: &Tensor<2>) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Tensor<2>) -> Loss {
         let error = self.down.forward(self.up.forward(batch.clone()).tanh()) - batch.clone();
         Loss::new().with("error", error.powi_scalar(2).sum(), 1.0)
     }
@@ -53,7 +54,7 @@ impl Batcher<[f32; 3], Tensor<2>> for Rows {
 /// Reads the live bytes after the twenty steps that end with the thousandth, and with the ten thousandth.
 struct Readings<'a>(&'a mut Vec<(u64, i64)>);
 
-impl<M: Segmented> Hook<M> for Readings<'_> {
+impl<M: Model> Hook<M> for Readings<'_> {
     fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
         if matches!(record.step, 981..=1000 | 9981..=10_000) {
             self.0.push((record.step, ALLOCATOR.live()));
@@ -68,8 +69,9 @@ fn ten_thousand_steps_leave_as_much_as_a_thousand() {
         let folder = tempfile::tempdir().unwrap();
         let items: Vec<[f32; 3]> = (0..10).map(|n| [n as f32 / 10.0, 0.5, 1.0]).collect();
         let readings = run((2, 1, 1), |epl| {
-            let built = epl.build(|place| OneSegment {
-                model: Net { up: LinearConfig::new(3, 4).init(place), down: LinearConfig::new(4, 3).init(place) },
+            let built = epl.build(|place| Net {
+                up: LinearConfig::new(3, 4).init(place),
+                down: LinearConfig::new(4, 3).init(place),
             })?;
             let settings = EngineSettings { clip_norm: Some(1.0), ..Default::default() };
             let engine = Engine::new(built, &AdamWConfig::new(), settings)?;
@@ -82,7 +84,7 @@ fn ten_thousand_steps_leave_as_much_as_a_thousand() {
                 .with_async_save(false)
                 .with_out(Some(folder.path().into()));
             let mut readings = Vec::with_capacity(40);
-            let schedule = LearningRate::new(0.01, Decay::Constant);
+            let schedule = LrSchedule::new(0.01, Decay::Constant);
             Trainer::new(engine, config, schedule).quiet().with_hook(Readings(&mut readings)).fit(&data)?;
             Ok(readings)
         });

@@ -13,8 +13,7 @@ use epl_core::config::HalfDtype;
 use epl_core::engine::Compression;
 use epl_core::testing::{config, largest_error};
 use epl_core::{
-    Config, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Result, WholeModel, launch_dry,
-    launch_traced,
+    Config, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Result, launch_dry, launch_traced,
 };
 
 const VOCABULARY: usize = 40;
@@ -30,14 +29,17 @@ struct Tagger {
 #[derive(Clone, Debug)]
 struct Words(Vec<i64>);
 
-impl WholeModel for Tagger {
+impl Model for Tagger {
     type Batch = Words;
+    type Carry = ();
 
     fn weights(&self, Words(words): &Words) -> LossWeights {
         LossWeights::new().with("error", words.len() as f64)
     }
 
-    fn forward_loss(&self, Words(words): &Words) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), Words(words): &Words) -> Loss {
         let device = self.head.weight.device();
         let target: Vec<f32> = words.iter().map(|word| (word % 7) as f32 / 3.0 - 1.0).collect();
         let target = Tensor::<1>::from_data(TensorData::new(target, [words.len()]), &device);
@@ -47,12 +49,10 @@ impl WholeModel for Tagger {
     }
 }
 
-fn build(epl: &Epl) -> Result<Engine<OneSegment<Tagger>>> {
-    let built = epl.build(|place| OneSegment {
-        model: Tagger {
-            words: EmbeddingConfig::new(VOCABULARY, WIDTH).init(place),
-            head: LinearConfig::new(WIDTH, 1).init(place),
-        },
+fn build(epl: &Epl) -> Result<Engine<Tagger>> {
+    let built = epl.build(|place| Tagger {
+        words: EmbeddingConfig::new(VOCABULARY, WIDTH).init(place),
+        head: LinearConfig::new(WIDTH, 1).init(place),
     })?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))
 }
@@ -102,7 +102,7 @@ fn rows_are_as_good_as_the_whole() {
         let (sparse, marks) = gradients(&config(3, 1, 1), &words);
         assert_eq!(marks.iter().any(|mark| mark.contains("rows")), rows, "{name}: {marks:?}");
         for (sparse, expected) in sparse.iter().zip(&expected) {
-            assert_eq!(sparse["model.words.weight"].shape().as_slice(), [VOCABULARY, WIDTH]);
+            assert_eq!(sparse["words.weight"].shape().as_slice(), [VOCABULARY, WIDTH]);
             // The order of the additions is the same, and 0 + x is x.
             assert_eq!(sparse, expected, "{name}");
         }
@@ -121,7 +121,7 @@ fn rows_are_those_of_all_micro_batches() {
         gradients.unwrap()
     };
     assert_eq!(step(&config(2, 1, 1)), step(&dense(2)));
-    let used = &step(&config(2, 1, 1))[0]["model.words.weight"];
+    let used = &step(&config(2, 1, 1))[0]["words.weight"];
     let rows: Vec<f64> = used.iter::<f64>().collect();
     let used: Vec<usize> = (0..VOCABULARY).filter(|row| rows[row * WIDTH] != 0.0).collect();
     assert_eq!(used, [0, 1, 9, 20, 21, 30]);
@@ -131,11 +131,9 @@ fn rows_are_those_of_all_micro_batches() {
 #[test]
 fn a_row_that_is_no_number_travels() {
     let nans = epl_core::launch(&config(2, 1, 1), |epl| {
-        let built = epl.build(|place| OneSegment {
-            model: Tagger {
-                words: EmbeddingConfig::new(VOCABULARY, WIDTH).init(place),
-                head: LinearConfig::new(WIDTH, 1).init(place),
-            },
+        let built = epl.build(|place| Tagger {
+            words: EmbeddingConfig::new(VOCABULARY, WIDTH).init(place),
+            head: LinearConfig::new(WIDTH, 1).init(place),
         })?;
         let rank = epl.context().data().rank();
         let built = built.try_map(|mut net, _| {
@@ -146,13 +144,13 @@ fn a_row_that_is_no_number_travels() {
                 Tensor::from_inner(table).require_grad()
             };
             if rank == 1 {
-                net.model.words.weight = net.model.words.weight.clone().map(poison);
+                net.words.weight = net.words.weight.clone().map(poison);
             }
             Ok(net)
         })?;
         let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
         let (_, gradients) = engine.gradients(vec![MicroBatch::new(Words(vec![5, 6]), [rank as u64])])?;
-        Ok(gradients["model.words.weight"].iter::<f64>().map(f64::is_nan).collect::<Vec<bool>>())
+        Ok(gradients["words.weight"].iter::<f64>().map(f64::is_nan).collect::<Vec<bool>>())
     });
     for nans in nans.unwrap() {
         // Each word has an error of its own.

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Error, unwind};
-use epl_core::{Context, Place, Segmented};
+use epl_core::{Context, Model, Place};
 use epl_modules::TransformerLayer;
 
 use super::batch::BertBatch;

@@ -1,6 +1,6 @@
 //! The model as a chain of segments, with its loss.
 
-use epl_core::{Loss, LossWeights, Segmented};
+use epl_core::{Loss, LossWeights, Model};
 use epl_modules::TransformerInput;
 
 use super::batch::BertBatch;
@@ -8,7 +8,7 @@ use super::carry::BertCarry;
 use super::head::BertHead;
 use super::model::Bert;
 
-impl<H: BertHead> Segmented for Bert<H> {
+impl<H: BertHead> Model for Bert<H> {
     type Batch = BertBatch<H::Labels>;
     type Carry = BertCarry;
 

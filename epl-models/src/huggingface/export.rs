@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::tensor::{DType, TensorData};
 use epl_core::checkpoint::durable::Unpublished;
 use epl_core::tensors::{Streamed, TensorInfo, WholeTensors, write_safetensors};
-use epl_core::{Config, Place, Segmented, launch_dry};
+use epl_core::{Config, Model, Place, launch_dry};
 use serde_json::{Map, Value};
 
 use super::assign::Names;
@@ -34,7 +34,7 @@ pub struct Exported<'a, N> {
 /// # Errors
 ///
 /// When the model cannot be.
-pub fn parameters<M: Segmented>(model: impl FnMut(&Place) -> M) -> Result<Vec<(String, Vec<usize>)>> {
+pub fn parameters<M: Model>(model: impl FnMut(&Place) -> M) -> Result<Vec<(String, Vec<usize>)>> {
     let planned = launch_dry(&Config::new(), 0, |epl| {
         let planned = epl.plan(model)?;
         let records = planned.plan().records();

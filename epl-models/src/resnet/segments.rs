@@ -1,7 +1,7 @@
 //! The model as a chain of segments, with its loss.
 
 use burn::tensor::Tensor;
-use epl_core::{Loss, LossWeights, Segmented};
+use epl_core::{Loss, LossWeights, Model};
 use epl_modules::SplitCrossEntropyConfig;
 
 use super::class_layer::{ClassLayer, Labels};
@@ -11,7 +11,7 @@ use crate::vision::{IGNORED, ImageBatch};
 /// The loss of the classes.
 const CROSS_ENTROPY: &str = "cross_entropy";
 
-impl<C: ClassLayer> Segmented for ResNet<C> {
+impl<C: ClassLayer> Model for ResNet<C> {
     type Batch = ImageBatch;
     /// Channels of an image, `[rows, channels, height, width]`; behind the last segment its features, of one pixel.
     type Carry = Tensor<4>;

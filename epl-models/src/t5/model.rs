@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 use epl_comm::{Error, Split, unwind};
 use epl_core::model::precision::in_wide;
-use epl_core::{Context, Place, Segmented};
+use epl_core::{Context, Model, Place};
 use epl_modules::{SplitEmbedding, SplitEmbeddingConfig, SplitLinear, SplitLinearConfig};
 
 use super::batch::T5Batch;

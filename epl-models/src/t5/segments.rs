@@ -1,6 +1,6 @@
 //! The model as a chain of segments, with its loss.
 
-use epl_core::{Incremental, Loss, LossWeights, Segmented};
+use epl_core::{Incremental, Loss, LossWeights, Model};
 use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerCache, TransformerInput, TransformerOutput};
 
 use super::batch::{IGNORED, T5Batch};
@@ -120,7 +120,7 @@ impl T5 {
     }
 }
 
-impl Segmented for T5 {
+impl Model for T5 {
     type Batch = T5Batch;
     type Carry = T5Carry;
 

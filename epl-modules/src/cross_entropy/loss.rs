@@ -195,7 +195,7 @@ mod tests {
     use burn::nn::Initializer;
     use burn::optim::AdamWConfig;
     use epl_core::config::HalfDtype;
-    use epl_core::{Engine, Loss, LossWeights, MicroBatch, OneSegment, Place, WholeModel, launch, testing};
+    use epl_core::{Engine, Loss, LossWeights, MicroBatch, Model, Place, launch, testing};
 
     use super::*;
 
@@ -207,20 +207,23 @@ mod tests {
     }
 
     impl Net {
-        fn new(place: &Place) -> OneSegment<Self> {
+        fn new(place: &Place) -> Self {
             let criterion = SplitCrossEntropyConfig::new().init(place.context());
-            OneSegment { model: Self { logits: place.param([5], Initializer::Zeros), criterion } }
+            Self { logits: place.param([5], Initializer::Zeros), criterion }
         }
     }
 
-    impl WholeModel for Net {
+    impl Model for Net {
         type Batch = Vec<i64>;
+        type Carry = ();
 
         fn weights(&self, targets: &Vec<i64>) -> LossWeights {
             LossWeights::new().with("loss", self.criterion.weight(targets))
         }
 
-        fn forward_loss(&self, targets: &Vec<i64>) -> Loss {
+        fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+        fn loss(&self, (): (), targets: &Vec<i64>) -> Loss {
             let logits = self.logits.val().unsqueeze::<2>().expand([targets.len(), 5]);
             let ids = Tensor::<1, Int>::from_data(targets.as_slice(), &logits.device());
             let logits = Split::from_local(logits, 1, 5, self.criterion.context.tensor());
@@ -228,7 +231,7 @@ mod tests {
         }
     }
 
-    fn engine(epl: &epl_core::Epl) -> epl_core::Result<Engine<OneSegment<Net>>> {
+    fn engine(epl: &epl_core::Epl) -> epl_core::Result<Engine<Net>> {
         Engine::build(epl, Net::new, &AdamWConfig::new())
     }
 

@@ -14,7 +14,7 @@ use burn::tensor::TensorData;
 use epl::models::t5::T5;
 use epl::optim::OptimizerConfig;
 use epl::testing::largest_error;
-use epl::{Config, Engine, EngineSettings, Epl, Result, Segmented};
+use epl::{Config, Engine, EngineSettings, Epl, Model, Result};
 
 use crate::parity::{Case, Layout, micro_batches};
 
@@ -22,7 +22,7 @@ pub const RATE: f64 = 0.02;
 
 /// A model, its data, and a layout of both.
 pub trait Run: fmt::Debug + Sync {
-    type Model: Segmented;
+    type Model: Model;
 
     fn config(&self) -> Config;
 
@@ -75,7 +75,7 @@ pub struct State {
 
 impl State {
     /// Collective.
-    pub fn of<M: Segmented>(engine: &Engine<M>) -> Result<Self> {
+    pub fn of<M: Model>(engine: &Engine<M>) -> Result<Self> {
         Ok(Self { steps: engine.steps(), parameters: engine.parameters()?, state: engine.optimizer_state()? })
     }
 

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl::comm::{EventKind, Operation, Trace};
 use epl::models::t5::{T5, T5Batch, T5Carry};
 use epl::testing::config;
-use epl::{Engine, EngineSettings, Loss, LossWeights, Segmented};
+use epl::{Engine, EngineSettings, Loss, LossWeights, Model};
 
 use crate::parity::{metric, micro_batches, moe};
 
@@ -19,7 +19,7 @@ struct WithUnused {
     unused: Linear,
 }
 
-impl Segmented for WithUnused {
+impl Model for WithUnused {
     type Batch = T5Batch;
     type Carry = T5Carry;
 

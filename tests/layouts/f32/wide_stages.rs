@@ -38,7 +38,7 @@ fn trained(case: &Case) -> Vec<Vec<f64>> {
         let engine = Engine::build(epl, |at| case.net(at), &AdamWConfig::new().with_epsilon(1e-4))?;
         let mut settings = TrainerConfig::new(steps).with_micro_batches(case.micro_batches);
         settings = settings.with_out(Some(folder.path().into())).with_check_replicas_every(Some(2)).with_resume(resume);
-        let trainer = Trainer::new(engine, settings, LearningRate::from_config(&epl.config().schedule)?).quiet();
+        let trainer = Trainer::new(engine, settings, LrSchedule::from_config(&epl.config().schedule)?).quiet();
         trainer
             .with_valid(valid.clone())
             .with_evaluator(Evaluator::with_head(valid, logits).with(Accuracy::top(2)))

@@ -18,8 +18,7 @@ use epl::optim::OptimizerConfig;
 use epl::trainer::learning_rate::Decay;
 use epl::trainer::{Hook, Run as Training};
 use epl::{
-    Chain, Config, Engine, EngineSettings, Epl, LearningRate, Result, Segmented, Strategy, Trainer, TrainerConfig,
-    WithLoss,
+    Chain, Config, Engine, EngineSettings, Epl, LrSchedule, Model, Result, Strategy, Trainer, TrainerConfig, WithLoss,
 };
 
 use crate::checkpoints::{RATE, Run, State, T5Run, adam_w, assert_same, matrix, on_ranks, saved, t5};
@@ -204,7 +203,7 @@ fn running_statistics() {
 struct Watch<'a>(&'a Mutex<BTreeMap<u64, State>>);
 
 impl Watch<'_> {
-    fn keep<M: Segmented>(&self, run: &Training<M>) -> Result<()> {
+    fn keep<M: Model>(&self, run: &Training<M>) -> Result<()> {
         let state = State::of(run.engine())?;
         if run.is_first_rank() {
             self.0.lock().expect("nobody panicked").insert(run.step(), state);
@@ -213,7 +212,7 @@ impl Watch<'_> {
     }
 }
 
-impl<M: Segmented> Hook<M> for Watch<'_> {
+impl<M: Model> Hook<M> for Watch<'_> {
     fn before_run(&mut self, run: &mut Training<M>) -> Result<()> {
         self.keep(run)
     }
@@ -233,7 +232,7 @@ fn trained(run: &T5Run<'_>, out: &Path, resume: bool) -> BTreeMap<u64, State> {
         let pairs = InMemDataset::new(run.case.pairs.clone());
         let sampler = ShuffledSampler::new(run.case.pairs.len(), 5, 3)?;
         let data = TrainData::new(pairs, T5Batcher::new(&run.case.model), sampler)?;
-        let schedule = LearningRate::new(RATE, Decay::Linear { steps: 10 });
+        let schedule = LrSchedule::new(RATE, Decay::Linear { steps: 10 });
         let trainer = Trainer::new(run.engine(epl, &adam_w())?, settings, schedule).quiet();
         trainer.with_hook(Watch(&states)).fit(&data).map(|_| ())
     });

@@ -150,7 +150,7 @@ pub fn scoped(
     epl.build(|at| WithLoss::new(net(at), loss))
 }
 
-fn run<M: Segmented<Batch = Rows>>(
+fn run<M: Model<Batch = Rows>>(
     ranks: usize,
     case: Case,
     build: impl Fn(&Epl) -> epl::Result<LaidOutModel<M>> + Sync,
@@ -170,7 +170,7 @@ fn run<M: Segmented<Batch = Rows>>(
     outcomes.remove(0)
 }
 
-fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
+fn steps<M: Model<Batch = Rows>, O: OptimizerConfig>(
     built: LaidOutModel<M>,
     case: Case,
     optimizer: &O,
@@ -192,7 +192,7 @@ fn steps<M: Segmented<Batch = Rows>, O: OptimizerConfig>(
 }
 
 /// What a rank gets of a step.
-pub fn batches<M: Segmented<Batch = Rows>>(engine: &Engine<M>, case: Case, step: usize) -> Vec<MicroBatch<Rows>> {
+pub fn batches<M: Model<Batch = Rows>>(engine: &Engine<M>, case: Case, step: usize) -> Vec<MicroBatch<Rows>> {
     let (data, device) = (engine.context().data(), engine.device());
     let parts = data.size() * case.micro_batches;
     let mine = (0..case.micro_batches).map(|number| data.rank() * case.micro_batches + number);

@@ -1,7 +1,7 @@
 //! Keeps the best checkpoint.
 
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::checkpoint::Checkpoints;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::Evaluation;
@@ -38,7 +38,7 @@ impl KeepBest {
     }
 
     /// Marks the checkpoint of an evaluation, once it is whole.
-    fn mark<M: Segmented>(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+    fn mark<M: Model>(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
         let failed = self.checkpoints.settle(run.context().world())?;
         run.note_failed_save(failed);
         if run.saved_at() == Some(evaluation.step) {
@@ -50,7 +50,7 @@ impl KeepBest {
     }
 }
 
-impl<M: Segmented> Hook<M> for KeepBest {
+impl<M: Model> Hook<M> for KeepBest {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         // A new run with a folder of its own has no best yet.
         self.value = if run.step() > 0 { self.checkpoints.best_value(&self.best, run.step())? } else { None };

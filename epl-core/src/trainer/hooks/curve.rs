@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::checkpoint::durable::replace;
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
 use crate::trainer::record::{Evaluation, StepRecord};
@@ -183,7 +183,7 @@ fn plot(
     Ok(())
 }
 
-impl<M: Segmented> Hook<M> for Curve {
+impl<M: Model> Hook<M> for Curve {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.step())
     }

@@ -6,7 +6,7 @@ use crate::data::{BatchShard, EvaluationLoader, ValidData};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::evaluate::{Evaluator, Values};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::checkpoint::Checkpoints;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::Evaluation;
@@ -34,7 +34,7 @@ impl EvaluateEvery {
     }
 
     /// Notes the evaluation of this step in the checkpoint of this step, once there are both.
-    fn note<M: Segmented>(&self, run: &mut Run<M>, evaluation: Option<&Evaluation>) -> Result<()> {
+    fn note<M: Model>(&self, run: &mut Run<M>, evaluation: Option<&Evaluation>) -> Result<()> {
         let (Some(checkpoints), Some(evaluation)) = (&self.checkpoints, evaluation) else { return Ok(()) };
         let failed = checkpoints.settle(run.context().world())?;
         run.note_failed_save(failed);
@@ -45,7 +45,7 @@ impl EvaluateEvery {
     }
 }
 
-impl<M: Segmented> Hook<M> for EvaluateEvery {
+impl<M: Model> Hook<M> for EvaluateEvery {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| run.step() > 0) else {
             return Ok(());
@@ -90,7 +90,7 @@ impl<I, B> ValidLoss<I, B> {
 
 impl<M, I> Hook<M> for ValidLoss<I, M::Batch>
 where
-    M: Segmented,
+    M: Model,
     M::Batch: 'static,
     I: 'static,
 {
@@ -109,7 +109,7 @@ pub struct EvaluateWith<M, F>(F, PhantomData<fn(&M)>);
 
 impl<M, F: FnMut(&Engine<M>) -> Result<Values>> EvaluateWith<M, F>
 where
-    M: Segmented,
+    M: Model,
 {
     /// Measures what `f` returns.
     pub fn new(f: F) -> Self {
@@ -117,13 +117,13 @@ where
     }
 }
 
-impl<M: Segmented, F: FnMut(&Engine<M>) -> Result<Values>> Hook<M> for EvaluateWith<M, F> {
+impl<M: Model, F: FnMut(&Engine<M>) -> Result<Values>> Hook<M> for EvaluateWith<M, F> {
     fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
         (self.0)(run.engine())
     }
 }
 
-impl<'a, M: Segmented + 'a, O> Hook<M> for Evaluator<'a, M, O> {
+impl<'a, M: Model + 'a, O> Hook<M> for Evaluator<'a, M, O> {
     fn evaluate(&mut self, run: &mut Run<M>) -> Result<Values> {
         self.measure(run.engine())
     }

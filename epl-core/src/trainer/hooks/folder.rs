@@ -8,7 +8,7 @@ use epl_comm::{ProcessGroup, ReduceOp};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::checkpoint::{CheckpointId, Checkpoints};
 use crate::trainer::hook::Hook;
 use crate::trainer::launch_mark;
@@ -63,7 +63,7 @@ impl OpenFolder {
     }
 }
 
-impl<M: Segmented> Hook<M> for OpenFolder {
+impl<M: Model> Hook<M> for OpenFolder {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         let world = run.context().world().clone();
         if self.resumes(&world)? {

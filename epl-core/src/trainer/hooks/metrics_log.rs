@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::durable::replace;
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
 use crate::trainer::record::{Evaluation, StepRecord};
@@ -196,7 +196,7 @@ fn object<V: Into<Value> + Clone>(pairs: &[(String, V)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>().into()
 }
 
-impl<M: Segmented> Hook<M> for MetricsLog {
+impl<M: Model> Hook<M> for MetricsLog {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.step())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::error::Result;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::checkpoint::FailedSave;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
@@ -139,7 +139,7 @@ fn short(time: Duration) -> String {
     }
 }
 
-impl<M: Segmented> Hook<M> for Progress {
+impl<M: Model> Hook<M> for Progress {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.steps(), run.step());
         self.expected = run.engine().plan().expected_bubble();

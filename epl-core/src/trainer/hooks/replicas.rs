@@ -1,7 +1,7 @@
 //! Checks that replicas hold the same bits.
 
 use crate::error::Result;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
 
@@ -19,7 +19,7 @@ impl CheckReplicas {
         Self { every, checked_at: None }
     }
 
-    fn check<M: Segmented>(&mut self, run: &Run<M>) -> Result<()> {
+    fn check<M: Model>(&mut self, run: &Run<M>) -> Result<()> {
         if self.checked_at == Some(run.step()) {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl CheckReplicas {
     }
 }
 
-impl<M: Segmented> Hook<M> for CheckReplicas {
+impl<M: Model> Hook<M> for CheckReplicas {
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
         if run.is_due(Some(self.every)) { self.check(run) } else { Ok(()) }
     }

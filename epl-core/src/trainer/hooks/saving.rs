@@ -1,7 +1,7 @@
 //! Saves every so many steps.
 
 use crate::error::{Error, Result};
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::checkpoint::Checkpoints;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
@@ -32,7 +32,7 @@ impl SaveEvery {
     }
 }
 
-impl<M: Segmented> Hook<M> for SaveEvery {
+impl<M: Model> Hook<M> for SaveEvery {
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
         let failed = self.checkpoints.look(run.context().world())?;
         run.note_failed_save(failed);

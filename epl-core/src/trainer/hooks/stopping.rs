@@ -1,7 +1,7 @@
 //! Ends the run on all ranks after the same step.
 
 use crate::error::Result;
-use crate::model::segment::Segmented;
+use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
 use crate::trainer::run::Run;
 use crate::trainer::stop::StopHandle;
@@ -17,7 +17,7 @@ impl StopOnRequest {
     }
 }
 
-impl<M: Segmented> Hook<M> for StopOnRequest {
+impl<M: Model> Hook<M> for StopOnRequest {
     /// Not after a step that was skipped: there is nothing new to save then, and one that is made follows, or an error.
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
         if let Some(signal) = self.0.signal() {

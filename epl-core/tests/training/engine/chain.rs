@@ -5,7 +5,7 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::{Partial, copied};
 use epl_core::topology::cluster::Axis;
-use epl_core::{Epl, Loss, LossWeights, MicroBatch, Place, Segmented};
+use epl_core::{Epl, Loss, LossWeights, MicroBatch, Model, Place};
 
 /// Four segments: a layer, a layer divided over the tensor axis, a tied layer, a head with its loss.
 #[derive(Module, Debug)]
@@ -48,7 +48,7 @@ impl Chain {
     }
 }
 
-impl Segmented for Chain {
+impl Model for Chain {
     type Batch = Rows;
     type Carry = (Tensor<2>, Option<Tensor<2>>);
 

@@ -5,9 +5,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use epl_core::{
-    Config, Engine, Incremental, Loss, LossWeights, Place, Result, SegmentState, Segmented, Strategy, launch,
-};
+use epl_core::{Config, Engine, Incremental, Loss, LossWeights, Model, Place, Result, SegmentState, Strategy, launch};
 
 const LAYERS: usize = 4;
 const WIDTH: usize = 5;
@@ -45,7 +43,7 @@ impl Sums {
     }
 }
 
-impl Segmented for Sums {
+impl Model for Sums {
     type Batch = Tensor<3>;
     type Carry = Tensor<3>;
 

@@ -6,7 +6,7 @@ use burn::optim::{AdafactorConfig, AdamWConfig, GradientsParams, SgdConfig};
 use burn::tensor::{Device, TensorData};
 use epl_core::optim::OptimizerConfig;
 use epl_core::testing::{largest_error, relative_error, run};
-use epl_core::{Engine, EngineSettings, Segmented, StepReport};
+use epl_core::{Engine, EngineSettings, Model, StepReport};
 
 use crate::engine::chain::{Chain, micro_batches, rows};
 

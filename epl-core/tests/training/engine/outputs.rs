@@ -10,9 +10,7 @@ use epl_comm::shard_range;
 use epl_core::data::BatchShard;
 use epl_core::model::output::{Combine, Merge};
 use epl_core::testing::{relative_error, run};
-use epl_core::{
-    Context, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Place, Result, WholeModel,
-};
+use epl_core::{Context, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Place, Result};
 
 /// A model that hands out every kind of output of its batch of numbers.
 #[derive(Module, Debug)]
@@ -25,14 +23,14 @@ struct Talker {
 const COMBINES: [(&str, Combine); 3] = [("mean", Combine::Mean), ("sum", Combine::Sum), ("concat", Combine::Concat)];
 
 impl Talker {
-    fn new(place: &Place) -> OneSegment<Self> {
+    fn new(place: &Place) -> Self {
         let context = place.context().clone();
         for (name, combine) in COMBINES {
             context.declare_output(&format!("global {name}"), Merge::Global(combine));
             context.declare_output(&format!("local {name}"), Merge::Local(combine));
         }
         context.declare_output("words", Merge::Global(Combine::Concat));
-        OneSegment { model: Self { linear: LinearConfig::new(1, 1).init(place), context } }
+        Self { linear: LinearConfig::new(1, 1).init(place), context }
     }
 }
 
@@ -43,14 +41,17 @@ fn tables(rows: Tensor<2>) -> [(&'static str, Tensor<2>); 3] {
     [("mean", table.clone().mean_dim(0)), ("sum", table.sum_dim(0)), ("concat", doubled)]
 }
 
-impl WholeModel for Talker {
+impl Model for Talker {
     type Batch = Tensor<2>;
+    type Carry = ();
 
     fn weights(&self, batch: &Tensor<2>) -> LossWeights {
         LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
-    fn forward_loss(&self, batch: &Tensor<2>) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Tensor<2>) -> Loss {
         for (name, value) in tables(batch.clone()) {
             self.context.output(&format!("global {name}"), value.clone());
             self.context.output(&format!("local {name}"), value);
@@ -83,7 +84,7 @@ fn micro_batches(epl: &Epl, samples: usize, micro_batches: usize) -> Vec<MicroBa
     share.rows(samples).into_iter().map(batch).collect()
 }
 
-fn engine(epl: &Epl) -> Result<Engine<OneSegment<Talker>>> {
+fn engine(epl: &Epl) -> Result<Engine<Talker>> {
     Engine::new(epl.build(Talker::new)?, &SgdConfig::new(), EngineSettings::default())
 }
 
@@ -141,7 +142,7 @@ fn an_evaluation_merges_over_all_its_batches_in_the_order_of_the_samples() {
         };
         // What is handed out elsewhere is in no report.
         engine.forward(batches.clone().into_iter().map(Ok), |model, (), batch| {
-            model.model.forward_loss(&batch.batch);
+            model.loss((), &batch.batch);
             Ok(())
         })?;
         Ok(engine.evaluate(batches.into_iter().map(Ok))?.outputs)

@@ -13,8 +13,8 @@ use epl_core::config::{HalfDtype, LossScale};
 use epl_core::engine::Compression;
 use epl_core::testing::config;
 use epl_core::{
-    Config, Engine, EngineSettings, Epl, Loss, LossWeights, Mesh, MicroBatch, OneSegment, Place, Result, TraceWindow,
-    WholeModel, WithLoss, checkpoint, launch,
+    Config, Engine, EngineSettings, Epl, Loss, LossWeights, Mesh, MicroBatch, Model, Place, Result, TraceWindow,
+    WithLoss, checkpoint, launch,
 };
 
 use crate::engine::chain::{Chain, Rows, micro_batches, rows};
@@ -66,28 +66,31 @@ impl Net {
         Self { layer: LinearConfig::new(6, 3).init(place), other: None, norm: None, dropout: None }
     }
 
-    fn with_norm(place: &Place) -> OneSegment<Self> {
-        OneSegment { model: Self { norm: Some(BatchNormConfig::new(3).init(place)), ..Self::plain(place) } }
+    fn with_norm(place: &Place) -> Self {
+        Self { norm: Some(BatchNormConfig::new(3).init(place)), ..Self::plain(place) }
     }
 
-    fn with_dropout(place: &Place) -> OneSegment<Self> {
-        OneSegment { model: Self { dropout: Some(DropoutConfig::new(0.5).init()), ..Self::plain(place) } }
+    fn with_dropout(place: &Place) -> Self {
+        Self { dropout: Some(DropoutConfig::new(0.5).init()), ..Self::plain(place) }
     }
 
-    fn with_a_parameter_twice(place: &Place) -> OneSegment<Self> {
+    fn with_a_parameter_twice(place: &Place) -> Self {
         let net = Self::plain(place);
-        OneSegment { model: Self { other: Some(net.layer.clone()), ..net } }
+        Self { other: Some(net.layer.clone()), ..net }
     }
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Rows;
+    type Carry = ();
 
     fn weights(&self, batch: &Rows) -> LossWeights {
         LossWeights::new().with("error", batch.valid.len() as f64)
     }
 
-    fn forward_loss(&self, batch: &Rows) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Rows) -> Loss {
         let mut x: Tensor<2> = self.layer.forward(batch.input.clone());
         if let Some(norm) = &self.norm {
             x = norm.forward(x);
@@ -100,7 +103,7 @@ impl WholeModel for Net {
 }
 
 /// Builds a model and makes one step of `count` micro-batches.
-fn step(config: &Config, model: impl Fn(&Place) -> OneSegment<Net> + Sync, count: u64) -> Result<()> {
+fn step(config: &Config, model: impl Fn(&Place) -> Net + Sync, count: u64) -> Result<()> {
     launch(config, |epl| {
         let mut engine = Engine::new(epl.build(&model)?, &SgdConfig::new(), EngineSettings::default())?;
         let batch = |n: u64| MicroBatch::new(rows(0..4, epl.place()), (n * 4..n * 4 + 4).collect::<Vec<_>>());
@@ -113,17 +116,17 @@ fn step(config: &Config, model: impl Fn(&Place) -> OneSegment<Net> + Sync, count
 fn batch_norm_is_refused_where_the_batch_is_cut() {
     step(&config(1, 1, 1), Net::with_norm, 1).unwrap();
     let replicas = step(&config(2, 1, 1), Net::with_norm, 1).unwrap_err().to_string();
-    assert!(replicas.contains("`model.norm` is a BatchNorm: with 2 replicas"), "{replicas}");
+    assert!(replicas.contains("`norm` is a BatchNorm: with 2 replicas"), "{replicas}");
     assert!(replicas.contains("use SyncBatchNorm, or one replica"), "{replicas}");
     let micro_batches = step(&config(1, 1, 1), Net::with_norm, 3).unwrap_err().to_string();
-    assert!(micro_batches.contains("`model.norm` is a BatchNorm: over 3 micro-batches"), "{micro_batches}");
+    assert!(micro_batches.contains("`norm` is a BatchNorm: over 3 micro-batches"), "{micro_batches}");
 }
 
 #[test]
 fn dropout_that_draws_from_the_shared_generator_is_refused_unless_allowed() {
     step(&config(1, 1, 1), Net::with_dropout, 1).unwrap();
     let text = step(&config(2, 1, 1), Net::with_dropout, 1).unwrap_err().to_string();
-    assert!(text.contains("`model.dropout` draws from the generator that all 2 ranks share"), "{text}");
+    assert!(text.contains("`dropout` draws from the generator that all 2 ranks share"), "{text}");
     assert!(text.contains("use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"), "{text}");
     step(&config(2, 1, 1).with("train.allow_unseeded_layers", true).unwrap(), Net::with_dropout, 1).unwrap();
 }
@@ -131,9 +134,7 @@ fn dropout_that_draws_from_the_shared_generator_is_refused_unless_allowed() {
 /// A layer of Burn that draws nothing is the same under every layout, also inside a layer that is not the user's own.
 #[test]
 fn dropout_of_probability_zero_is_accepted() {
-    let silent = |place: &Place| OneSegment {
-        model: Net { dropout: Some(DropoutConfig::new(0.0).init()), ..Net::plain(place) },
-    };
+    let silent = |place: &Place| Net { dropout: Some(DropoutConfig::new(0.0).init()), ..Net::plain(place) };
     step(&config(2, 1, 1), silent, 1).unwrap();
     let encoder = |prob: f64| {
         launch(&config(2, 1, 1), |epl| {
@@ -174,7 +175,7 @@ fn dropout_of_probability_zero_is_accepted() {
 #[test]
 fn what_is_said_of_nan_in_a_forward_of_ones_own_is_not_kept() {
     launch(&config(1, 1, 1), |epl| {
-        let engine = Engine::build(&epl, |at| OneSegment { model: Net::plain(at) }, &SgdConfig::new())?;
+        let engine = Engine::build(&epl, |at| Net::plain(at), &SgdConfig::new())?;
         let witness = Arc::new(());
         let _model = engine.inference()?;
         for _ in 0..3 {
@@ -195,14 +196,14 @@ fn what_is_said_of_nan_in_a_forward_of_ones_own_is_not_kept() {
 fn all_refusals_of_a_plan_are_told_together() {
     let both = |place: &Place| {
         let norm = Some(BatchNormConfig::new(3).init(place));
-        OneSegment { model: Net { norm, dropout: Some(DropoutConfig::new(0.5).init()), ..Net::plain(place) } }
+        Net { norm, dropout: Some(DropoutConfig::new(0.5).init()), ..Net::plain(place) }
     };
     let text = step(&config(2, 1, 1).with("zero.level", "v3").unwrap(), both, 1).unwrap_err().to_string();
     for expected in [
-        "`model.dropout` draws from a generator that goes on",
-        "`model.dropout` draws from the generator that all 2 ranks share",
-        "`model.norm` is a BatchNorm, whose running statistics would move twice",
-        "`model.norm` is a BatchNorm: with 2 replicas",
+        "`dropout` draws from a generator that goes on",
+        "`dropout` draws from the generator that all 2 ranks share",
+        "`norm` is a BatchNorm, whose running statistics would move twice",
+        "`norm` is a BatchNorm: with 2 replicas",
         "the model is 1 segment",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -286,7 +287,7 @@ fn a_setting_of_an_optimizer_that_is_no_number_is_named() {
 #[test]
 fn a_parameter_in_two_places_is_refused() {
     let text = step(&config(1, 1, 1), Net::with_a_parameter_twice, 1).unwrap_err().to_string();
-    assert!(text.contains("parameter `model.other.weight`: is the same parameter as `model.layer.weight`"), "{text}");
+    assert!(text.contains("parameter `other.weight`: is the same parameter as `layer.weight`"), "{text}");
     assert!(text.contains("hold it once and use it in both"), "{text}");
 }
 
@@ -295,10 +296,10 @@ fn a_parameter_on_another_device_is_refused() {
     // As one that was made on Burn's default device, without autodiff: it would never learn.
     let elsewhere = |at: &Place| {
         let mut net = Net::with_norm(at);
-        net.model.layer = LinearConfig::new(6, 3).init(&Device::default());
+        net.layer = LinearConfig::new(6, 3).init(&Device::default());
         net
     };
     let text = step(&config(1, 1, 1), elsewhere, 1).unwrap_err().to_string();
-    assert!(text.contains("parameter `model.layer.weight`: lies on Device<Flex(Cpu)>, and"), "{text}");
+    assert!(text.contains("parameter `layer.weight`: lies on Device<Flex(Cpu)>, and"), "{text}");
     assert!(text.contains("make its layer at the place that the closure of `build` is given"), "{text}");
 }

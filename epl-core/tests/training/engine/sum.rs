@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use epl_core::config::Config;
 use epl_core::config::ReduceMethod;
 use epl_core::testing::{relative_error, run};
-use epl_core::{Engine, EngineSettings, Epl, Result, Segmented};
+use epl_core::{Engine, EngineSettings, Epl, Model, Result};
 
 use crate::engine::chain::{Chain, micro_batches, rows};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use epl_core::testing::{largest_error, run};
 use epl_core::trainer::{Best, CheckpointId};
-use epl_core::{Engine, OneSegment, Trained, launch, testing};
+use epl_core::{Engine, Trained, launch, testing};
 use tempfile::tempdir;
 
 use crate::trainer::net::{Net, config, data, message, trainer, valid};
@@ -22,7 +22,7 @@ fn the_best_checkpoint_stays_and_can_be_loaded() {
             .with_keep_last(1)
             .with_keep_best(Some(Best::largest("score")));
         let first = epl.context().world().rank() == 0;
-        let trainer = trainer(&epl, config)?.with_evaluation(|engine: &Engine<OneSegment<Net>>| {
+        let trainer = trainer(&epl, config)?.with_evaluation(|engine: &Engine<Net>| {
             number += 1;
             let parameters = engine.parameters()?;
             if number == 2 {

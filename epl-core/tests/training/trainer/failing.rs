@@ -1,7 +1,7 @@
 //! A run that fails on one rank ends on all, with the cause.
 
 use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
-use epl_core::trainer::learning_rate::{Decay, LearningRate};
+use epl_core::trainer::learning_rate::{Decay, LrSchedule};
 use epl_core::{Trainer, TrainerConfig, launch, testing};
 
 use crate::trainer::net::{Numbers, Pairs, SAMPLES, data, message, trainer};
@@ -34,7 +34,7 @@ fn a_validation_sample_that_one_rank_cannot_read_ends_the_run_everywhere() {
 fn an_engine_that_has_made_steps_is_refused() {
     let failed = launch(&testing::config(1, 1, 1), |epl| {
         let engine = trainer(&epl, TrainerConfig::new(1))?.fit(&data())?.engine;
-        let schedule = LearningRate::new(0.05, Decay::Constant);
+        let schedule = LrSchedule::new(0.05, Decay::Constant);
         Trainer::new(engine, TrainerConfig::new(2), schedule).quiet().fit(&data()).map(|_| ())
     });
     assert!(message(failed).contains("already made 1 steps"));

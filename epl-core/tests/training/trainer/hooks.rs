@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use epl_core::evaluate::Values;
 use epl_core::testing::run;
 use epl_core::trainer::{Evaluation, Hook, Run, StepRecord};
-use epl_core::{Result, Segmented, StopHandle, TrainerConfig};
+use epl_core::{Model, Result, StopHandle, TrainerConfig};
 use tempfile::tempdir;
 
 use crate::trainer::net::{config, data, lines, trainer, valid};
@@ -24,7 +24,7 @@ impl Diary<'_> {
     }
 }
 
-impl<M: Segmented> Hook<M> for Diary<'_> {
+impl<M: Model> Hook<M> for Diary<'_> {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.note("before_run", run.step())
     }
@@ -131,7 +131,7 @@ struct Budget {
     left: u64,
 }
 
-impl<M: Segmented> Hook<M> for Budget {
+impl<M: Model> Hook<M> for Budget {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.left = run.kept("budget").and_then(|left| left.as_u64()).unwrap_or(self.left);
         Ok(())
@@ -166,7 +166,7 @@ fn what_a_hook_keeps_is_there_after_a_resume() {
 /// Saves and evaluates when it likes, with what every hook may use.
 struct Whim<'a>(&'a Mutex<Vec<(u64, f64)>>);
 
-impl<M: Segmented> Hook<M> for Whim<'_> {
+impl<M: Model> Hook<M> for Whim<'_> {
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
         if run.step() == 3 {
             run.request_save();
@@ -200,7 +200,7 @@ fn a_hook_may_ask_for_a_checkpoint_and_an_evaluation() {
 /// Asks for the end at once after a step, on the last rank.
 struct Interrupt(u64);
 
-impl<M: Segmented> Hook<M> for Interrupt {
+impl<M: Model> Hook<M> for Interrupt {
     fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
         if record.step == self.0 && run.context().world().rank() + 1 == run.context().world().size() {
             run.request_interruption();

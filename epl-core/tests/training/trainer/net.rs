@@ -13,10 +13,8 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_core::data::{Sampler, ShuffledSampler, TrainData, ValidData};
 use epl_core::optim::OptimizerConfig;
 use epl_core::testing::run;
-use epl_core::trainer::learning_rate::{Decay, LearningRate};
-use epl_core::{
-    Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Place, Result, Trainer, TrainerConfig, WholeModel,
-};
+use epl_core::trainer::learning_rate::{Decay, LrSchedule};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, Model, Place, Result, Trainer, TrainerConfig};
 use serde_json::Value;
 
 /// Two layers that learn a sum of squares.
@@ -27,9 +25,9 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn new(place: &Place) -> OneSegment<Self> {
+    pub fn new(place: &Place) -> Self {
         let (up, down) = (LinearConfig::new(3, 8), LinearConfig::new(8, 1));
-        OneSegment { model: Self { up: up.init(place), down: down.init(place) } }
+        Self { up: up.init(place), down: down.init(place) }
     }
 }
 
@@ -39,14 +37,17 @@ pub struct Points {
     target: Tensor<2>,
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Points;
+    type Carry = ();
 
     fn weights(&self, batch: &Points) -> LossWeights {
         LossWeights::new().with("error", batch.input.dims()[0] as f64)
     }
 
-    fn forward_loss(&self, batch: &Points) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Points) -> Loss {
         // Under mixed precision the layers are of 16 bits, and the data is not.
         let input = batch.input.clone().cast(self.up.weight.val().dtype());
         let output = self.down.forward(activation::tanh(self.up.forward(input))).cast(batch.target.dtype());
@@ -107,7 +108,7 @@ pub fn optimizer() -> AdamWConfig {
     AdamWConfig::new().with_epsilon(1e-4)
 }
 
-pub fn trainer<'a>(epl: &Epl, config: TrainerConfig) -> Result<Trainer<'a, OneSegment<Net>>> {
+pub fn trainer<'a>(epl: &Epl, config: TrainerConfig) -> Result<Trainer<'a, Net>> {
     trainer_with(epl, config, &optimizer())
 }
 
@@ -115,10 +116,10 @@ pub fn trainer_with<'a, O: OptimizerConfig>(
     epl: &Epl,
     config: TrainerConfig,
     optimizer: &O,
-) -> Result<Trainer<'a, OneSegment<Net>>> {
+) -> Result<Trainer<'a, Net>> {
     let settings = EngineSettings { clip_norm: Some(1.0), ..Default::default() };
     let engine = Engine::new(epl.build(Net::new)?, optimizer, settings)?;
-    let schedule = LearningRate::new(0.05, Decay::Linear { steps: 40 }).with_warmup(3);
+    let schedule = LrSchedule::new(0.05, Decay::Linear { steps: 40 }).with_warmup(3);
     Ok(Trainer::new(engine, config, schedule).quiet())
 }
 

@@ -10,7 +10,7 @@ use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
 use epl_core::optim::OptimizerConfig;
 use epl_core::testing::{largest_error, run};
 use epl_core::trainer::{Best, Hook, Run};
-use epl_core::{Engine, Error, OneSegment, Result, Segmented, Trainer, TrainerConfig, launch, testing};
+use epl_core::{Engine, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
 use crate::trainer::net::{
@@ -217,7 +217,7 @@ fn an_earlier_run_is_not_overwritten_unasked() {
 fn resume_with<'a>(
     out: &Path,
     steps: u64,
-    say: impl Fn(Trainer<'a, OneSegment<Net>>) -> Result<Trainer<'a, OneSegment<Net>>> + Sync,
+    say: impl Fn(Trainer<'a, Net>) -> Result<Trainer<'a, Net>> + Sync,
 ) -> Result<()> {
     launch(&testing::config(1, 1, 1), |epl| {
         let config = config(out, steps).with_resume(out.join("checkpoints").exists());
@@ -264,7 +264,7 @@ fn settings_that_no_file_can_hold_are_refused() {
 /// Remembers what a run was told of its configuration.
 struct Changes<'a>(&'a std::sync::Mutex<Vec<String>>);
 
-impl<M: Segmented> Hook<M> for Changes<'_> {
+impl<M: Model> Hook<M> for Changes<'_> {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.0.lock().unwrap().extend_from_slice(run.changes());
         Ok(())

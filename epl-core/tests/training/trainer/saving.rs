@@ -8,7 +8,7 @@ use std::time::Duration;
 use epl_core::checkpoint::durable::{Disk, DiskFile, FileSystem};
 use epl_core::testing::run;
 use epl_core::trainer::{CheckpointId, Checkpoints, FailedSave, Hook, Run, StepRecord};
-use epl_core::{Result, Segmented, launch, testing};
+use epl_core::{Model, Result, launch, testing};
 use tempfile::tempdir;
 
 use crate::trainer::net::{config, data, fit, lines, message, trainer, valid, values};
@@ -88,7 +88,7 @@ struct Watch<'a> {
     failed: &'a Mutex<Vec<FailedSave>>,
 }
 
-impl<M: Segmented> Hook<M> for Watch<'_> {
+impl<M: Model> Hook<M> for Watch<'_> {
     fn after_step(&mut self, run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
         if run.step() == self.opens_after {
             self.gate.open();

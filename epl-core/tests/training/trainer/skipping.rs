@@ -7,7 +7,7 @@ use epl_core::config::HalfDtype;
 use epl_core::data::{Sampler, ShuffledSampler, TrainData};
 use epl_core::testing::in_half;
 use epl_core::trainer::learning_rate::Decay;
-use epl_core::{Engine, EngineSettings, LearningRate, Trainer, launch, testing};
+use epl_core::{Engine, EngineSettings, LrSchedule, Trainer, launch, testing};
 use tempfile::tempdir;
 
 use crate::trainer::net::{Net, Numbers, Pairs, SAMPLES, config, lines, numbers, optimizer, valid};
@@ -37,7 +37,7 @@ fn a_run_whose_last_samples_are_skipped_is_saved_all_the_same() {
             let last = sampler.batch(20)?.indices[1];
             let data = TrainData::new(OneLarge(numbers(), last), Pairs, sampler)?;
             let trainer =
-                Trainer::new(engine, config, LearningRate::new(0.01, Decay::Constant)).quiet().with_valid(valid());
+                Trainer::new(engine, config, LrSchedule::new(0.01, Decay::Constant)).quiet().with_valid(valid());
             Ok(trainer.fit(&data)?.summary)
         })
         .unwrap()

@@ -10,7 +10,7 @@ use epl_comm::shard_range;
 use epl_core::data::ValidData;
 use epl_core::engine::{Engine, MicroBatch};
 use epl_core::evaluate::{Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Values};
-use epl_core::{Config, Epl, Place, Result, Segmented, launch};
+use epl_core::{Config, Epl, Model, Place, Result, launch};
 use epl_models::TokenPair;
 use epl_models::bert::classification::SequenceClassification;
 use epl_models::bert::{BertBatch, BertBatcher, BertConfig, BertForSequenceClassification, BertHead, BertItem};
@@ -39,7 +39,7 @@ const LAYOUTS: [Settings; 8] = [
 ];
 
 /// What all ranks find: `f` with the model that was trained on one rank, under each layout.
-fn check<M: Segmented, T: PartialEq + core::fmt::Debug + Send>(
+fn check<M: Model, T: PartialEq + core::fmt::Debug + Send>(
     model: impl Fn(&Place) -> M + Sync,
     train: impl Fn(&mut Engine<M>) -> Result<()> + Sync,
     f: impl Fn(&Epl, &Engine<M>) -> Result<T> + Sync,

@@ -8,7 +8,7 @@ use burn::tensor::TensorData;
 use epl_core::engine::{Engine, EngineSettings};
 use epl_core::tensors::{AssignMap, Assignment, WholeTensors};
 use epl_core::testing::run;
-use epl_core::{Config, LaidOutModel, Result, Segmented, launch};
+use epl_core::{Config, LaidOutModel, Model, Result, launch};
 use epl_models::bert::{self, BertConfig, BertNames};
 use epl_models::huggingface::{Folder, Imported};
 use epl_models::resnet::{self, ResNetNames};
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
 }
 
-fn whole<M: Segmented>(built: LaidOutModel<M>) -> Result<Tensors> {
+fn whole<M: Model>(built: LaidOutModel<M>) -> Result<Tensors> {
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())?.parameters()
 }
 

@@ -14,7 +14,7 @@ use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::tensors::{TensorInfo, WholeTensors};
 use epl_core::testing::{relative_error, run};
-use epl_core::{Epl, Error, LaidOutModel, Plan, Result, Segmented};
+use epl_core::{Epl, Error, LaidOutModel, Model, Plan, Result};
 use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, QuestionAnswering};
 use epl_models::huggingface::{self, Folder, read_io};
 use epl_models::resnet::{self, ResNetConfig};
@@ -32,7 +32,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// What a rank has after so many steps: the whole parameters, and the logits of all stored rows.
-fn trained<M: Segmented, const D: usize>(
+fn trained<M: Model, const D: usize>(
     built: LaidOutModel<M>,
     steps: usize,
     rows: usize,

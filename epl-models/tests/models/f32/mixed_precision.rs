@@ -10,7 +10,7 @@ use epl_core::config::{Config, HalfDtype, LossScale};
 use epl_core::model::precision::{HalfPrecision, widen};
 use epl_core::optim::LossScaler;
 use epl_core::testing::{config, error_on_scale, error_together, half_model, in_half};
-use epl_core::{Carry, CarryMapper, Context, Pass, Place, Segmented, launch};
+use epl_core::{Carry, CarryMapper, Context, Model, Pass, Place, launch};
 use epl_models::bert::{
     BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering, SequenceClassification,
     measured_beside,
@@ -94,7 +94,7 @@ impl ModuleVisitor for Collect<'_> {
 }
 
 /// Forward, segment by segment, and backward.
-fn run<M: Segmented>(model: &M, context: &Context, batch: &M::Batch, rows: usize, half: Option<HalfDtype>) -> Outcome {
+fn run<M: Model>(model: &M, context: &Context, batch: &M::Batch, rows: usize, half: Option<HalfDtype>) -> Outcome {
     let samples: Vec<u64> = (0..rows as u64).collect();
     context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
     let mut carry = None;
@@ -123,7 +123,7 @@ fn run<M: Segmented>(model: &M, context: &Context, batch: &M::Batch, rows: usize
 }
 
 /// Runs a model in f32 and in both types on every rank of a mesh.
-fn check<M: Segmented>(
+fn check<M: Model>(
     (what, options): (&str, &Config),
     (model, batch): (impl Fn(&Place) -> M + Sync, impl Fn(usize, &Device) -> (M::Batch, usize) + Sync),
     beside: impl Fn(&str) -> Option<String> + Sync,

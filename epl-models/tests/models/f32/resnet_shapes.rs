@@ -2,7 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use epl_core::Segmented;
+use epl_core::Model;
 use epl_core::testing::run;
 use epl_models::ResNetConfig;
 

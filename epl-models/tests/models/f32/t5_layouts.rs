@@ -1,6 +1,6 @@
 //! The layout changes nothing of a T5, in f32.
 
-use epl_core::Segmented;
+use epl_core::Model;
 use epl_core::testing::run;
 use epl_modules::moe::Gate;
 

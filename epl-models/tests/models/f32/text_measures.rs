@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl_core::data::ValidData;
 use epl_core::evaluate::{Evaluator, Values};
 use epl_core::testing::run;
-use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, OneSegment, Result, WholeModel};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, Model, Result};
 use epl_models::text::{Bleu, CorpusBleu, Judged, MeanScore, Pair, PairBatcher, normalized, token_f1};
 
 /// A model that is not asked: what it would write is in the data.
@@ -17,14 +17,17 @@ struct Mute {
     linear: Linear,
 }
 
-impl WholeModel for Mute {
+impl Model for Mute {
     type Batch = Tensor<2>;
+    type Carry = ();
 
     fn weights(&self, batch: &Tensor<2>) -> LossWeights {
         LossWeights::new().with("error", batch.dims()[0] as f64)
     }
 
-    fn forward_loss(&self, batch: &Tensor<2>) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Tensor<2>) -> Loss {
         Loss::new().with("error", self.linear.forward(batch.clone()).sum(), 1.0)
     }
 }
@@ -39,14 +42,14 @@ fn pair(index: usize) -> Pair {
     Pair { source, target: text(index, 4 + index % 3) }
 }
 
-fn engine(epl: &Epl) -> Result<Engine<OneSegment<Mute>>> {
-    let built = epl.build(|place| OneSegment { model: Mute { linear: LinearConfig::new(2, 1).init(place) } })?;
+fn engine(epl: &Epl) -> Result<Engine<Mute>> {
+    let built = epl.build(|place| Mute { linear: LinearConfig::new(2, 1).init(place) })?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())
 }
 
 fn measured(epl: &Epl, samples: usize, batch: usize) -> Result<Values> {
     let pairs = InMemDataset::new((0..samples).map(pair).collect());
-    let write = |_: &Engine<OneSegment<Mute>>, pairs: &Vec<Pair>| {
+    let write = |_: &Engine<Mute>, pairs: &Vec<Pair>| {
         Ok(pairs.iter().map(|pair| Judged::new(&pair.source, &pair.target)).collect::<Vec<_>>())
     };
     Evaluator::by(ValidData::new(pairs, PairBatcher, batch)?, write)

@@ -9,7 +9,7 @@ use burn::tensor::TensorData;
 use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch, StepReport};
 use epl_core::testing::{config, error_on_scale, relative_error};
-use epl_core::{Config, Epl, Place, Segmented, launch};
+use epl_core::{Config, Epl, Model, Place, launch};
 use epl_models::bert::{
     Bert, BertBatch, BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering,
     SequenceClassification, measured_beside,

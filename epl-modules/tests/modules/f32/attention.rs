@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Bool, Int, Tensor};
 use epl_core::testing::relative_error;
-use epl_core::{Epl, OneSegment, Pass, Place, Result, testing};
+use epl_core::{Epl, Pass, Place, Result, testing};
 use epl_modules::*;
 
 use crate::layers::run::{Net, host, tensor};
@@ -19,9 +19,9 @@ fn build(place: &Place) -> Block {
 /// Runs on `ranks` tensor ranks with an untracked, untrained pass.
 fn evaluate(ranks: usize, f: impl Fn(&Epl, &Block) + Sync) {
     testing::run((1, ranks, 1), |epl| -> Result<()> {
-        let net = epl.build(|place| OneSegment { model: Net { layer: build(&place.child("layer")) } })?.into_inner();
+        let net = epl.build(|place| Net { layer: build(&place.child("layer")) })?.into_inner();
         epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
-        f(&epl, &net.model.layer);
+        f(&epl, &net.layer);
         Ok(())
     });
 }

@@ -10,7 +10,7 @@ use epl_comm::{Split, copied, sliced};
 use epl_core::config::HalfDtype;
 use epl_core::model::precision::{HalfPrecision, widen};
 use epl_core::testing::{self, config, error_on_scale, half_model, in_half, relative_error};
-use epl_core::{Epl, OneSegment, Pass, Place, launch};
+use epl_core::{Epl, Pass, Place, launch};
 use epl_modules::*;
 
 use crate::layers::run::{Net, host, tensor};
@@ -102,13 +102,13 @@ struct Outcome {
 
 fn run<L: Module + ModuleDisplay, const D: usize>(
     epl: &Epl,
-    net: &OneSegment<Net<L>>,
+    net: &Net<L>,
     x: Tensor<3>,
     forward: impl Fn(&Epl, &L, Tensor<3>) -> Tensor<D>,
 ) -> Outcome {
     epl.context().begin(Pass { step: 0, training: true, samples: [3, 4].into(), empty: false });
     let x = x.detach().require_grad();
-    let y = forward(epl, &net.model.layer, x.clone());
+    let y = forward(epl, &net.layer, x.clone());
     let probe = tensor(2, y.dims(), epl.place().device()).cast(DType::BF16).cast(y.dtype());
     let dtype = y.dtype();
     let gradients = (y.clone() * probe).sum().backward();
@@ -133,7 +133,7 @@ fn check<L: Module + ModuleDisplay, const D: usize>(
         let (data, tensor_ranks, experts) = mesh;
         let outcome = launch(&in_half(config(data, tensor_ranks, experts), half), |epl| {
             let what = format!("{} in {half}, mesh {mesh:?}", line.layer);
-            let build = |place: &Place| OneSegment { model: Net { layer: build(&place.child("layer")) } };
+            let build = |place: &Place| Net { layer: build(&place.child("layer")) };
             let net = half_model(&epl.build(build)?);
             let reference = net.clone().map(&mut Widen);
             let x = tensor::<3>(1, [2, 5, 24], epl.place().device()).cast(precision.dtype());

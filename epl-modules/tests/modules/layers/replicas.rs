@@ -8,10 +8,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_comm::shard_range;
 use epl_core::config::HalfDtype;
-use epl_core::{
-    Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, OneSegment, Place, StepReport, WholeModel, launch,
-    testing,
-};
+use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Place, StepReport, launch, testing};
 use epl_modules::*;
 
 use super::assert_close;
@@ -31,7 +28,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    fn new(place: &Place, statistics: BatchStatistics) -> OneSegment<Self> {
+    fn new(place: &Place, statistics: BatchStatistics) -> Self {
         let linear = ReplicatedLinearConfig::new(WIDTH, WIDTH);
         let norm = SyncBatchNormConfig::new(CHANNELS).with_statistics(statistics);
         let model = Self {
@@ -41,18 +38,21 @@ impl Net {
             left: norm.init(place),
             right: norm.init(place),
         };
-        OneSegment { model }
+        model
     }
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Tensor<3>;
+    type Carry = ();
 
     fn weights(&self, batch: &Tensor<3>) -> LossWeights {
         LossWeights::new().with("squares", batch.dims()[0] as f64)
     }
 
-    fn forward_loss(&self, batch: &Tensor<3>) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Tensor<3>) -> Loss {
         let x = activation::tanh(self.entry.forward(self.first.forward(batch.clone())));
         let (left, right) = (self.branch.forward(x.clone()), activation::tanh(x));
         let y = activation::tanh(self.left.forward(left)) + self.right.forward(right);
@@ -106,7 +106,7 @@ fn trained(data: usize, samples: usize, count: usize) -> (Vec<StepReport>, BTree
 pub(crate) fn engine(limit: f64) {
     for (samples, count, real) in [(13, 1, 1), (3, 1, 1), (13, 2, 2), (3, 5, 3), (1, 1, 1)] {
         let (reports, tensors) = trained(1, samples, real);
-        assert!(tensors["model.entry.running_mean"].iter::<f64>().any(|x| x != 0.0));
+        assert!(tensors["entry.running_mean"].iter::<f64>().any(|x| x != 0.0));
         for data in [2, 3, 4] {
             let what = format!("{samples} samples, {count} micro-batches, data {data}");
             let found = trained(data, samples, count);
@@ -130,9 +130,9 @@ pub(crate) fn running_statistics() {
                 Engine::new(built, &AdamWConfig::new().with_weight_decay(0.5), EngineSettings::default())
             };
             let mut first = engine()?;
-            let record = first.plan().record("model.left.running_var").expect("it is in the plan");
+            let record = first.plan().record("left.running_var").expect("it is in the plan");
             assert!(!record.trainable && record.cuts.is_empty());
-            assert!(first.plan().record("model.left.gamma").expect("it is in the plan").trainable);
+            assert!(first.plan().record("left.gamma").expect("it is in the plan").trainable);
             let bucketed: usize = first.plan().params.buckets.iter().map(|bucket| bucket.members.len()).sum();
             let trainable = first.plan().records().iter().filter(|record| record.trainable).count();
             assert_eq!(bucketed, trainable);
@@ -149,7 +149,7 @@ pub(crate) fn running_statistics() {
             let mut second = engine()?;
             second.load(&folder)?;
             assert!(second.parameters()? == saved, "what is loaded is what was saved");
-            assert!(saved["model.left.running_var"].iter::<f64>().all(|x| x != 1.0), "it was updated");
+            assert!(saved["left.running_var"].iter::<f64>().all(|x| x != 1.0), "it was updated");
             // Both go on in the same way; a rate of zero moves the running statistics alone.
             for engine in [&mut first, &mut second] {
                 engine.step(micro_batches(&epl, 4, 1), 0.0)?;

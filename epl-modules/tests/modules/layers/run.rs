@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
-use epl_core::{Epl, Loss, LossWeights, OneSegment, ParamRecord, Pass, Place, WholeModel, testing};
+use epl_core::{Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
 
 use super::Outcome;
 
@@ -14,14 +14,17 @@ pub(crate) struct Net<L> {
     pub(crate) layer: L,
 }
 
-impl<L: Module + ModuleDisplay> WholeModel for Net<L> {
+impl<L: Module + ModuleDisplay> Model for Net<L> {
     type Batch = ();
+    type Carry = ();
 
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }
 
-    fn forward_loss(&self, _batch: &()) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), _batch: &()) -> Loss {
         Loss::new()
     }
 }
@@ -64,7 +67,7 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
     forward: impl Fn(At<'_, L>) -> Tensor<3> + Sync,
 ) -> Outcome {
     let parts = testing::run((1, ranks, 1), |epl| {
-        let built = epl.build(|place| OneSegment { model: Net { layer: build(&place.child("layer")) } })?;
+        let built = epl.build(|place| Net { layer: build(&place.child("layer")) })?;
         let records = built.plan().records().to_vec();
         let net = built.into_inner();
         let samples = (0..inputs.first().map_or(4, |shape| shape[0] as u64)).map(|row| 100 + row).collect();
@@ -72,7 +75,7 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
         let device = epl.place().device();
         let tracked: Vec<Tensor<3>> =
             inputs.iter().enumerate().map(|(seed, shape)| tensor(seed, *shape, device).require_grad()).collect();
-        let layer = &net.model.layer;
+        let layer = &net.layer;
         let output = forward(At { layer, inputs: tracked.clone(), epl: &epl });
         let probe = tensor(99, output.dims(), device);
         let gradients = (output.clone() * probe).sum().backward();

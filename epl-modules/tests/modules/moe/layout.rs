@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Tensor, TensorData};
 use epl_comm::shard_range;
-use epl_core::{Epl, Loss, LossWeights, OneSegment, Pass, Result, WholeModel, testing};
+use epl_core::{Epl, Loss, LossWeights, Model, Pass, Result, testing};
 use epl_modules::moe::{Moe, TokenMask};
 
 use super::case::{AUXILIARY, Case, D_FF, D_MODEL, EXPERTS, Z, router};
@@ -19,14 +19,17 @@ pub(crate) struct Net {
     pub(crate) moe: Moe,
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = ();
+    type Carry = ();
 
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }
 
-    fn forward_loss(&self, _batch: &()) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), _batch: &()) -> Loss {
         Loss::new()
     }
 }
@@ -46,8 +49,8 @@ pub(crate) type Layout = (usize, usize, usize);
 
 /// The layer of a case on this rank, with a router that follows the favourites.
 pub(crate) fn build(case: &Case, epl: &Epl) -> Result<Moe> {
-    let built = epl.build(|place| OneSegment { model: Net { moe: case.config.init(&place.child("moe")) } })?;
-    let mut moe = built.into_inner().model.moe;
+    let built = epl.build(|place| Net { moe: case.config.init(&place.child("moe")) })?;
+    let mut moe = built.into_inner().moe;
     let drawn = moe.router.weight.val().inner();
     moe.router.weight = Param::from_tensor(Tensor::from_inner(router(drawn)).require_grad());
     Ok(moe)

@@ -6,7 +6,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::TensorData;
 use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
-use epl_core::{Epl, OneSegment, Pass, Result, testing};
+use epl_core::{Epl, Pass, Result, testing};
 
 use super::case::{Case, D_MODEL, LENGTHS, cases};
 use super::net::{Batch, Net};
@@ -62,7 +62,7 @@ fn run(case: &Case, (mesh, parts): Layout) -> Outcome {
 }
 
 fn run_rank(case: &Case, parts: usize, epl: &Epl) -> Result<Outcome> {
-    let built = epl.build(|place| OneSegment { model: Net::new(case, &place.child("model")) })?;
+    let built = epl.build(|place| Net::new(case, &place.child("model")))?;
     let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
     let data = epl.context().data();
     let mine = shard_range(LENGTHS.len(), data.size(), data.rank());
@@ -81,7 +81,7 @@ fn run_rank(case: &Case, parts: usize, epl: &Epl) -> Result<Outcome> {
     for batch in &batches {
         let MicroBatch { batch, samples, empty } = batch.clone();
         epl.context().begin(Pass { step: engine.steps(), training: true, samples, empty });
-        let (hidden, _) = engine.model().model.forward(&batch);
+        let (hidden, _) = engine.model().forward(&batch);
         if !empty {
             outcome.extend(of_samples(&batch, &host(hidden.inner())));
         }

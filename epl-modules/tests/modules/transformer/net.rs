@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use epl_core::{Epl, Loss, LossWeights, OneSegment, Place, Result, WholeModel};
+use epl_core::{Epl, Loss, LossWeights, Model, Place, Result};
 use epl_modules::{
     RelativeBias, RelativeBiasConfig, ReplicatedLinear, ReplicatedLinearConfig, RouterLosses, TokenMask,
     TransformerInput, TransformerLayer, TransformerLayerConfig, TransformerOutput,
@@ -28,22 +28,25 @@ pub(crate) struct Alone {
     layer: TransformerLayer,
 }
 
-impl WholeModel for Alone {
+impl Model for Alone {
     type Batch = ();
+    type Carry = ();
 
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }
 
-    fn forward_loss(&self, _batch: &()) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), _batch: &()) -> Loss {
         Loss::new()
     }
 }
 
 /// The layer of this configuration, whose first values every rank has drawn when the others had.
 pub(crate) fn alone(config: &TransformerLayerConfig, epl: &Epl) -> Result<TransformerLayer> {
-    let built = epl.build(|place| OneSegment { model: Alone { layer: config.init(&place.child("layer")) } })?;
-    Ok(built.into_inner().model.layer)
+    let built = epl.build(|place| Alone { layer: config.init(&place.child("layer")) })?;
+    Ok(built.into_inner().layer)
 }
 
 /// Samples, padded to the longest.
@@ -132,8 +135,9 @@ impl Net {
     }
 }
 
-impl WholeModel for Net {
+impl Model for Net {
     type Batch = Batch;
+    type Carry = ();
 
     fn weights(&self, batch: &Batch) -> LossWeights {
         let tokens = batch.tokens.as_slice().iter().filter(|real| **real).count();
@@ -144,7 +148,9 @@ impl WholeModel for Net {
         }
     }
 
-    fn forward_loss(&self, batch: &Batch) -> Loss {
+    fn forward_segment(&self, _: usize, _: Option<()>, _: &Self::Batch) {}
+
+    fn loss(&self, (): (), batch: &Batch) -> Loss {
         let (hidden, losses) = self.forward(batch);
         let loss = Loss::new().with("output", (hidden * batch.probe.clone()).sum(), 1.0);
         match losses {

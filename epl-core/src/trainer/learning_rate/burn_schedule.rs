@@ -1,0 +1,123 @@
+//! Burn's schedulers, which go from step to step, as functions of the step.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
+use burn::lr_scheduler::{LrScheduler, LrSchedulerConfig};
+
+use super::LearningRate;
+use crate::error::{Error, Result};
+
+/// A learning-rate scheduler of Burn's. For a step before the last one that was asked for, and after a resume, it runs again
+/// from its beginning.
+///
+/// ```
+/// use burn::lr_scheduler::noam::NoamLrSchedulerConfig;
+/// use epl_core::trainer::learning_rate::{BurnLrSchedule, LearningRate};
+///
+/// let noam = BurnLrSchedule::from_config(NoamLrSchedulerConfig::new(1.0).with_warmup_steps(4).with_model_size(4))?;
+/// assert_eq!([3, 15].map(|step| noam.at(step)), [0.25, 0.125]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+pub struct BurnLrSchedule {
+    /// Before its first step.
+    initial: ModuleLrScheduler,
+    position: Mutex<Position>,
+}
+
+struct Position {
+    scheduler: ModuleLrScheduler,
+    /// Steps that were taken, and the rate of the last one.
+    taken: u64,
+    rate: f64,
+}
+
+impl fmt::Debug for BurnLrSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BurnLrSchedule").finish_non_exhaustive()
+    }
+}
+
+impl BurnLrSchedule {
+    /// A scheduler that implements Burn's trait, such as one of one's own.
+    pub fn new(scheduler: impl LrScheduler + 'static) -> Self {
+        Self::of(ModuleLrScheduler::new(scheduler))
+    }
+
+    /// The scheduler of one of Burn's configurations.
+    ///
+    /// # Errors
+    ///
+    /// When Burn refuses the configuration.
+    pub fn from_config(config: impl Into<LrSchedulerConfig>) -> Result<Self> {
+        let scheduler = ModuleLrSchedulerConfig::new(config.into()).init();
+        Ok(Self::of(
+            scheduler.map_err(|reason| Error::invalid(format!("a learning-rate scheduler of Burn: {reason}")))?,
+        ))
+    }
+
+    fn of(initial: ModuleLrScheduler) -> Self {
+        let position = Position { scheduler: initial.clone(), taken: 0, rate: 0.0 };
+        Self { initial, position: Mutex::new(position) }
+    }
+}
+
+impl LearningRate for BurnLrSchedule {
+    fn at(&self, step: u64) -> f64 {
+        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        if step.saturating_add(1) < position.taken {
+            *position = Position { scheduler: self.initial.clone(), taken: 0, rate: 0.0 };
+        }
+        while position.taken <= step {
+            position.rate = position.scheduler.step().base();
+            position.taken += 1;
+        }
+        position.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+    use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+    use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+    use burn::lr_scheduler::noam::NoamLrSchedulerConfig;
+    use burn::lr_scheduler::step::StepLrSchedulerConfig;
+
+    use super::super::{Decay, LrSchedule};
+    use super::*;
+
+    /// Whether both are the same in some order of steps.
+    fn assert_alike(config: impl Into<LrSchedulerConfig>, own: &LrSchedule) {
+        let burn = BurnLrSchedule::from_config(config).unwrap();
+        for step in [0, 1, 2, 7, 7, 3, 0, 19, 20] {
+            let (theirs, ours) = (burn.at(step), own.at(step));
+            assert!((theirs - ours).abs() < 1e-12, "step {step}: Burn {theirs}, {own:?} {ours}");
+        }
+    }
+
+    #[test]
+    fn our_shapes_are_burns_where_burn_has_them() {
+        assert_alike(
+            LinearLrSchedulerConfig::new(0.5, 0.1, 20),
+            &LrSchedule::new(0.5, Decay::Linear { steps: 20 }).with_min_rate(0.1),
+        );
+        let cosine = CosineAnnealingLrSchedulerConfig::new(0.5, 20).with_min_lr(0.1);
+        assert_alike(cosine, &LrSchedule::new(0.5, Decay::Cosine { steps: 20 }).with_min_rate(0.1));
+        assert_alike(
+            ExponentialLrSchedulerConfig::new(0.5, 0.9),
+            &LrSchedule::new(0.5, Decay::Exponential { gamma: 0.9 }),
+        );
+        let step = StepLrSchedulerConfig::new(0.5, 3).with_gamma(0.5);
+        assert_alike(step, &LrSchedule::new(0.5, Decay::Step { every: 3, gamma: 0.5 }));
+        let noam = NoamLrSchedulerConfig::new(2.0).with_warmup_steps(5).with_model_size(64);
+        assert_alike(noam, &LrSchedule::new(2.0, Decay::Noam { model_size: 64 }).with_warmup(5));
+    }
+
+    #[test]
+    fn what_burn_refuses_is_told() {
+        let error = BurnLrSchedule::from_config(LinearLrSchedulerConfig::new(2.0, 0.1, 20)).unwrap_err();
+        assert!(error.to_string().contains("Initial learning rate must be greater than 0 and at most 1"), "{error}");
+    }
+}

@@ -1,0 +1,33 @@
+//! The learning rate of each step.
+//!
+//! - [`LearningRate`]: what a trainer asks; any function of the step is one;
+//! - [`LrSchedule`]: a warm-up and one of the usual shapes, as the options `schedule.*` name them;
+//! - [`Chained`]: one after the other;
+//! - [`BurnLrSchedule`]: Burn's schedulers, and those written for Burn.
+
+mod burn_schedule;
+mod chained;
+mod schedule;
+
+pub use burn_schedule::BurnLrSchedule;
+pub use chained::Chained;
+pub use schedule::{Decay, LrSchedule};
+
+/// The rate as a function of the step alone, so that a resumed run goes on where it was.
+///
+/// ```
+/// use epl_core::trainer::learning_rate::LearningRate;
+///
+/// let triangle = |step: u64| 0.01 * (1.0 - (step as f64 / 50.0 - 1.0).abs()).max(0.0);
+/// assert_eq!([0, 25, 50, 100].map(|step| triangle.at(step)), [0.0, 0.005, 0.01, 0.0]);
+/// ```
+pub trait LearningRate: Send + Sync {
+    /// The rate of a step; 0 is the first. Must be a finite number, and the same on every rank.
+    fn at(&self, step: u64) -> f64;
+}
+
+impl<F: Fn(u64) -> f64 + Send + Sync> LearningRate for F {
+    fn at(&self, step: u64) -> f64 {
+        self(step)
+    }
+}
