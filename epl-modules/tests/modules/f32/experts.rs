@@ -176,7 +176,7 @@ fn a_decision_for_another_batch_is_refused() {
 
 #[test]
 fn dropout_inside_the_experts_differs_by_sample_and_token_in_training_alone() {
-    let case = Case { config: MoeConfig::new(6, 7, 4).with_dropout(0.5), ..cases().remove(0) };
+    let case = Case { config: MoeConfig::new(6, 16, 4).with_dropout(0.5), ..cases().remove(0) };
     testing::run((1, 1, 1), |epl| {
         let moe = build(&case, &epl)?;
         let alike = Tensor::ones([2, 4, 6], epl.place().device());

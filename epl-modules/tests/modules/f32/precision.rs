@@ -82,8 +82,8 @@ impl ModuleVisitor for Parameters<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Without the two modules around the layer.
-        let (name, value) = (self.path[2..].join("."), param.base());
+        // Without the module around the layer.
+        let (name, value) = (self.path[1..].join("."), param.base());
         if let Some(gradient) = self.gradients.and_then(|gradients| value.grad(gradients)) {
             assert_eq!(gradient.dtype(), value.dtype(), "the gradient of {name}");
             self.found.insert(name.clone(), host(gradient));
