@@ -23,14 +23,17 @@ use super::secret::{Secret, random};
 use super::session::{Session, TAG};
 
 const SUITE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-const MAGIC: &[u8; 8] = b"EPL-RDV2";
+/// What all versions of the protocol begin with; a digit follows.
+const NAME: &[u8; 7] = b"EPL-RDV";
+const VERSION: u8 = b'2';
+const MAGIC: usize = NAME.len() + 1;
 const NONCE: usize = 32;
-const GREETING: usize = MAGIC.len() + NONCE;
+const GREETING: usize = MAGIC + NONCE;
 /// Noise's `e`: a public key that is used once.
 const KEY: usize = 32;
 /// Three numbers, of at most 5 bytes each.
 const CLAIM: usize = 15;
-const HELLO: usize = MAGIC.len() + KEY + CLAIM + TAG;
+const HELLO: usize = MAGIC + KEY + CLAIM + TAG;
 /// A kind and a number.
 const VERDICT: usize = 6;
 const ANSWER: usize = 1 + KEY + VERDICT + TAG;
@@ -67,6 +70,8 @@ pub(super) enum Unwelcome {
     Io(io::Error),
     /// The answer was not that of a member, or of a server.
     Garbage,
+    /// The other end speaks this version of the protocol.
+    Version(char),
     /// The other end does not know the secret.
     Stranger,
     /// The server says that it has another secret. That proves nothing, as there is nothing to prove it with.
@@ -79,16 +84,41 @@ impl From<io::Error> for Unwelcome {
     }
 }
 
-/// Reads as many bytes, until a moment: each by itself may not take its time.
-fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
+/// What is said of one that speaks another version, as the end of a sentence that begins with it.
+pub(super) fn other_version(other: char) -> String {
+    format!(
+        "speaks version {other} of the rendezvous' protocol, and this end version {}; run the same version of epl-launch \
+         on all machines",
+        char::from(VERSION)
+    )
+}
+
+/// What both ends begin with.
+fn magic() -> [u8; MAGIC] {
+    let mut magic = [VERSION; MAGIC];
+    magic[..NAME.len()].copy_from_slice(NAME);
+    magic
+}
+
+/// Whether the other end begins so, too.
+fn check(magic: &[u8]) -> Result<(), Unwelcome> {
+    match magic.strip_prefix(NAME) {
+        Some([VERSION]) => Ok(()),
+        Some([other]) if other.is_ascii_digit() => Err(Unwelcome::Version(char::from(*other))),
+        _ => Err(Unwelcome::Garbage),
+    }
+}
+
+/// Reads as many bytes, until a moment, which never comes where there is none: each by itself may not take its time.
+fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Option<Instant>) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         // Less than a millisecond may be rounded to none, which would be no limit at all.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1))))?;
         match stream.read(&mut bytes[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => filled += read,
@@ -130,19 +160,17 @@ fn session(noise: HandshakeState) -> io::Result<Session> {
 
 /// The server's half, up to the claim.
 pub(super) fn receive(stream: &mut TcpStream, secret: &Secret, limit: Duration) -> Result<Met, Unwelcome> {
-    let until = Instant::now() + limit;
+    let until = Instant::now().checked_add(limit);
     let nonce = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
-    greeting[..MAGIC.len()].copy_from_slice(MAGIC);
-    greeting[MAGIC.len()..].copy_from_slice(&nonce);
+    greeting[..MAGIC].copy_from_slice(&magic());
+    greeting[MAGIC..].copy_from_slice(&nonce);
     stream.write_all(&greeting)?;
-    let mut magic = [0; MAGIC.len()];
-    read_until(stream, &mut magic, until)?;
-    if magic != *MAGIC {
-        return Err(Unwelcome::Garbage);
-    }
-    let mut hello = [0; HELLO - MAGIC.len()];
+    let mut begin = [0; MAGIC];
+    read_until(stream, &mut begin, until)?;
+    check(&begin)?;
+    let mut hello = [0; HELLO - MAGIC];
     read_until(stream, &mut hello, until)?;
     let mut noise = noise(secret, &greeting, false)?;
     match read::<CLAIM, _>(&mut noise, &hello) {
@@ -177,17 +205,21 @@ pub(super) fn introduce(
     claim: Claim,
     limit: Duration,
 ) -> Result<(Verdict, Session), Unwelcome> {
-    let until = Instant::now() + limit;
+    let until = Instant::now().checked_add(limit);
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
-    read_until(stream, &mut greeting, until)?;
-    if !greeting.starts_with(MAGIC) {
-        return Err(Unwelcome::Garbage);
+    // First, as another version may have another length.
+    read_until(stream, &mut greeting[..MAGIC], until)?;
+    if let Err(unwelcome) = check(&greeting[..MAGIC]) {
+        // So that it can tell, too. Who is no server need not take it.
+        let _ = stream.write_all(&magic());
+        return Err(unwelcome);
     }
+    read_until(stream, &mut greeting[MAGIC..], until)?;
     let mut noise = noise(secret, &greeting, true)?;
     let mut hello = [0; HELLO];
-    hello[..MAGIC.len()].copy_from_slice(MAGIC);
-    write::<CLAIM>(&mut noise, &claim, &mut hello[MAGIC.len()..])?;
+    hello[..MAGIC].copy_from_slice(&magic());
+    write::<CLAIM>(&mut noise, &claim, &mut hello[MAGIC..])?;
     stream.write_all(&hello)?;
     let mut answer = [0; ANSWER];
     read_until(stream, &mut answer, until)?;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -194,6 +195,26 @@ fn a_launcher_that_is_killed_ends_the_other_machines() {
     signal(second.id(), "KILL");
     first.end(PROMPTLY).expect(1, &["epl-launch: worker 1"]);
     until("the end of all", PROMPTLY, || second.left().is_empty().then_some(()));
+}
+
+/// However many strangers have come before it.
+#[test]
+fn a_machine_that_is_refused_is_told() {
+    let list = machines();
+    let address = list.split(',').next().expect("it has two");
+    let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0"]].concat();
+    let mut run = launch("strangers", &script(&first, WAITS), &[SHARED]);
+    for _ in 0..8 {
+        let mut stranger = until("the first machine", LIMIT, || TcpStream::connect(address).ok());
+        stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is read");
+    }
+    run.said("epl-launch: refused 127.0.0.1:", 5);
+    let secret = Secret::from_bytes(format!("keepers {}", SHARED.1).as_bytes()).expect("it is long enough");
+    let error = Client::join(address, 1, 3, &secret, LIMIT).expect_err("there are two").to_string();
+    assert!(error.contains("it is worker 1 of 3, and the run there has 2"), "{error}");
+    run.said("worker 1 was not let in: Workers(2)", 1);
+    signal(run.id(), "INT");
+    run.end(PROMPTLY).expect(130, &["epl-launch: 8 connections of strangers were refused"]);
 }
 
 #[test]
