@@ -23,17 +23,15 @@ use super::secret::{Secret, random};
 use super::session::{Session, TAG};
 
 const SUITE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-/// What all versions of the protocol begin with; a digit follows.
-const NAME: &[u8; 7] = b"EPL-RDV";
-const VERSION: u8 = b'2';
-const MAGIC: usize = NAME.len() + 1;
+/// What both ends begin with. Its last digit is the version.
+const MAGIC: &[u8; 8] = b"EPL-RDV2";
 const NONCE: usize = 32;
-const GREETING: usize = MAGIC + NONCE;
+const GREETING: usize = MAGIC.len() + NONCE;
 /// Noise's `e`: a public key that is used once.
 const KEY: usize = 32;
 /// Three numbers, of at most 5 bytes each.
 const CLAIM: usize = 15;
-const HELLO: usize = MAGIC + KEY + CLAIM + TAG;
+const HELLO: usize = MAGIC.len() + KEY + CLAIM + TAG;
 /// A kind and a number.
 const VERDICT: usize = 6;
 const ANSWER: usize = 1 + KEY + VERDICT + TAG;
@@ -86,24 +84,17 @@ impl From<io::Error> for Unwelcome {
 
 /// What is said of one that speaks another version, as the end of a sentence that begins with it.
 pub(super) fn other_version(other: char) -> String {
+    let own = char::from(MAGIC[7]);
     format!(
-        "speaks version {other} of the rendezvous' protocol, and this end version {}; run the same version of epl-launch \
-         on all machines",
-        char::from(VERSION)
+        "speaks version {other} of the rendezvous' protocol, and this end version {own}; run the same version of epl-launch \
+         on all machines"
     )
-}
-
-/// What both ends begin with.
-fn magic() -> [u8; MAGIC] {
-    let mut magic = [VERSION; MAGIC];
-    magic[..NAME.len()].copy_from_slice(NAME);
-    magic
 }
 
 /// Whether the other end begins so, too.
 fn check(magic: &[u8]) -> Result<(), Unwelcome> {
-    match magic.strip_prefix(NAME) {
-        Some([VERSION]) => Ok(()),
+    match magic.strip_prefix(&MAGIC[..7]) {
+        _ if magic == MAGIC => Ok(()),
         Some([other]) if other.is_ascii_digit() => Err(Unwelcome::Version(char::from(*other))),
         _ => Err(Unwelcome::Garbage),
     }
@@ -164,13 +155,13 @@ pub(super) fn receive(stream: &mut TcpStream, secret: &Secret, limit: Duration) 
     let nonce = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
-    greeting[..MAGIC].copy_from_slice(&magic());
-    greeting[MAGIC..].copy_from_slice(&nonce);
+    greeting[..MAGIC.len()].copy_from_slice(MAGIC);
+    greeting[MAGIC.len()..].copy_from_slice(&nonce);
     stream.write_all(&greeting)?;
-    let mut begin = [0; MAGIC];
+    let mut begin = [0; MAGIC.len()];
     read_until(stream, &mut begin, until)?;
     check(&begin)?;
-    let mut hello = [0; HELLO - MAGIC];
+    let mut hello = [0; HELLO - MAGIC.len()];
     read_until(stream, &mut hello, until)?;
     let mut noise = noise(secret, &greeting, false)?;
     match read::<CLAIM, _>(&mut noise, &hello) {
@@ -209,17 +200,17 @@ pub(super) fn introduce(
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
     // First, as another version may have another length.
-    read_until(stream, &mut greeting[..MAGIC], until)?;
-    if let Err(unwelcome) = check(&greeting[..MAGIC]) {
+    read_until(stream, &mut greeting[..MAGIC.len()], until)?;
+    if let Err(unwelcome) = check(&greeting[..MAGIC.len()]) {
         // So that it can tell, too. Who is no server need not take it.
-        let _ = stream.write_all(&magic());
+        let _ = stream.write_all(MAGIC);
         return Err(unwelcome);
     }
-    read_until(stream, &mut greeting[MAGIC..], until)?;
+    read_until(stream, &mut greeting[MAGIC.len()..], until)?;
     let mut noise = noise(secret, &greeting, true)?;
     let mut hello = [0; HELLO];
-    hello[..MAGIC].copy_from_slice(&magic());
-    write::<CLAIM>(&mut noise, &claim, &mut hello[MAGIC..])?;
+    hello[..MAGIC.len()].copy_from_slice(MAGIC);
+    write::<CLAIM>(&mut noise, &claim, &mut hello[MAGIC.len()..])?;
     stream.write_all(&hello)?;
     let mut answer = [0; ANSWER];
     read_until(stream, &mut answer, until)?;

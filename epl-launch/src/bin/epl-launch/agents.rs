@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use epl_launch::rendezvous::{Client, Event, Refusal, Server, Settings};
 use epl_launch::{Error, Result, Store};
 
+use crate::root_cause::First;
 use crate::run::{Run, resolve};
 use crate::signals::Signals;
 use crate::socket::Told;
@@ -81,45 +82,36 @@ impl Agents {
         Server::start_with(settings, told).map_err(|error| error.to_string())
     }
 
-    /// Where the programs of an attempt meet, on the first machine. `told` hears which of them fails first.
-    pub fn serve_programs(
-        &self,
-        restart: u32,
-        told: impl Fn(&Event) + Send + Sync + 'static,
-    ) -> Result<Option<Server>, String> {
+    /// Where the programs of an attempt meet, on the first machine; which of them fails first is told to all.
+    pub fn serve_programs(&self, restart: u32, told: Sender<Told>) -> Result<Option<Server>> {
         let run = &self.run;
         let Some(agents) = self.server.as_ref().filter(|_| run.programs_meet()) else { return Ok(None) };
-        let start = || {
-            let mut settings = Settings::new(run.choice.workers, run.secret_of_programs()?);
-            settings.address = agents.address();
-            // The arguments have a port that has a next one.
-            let port = if run.share.machines == 1 { 0 } else { settings.address.port() + 1 };
-            settings.address.set_port(port);
-            settings.restart = restart;
-            settings.silence = run.arguments.patience;
-            let server = Server::start_with(settings, told)?;
-            let address = match run.arguments.machine_list.first().and_then(|first| first.rsplit_once(':')) {
-                // As other machines know it, which this one may know by another address.
-                Some((host, _)) if run.share.machines > 1 => format!("{host}:{port}"),
-                _ => server.address().to_string(),
-            };
-            agents.set(&key(restart, "programs"), address.as_bytes())?;
-            Ok(server)
+        let mut settings = Settings::new(run.choice.workers, run.secret_of_programs()?);
+        settings.address = agents.address();
+        // The arguments have a port that has a next one.
+        let port = if run.share.machines == 1 { 0 } else { settings.address.port() + 1 };
+        settings.address.set_port(port);
+        settings.restart = restart;
+        settings.silence = run.arguments.patience;
+        let (session, strangers) = (agents.clone(), self.strangers.clone());
+        let see = move |event: &Event| match event {
+            Event::Refused(_, Refusal::Stranger(_)) => drop(strangers.fetch_add(1, Ordering::SeqCst)),
+            Event::Failed(failure) => {
+                // Nobody else sets it, and an attempt that is over is told nothing.
+                let _ = session.set(&key(restart, "first"), &First::encode(failure));
+                let (cause, wait) = First::alone(failure);
+                let _ = told.send(Told::First(cause, wait));
+            }
+            _ => {}
         };
-        start().map(Some).map_err(|error: Error| error.to_string())
-    }
-
-    /// Sets a key, on the first machine, which waits for nobody.
-    pub fn publish(&self, key: &str, value: &[u8]) {
-        // Nobody sets it twice.
-        let _ = self.server.as_ref().map(|server| server.set(key, value));
-    }
-
-    /// So many connections of strangers to programs were refused, too.
-    pub fn count_strangers(&self, event: &Event) {
-        if matches!(event, Event::Refused(_, Refusal::Stranger(_))) {
-            self.strangers.fetch_add(1, Ordering::SeqCst);
-        }
+        let server = Server::start_with(settings, see)?;
+        let address = match run.arguments.machine_list.first().and_then(|first| first.rsplit_once(':')) {
+            // As other machines know it, which this one may know by another address.
+            Some((host, _)) if run.share.machines > 1 => format!("{host}:{port}"),
+            _ => server.address().to_string(),
+        };
+        agents.set(&key(restart, "programs"), address.as_bytes())?;
+        Ok(Some(server))
     }
 
     /// This agent's client. The first who asks joins; all wait until the agents of all machines have.
@@ -185,14 +177,14 @@ impl Agents {
         RootCause::of_agent(if stands_for_worker { text } else { text.replace("worker", "machine") }, 1)
     }
 
-    /// That the workers of this machine have ended well.
-    pub fn has_done(&self, restart: u32) -> Result<()> {
-        self.client()?.set(&key_of(restart, "done", self.run.share.machine), b"")
-    }
-
-    /// Whether those of another one have, for which it is waited for a moment.
+    /// Whether the workers of a machine have ended well, for which it is waited for a moment; of this one it is told. Each asks
+    /// in the machines' order, and so waits for those after it last.
     pub fn is_done(&self, restart: u32, machine: usize) -> Result<bool> {
-        match self.client()?.get(&key_of(restart, "done", machine), 10 * LOOK) {
+        let (client, key) = (self.client()?, key_of(restart, "done", machine));
+        if machine == self.run.share.machine {
+            return client.set(&key, b"").map(|()| true);
+        }
+        match client.get(&key, 10 * LOOK) {
             Ok(_) => Ok(true),
             Err(Error::Unset { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -236,10 +228,10 @@ impl Agents {
         }
         if let (Some(server), Some(old)) = (&self.server, restart.checked_sub(1)) {
             // All are past it.
-            ["programs", "first", "failure"].map(|what| server.forget(&key(old, what)));
-            for machine in 0..share.machines {
-                ["done", "can"].map(|what| server.forget(&key_of(old, what, machine)));
-            }
+            let of_all = ["programs", "first", "failure"].map(|what| key(old, what));
+            let of_each =
+                (0..share.machines).flat_map(|machine| ["done", "can"].map(|what| key_of(old, what, machine)));
+            of_all.into_iter().chain(of_each).for_each(|key| drop(server.forget(&key)));
         }
         Ok(refused)
     }

@@ -6,15 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use epl_launch::Result;
-use epl_launch::rendezvous::{Event, Fault};
+use epl_launch::rendezvous::Fault;
 
 use crate::agents::{Agents, failure};
 use crate::outcome::{Evidence, Outcome};
-use crate::root_cause::{First, IS_KNOWN};
+use crate::root_cause::IS_KNOWN;
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
-use crate::spec::{RootCause, Word, key};
+use crate::spec::{RootCause, Word};
 use crate::system::{Change, Signal, next_change, send};
 use crate::tree::{Process, descendants, end_all};
 
@@ -23,6 +22,13 @@ const LOOK: Duration = Duration::from_millis(20);
 const SURVEY: Duration = Duration::from_millis(500);
 /// Keepers may take this longer than the grace of their workers, after which nobody is asked any more.
 const KEEPERS: Duration = Duration::from_secs(5);
+
+/// A keeper, as its agent knows it.
+struct Keeper {
+    process: u32,
+    /// None once it is gone.
+    stream: Option<UnixStream>,
+}
 
 /// An attempt under way.
 struct Attempt<'a> {
@@ -34,9 +40,8 @@ struct Attempt<'a> {
     start: Option<Word>,
     /// Children that have not ended.
     living: Vec<(u32, String)>,
-    keepers: BTreeMap<usize, Option<UnixStream>>,
-    /// Their processes.
-    processes: BTreeMap<usize, u32>,
+    /// Of each worker, once it is there.
+    keepers: BTreeMap<usize, Keeper>,
     /// Workers whose end is told, or about to be.
     blamed: BTreeSet<usize>,
     /// Keepers and children that are stopped, and since when; and when that was looked at.
@@ -49,14 +54,25 @@ struct Attempt<'a> {
     received: usize,
 }
 
+impl Keeper {
+    /// One that is gone is told nothing, and missed otherwise.
+    fn tell(&mut self, word: &Word) {
+        let word = serde_json::to_string(word).unwrap_or_default();
+        let _ = self.stream.as_mut().map(|stream| writeln!(stream, "{word}"));
+    }
+}
+
 impl Agents {
     /// Starts the workers of this machine, and comes back when none is left, and it is known how the attempt has ended.
     pub fn attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Outcome {
         self.run_attempt(restart, signals).unwrap_or_else(|cause| {
-            if let Some(client) = self.joined() {
-                RootCause::of_agent(cause.clone(), 1).settle(client, restart, Duration::ZERO);
-            }
-            Outcome::of_agent(cause)
+            // No other start comes further.
+            let cause = RootCause { is_final: true, ..RootCause::of_agent(cause, 1) };
+            let cause = match self.joined() {
+                Some(client) => cause.settle(client, restart, Duration::ZERO),
+                None => cause,
+            };
+            Evidence { root_cause: Some(cause), ..Evidence::default() }.outcome()
         })
     }
 
@@ -64,15 +80,7 @@ impl Agents {
         let run = &self.run;
         let spec = run.spec(restart);
         let socket = Socket::open(&run.merged, &spec).map_err(|error| error.to_string())?;
-        let (agents, told) = (self.clone(), socket.sender());
-        let _programs = self.serve_programs(restart, move |event| {
-            agents.count_strangers(event);
-            if let Event::Failed(failure) = event {
-                agents.publish(&key(restart, "first"), &First::encode(failure));
-                let (cause, wait) = First::alone(failure);
-                let _ = told.send(Told::First(cause, wait));
-            }
-        })?;
+        let _programs = self.serve_programs(restart, socket.sender()).map_err(|error| error.to_string())?;
         let living = run.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
         self.spawn(socket.sender(), move |agents, client| agents.beginning(client, restart));
         self.spawn(socket.sender(), move |_, client| failure(client, restart));
@@ -84,7 +92,6 @@ impl Agents {
             start: None,
             living,
             keepers: BTreeMap::new(),
-            processes: BTreeMap::new(),
             blamed: BTreeSet::new(),
             stopped: BTreeMap::new(),
             surveyed: Instant::now(),
@@ -114,7 +121,7 @@ impl Attempt<'_> {
         }
         // What keepers told last is on its way.
         let begin = Instant::now();
-        while self.keepers.values().any(Option::is_some) && begin.elapsed() < KEEPERS {
+        while self.keepers.values().any(|keeper| keeper.stream.is_some()) && begin.elapsed() < KEEPERS {
             self.listen();
         }
         self.kill();
@@ -127,27 +134,17 @@ impl Attempt<'_> {
             let cause = format!("{missing} of {} workers ended without a word", self.evidence.expected);
             self.blame(RootCause::of_agent(cause, 1), IS_KNOWN);
         }
-        if missing == 0
-            && let Err(error) = self.agents.has_done(self.restart)
-        {
-            self.fail(self.agents.lost(&error));
-        }
-        let mut others = 0..self.agents.run.share.machines;
-        while !self.is_over() && !(missing == 0 && others.is_empty()) {
+        let mut machines = 0..self.agents.run.share.machines;
+        while !self.is_over() && (missing > 0 || !machines.is_empty()) {
             self.listen();
             self.hear_user();
-            if missing == 0 {
-                match self.agents.is_done(self.restart, others.start) {
-                    Ok(true) => others.start += 1,
-                    Ok(false) => {}
-                    Err(error) => self.fail(self.agents.lost(&error)),
-                }
+            match if missing == 0 { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
+                Ok(is_done) => machines.start += usize::from(is_done),
+                Err(error) => self.fail(self.agents.lost(&error)),
             }
         }
-        let given_up = self
-            .evidence
-            .given_up
-            .map(|signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal));
+        let interrupted = |signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal);
+        let given_up = self.evidence.given_up.map(interrupted);
         // All others have heard of it, however it has come to be known here.
         if let (Some(client), Some(cause)) = (self.agents.joined(), given_up.or(self.evidence.root_cause.clone())) {
             cause.settle(client, self.restart, Duration::ZERO);
@@ -165,13 +162,13 @@ impl Attempt<'_> {
         while let Ok(told) = self.socket.told().recv_timeout(LOOK.saturating_sub(begin.elapsed())) {
             match told {
                 Told::Here(worker, process, stream) => {
-                    self.processes.insert(worker, process);
-                    self.keepers.insert(worker, Some(stream));
+                    let mut keeper = Keeper { process, stream: Some(stream) };
                     if self.is_over() {
-                        self.say(worker, &Word::Release);
-                    } else if let Some(start) = self.start.clone() {
-                        self.say(worker, &start);
+                        keeper.tell(&Word::Release);
+                    } else if let Some(start) = &self.start {
+                        keeper.tell(start);
                     }
+                    self.keepers.insert(worker, keeper);
                 }
                 Told::Program(worker, process) => drop(self.evidence.programs.insert(worker, process)),
                 Told::Ended(worker, report) => {
@@ -183,61 +180,51 @@ impl Attempt<'_> {
                     self.evidence.reports.insert(worker, report);
                 }
                 Told::Gone(worker, tail) => {
-                    self.keepers.insert(worker, None);
+                    self.keepers.get_mut(&worker).into_iter().for_each(|keeper| keeper.stream = None);
                     self.evidence.tails.insert(worker, tail);
                     if !self.evidence.reports.contains_key(&worker) {
                         self.blame(RootCause::of_worker(worker, Fault::Lost.to_string(), 1), Duration::ZERO);
                     }
                 }
                 Told::Start(word) => {
-                    self.say_all(&word);
+                    self.tell_all(&word);
                     self.start = Some(word);
                 }
-                Told::First(cause, wait) => self.settle(cause, wait),
+                Told::First(cause, wait) => self.settle(cause, wait, false),
                 Told::Failed(cause) => self.fail(cause),
             }
         }
     }
 
-    fn say(&mut self, worker: usize, word: &Word) {
-        if let (Some(Some(stream)), Ok(word)) = (self.keepers.get_mut(&worker), serde_json::to_string(word)) {
-            // One that is gone is missed otherwise.
-            let _ = writeln!(stream, "{word}");
-        }
-    }
-
-    fn say_all(&mut self, word: &Word) {
-        let all: Vec<usize> = self.keepers.keys().copied().collect();
-        all.into_iter().for_each(|worker| self.say(worker, word));
+    fn tell_all(&mut self, word: &Word) {
+        self.keepers.values_mut().for_each(|keeper| keeper.tell(word));
     }
 
     /// Something here has failed, and may be the root cause. Of a worker, the first that is seen counts.
     fn blame(&mut self, cause: RootCause, wait: Duration) {
-        let Some(worker) = cause.worker else { return self.settle(cause, wait) };
-        if self.is_over() || !self.blamed.insert(worker) {
+        let may_be_later = cause.worker.is_some() && self.agents.run.programs_meet();
+        if cause.worker.is_none_or(|worker| self.blamed.insert(worker)) {
+            self.settle(cause, wait, may_be_later);
+        }
+    }
+
+    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first.
+    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool) {
+        if self.is_over() {
             return;
         }
-        if !self.agents.run.programs_meet() || self.agents.joined().is_none() {
-            return self.settle(cause, wait);
+        if self.agents.joined().is_none() {
+            // There is nobody who could be told.
+            return self.fail(cause);
         }
         let restart = self.restart;
         self.agents.spawn(self.socket.sender(), move |_, client| {
-            let (cause, after_first) = cause.after_first(client, restart);
-            Ok(Told::Failed(cause.settle(client, restart, wait.max(after_first))))
+            let (cause, more) = match may_be_later {
+                true => cause.after_first(client, restart),
+                false => (cause, Duration::ZERO),
+            };
+            Ok(Told::Failed(cause.settle(client, restart, wait.max(more))))
         });
-    }
-
-    /// Has all agents know the root cause, unless another one comes within `wait`.
-    fn settle(&mut self, cause: RootCause, wait: Duration) {
-        let restart = self.restart;
-        match self.agents.joined() {
-            _ if self.is_over() => {}
-            Some(_) => self
-                .agents
-                .spawn(self.socket.sender(), move |_, client| Ok(Told::Failed(cause.settle(client, restart, wait)))),
-            // There is nobody who could be told.
-            None => self.fail(cause),
-        }
     }
 
     /// The attempt has failed: from now on all are to end.
@@ -245,7 +232,7 @@ impl Attempt<'_> {
         if self.evidence.root_cause.is_none() {
             self.evidence.root_cause = Some(cause);
             self.deadline = Some(Instant::now() + self.agents.run.arguments.grace + KEEPERS);
-            self.say_all(&Word::Release);
+            self.tell_all(&Word::Release);
         }
     }
 
@@ -257,7 +244,7 @@ impl Attempt<'_> {
             Change::Killed(signal) => (128 + signal, format!("was killed by signal {signal}")),
         };
         // A keeper that was there is missed by its socket.
-        if code != 0 && !self.processes.values().any(|keeper| *keeper == child) {
+        if code != 0 && !self.keepers.values().any(|keeper| keeper.process == child) {
             self.blame(RootCause::of_agent(format!("{name} {how}"), code), IS_KNOWN);
         }
     }
@@ -269,15 +256,17 @@ impl Attempt<'_> {
         }
         self.surveyed = Instant::now();
         let all: BTreeSet<u32> =
-            self.living.iter().map(|(id, _)| *id).chain(self.processes.values().copied()).collect();
+            self.living.iter().map(|(id, _)| *id).chain(self.keepers.values().map(|keeper| keeper.process)).collect();
         let is_stopped = |process: &u32| Process::of(*process).is_some_and(|process| process.is_stopped());
         let still: BTreeSet<u32> = all.into_iter().filter(is_stopped).collect();
         self.stopped.retain(|process, _| still.contains(process));
-        still.iter().for_each(|process| drop(self.stopped.entry(*process).or_insert_with(Instant::now)));
+        for process in still {
+            self.stopped.entry(process).or_insert_with(Instant::now);
+        }
         let patience = self.agents.run.arguments.patience;
         let overdue = self.stopped.iter().find(|(_, since)| since.elapsed() >= patience);
         let Some((process, time)) = overdue.map(|(process, since)| (*process, since.elapsed())) else { return };
-        let cause = match self.processes.iter().find(|(_, keeper)| **keeper == process) {
+        let cause = match self.keepers.iter().find(|(_, keeper)| keeper.process == process) {
             Some((worker, _)) => RootCause::of_worker(*worker, Fault::Silent(time).to_string(), 1),
             None => {
                 let name = self.living.iter().find(|(id, _)| *id == process).map_or("a process", |(_, name)| name);
@@ -298,7 +287,7 @@ impl Attempt<'_> {
             self.evidence.given_up = Some(signal);
             return self.kill();
         }
-        self.say_all(&Word::Signal(signal));
+        self.tell_all(&Word::Signal(signal));
     }
 
     /// Ends all that is left, at once.

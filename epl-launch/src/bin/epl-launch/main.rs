@@ -69,7 +69,14 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     match prepare(arguments) {
-        Ok(run) => ExitCode::from(u8::try_from(launch(run)).unwrap_or(1)),
+        Ok(run) => {
+            let run = Arc::new(run);
+            let code = launch(run.clone()).unwrap_or_else(|error| {
+                run.merged.say(&error);
+                1
+            });
+            ExitCode::from(u8::try_from(code).unwrap_or(1))
+        }
         Err(error) => {
             eprintln!("epl-launch: {error}");
             ExitCode::from(USAGE)
@@ -112,35 +119,22 @@ fn secret(share: Share) -> Result<String, String> {
     }
 }
 
-/// Runs, and runs again as often as is allowed. The exit code comes back.
-fn launch(run: Run) -> i32 {
-    let merged = run.merged.clone();
+/// Runs, and runs again as often as is allowed. The exit code comes back; or what kept the agent from being one.
+fn launch(run: Arc<Run>) -> Result<i32, String> {
+    let (merged, most) = (&run.merged, run.arguments.max_restarts);
     let signals = system::adopt_orphans().and_then(|()| Signals::new());
-    let signals = match signals {
-        Ok(signals) => signals,
-        Err(error) => {
-            merged.say(&format!("processes cannot be watched: {error}"));
-            return 1;
-        }
-    };
+    let signals = signals.map_err(|error| format!("processes cannot be watched: {error}"))?;
     merged.say(&run.choice.told);
     if !run.devices.is_empty() {
         let ranks = run.share.workers * run.arguments.gpu_per_worker;
         let shared = if run.devices.len() < ranks { format!(", shared by {ranks} ranks") } else { String::new() };
         merged.say(&format!("GPUs {}{shared}", run.devices.join(",")));
     }
-    let most = run.arguments.max_restarts;
-    let agents = match Agents::begin(Arc::new(run)) {
-        Ok(agents) => agents,
-        Err(error) => {
-            merged.say(&error);
-            return 1;
-        }
-    };
+    let agents = Agents::begin(run.clone())?;
     let mut restart = 0;
     let code = loop {
         let outcome = agents.attempt(restart, &signals);
-        outcome.tell(&merged);
+        outcome.tell(merged);
         let may_restart = outcome.code != 0 && restart < most && !outcome.is_final;
         if !may_restart || !agents.agree(restart, outcome.can_restart, &signals) {
             break outcome.code;
@@ -149,5 +143,5 @@ fn launch(run: Run) -> i32 {
         merged.say(&format!("restart {restart} of {most}"));
     };
     agents.leave(&signals);
-    code
+    Ok(code)
 }

@@ -78,11 +78,6 @@ impl Evidence {
 }
 
 impl Outcome {
-    /// Something that ended an attempt before it began.
-    pub fn of_agent(cause: String) -> Self {
-        Self { code: 1, cause: Some(cause), tail: Vec::new(), can_restart: false, is_final: false }
-    }
-
     /// Tells the user who failed, and its last lines.
     pub fn tell(&self, merged: &Merged) {
         let Some(cause) = &self.cause else { return };
