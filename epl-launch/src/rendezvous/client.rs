@@ -163,11 +163,6 @@ impl Client {
     pub fn on_failure(&self, told: impl FnOnce(&Error) + Send + 'static) {
         self.membership.mailbox.on_failure(Box::new(told));
     }
-
-    /// Waits until something has come from the server, or for as long; or for no reason.
-    pub fn pause(&self, time: Duration) {
-        self.membership.mailbox.pause(time);
-    }
 }
 
 impl Store for Client {

@@ -177,8 +177,8 @@ impl Agents {
         RootCause::of_agent(if stands_for_worker { text } else { text.replace("worker", "machine") }, 1)
     }
 
-    /// Whether the workers of a machine have ended well, for which it is waited for a moment; of this one it is told. Each asks
-    /// in the machines' order, and so waits for those after it last.
+    /// Whether the workers of a machine have ended well, for which it is waited for a moment; of this one it is told. Each agent
+    /// asks in the order of the machines.
     pub fn is_done(&self, restart: u32, machine: usize) -> Result<bool> {
         let (client, key) = (self.client()?, key_of(restart, "done", machine));
         if machine == self.run.share.machine {
@@ -209,7 +209,8 @@ impl Agents {
                 self.run.merged.say(&format!("no restart: machine {machine} ({address}) does not"));
             }
             Err(error) => {
-                self.run.merged.say(&format!("no restart, as the machines could not agree on it: {error}"));
+                let cause = self.lost(&error).cause;
+                self.run.merged.say(&format!("no restart, as the machines could not agree on it: {cause}"));
             }
         }
         false
@@ -219,6 +220,9 @@ impl Agents {
     fn decide(&self, restart: u32, can: bool) -> Result<Option<usize>> {
         let (client, share) = (self.client()?, self.run.share);
         client.set(&key_of(restart, "can", share.machine), if can { b"yes" } else { b"no" })?;
+        if !can {
+            return Ok(Some(share.machine));
+        }
         let limit = self.run.arguments.grace.saturating_add(OTHERS);
         let mut refused = None;
         for machine in 0..share.machines {
