@@ -9,7 +9,7 @@ use std::thread::{self, Builder, JoinHandle, Thread};
 use std::time::Instant;
 
 use super::connection::Connection;
-use super::handshake::{Claim, Unwelcome, Verdict, introduce};
+use super::handshake::{Claim, Unwelcome, Verdict, introduce, other_version};
 use super::mailbox::Mailbox;
 use super::message::{MAX_KEY, MAX_VALUE, Request};
 use super::secret::Secret;
@@ -163,11 +163,6 @@ impl Client {
     pub fn on_failure(&self, told: impl FnOnce(&Error) + Send + 'static) {
         self.membership.mailbox.on_failure(Box::new(told));
     }
-
-    /// Waits until something has come from the server, or for as long; or for no reason.
-    pub fn pause(&self, time: Duration) {
-        self.membership.mailbox.pause(time);
-    }
 }
 
 impl Store for Client {
@@ -308,10 +303,7 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 }
                 refused => return Err(Error::Joining { message: refused }),
             },
-            Err(Unlet::OtherSecret) => {
-                let why = "it has another secret; give all workers the same";
-                return Err(Error::Joining { message: not_let_in(address, claim, why) });
-            }
+            Err(Unlet::ForGood(why)) => return Err(Error::Joining { message: not_let_in(address, claim, &why) }),
             Err(Unlet::Known(why)) => known.insert(why).clone(),
             Err(Unlet::Io(why)) => known.clone().unwrap_or(why),
         };
@@ -336,8 +328,8 @@ enum Unlet {
     Io(String),
     /// What was heard is not what a rendezvous says.
     Known(String),
-    /// What listens there says that its secret is another one.
-    OtherSecret,
+    /// What listens there says why nobody who is like this worker is let in.
+    ForGood(String),
 }
 
 /// One try.
@@ -352,7 +344,12 @@ fn attempt(
         match TcpStream::connect_timeout(&place, limit) {
             Ok(mut stream) => match introduce(&mut stream, secret, claim, limit) {
                 Ok((verdict, session)) => return Ok((stream, session, verdict)),
-                Err(Unwelcome::OtherSecret) => return Err(Unlet::OtherSecret),
+                Err(Unwelcome::OtherSecret) => {
+                    return Err(Unlet::ForGood("it has another secret; give all workers the same".into()));
+                }
+                Err(Unwelcome::Version(other)) => {
+                    return Err(Unlet::ForGood(format!("it {}", other_version(other))));
+                }
                 Err(Unwelcome::Io(error)) => why = Unlet::Io(format!("it was not let in: {error}")),
                 Err(Unwelcome::Garbage) => why = Unlet::Known("what listens there is no rendezvous".into()),
                 Err(Unwelcome::Stranger) => why = Unlet::Known("what listens there does not know the secret".into()),

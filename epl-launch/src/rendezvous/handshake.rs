@@ -23,6 +23,7 @@ use super::secret::{Secret, random};
 use super::session::{Session, TAG};
 
 const SUITE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+/// What both ends begin with. Its last digit is the version.
 const MAGIC: &[u8; 8] = b"EPL-RDV2";
 const NONCE: usize = 32;
 const GREETING: usize = MAGIC.len() + NONCE;
@@ -67,6 +68,8 @@ pub(super) enum Unwelcome {
     Io(io::Error),
     /// The answer was not that of a member, or of a server.
     Garbage,
+    /// The other end speaks this version of the protocol.
+    Version(char),
     /// The other end does not know the secret.
     Stranger,
     /// The server says that it has another secret. That proves nothing, as there is nothing to prove it with.
@@ -79,16 +82,34 @@ impl From<io::Error> for Unwelcome {
     }
 }
 
-/// Reads as many bytes, until a moment: each by itself may not take its time.
-fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
+/// What is said of one that speaks another version, as the end of a sentence that begins with it.
+pub(super) fn other_version(other: char) -> String {
+    let own = char::from(MAGIC[7]);
+    format!(
+        "speaks version {other} of the rendezvous' protocol, and this end version {own}; run the same version of epl-launch \
+         on all machines"
+    )
+}
+
+/// Whether the other end begins so, too.
+fn check(magic: &[u8]) -> Result<(), Unwelcome> {
+    match magic.strip_prefix(&MAGIC[..7]) {
+        _ if magic == MAGIC => Ok(()),
+        Some([other]) if other.is_ascii_digit() => Err(Unwelcome::Version(char::from(*other))),
+        _ => Err(Unwelcome::Garbage),
+    }
+}
+
+/// Reads as many bytes, until a moment, which never comes where there is none: each by itself may not take its time.
+fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Option<Instant>) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         // Less than a millisecond may be rounded to none, which would be no limit at all.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1))))?;
         match stream.read(&mut bytes[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => filled += read,
@@ -130,18 +151,16 @@ fn session(noise: HandshakeState) -> io::Result<Session> {
 
 /// The server's half, up to the claim.
 pub(super) fn receive(stream: &mut TcpStream, secret: &Secret, limit: Duration) -> Result<Met, Unwelcome> {
-    let until = Instant::now() + limit;
+    let until = Instant::now().checked_add(limit);
     let nonce = random::<NONCE>().map_err(|error| io::Error::other(error.to_string()))?;
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
     greeting[..MAGIC.len()].copy_from_slice(MAGIC);
     greeting[MAGIC.len()..].copy_from_slice(&nonce);
     stream.write_all(&greeting)?;
-    let mut magic = [0; MAGIC.len()];
-    read_until(stream, &mut magic, until)?;
-    if magic != *MAGIC {
-        return Err(Unwelcome::Garbage);
-    }
+    let mut begin = [0; MAGIC.len()];
+    read_until(stream, &mut begin, until)?;
+    check(&begin)?;
     let mut hello = [0; HELLO - MAGIC.len()];
     read_until(stream, &mut hello, until)?;
     let mut noise = noise(secret, &greeting, false)?;
@@ -177,13 +196,17 @@ pub(super) fn introduce(
     claim: Claim,
     limit: Duration,
 ) -> Result<(Verdict, Session), Unwelcome> {
-    let until = Instant::now() + limit;
+    let until = Instant::now().checked_add(limit);
     stream.set_write_timeout(Some(limit))?;
     let mut greeting = [0; GREETING];
-    read_until(stream, &mut greeting, until)?;
-    if !greeting.starts_with(MAGIC) {
-        return Err(Unwelcome::Garbage);
+    // First, as another version may have another length.
+    read_until(stream, &mut greeting[..MAGIC.len()], until)?;
+    if let Err(unwelcome) = check(&greeting[..MAGIC.len()]) {
+        // So that it can tell, too. Who is no server need not take it.
+        let _ = stream.write_all(MAGIC);
+        return Err(unwelcome);
     }
+    read_until(stream, &mut greeting[MAGIC.len()..], until)?;
     let mut noise = noise(secret, &greeting, true)?;
     let mut hello = [0; HELLO];
     hello[..MAGIC.len()].copy_from_slice(MAGIC);

@@ -119,10 +119,4 @@ impl Mailbox {
         let mut contents = self.contents();
         contents.heard.get_or_insert_with(Instant::now).elapsed()
     }
-
-    /// Waits until something has come, or for as long.
-    pub(super) fn pause(&self, time: Duration) {
-        let contents = self.contents();
-        drop(self.changed.wait_timeout(contents, time));
-    }
 }

@@ -107,11 +107,6 @@ impl Members {
         self.waiting.retain(|waiting| waiting.worker != worker);
     }
 
-    /// Whether the member with this connection has said that it goes. It may be here again, with another one.
-    pub(super) fn has_left(&self, worker: usize, with: &Arc<Connection>) -> bool {
-        !matches!(&self.presence[worker], Presence::Here { connection, .. } if Arc::ptr_eq(connection, with))
-    }
-
     /// Whether a worker has been here and left.
     pub(super) fn was_here(&self, worker: usize) -> bool {
         matches!(self.presence.get(worker), Some(Presence::Left))

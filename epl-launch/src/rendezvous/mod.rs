@@ -59,4 +59,4 @@ pub use failure::{Failure, Fault};
 pub use message::{MAX_FRAME, MAX_KEY, MAX_VALUE};
 pub use secret::Secret;
 pub use server::Server;
-pub use settings::{Event, Settings};
+pub use settings::{Event, Refusal, Settings};

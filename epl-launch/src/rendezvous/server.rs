@@ -12,10 +12,10 @@ use std::time::Instant;
 use super::connection::Connection;
 use super::failure::{Failure, Fault};
 use super::gate::Gate;
-use super::handshake::{Unwelcome, Verdict, receive};
+use super::handshake::{Unwelcome, Verdict, other_version, receive};
 use super::members::{Members, Post};
 use super::message::Request;
-use super::settings::{Event, Settings};
+use super::settings::{Event, Refusal, Settings};
 use crate::error::{Error, Result};
 use crate::store::{Store, unset};
 
@@ -201,9 +201,13 @@ impl Shared {
         (self.listener)(event);
     }
 
-    fn refuse(&self, peer: SocketAddr, why: impl fmt::Display) {
+    fn refuse(&self, peer: SocketAddr, refusal: Refusal) {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        self.tell(&Event::Refused(peer, why.to_string()));
+        self.tell(&Event::Refused(peer, refusal));
+    }
+
+    fn refuse_stranger(&self, peer: SocketAddr, why: impl fmt::Display) {
+        self.refuse(peer, Refusal::Stranger(why.to_string()));
     }
 
     fn fail(&self, worker: usize, fault: Fault) {
@@ -229,7 +233,7 @@ impl Shared {
             let shared = self.clone();
             let body = move || shared.serve(stream, peer);
             if let Err(error) = Builder::new().name("rendezvous member".into()).stack_size(STACK).spawn(body) {
-                self.refuse(peer, format!("no thread for it: {error}"));
+                self.refuse_stranger(peer, format!("no thread for it: {error}"));
             }
         }
     }
@@ -241,18 +245,23 @@ impl Shared {
             return;
         }
         let Some((place, crowded)) = self.gate.enter(&stream) else {
-            self.refuse(peer, "too many have connected and not shown who they are");
+            self.refuse_stranger(peer, "too many have connected and not shown who they are");
             return;
         };
         if crowded {
-            self.tell(&Event::Refused(peer, "it took the place of one that had connected and said nothing".into()));
+            let why = "it took the place of one that had connected and said nothing";
+            self.tell(&Event::Refused(peer, Refusal::Stranger(why.into())));
         }
         let met = match receive(&mut stream, &self.settings.secret, self.settings.handshake) {
             Ok(met) => met,
-            Err(Unwelcome::Io(error)) => return self.refuse(peer, format!("it did not show who it is: {error}")),
-            Err(Unwelcome::Garbage) => return self.refuse(peer, "what it says is not what a worker says"),
-            Err(Unwelcome::Stranger | Unwelcome::OtherSecret) => {
-                return self.refuse(peer, "it does not know the secret");
+            Err(unwelcome) => {
+                let why = match unwelcome {
+                    Unwelcome::Io(error) => format!("it did not show who it is: {error}"),
+                    Unwelcome::Garbage => "what it says is not what a worker says".into(),
+                    Unwelcome::Version(other) => format!("it {}", other_version(other)),
+                    Unwelcome::Stranger | Unwelcome::OtherSecret => "it does not know the secret".into(),
+                };
+                return self.refuse_stranger(peer, why);
             }
         };
         // Who knows the secret is nobody whose place another may take.
@@ -269,7 +278,7 @@ impl Shared {
             if !matches!(verdict, Verdict::Welcome { .. }) {
                 drop(members);
                 // It is counted before it hears so.
-                self.refuse(peer, format!("worker {worker} was not let in: {verdict:?}"));
+                self.refuse(peer, Refusal::Worker(format!("worker {worker} was not let in: {verdict:?}")));
                 let _ = met.answer(&mut stream, verdict);
                 return;
             }
@@ -283,36 +292,37 @@ impl Shared {
         };
         match joined {
             Ok(connection) => self.attend(worker, &connection),
-            Err(error) => self.refuse(peer, error),
+            Err(error) => self.refuse(peer, Refusal::Worker(error.to_string())),
         }
     }
 
-    /// Answers a member until its connection ends.
+    /// Answers a member until it leaves, or its connection ends.
     fn attend(&self, worker: usize, connection: &Arc<Connection>) {
         self.tell(&Event::Joined(worker));
         let fault = loop {
             match connection.receive() {
-                Ok(Some(request)) => {
-                    if let Some(fault) = self.answer(worker, request) {
-                        break fault;
-                    }
+                Ok(Some(Request::Fail { cause })) => break Some(Fault::Failed(cause)),
+                Ok(Some(Request::Leave)) => {
+                    self.members().leave(worker);
+                    break None;
                 }
+                Ok(Some(request)) => self.answer(worker, request),
                 // It is there, and what comes from it cannot be used.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => break Fault::Failed(error.to_string()),
-                Ok(None) | Err(_) => break Fault::Lost,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    break Some(Fault::Failed(error.to_string()));
+                }
+                Ok(None) | Err(_) => break Some(Fault::Lost),
             }
         };
         connection.close();
-        let is_over = self.ended.load(Ordering::SeqCst) || self.members().has_left(worker, connection);
-        if is_over {
-            self.tell(&Event::Left(worker));
-        } else {
-            self.fail(worker, fault);
+        match fault {
+            Some(fault) if !self.ended.load(Ordering::SeqCst) => self.fail(worker, fault),
+            _ => self.tell(&Event::Left(worker)),
         }
     }
 
-    /// Answers a request; what the member said of its end comes back.
-    fn answer(&self, worker: usize, request: Request) -> Option<Fault> {
+    /// Answers a request of a member that stays.
+    fn answer(&self, worker: usize, request: Request) {
         let mut members = self.members();
         members.hear(worker);
         let wait = Duration::from_millis;
@@ -322,15 +332,10 @@ impl Shared {
             Request::Get { id, key, wait_ms } => members.get(worker, id, key, wait(wait_ms)),
             Request::Barrier { id, name, wait_ms } => members.barrier(worker, id, name, wait(wait_ms)),
             Request::Forget { id, key } => members.forget(worker, id, &key),
-            Request::Fail { cause } => return Some(Fault::Failed(cause)),
-            Request::Leave => {
-                members.leave(worker);
-                return None;
-            }
+            Request::Fail { .. } | Request::Leave => return,
         };
         drop(members);
         deliver(post);
-        None
     }
 
     /// Looks at the clock until the server ends.

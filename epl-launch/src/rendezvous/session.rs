@@ -61,7 +61,7 @@ impl Session {
         }
         frame.drain(..size_of::<u32>());
         while frame.len() < length {
-            let more = self.message(from, received)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let more = self.message(from, received)?.ok_or_else(cut)?;
             if more.is_empty() {
                 return Err(uneven());
             }
@@ -72,12 +72,16 @@ impl Session {
 
     /// The text of the next message.
     fn message(&self, from: &mut impl Read, received: &mut Direction) -> io::Result<Option<Vec<u8>>> {
-        let mut length = [0; 2];
-        if let Err(error) = from.read_exact(&mut length) {
-            return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+        let mut length = Vec::with_capacity(2);
+        if from.by_ref().take(2).read_to_end(&mut length)? == 0 {
+            return Ok(None);
         }
+        let length = <[u8; 2]>::try_from(length).map_err(|_| cut())?;
         let mut sealed = vec![0; usize::from(u16::from_be_bytes(length))];
-        from.read_exact(&mut sealed)?;
+        from.read_exact(&mut sealed).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => cut(),
+            _ => error,
+        })?;
         let mut text = vec![0; sealed.len().saturating_sub(TAG)];
         self.0.read_message(received.0, &sealed, &mut text).map_err(|_| {
             invalid(
@@ -88,6 +92,10 @@ impl Session {
         received.0 += 1;
         Ok(Some(text))
     }
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection in the middle of a message")
 }
 
 fn invalid(message: impl Into<String>) -> io::Error {
@@ -143,6 +151,18 @@ pub(super) mod tests {
         }
         let end = ends[0].read(&mut [].as_slice(), &mut Direction::default());
         assert!(end.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_connection_that_ends_in_the_middle_of_a_message_is_told_so() {
+        let [one, other] = pair();
+        let mut way = Vec::new();
+        one.write(&mut way, &mut Direction::default(), &[7; LONGEST]).unwrap();
+        let whole = 2 + LONGEST + TAG;
+        for length in [1, 2, 3, whole - 1, whole, whole + 1, way.len() - 1] {
+            let error = other.read(&mut &way[..length], &mut Direction::default()).unwrap_err();
+            assert_eq!(error.to_string(), "it closed the connection in the middle of a message", "{length}");
+        }
     }
 
     #[test]

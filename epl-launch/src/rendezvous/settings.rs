@@ -1,5 +1,6 @@
 //! What a server is told, and what it tells.
 
+use core::fmt;
 use core::time::Duration;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -62,12 +63,29 @@ impl Settings {
     }
 }
 
+/// Who was refused, and why.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A connection that has not shown that it knows the secret.
+    Stranger(String),
+    /// A worker that has, and does not belong to this run.
+    Worker(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Stranger(why) | Self::Worker(why)) = self;
+        formatter.write_str(why)
+    }
+}
+
 /// What happens at a server, for a log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A connection was refused, and why.
-    Refused(SocketAddr, String),
+    /// A connection was refused.
+    Refused(SocketAddr, Refusal),
     /// A worker has joined.
     Joined(usize),
     /// A worker has left, as it said it would.

@@ -57,8 +57,14 @@ impl ByHand {
 
     /// Sends a message of Noise with this text.
     pub fn seal(&mut self, text: &[u8]) {
+        let message = self.sealed(text);
+        self.stream.write_all(&message).unwrap();
+    }
+
+    /// A message of Noise with this text, and its length.
+    pub fn sealed(&mut self, text: &[u8]) -> Vec<u8> {
         let mut message = vec![0; text.len() + 16];
         self.keys.write_message(text, &mut message).unwrap();
-        self.stream.write_all(&[&(message.len() as u16).to_be_bytes(), &message[..]].concat()).unwrap();
+        [&(message.len() as u16).to_be_bytes(), &message[..]].concat()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epl_launch::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Secret, Server, Settings};
+use epl_launch::rendezvous::{Client, Event, Fault, MAX_FRAME, MAX_KEY, MAX_VALUE, Refusal, Secret, Server, Settings};
 use epl_launch::{Carrier, Error, MeetingPoint, Result, Store, Worker};
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -263,6 +263,34 @@ fn who_comes_again_is_let_in_once_its_last_word_is_read() {
 }
 
 #[test]
+fn who_has_left_is_not_served_any_more() {
+    let server = Server::start(settings(1)).unwrap();
+    let mut member = by_hand_inside(&server, 0, 1);
+    // It leaves, and sets something, at once.
+    let set = [&[1, 1, 4][..], b"late", &[1, 7]].concat();
+    let mut seal = |contents: &[u8]| member.sealed(&[&(contents.len() as u32).to_le_bytes(), contents].concat());
+    let both = [seal(&[5]), seal(&set)].concat();
+    member.stream.write_all(&both).unwrap();
+    // The server ends the connection.
+    while matches!(member.stream.read(&mut [0; 100]), Ok(1..)) {}
+    assert!(matches!(server.get("late", Duration::ZERO), Err(Error::Unset { .. })));
+    assert_eq!(server.failure(), None);
+}
+
+/// Nothing that may be given is too much.
+#[test]
+fn limits_without_end_are_none() {
+    let ever = Duration::MAX;
+    let server = Server::start(Settings { handshake: ever, silence: ever, join_within: Some(ever), ..settings(1) });
+    let server = server.unwrap();
+    let client = Client::join(&server.address().to_string(), 0, 1, &secret(), ever).unwrap();
+    client.set_patience(ever);
+    client.set("key", b"value").unwrap();
+    assert_eq!(client.get("key", ever).unwrap(), b"value");
+    client.barrier("all", ever).unwrap();
+}
+
+#[test]
 fn a_server_before_which_nobody_may_wait_is_refused() {
     let error = Server::start(Settings { pending: 0, ..settings(2) }).unwrap_err().to_string();
     assert!(error.contains("0 connections"), "{error}");
@@ -374,6 +402,52 @@ fn a_port_in_use_is_named() {
             in_vain("no rendezvous", |limit| Client::join(&address.to_string(), 0, 1, &secret(), limit));
         },
     );
+}
+
+/// As of a machine where another version of this program was installed.
+#[test]
+fn another_version_is_told_at_once_with_both_numbers() {
+    let told = "speaks version 1 of the rendezvous' protocol, and this end version 2; run the same version of epl-launch on \
+                all machines";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let heard = Mutex::new([0; 8]);
+    let older = |stream: &mut TcpStream| {
+        // Its greeting has another length.
+        stream.write_all(b"EPL-RDV1 and no more")?;
+        stream.read_exact(&mut *heard.lock().unwrap())
+    };
+    beside(&listener, older, || {
+        let begin = Instant::now();
+        let error = Client::join(&address, 0, 1, &secret(), LIMIT).unwrap_err().to_string();
+        assert_eq!(error, format!("the rendezvous at {address} does not let worker 0 in: it {told}"));
+        assert!(begin.elapsed() < LIMIT / 2, "at once");
+    });
+    // The other end can tell, too.
+    assert_eq!(*heard.lock().unwrap(), *b"EPL-RDV2");
+    let (sender, events) = mpsc::channel();
+    let server = Server::start_with(settings(1), move |event| drop(sender.send(event.clone()))).unwrap();
+    let mut older = TcpStream::connect(server.address()).unwrap();
+    older.write_all(b"EPL-RDV1").unwrap();
+    match events.recv_timeout(LIMIT).expect("it is told") {
+        Event::Refused(_, refusal) => assert_eq!(refusal.to_string(), format!("it {told}")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn strangers_are_told_from_workers_that_are_refused() {
+    let (sender, events) = mpsc::channel();
+    let server = Server::start_with(settings(2), move |event| drop(sender.send(event.clone()))).unwrap();
+    TcpStream::connect(server.address()).unwrap().write_all(&[b'x'; 100]).unwrap();
+    let is_stranger = || match events.recv_timeout(LIMIT).expect("it is told") {
+        Event::Refused(_, refusal) => matches!(refusal, Refusal::Stranger(_)),
+        other => panic!("{other:?}"),
+    };
+    assert!(is_stranger());
+    let join = |secret: &Secret| Client::join(&server.address().to_string(), 0, 3, secret, LIMIT).map(drop);
+    assert!(join(&Secret::random().unwrap()).is_err() && is_stranger());
+    assert!(join(&secret()).is_err() && !is_stranger());
 }
 
 #[test]

@@ -1,200 +1,281 @@
 //! One start of all workers of this machine, to its end: takes in what is told, hands signals on, and ends all when one fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::RecvTimeoutError;
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epl_launch::rendezvous::Fault;
 
+use crate::agents::{Agents, failure};
 use crate::outcome::{Evidence, Outcome};
-use crate::run::{Run, Servers};
+use crate::root_cause::IS_KNOWN;
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
+use crate::spec::{RootCause, Word};
 use crate::system::{Change, Signal, next_change, send};
 use crate::tree::{Process, descendants, end_all};
 
 const LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether a keeper, or mpirun, is stopped.
+const SURVEY: Duration = Duration::from_millis(500);
 /// Keepers may take this longer than the grace of their workers, after which nobody is asked any more.
 const KEEPERS: Duration = Duration::from_secs(5);
-/// A program that says that it fails may take so long to end by itself.
-const AFTER_WORDS: Duration = Duration::from_secs(2);
 
-impl Run {
-    /// Starts the workers, and comes back when none is left.
-    pub fn attempt(&self, restart: u32, signals: &Signals) -> Result<Outcome, String> {
-        let servers = (self.share.machine == 0).then(|| self.serve(restart)).transpose()?;
-        let rendezvous = match &servers {
-            Some(servers) => servers.keepers.address().to_string(),
-            None => self.arguments.machine_list[0].clone(),
-        };
-        let spec = self.spec(restart, rendezvous);
-        let socket = Socket::open(&self.merged, &spec).map_err(|error| error.to_string())?;
-        let children = self.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
-        let mut watch = Watch {
-            run: self,
-            servers,
-            signals,
-            socket,
-            living: children,
-            keepers: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            stopped: BTreeMap::new(),
-            evidence: Evidence { expected: self.here(), ..Evidence::default() },
-            deadline: None,
-            received: 0,
-            has_killed: false,
-        };
-        watch.until_the_end();
-        Ok(watch.evidence.outcome())
-    }
+/// A keeper, as its agent knows it.
+struct Keeper {
+    process: u32,
+    /// None once it is gone.
+    stream: Option<UnixStream>,
 }
 
-/// A run under way.
-struct Watch<'a> {
-    run: &'a Run,
-    servers: Option<Servers>,
+/// An attempt under way.
+struct Attempt<'a> {
+    agents: &'a Arc<Agents>,
+    restart: u32,
     signals: &'a Signals,
     socket: Socket,
+    /// What programs are started with, once that is known.
+    start: Option<Word>,
     /// Children that have not ended.
     living: Vec<(u32, String)>,
-    keepers: BTreeMap<usize, Option<UnixStream>>,
-    /// Their processes.
-    processes: BTreeMap<usize, u32>,
-    /// Children that have been stopped, and since when.
+    /// Of each worker, once it is there.
+    keepers: BTreeMap<usize, Keeper>,
+    /// Workers whose end is told, or about to be.
+    blamed: BTreeSet<usize>,
+    /// Keepers and children that are stopped, and since when; and when that was looked at.
     stopped: BTreeMap<u32, Instant>,
+    surveyed: Instant,
     evidence: Evidence,
     /// When nobody is asked any more.
     deadline: Option<Instant>,
     /// Signals of the user.
     received: usize,
-    /// Whether all have been killed: what comes of that is no failure of theirs.
-    has_killed: bool,
 }
 
-impl Watch<'_> {
-    fn until_the_end(&mut self) {
+impl Keeper {
+    /// One that is gone is told nothing, and missed otherwise.
+    fn tell(&mut self, word: &Word) {
+        let word = serde_json::to_string(word).unwrap_or_default();
+        let _ = self.stream.as_mut().map(|stream| writeln!(stream, "{word}"));
+    }
+}
+
+impl Agents {
+    /// Starts the workers of this machine, and comes back when none is left, and it is known how the attempt has ended.
+    pub fn attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Outcome {
+        self.run_attempt(restart, signals).unwrap_or_else(|cause| {
+            // No other start comes further.
+            let cause = RootCause { is_final: true, ..RootCause::of_agent(cause, 1) };
+            let cause = match self.joined() {
+                Some(client) => cause.settle(client, restart, Duration::ZERO),
+                None => cause,
+            };
+            Evidence { root_cause: Some(cause), ..Evidence::default() }.outcome()
+        })
+    }
+
+    fn run_attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Result<Outcome, String> {
+        let run = &self.run;
+        let spec = run.spec(restart);
+        let socket = Socket::open(&run.merged, &spec).map_err(|error| error.to_string())?;
+        let _programs = self.serve_programs(restart, socket.sender()).map_err(|error| error.to_string())?;
+        let living = run.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
+        self.spawn(socket.sender(), move |agents, client| agents.beginning(client, restart));
+        self.spawn(socket.sender(), move |_, client| failure(client, restart));
+        let mut attempt = Attempt {
+            agents: self,
+            restart,
+            signals,
+            socket,
+            start: None,
+            living,
+            keepers: BTreeMap::new(),
+            blamed: BTreeSet::new(),
+            stopped: BTreeMap::new(),
+            surveyed: Instant::now(),
+            evidence: Evidence { expected: run.here(), ..Evidence::default() },
+            deadline: None,
+            received: 0,
+        };
+        attempt.until_all_have_ended();
+        attempt.until_the_others_have();
+        Ok(attempt.evidence.outcome())
+    }
+}
+
+impl Attempt<'_> {
+    /// Watches over the processes of this machine.
+    fn until_all_have_ended(&mut self) {
         while !self.living.is_empty() {
-            self.listen(LOOK);
-            self.reap();
+            self.listen();
+            while let Some((child, change)) = next_change() {
+                self.ended(child, change);
+            }
             self.give_up_stopped();
             self.hear_user();
-            self.look_at_servers();
             if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.kill();
             }
         }
         // What keepers told last is on its way.
         let begin = Instant::now();
-        while self.keepers.values().any(Option::is_some) && begin.elapsed() < KEEPERS {
-            self.listen(LOOK);
+        while self.keepers.values().any(|keeper| keeper.stream.is_some()) && begin.elapsed() < KEEPERS {
+            self.listen();
         }
-        self.look_at_servers();
         self.kill();
-        self.let_others_leave();
-        if let Some(servers) = &self.servers {
-            if !self.has_killed {
-                self.evidence.failure = self.evidence.failure.take().or_else(|| servers.keepers.failure());
+    }
+
+    /// A machine whose workers have ended well stays until those of all machines have, or one has failed.
+    fn until_the_others_have(&mut self) {
+        let missing = self.evidence.missing();
+        if missing > 0 && self.blamed.is_empty() {
+            let cause = format!("{missing} of {} workers ended without a word", self.evidence.expected);
+            self.blame(RootCause::of_agent(cause, 1), IS_KNOWN);
+        }
+        let mut machines = 0..self.agents.run.share.machines;
+        while !self.is_over() && (missing > 0 || !machines.is_empty()) {
+            self.listen();
+            self.hear_user();
+            match if missing == 0 { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
+                Ok(is_done) => machines.start += usize::from(is_done),
+                Err(error) => self.fail(self.agents.lost(&error)),
             }
-            let refused =
-                servers.refused.load(Ordering::SeqCst) + servers.programs.as_ref().map_or(0, |s| s.refused() as usize);
-            if refused > 0 {
-                self.run.merged.say(&format!("{refused} connections of strangers were refused"));
-            }
+        }
+        let interrupted = |signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal);
+        let given_up = self.evidence.given_up.map(interrupted);
+        // All others have heard of it, however it has come to be known here.
+        if let (Some(client), Some(cause)) = (self.agents.joined(), given_up.or(self.evidence.root_cause.clone())) {
+            cause.settle(client, self.restart, Duration::ZERO);
         }
     }
 
-    /// Workers of other machines hear that all have ended, and leave, before their server goes.
-    fn let_others_leave(&self) {
-        let Some(servers) = &self.servers else { return };
-        let begin = Instant::now();
-        while servers.left() < self.run.all() && servers.keepers.failure().is_none() && begin.elapsed() < AFTER_WORDS {
-            thread::sleep(LOOK);
-        }
+    /// Whether it is known how the attempt ends, which is not well.
+    fn is_over(&self) -> bool {
+        self.evidence.root_cause.is_some() || self.evidence.given_up.is_some()
     }
 
-    /// Takes in what keepers tell, for as long.
-    fn listen(&mut self, time: Duration) {
+    /// Takes in what is told, for a moment.
+    fn listen(&mut self) {
         let begin = Instant::now();
-        loop {
-            let told = match self.socket.told().recv_timeout(time.saturating_sub(begin.elapsed())) {
-                Ok(told) => told,
-                Err(RecvTimeoutError::Timeout) => return,
-                Err(RecvTimeoutError::Disconnected) => return thread::sleep(time),
-            };
+        while let Ok(told) = self.socket.told().recv_timeout(LOOK.saturating_sub(begin.elapsed())) {
             match told {
                 Told::Here(worker, process, stream) => {
-                    self.processes.insert(worker, process);
-                    self.keepers.insert(worker, Some(stream));
+                    let mut keeper = Keeper { process, stream: Some(stream) };
+                    if self.is_over() {
+                        keeper.tell(&Word::Release);
+                    } else if let Some(start) = &self.start {
+                        keeper.tell(start);
+                    }
+                    self.keepers.insert(worker, keeper);
                 }
                 Told::Program(worker, process) => drop(self.evidence.programs.insert(worker, process)),
                 Told::Ended(worker, report) => {
-                    if report.ending.code() != 0 {
-                        self.is_ending();
+                    if let Some((cause, code)) = report.ending.cause() {
+                        // Whom a signal has reached comes after who has failed by itself.
+                        let wait = if report.asked { IS_KNOWN } else { Duration::ZERO };
+                        self.blame(RootCause::of_worker(worker, format!("failed: {cause}"), code), wait);
                     }
-                    let number = self.evidence.reports.len();
-                    self.evidence.reports.insert(worker, (number, report));
+                    self.evidence.reports.insert(worker, report);
                 }
-                Told::Gone(worker) => drop(self.keepers.insert(worker, None)),
+                Told::Gone(worker, tail) => {
+                    self.keepers.get_mut(&worker).into_iter().for_each(|keeper| keeper.stream = None);
+                    self.evidence.tails.insert(worker, tail);
+                    if !self.evidence.reports.contains_key(&worker) {
+                        self.blame(RootCause::of_worker(worker, Fault::Lost.to_string(), 1), Duration::ZERO);
+                    }
+                }
+                Told::Start(word) => {
+                    self.tell_all(&word);
+                    self.start = Some(word);
+                }
+                Told::First(cause, wait) => self.settle(cause, wait, false),
+                Told::Failed(cause) => self.fail(cause),
             }
         }
     }
 
-    /// From now on all are to end.
-    fn is_ending(&mut self) {
-        let limit = self.run.arguments.grace + KEEPERS;
-        self.deadline.get_or_insert_with(|| Instant::now() + limit);
+    fn tell_all(&mut self, word: &Word) {
+        self.keepers.values_mut().for_each(|keeper| keeper.tell(word));
     }
 
-    fn reap(&mut self) {
-        while let Some((child, change)) = next_change() {
-            self.ended(child, change);
+    /// Something here has failed, and may be the root cause. Of a worker, the first that is seen counts.
+    fn blame(&mut self, cause: RootCause, wait: Duration) {
+        let may_be_later = cause.worker.is_some() && self.agents.run.programs_meet();
+        if cause.worker.is_none_or(|worker| self.blamed.insert(worker)) {
+            self.settle(cause, wait, may_be_later);
+        }
+    }
+
+    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first.
+    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool) {
+        if self.is_over() {
+            return;
+        }
+        if self.agents.joined().is_none() {
+            // There is nobody who could be told.
+            return self.fail(cause);
+        }
+        let restart = self.restart;
+        self.agents.spawn(self.socket.sender(), move |_, client| {
+            let (cause, more) = match may_be_later {
+                true => cause.after_first(client, restart),
+                false => (cause, Duration::ZERO),
+            };
+            Ok(Told::Failed(cause.settle(client, restart, wait.max(more))))
+        });
+    }
+
+    /// The attempt has failed: from now on all are to end.
+    fn fail(&mut self, cause: RootCause) {
+        if self.evidence.root_cause.is_none() {
+            self.evidence.root_cause = Some(cause);
+            self.deadline = Some(Instant::now() + self.agents.run.arguments.grace + KEEPERS);
+            self.tell_all(&Word::Release);
         }
     }
 
     fn ended(&mut self, child: u32, change: Change) {
         let Some(index) = self.living.iter().position(|(id, _)| *id == child) else { return };
+        let (_, name) = self.living.swap_remove(index);
         let (code, how) = match change {
-            Change::Stopped => {
-                self.stopped.entry(child).or_insert_with(Instant::now);
-                return;
-            }
             Change::Exited(code) => (code, format!("exited with code {code}")),
             Change::Killed(signal) => (128 + signal, format!("was killed by signal {signal}")),
         };
-        let (_, name) = self.living.swap_remove(index);
-        if code != 0 {
-            self.evidence.own.get_or_insert((code, format!("{name} {how}")));
-            self.is_ending();
+        // A keeper that was there is missed by its socket.
+        if code != 0 && !self.keepers.values().any(|keeper| keeper.process == child) {
+            self.blame(RootCause::of_agent(format!("{name} {how}"), code), IS_KNOWN);
         }
     }
 
-    /// Kills what has been stopped for too long: it would neither end nor end its workers. Not a keeper that the rendezvous of
-    /// this machine listens to: it is missed there, and who is killed before would be taken for lost.
+    /// Kills what has been stopped for too long: it would neither end nor end its workers.
     fn give_up_stopped(&mut self) {
-        if self.stopped.is_empty() {
+        if self.surveyed.elapsed() < SURVEY {
             return;
         }
-        let still: Vec<u32> = descendants().into_iter().filter(Process::is_stopped).map(|process| process.id).collect();
-        self.stopped.retain(|child, _| still.contains(child));
-        let patience = self.run.arguments.patience;
-        let is_listened_to = |child: u32| {
-            let keeper = self.processes.iter().find_map(|(keeper, process)| (*process == child).then_some(*keeper));
-            keeper.is_some_and(|keeper| self.servers.as_ref().is_some_and(|servers| servers.listen_to(keeper)))
+        self.surveyed = Instant::now();
+        let all: BTreeSet<u32> =
+            self.living.iter().map(|(id, _)| *id).chain(self.keepers.values().map(|keeper| keeper.process)).collect();
+        let is_stopped = |process: &u32| Process::of(*process).is_some_and(|process| process.is_stopped());
+        let still: BTreeSet<u32> = all.into_iter().filter(is_stopped).collect();
+        self.stopped.retain(|process, _| still.contains(process));
+        for process in still {
+            self.stopped.entry(process).or_insert_with(Instant::now);
+        }
+        let patience = self.agents.run.arguments.patience;
+        let overdue = self.stopped.iter().find(|(_, since)| since.elapsed() >= patience);
+        let Some((process, time)) = overdue.map(|(process, since)| (*process, since.elapsed())) else { return };
+        let cause = match self.keepers.iter().find(|(_, keeper)| keeper.process == process) {
+            Some((worker, _)) => RootCause::of_worker(*worker, Fault::Silent(time).to_string(), 1),
+            None => {
+                let name = self.living.iter().find(|(id, _)| *id == process).map_or("a process", |(_, name)| name);
+                let seconds = patience.as_secs_f64();
+                RootCause::of_agent(format!("{name} (process {process}) has been stopped for {seconds:.1} s"), 1)
+            }
         };
-        let is_overdue = |child: u32, since: Instant| since.elapsed() >= patience && !is_listened_to(child);
-        let overdue = self.stopped.iter().find(|(child, since)| is_overdue(**child, **since)).map(|(child, _)| *child);
-        let Some(child) = overdue else { return };
-        self.stopped.remove(&child);
-        let name = self.living.iter().find(|(id, _)| *id == child).map_or("a process", |(_, name)| name);
-        let cause = format!("{name} (process {child}) has been stopped for {:.1} s", patience.as_secs_f64());
-        self.evidence.own.get_or_insert((1, cause));
-        send(child, Signal::KILL);
-        self.is_ending();
+        self.blame(cause, Duration::ZERO);
+        send(process, Signal::KILL);
     }
 
     /// Hands signals on; who sends three does not want to wait.
@@ -206,52 +287,14 @@ impl Watch<'_> {
             self.evidence.given_up = Some(signal);
             return self.kill();
         }
-        for stream in self.keepers.values_mut().flatten() {
-            let _ = writeln!(stream, "signal {signal}");
-        }
-    }
-
-    /// Whether a worker has failed, as others or its own program say.
-    fn look_at_servers(&mut self) {
-        let Some(servers) = self.servers.as_ref().filter(|_| !self.has_killed) else { return };
-        let said = servers.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((failure, when)) = said {
-            // A program that has lost its connection has ended, or is about to: its keeper knows more.
-            let is_due = matches!(failure.fault, Fault::Silent(_)) || when.elapsed() >= AFTER_WORDS;
-            if is_due && servers.keepers.failure().is_none() {
-                let cause = match &failure.fault {
-                    Fault::Failed(cause) => cause.clone(),
-                    other => format!("its program {other}"),
-                };
-                servers.keepers.fail(failure.worker, &cause);
-            }
-            if !matches!(failure.fault, Fault::Lost) {
-                self.evidence.said = Some(failure);
-            }
-        }
-        if let Some(failure) = servers.keepers.failure() {
-            // A keeper that is silent does not end by itself.
-            let silent = matches!(failure.fault, Fault::Silent(_)).then(|| self.processes.remove(&failure.worker));
-            if let Some(process) = silent.flatten() {
-                send(process, Signal::KILL);
-            }
-            self.evidence.failure.get_or_insert(failure);
-            self.is_ending();
-        }
+        self.tell_all(&Word::Signal(signal));
     }
 
     /// Ends all that is left, at once.
     fn kill(&mut self) {
-        if self.living.is_empty() && descendants().is_empty() {
-            return;
+        if !self.living.is_empty() || !descendants().is_empty() {
+            end_all(Duration::ZERO, |_, _| {});
+            self.living.clear();
         }
-        self.look_at_servers();
-        self.has_killed = true;
-        let mut seen = Vec::new();
-        end_all(Duration::ZERO, |child, change| seen.push((child, change)));
-        for (child, change) in seen {
-            self.ended(child, change);
-        }
-        self.living.clear();
     }
 }

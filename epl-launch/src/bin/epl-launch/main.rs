@@ -6,9 +6,9 @@
 //! epl-launch --num_workers 4 --gpu_per_worker 8 --machine_list a:7000,b:7000 --machine_rank 1 -- train    on b
 //! epl-launch --num_workers 2 --max_restarts 3 --log_dir logs -- train.sh
 //!
-//!   launcher ── keeper ── program     one keeper a worker: it starts the program in a process group of its own, hands
-//!      │   └─── keeper ── program     its lines on, watches it, and ends all processes below it
-//!      └ rendezvous                   keepers meet here, of all machines: the first failure ends all
+//!   agent ── keeper ── program     one keeper a worker: it starts the program in a process group of its own, hands its
+//!     │  └── keeper ── program     lines on, watches it, and ends all processes below it
+//!     └ session of the agents      one agent a machine, over all restarts: the first failure ends all
 //! ```
 //!
 //! A program that SIGINT or SIGTERM has ended, which it may tell by exiting with 128 and the signal, is not started again.
@@ -18,8 +18,8 @@
 //!
 //! - `arguments`, `program`, `devices`, `start`: what is asked for, and how it is done here.
 //! - `system`, `tree`, `signals`: processes.
-//! - `spec`, `output`, `blame`, `keeper`: one worker.
-//! - `socket`, `outcome`, `run`, `attempt`, `vote`: the launcher.
+//! - `spec`, `output`, `keeper`: one worker.
+//! - `socket`, `outcome`, `run`, `root_cause`, `agents`, `attempt`: the agent of a machine.
 
 mod arguments;
 mod program;
@@ -30,23 +30,24 @@ mod devices;
 mod start;
 mod spec;
 mod output;
-mod blame;
 mod keeper;
 mod socket;
 mod outcome;
 mod run;
+mod root_cause;
+mod agents;
 mod attempt;
-mod vote;
 
 use std::env::VarError;
 use std::ffi::OsStr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use epl_launch::rendezvous::Secret;
 
+use agents::Agents;
 use arguments::{Arguments, Share};
-use outcome::Outcome;
 use run::Run;
 use signals::Signals;
 use socket::Merged;
@@ -68,7 +69,14 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     match prepare(arguments) {
-        Ok(run) => ExitCode::from(u8::try_from(launch(&run)).unwrap_or(1)),
+        Ok(run) => {
+            let run = Arc::new(run);
+            let code = launch(run.clone()).unwrap_or_else(|error| {
+                run.merged.say(&error);
+                1
+            });
+            ExitCode::from(u8::try_from(code).unwrap_or(1))
+        }
         Err(error) => {
             eprintln!("epl-launch: {error}");
             ExitCode::from(USAGE)
@@ -111,35 +119,29 @@ fn secret(share: Share) -> Result<String, String> {
     }
 }
 
-/// Runs, and runs again as often as is allowed. The exit code comes back.
-fn launch(run: &Run) -> i32 {
-    let merged = &run.merged;
+/// Runs, and runs again as often as is allowed. The exit code comes back; or what kept the agent from being one.
+fn launch(run: Arc<Run>) -> Result<i32, String> {
+    let (merged, most) = (&run.merged, run.arguments.max_restarts);
     let signals = system::adopt_orphans().and_then(|()| Signals::new());
-    let signals = match signals {
-        Ok(signals) => signals,
-        Err(error) => {
-            merged.say(&format!("processes cannot be watched: {error}"));
-            return 1;
-        }
-    };
+    let signals = signals.map_err(|error| format!("processes cannot be watched: {error}"))?;
     merged.say(&run.choice.told);
     if !run.devices.is_empty() {
         let ranks = run.share.workers * run.arguments.gpu_per_worker;
         let shared = if run.devices.len() < ranks { format!(", shared by {ranks} ranks") } else { String::new() };
         merged.say(&format!("GPUs {}{shared}", run.devices.join(",")));
     }
-    let most = run.arguments.max_restarts;
+    let agents = Agents::begin(run.clone())?;
     let mut restart = 0;
-    loop {
-        let outcome = run.attempt(restart, &signals).unwrap_or_else(Outcome::of_launcher);
+    let code = loop {
+        let outcome = agents.attempt(restart, &signals);
         outcome.tell(merged);
-        if outcome.code == 0 || restart == most || outcome.is_final {
-            return outcome.code;
-        }
-        if !run.agree(restart, outcome.can_restart, &signals) {
-            return outcome.code;
+        let may_restart = outcome.code != 0 && restart < most && !outcome.is_final;
+        if !may_restart || !agents.agree(restart, outcome.can_restart, &signals) {
+            break outcome.code;
         }
         restart += 1;
         merged.say(&format!("restart {restart} of {most}"));
-    }
+    };
+    agents.leave(&signals);
+    Ok(code)
 }

@@ -1,6 +1,5 @@
-//! What a worker writes: to the launcher, to its log, and the last lines kept.
+//! What a worker writes: to its agent, and to its log.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,11 +9,8 @@ use std::thread::{self, JoinHandle};
 
 /// A longer line is told in pieces.
 const LONGEST: u64 = 8 << 10;
-/// How many lines are kept, a panic's backtrace among them, and of each so many characters.
-const KEPT: usize = 50;
-const KEPT_LENGTH: usize = 400;
 
-/// The kinds of lines on the launcher's socket.
+/// The kinds of lines on the agent's socket.
 pub(crate) mod kind {
     pub const WORKER: u8 = b'w';
     pub const PROGRAM: u8 = b'p';
@@ -30,11 +26,10 @@ pub(crate) struct Output(Arc<Mutex<Sinks>>);
 struct Sinks {
     socket: UnixStream,
     log: Option<File>,
-    tail: VecDeque<String>,
 }
 
 impl Output {
-    /// To the launcher's socket, and to a log in a folder, which is begun anew by the first start and continued by
+    /// To the agent's socket, and to a log in a folder, which is begun anew by the first start and continued by
     /// others.
     pub fn new(socket: UnixStream, log_dir: Option<&Path>, worker: usize, restart: u32) -> io::Result<Self> {
         let open = |folder: &Path| {
@@ -48,14 +43,14 @@ impl Output {
             Ok::<_, io::Error>(file)
         };
         let log = log_dir.map(open).transpose()?;
-        Ok(Self(Arc::new(Mutex::new(Sinks { socket, log, tail: VecDeque::new() }))))
+        Ok(Self(Arc::new(Mutex::new(Sinks { socket, log }))))
     }
 
     fn sinks(&self) -> MutexGuard<'_, Sinks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the launcher something. One that is gone is not told.
+    /// Tells the agent something. One that is gone is not told.
     pub fn tell(&self, kind: u8, line: &[u8]) {
         let line = [&[kind], line, b"\n"].concat();
         let _ = self.sinks().socket.write_all(&line);
@@ -66,10 +61,6 @@ impl Output {
         let mut sinks = self.sinks();
         // A full disk does not end a run.
         let _ = sinks.log.as_mut().map(|log| log.write_all(&[line, b"\n"].concat()));
-        sinks.tail.push_back(String::from_utf8_lossy(line).chars().take(KEPT_LENGTH).collect());
-        if sinks.tail.len() > KEPT {
-            sinks.tail.pop_front();
-        }
         drop(sinks);
         self.tell(kind, line);
     }
@@ -86,10 +77,5 @@ impl Output {
                 line.clear();
             }
         })
-    }
-
-    /// The last lines.
-    pub fn tail(&self) -> Vec<String> {
-        self.sinks().tail.iter().cloned().collect()
     }
 }

@@ -1,32 +1,23 @@
-//! A run: what is the same for all of its starts, its servers, and how its processes are started.
+//! A run: what is the same for all of its attempts, and how its processes are started.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
 
-use epl_launch::Store;
-use epl_launch::rendezvous::{Event, Failure, Secret, Server, Settings};
+use epl_launch::Result;
+use epl_launch::rendezvous::Secret;
 
 use crate::arguments::{Arguments, Share, Start};
-use crate::blame::FIRST;
 use crate::devices;
-use crate::keeper::{ID, PROGRAMS};
 use crate::socket::Merged;
-use crate::spec::{KEEPER, Spec, WORKER, time_of_keepers};
+use crate::spec::{KEEPER, Spec, WORKER};
 use crate::start::{Choice, mpirun};
 use crate::system::{Signal, bound};
 
-/// So many refused connections are told, and the others counted.
-const REFUSALS: usize = 5;
-
-/// What is the same for all starts of a run.
+/// What is the same for all attempts of a run.
 pub(crate) struct Run {
     pub arguments: Arguments,
     pub share: Share,
@@ -40,116 +31,33 @@ pub(crate) struct Run {
     pub merged: Merged,
 }
 
-/// The servers of a run, on the machine that holds them.
-pub(crate) struct Servers {
-    pub keepers: Arc<Server>,
-    pub programs: Option<Server>,
-    pub said: Arc<Mutex<Option<(Failure, Instant)>>>,
-    pub refused: Arc<AtomicUsize>,
-    /// The keepers that have joined, and whether they have left in order.
-    have_left: Arc<Mutex<BTreeMap<usize, bool>>>,
-}
-
-impl Servers {
-    /// How many keepers have left in order.
-    pub fn left(&self) -> usize {
-        let have_left = self.have_left.lock().unwrap_or_else(PoisonError::into_inner);
-        have_left.values().filter(|has_left| **has_left).count()
-    }
-
-    /// Whether the run fails once nothing is heard from this keeper.
-    pub fn listen_to(&self, keeper: usize) -> bool {
-        let have_left = self.have_left.lock().unwrap_or_else(PoisonError::into_inner);
-        have_left.get(&keeper) == Some(&false) && self.keepers.failure().is_none()
-    }
-}
-
 impl Run {
     /// How many workers this machine has, as they are started.
     pub fn here(&self) -> usize {
         if self.choice.start == Start::Threads { 1 } else { self.share.workers }
     }
 
-    /// How many keepers there are, of all machines.
-    pub fn all(&self) -> usize {
-        self.choice.workers
+    /// What programs know that meet.
+    pub fn secret_of_programs(&self) -> Result<Secret> {
+        Secret::from_bytes(self.secret.as_bytes())
     }
 
-    /// Of keepers, and of programs.
-    pub fn secrets(&self) -> Result<[Secret; 2], String> {
-        let one = |text: &str| Secret::from_bytes(text.as_bytes()).map_err(|error| error.to_string());
-        Ok([one(&self.secret_of_keepers())?, one(&self.secret)?])
+    /// What agents know: another secret than that of the programs, which come to another server.
+    pub fn secret_of_agents(&self) -> Result<Secret> {
+        Secret::from_bytes(format!("keepers {}", self.secret).as_bytes())
     }
 
-    /// Another one than that of the programs, which come to another server.
-    fn secret_of_keepers(&self) -> String {
-        format!("keepers {}", self.secret)
+    /// What the user has said that must be the same on all machines.
+    pub fn terms(&self) -> String {
+        format!("--gpu_per_worker {} --max_restarts {}", self.choice.ranks, self.arguments.max_restarts)
     }
 
-    /// Whether programs meet each other by way of the launcher.
-    fn programs_meet(&self) -> bool {
+    /// Whether programs meet each other by way of the agents.
+    pub fn programs_meet(&self) -> bool {
         self.choice.transport == "nccl"
     }
 
-    pub fn serve(&self, restart: u32) -> Result<Servers, String> {
-        let [secret, of_programs] = self.secrets()?;
-        let (merged, refused) = (self.merged.clone(), Arc::new(AtomicUsize::new(0)));
-        let (counted, failed) = (refused.clone(), AtomicBool::new(false));
-        let have_left = Arc::new(Mutex::new(BTreeMap::new()));
-        let seen = have_left.clone();
-        let see = move |keeper, has_left| {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(keeper, has_left);
-        };
-        let mut settings = Settings::new(self.choice.workers, secret);
-        settings.restart = time_of_keepers(restart);
-        settings.join_within = Some(self.arguments.join_timeout);
-        settings.silence = self.arguments.patience;
-        if let Some(first) = self.arguments.machine_list.first() {
-            settings.address = resolve(first)?;
-        }
-        let told = move |event: &Event| match event {
-            // Who comes once it has failed is another machine, which is ahead of this one.
-            Event::Refused(peer, why)
-                if !failed.load(Ordering::SeqCst) && counted.fetch_add(1, Ordering::SeqCst) < REFUSALS =>
-            {
-                merged.say(&format!("refused {peer}: {why}"));
-            }
-            Event::Failed(_) => failed.store(true, Ordering::SeqCst),
-            Event::Joined(keeper) => see(*keeper, false),
-            Event::Left(keeper) => see(*keeper, true),
-            _ => {}
-        };
-        let keepers = Arc::new(Server::start_with(settings.clone(), told).map_err(|error| error.to_string())?);
-        keepers.set(ID, self.id.as_bytes()).map_err(|error| error.to_string())?;
-        let said = Arc::new(Mutex::new(None));
-        let programs = self.programs_meet().then(|| {
-            // The arguments have a port that has a next one.
-            let port = if self.share.machines == 1 { 0 } else { settings.address.port() + 1 };
-            settings.address.set_port(port);
-            settings.restart = restart;
-            settings.secret = of_programs;
-            settings.join_within = None;
-            let (heard, to_keepers) = (said.clone(), keepers.clone());
-            let told = move |event: &Event| {
-                if let Event::Failed(failure) = event {
-                    // Where the run has failed already, nobody needs it.
-                    let _ = to_keepers.set(FIRST, failure.worker.to_string().as_bytes());
-                    *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((failure.clone(), Instant::now()));
-                }
-            };
-            let server = Server::start_with(settings, told).map_err(|error| error.to_string())?;
-            let address = match self.arguments.machine_list.first().and_then(|first| first.rsplit_once(':')) {
-                // As other machines know it, which this one may know by another address.
-                Some((host, _)) if self.share.machines > 1 => format!("{host}:{port}"),
-                _ => server.address().to_string(),
-            };
-            keepers.set(PROGRAMS, address.as_bytes()).map_err(|error| error.to_string())?;
-            Ok::<_, String>(server)
-        });
-        Ok(Servers { keepers, programs: programs.transpose()?, said, refused, have_left })
-    }
-
-    pub fn spec(&self, restart: u32, rendezvous: String) -> Spec {
+    pub fn spec(&self, restart: u32) -> Spec {
         let arguments = &self.arguments;
         Spec {
             workers: self.choice.workers,
@@ -157,12 +65,8 @@ impl Run {
             first: if self.choice.start == Start::Threads { 0 } else { self.share.first },
             transport: self.choice.transport.into(),
             restart,
-            rendezvous,
-            secret: self.secret_of_keepers(),
             program_secret: self.programs_meet().then(|| self.secret.clone()),
             log_dir: arguments.log_dir.clone().map(PathBuf::into_os_string),
-            terms: format!("--gpu_per_worker {} --max_restarts {}", self.choice.ranks, arguments.max_restarts),
-            join_timeout: arguments.join_timeout,
             patience: arguments.patience,
             grace: arguments.grace,
             devices: self.devices.clone(),

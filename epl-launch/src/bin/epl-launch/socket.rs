@@ -1,5 +1,6 @@
-//! The launcher's end of the sockets over which keepers tell what their workers write, and how they end.
+//! The agent's end of the sockets over which keepers tell what their workers write, and how they end.
 
+use std::collections::VecDeque;
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,11 +13,14 @@ use std::thread;
 use std::time::Duration;
 
 use crate::output::kind;
-use crate::spec::{Report, Spec};
+use crate::spec::{Report, RootCause, Spec, Word};
 
 const PAUSE: Duration = Duration::from_millis(20);
+/// How many lines of a worker are kept, a panic's backtrace among them, and of each so many characters.
+const KEPT: usize = 50;
+const KEPT_LENGTH: usize = 400;
 
-/// What keepers tell.
+/// What an agent is told in an attempt: by its keepers, and over the session of the agents.
 pub(crate) enum Told {
     /// A worker's keeper is there, as this process.
     Here(usize, u32, UnixStream),
@@ -24,8 +28,15 @@ pub(crate) enum Told {
     Program(usize, u32),
     /// It has ended.
     Ended(usize, Report),
-    /// Its keeper is gone.
-    Gone(usize),
+    /// Its keeper is gone; its last lines.
+    Gone(usize, Vec<String>),
+    /// All machines are there: programs may start.
+    Start(Word),
+    /// A program was the first to fail, as those that meet were told, and what it is to blame for if nobody knows more, in
+    /// so long.
+    First(RootCause, Duration),
+    /// The attempt has failed, and why.
+    Failed(RootCause),
 }
 
 /// All lines of all workers, with whose they are.
@@ -50,7 +61,7 @@ impl Merged {
         let _ = file.as_mut().map(|file| file.write_all(&line));
     }
 
-    /// Something that the launcher itself has to say.
+    /// Something that the agent itself has to say.
     pub fn say(&self, text: &str) {
         text.lines().for_each(|line| self.line(true, "epl-launch: ", line.as_bytes()));
     }
@@ -59,6 +70,7 @@ impl Merged {
 /// Where keepers connect, in a folder that nobody else may enter.
 pub(crate) struct Socket {
     folder: tempfile::TempDir,
+    sender: Sender<Told>,
     told: Receiver<Told>,
     closed: Arc<AtomicBool>,
 }
@@ -76,7 +88,7 @@ impl Socket {
         })?;
         let (sender, told) = mpsc::channel();
         let (merged, spec, closed) = (merged.clone(), Arc::new(spec), Arc::new(AtomicBool::new(false)));
-        let is_closed = closed.clone();
+        let (is_closed, of_keepers) = (closed.clone(), sender.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if is_closed.load(Ordering::SeqCst) {
@@ -87,11 +99,11 @@ impl Socket {
                     thread::sleep(PAUSE);
                     continue;
                 };
-                let (sender, merged, spec) = (sender.clone(), merged.clone(), spec.clone());
+                let (sender, merged, spec) = (of_keepers.clone(), merged.clone(), spec.clone());
                 thread::spawn(move || read(stream, &spec, &sender, &merged));
             }
         });
-        Ok(Self { folder, told, closed })
+        Ok(Self { folder, sender, told, closed })
     }
 
     fn path_in(folder: &Path) -> PathBuf {
@@ -103,7 +115,12 @@ impl Socket {
         Self::path_in(self.folder.path())
     }
 
-    /// What keepers have told, in the order in which it came.
+    /// Where others tell the agent something, too.
+    pub fn sender(&self) -> Sender<Told> {
+        self.sender.clone()
+    }
+
+    /// What was told, in the order in which it came.
     pub fn told(&self) -> &Receiver<Told> {
         &self.told
     }
@@ -130,9 +147,7 @@ fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Mer
         return;
     }
     let (mut stream, mut line) = (BufReader::new(stream), Vec::new());
-    let mut worker = None;
-    let mut copy = Some(copy);
-    let mut prefix = String::new();
+    let (mut worker, mut copy, mut prefix, mut tail) = (None, Some(copy), String::new(), VecDeque::new());
     while let Ok(1..) = stream.read_until(b'\n', &mut line) {
         let text = String::from_utf8_lossy(line.get(1..).unwrap_or_default());
         let text = text.trim_end();
@@ -147,6 +162,10 @@ fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Mer
             (stream @ (kind::OUT | kind::ERR), Some(_)) => {
                 let content = line[1..].strip_suffix(b"\n").unwrap_or(&line[1..]);
                 merged.line(stream == kind::ERR, &prefix, content);
+                tail.push_back(String::from_utf8_lossy(content).chars().take(KEPT_LENGTH).collect());
+                if tail.len() > KEPT {
+                    tail.pop_front();
+                }
                 None
             }
             _ => None,
@@ -157,7 +176,7 @@ fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Mer
         line.clear();
     }
     if let Some(worker) = worker {
-        let _ = sender.send(Told::Gone(worker));
+        let _ = sender.send(Told::Gone(worker, tail.into()));
     }
 }
 
@@ -168,10 +187,9 @@ mod tests {
     use super::*;
 
     fn spec() -> Spec {
-        let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"rendezvous":"","secret":"",
-            "program_secret":null,"log_dir":null,"terms":"","join_timeout":{"secs":1,"nanos":0},
-            "patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,"program":{"Unix":[97]},
-            "arguments":[]}"#;
+        let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"program_secret":null,
+            "log_dir":null,"patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,
+            "program":{"Unix":[97]},"arguments":[]}"#;
         serde_json::from_str(text).expect("a spec")
     }
 
@@ -184,7 +202,7 @@ mod tests {
         let mut first = String::new();
         let stream = UnixStream::connect(socket.path()).expect("it listens");
         BufReader::new(stream).read_line(&mut first).expect("the spec");
-        assert!(first.contains("terms"), "{first}");
+        assert!(first.contains("program_secret"), "{first}");
         let folder = socket.folder.path().to_path_buf();
         drop(socket);
         assert!(!folder.exists());

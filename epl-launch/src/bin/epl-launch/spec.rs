@@ -1,4 +1,6 @@
-//! What the launcher tells the keeper of a worker, and what the keeper tells of its end.
+//! What an agent and the keepers of its workers tell each other, and what agents tell each other of a failure.
+//!
+//! An *agent* is the `epl-launch` of a machine, a *keeper* the process above one worker's program.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -7,12 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::system::signal_name;
 
-/// The environment variable with the launcher's socket. It makes this program a keeper.
+/// The environment variable with the agent's socket. It makes this program a keeper.
 pub(crate) const KEEPER: &str = "EPL_LAUNCH_KEEPER";
 /// The one with its worker's number, where MPI does not say it.
 pub(crate) const WORKER: &str = "EPL_LAUNCH_KEEPER_WORKER";
+/// A program that knows of a failure, or says that it fails, may take so long to end by itself.
+pub(crate) const AFTER_WORDS: Duration = Duration::from_secs(2);
 
-/// What to start, and how: the first line of the launcher's socket. A command line is seen by other users, and the
+/// What to start, and how: the first line of the agent's socket. A command line is seen by other users, and the
 /// environment has no room for long arguments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -22,15 +26,9 @@ pub(crate) struct Spec {
     pub first: usize,
     pub transport: String,
     pub restart: u32,
-    /// Where keepers meet, and what they know.
-    pub rendezvous: String,
-    pub secret: String,
-    /// What programs know, where they meet, too.
+    /// What programs know, where they meet.
     pub program_secret: Option<String>,
     pub log_dir: Option<OsString>,
-    /// What the user has said that must be the same on all machines.
-    pub terms: String,
-    pub join_timeout: Duration,
     pub patience: Duration,
     pub grace: Duration,
     /// The GPUs of all workers of this machine.
@@ -41,14 +39,17 @@ pub(crate) struct Spec {
     pub arguments: Vec<OsString>,
 }
 
-/// Which time it is that keepers meet, at this restart: a rendezvous has those who come early for a later time wait.
-pub(crate) fn time_of_keepers(restart: u32) -> u32 {
-    restart * 2
-}
-
-/// That of the vote after it.
-pub(crate) fn time_of_vote(restart: u32) -> u32 {
-    restart * 2 + 1
+/// What an agent tells a keeper after that, a line each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// Start the program, of the launch of this name, and tell it where programs meet, if they do.
+    Start { id: String, address: Option<String> },
+    /// Hand this signal on.
+    Signal(i32),
+    /// The attempt has failed: end the program, unless it ends by itself.
+    Release,
+    /// End at once. Also said by the end of the socket.
+    End,
 }
 
 /// How a worker ended.
@@ -60,68 +61,67 @@ pub(crate) enum Ending {
     Killed(i32),
     /// It could not be started, with the code that a shell would give.
     NotStarted(String, i32),
-    /// Its machine was given something else than another one.
-    Unlike(String),
     /// A process of it was stopped.
     Stopped { process: u32, name: String, milliseconds: u64 },
-    /// It was ended because of another one.
-    Released { worker: Option<usize>, cause: String },
+    /// It was asked to end, and is no cause of anything.
+    Released,
 }
 
-/// What a keeper tells last.
+/// What a keeper tells of the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub ending: Ending,
     /// Whether it had been asked to end before it did.
     pub asked: bool,
-    /// Its last lines.
-    pub tail: Vec<String>,
+}
+
+/// The root cause of a failed attempt: the same for all agents, and what comes of it, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RootCause {
+    /// The worker that failed first; none where none did.
+    pub worker: Option<usize>,
+    /// A sentence, which a worker begins: "failed: ...".
+    pub cause: String,
+    /// The exit code that stands for it: what a shell shows.
+    pub code: i32,
+    /// Whether no restart can come to another end, whatever a machine was given.
+    pub is_final: bool,
+}
+
+/// A key of an attempt, in the agents' session.
+pub(crate) fn key(restart: u32, what: &str) -> String {
+    format!("{restart}/{what}")
+}
+
+impl RootCause {
+    /// Of this worker.
+    pub fn of_worker(worker: usize, cause: impl Into<String>, code: i32) -> Self {
+        Self { worker: Some(worker), ..Self::of_agent(cause, code) }
+    }
+
+    /// Of what starts workers.
+    pub fn of_agent(cause: impl Into<String>, code: i32) -> Self {
+        Self { worker: None, cause: cause.into(), code, is_final: false }
+    }
 }
 
 impl Ending {
-    /// The exit code that stands for it: what a shell shows.
-    pub fn code(&self) -> i32 {
-        match self {
-            Self::Exited(code) | Self::NotStarted(_, code) => *code,
-            Self::Killed(signal) => 128 + signal,
-            Self::Unlike(_) => 2,
-            Self::Stopped { .. } => 1,
-            Self::Released { cause, .. } => parse_cause(cause).0,
-        }
+    /// The cause of a failure that it is, with the exit code that stands for it; none where it is none.
+    pub fn cause(&self) -> Option<(String, i32)> {
+        Some(match self {
+            Self::Exited(0) | Self::Released => return None,
+            Self::Exited(code) => (format!("it exited with code {code}"), *code),
+            Self::Killed(signal) => {
+                (format!("it was killed by signal {signal} ({})", signal_name(*signal)), 128 + signal)
+            }
+            Self::NotStarted(why, code) => (format!("it could not be started: {why}"), *code),
+            Self::Stopped { process, name, milliseconds } => {
+                let seconds = *milliseconds as f64 / 1e3;
+                let how = "(by SIGSTOP, or by a terminal), and does not go on";
+                (format!("its process {process} ({name}) has been stopped for {seconds:.1} s {how}"), 1)
+            }
+        })
     }
-
-    /// What others are told of it; none where it is well.
-    pub fn cause(&self) -> Option<String> {
-        let text = match self {
-            Self::Exited(0) => return None,
-            Self::Exited(code) => format!("it exited with code {code}"),
-            Self::Killed(signal) => format!("it was killed by signal {signal} ({})", signal_name(*signal)),
-            Self::NotStarted(why, _) | Self::Unlike(why) => format!("it could not be started: {why}"),
-            Self::Stopped { process, name, milliseconds } => format!(
-                "its process {process} ({name}) has been stopped for {:.1} s (by SIGSTOP, or by a terminal), and does not \
-                 go on",
-                *milliseconds as f64 / 1e3
-            ),
-            Self::Released { .. } => return None,
-        };
-        let last = if matches!(self, Self::Unlike(_)) { FINAL } else { "" };
-        Some(format!("{text} [code {}{last}]", self.code()))
-    }
-}
-
-/// Inside what one worker was told of another: machines do not even agree on how often a run is started again.
-const FINAL: &str = ", final";
-
-/// Whether a cause says that there is no other start, whatever a machine was told.
-pub(crate) fn is_final(cause: &str) -> bool {
-    cause.strip_suffix(']').is_some_and(|text| text.ends_with(FINAL))
-}
-
-/// The exit code inside what one worker was told of another; 1 where it has none.
-pub(crate) fn parse_cause(cause: &str) -> (i32, &str) {
-    let parts = cause.strip_suffix(']').and_then(|text| text.rsplit_once(" [code "));
-    let number = |code: &str| code.strip_suffix(FINAL).unwrap_or(code).parse().ok();
-    parts.and_then(|(text, code)| Some((number(code)?, text))).unwrap_or((1, cause))
 }
 
 #[cfg(test)]
@@ -130,22 +130,9 @@ mod tests {
 
     #[test]
     fn a_cause_keeps_the_code() {
-        let told = |ending: Ending| {
-            ending.cause().map(|cause| {
-                let (code, text) = parse_cause(&cause);
-                (code, text.to_string())
-            })
-        };
-        assert_eq!(told(Ending::Exited(3)), Some((3, "it exited with code 3".into())));
-        assert_eq!(told(Ending::Killed(9)), Some((137, "it was killed by signal 9 (SIGKILL)".into())));
-        assert_eq!(told(Ending::Exited(0)), None);
-        let unlike = Ending::Unlike("x".into());
-        assert!(unlike.cause().is_some_and(|cause| is_final(&cause)));
-        assert_eq!(told(unlike), Some((2, "it could not be started: x".into())));
-        let missing = Ending::NotStarted("x".into(), 127);
-        assert!(missing.cause().is_some_and(|cause| !is_final(&cause)));
-        assert_eq!(told(missing), Some((127, "it could not be started: x".into())));
-        assert_eq!(parse_cause("was lost"), (1, "was lost"));
-        assert_eq!(Ending::Released { worker: None, cause: "failed: x [code 7]".into() }.code(), 7);
+        assert_eq!(Ending::Exited(3).cause(), Some(("it exited with code 3".into(), 3)));
+        assert_eq!(Ending::Killed(9).cause(), Some(("it was killed by signal 9 (SIGKILL)".into(), 137)));
+        assert_eq!(Ending::NotStarted("x".into(), 127).cause(), Some(("it could not be started: x".into(), 127)));
+        assert_eq!((Ending::Exited(0).cause(), Ending::Released.cause()), (None, None));
     }
 }

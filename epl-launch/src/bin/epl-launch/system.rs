@@ -13,7 +13,6 @@ use signal_hook::low_level;
 pub(crate) enum Change {
     Exited(i32),
     Killed(i32),
-    Stopped,
 }
 
 /// Makes this process the parent of its descendants whose own parents have ended, so that none gets away.
@@ -57,11 +56,11 @@ pub(crate) fn send_group(group: u32, signal: i32) {
     let _ = pid(group).zip(Signal::from_named_raw(signal)).map(|(group, signal)| kill_process_group(group, signal));
 }
 
-/// The next child of which something is to be told, adopted ones too; none where there is nothing.
+/// The next child that has ended, adopted ones too; none where there is none.
 pub(crate) fn next_change() -> Option<(u32, Change)> {
-    let (child, status) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
+    let (child, status) = wait(WaitOptions::NOHANG).ok()??;
     let exited = status.exit_status().map(Change::Exited);
-    let change = exited.or(status.terminating_signal().map(Change::Killed)).unwrap_or(Change::Stopped);
+    let change = exited.or(status.terminating_signal().map(Change::Killed))?;
     Some((child.as_raw_nonzero().get().cast_unsigned(), change))
 }
 

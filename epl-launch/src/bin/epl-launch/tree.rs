@@ -34,6 +34,11 @@ impl Process {
         Some(Self { id: id.parse().ok()?, parent: number()?, group: number()?, state, name: name.into() })
     }
 
+    /// The process of this number; none where there is none.
+    pub fn of(id: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{id}/stat")).ok()?)
+    }
+
     /// Whether it is stopped, by a signal and not by a debugger.
     pub fn is_stopped(&self) -> bool {
         self.state == 'T'

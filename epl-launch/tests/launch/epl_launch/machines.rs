@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -22,6 +23,11 @@ fn machines() -> String {
     let begin = 20_000 + (std::process::id() % 100) as u16 * 100 + NEXT.fetch_add(4, Ordering::SeqCst);
     let first = (begin..begin + 2_000).step_by(2).find(free).expect("two ports are free");
     format!("127.0.0.1:{first},127.0.0.1:{}", first + 2)
+}
+
+/// What agents know of the secret that their machines share.
+fn secret_of_agents() -> Secret {
+    Secret::from_bytes(format!("keepers {}", SHARED.1).as_bytes()).expect("it is long enough")
 }
 
 const SHARED: (&str, &str) = ("EPL_LAUNCH_SECRET", "a secret of two machines");
@@ -194,6 +200,54 @@ fn a_launcher_that_is_killed_ends_the_other_machines() {
     signal(second.id(), "KILL");
     first.end(PROMPTLY).expect(1, &["epl-launch: worker 1"]);
     until("the end of all", PROMPTLY, || second.left().is_empty().then_some(()));
+}
+
+/// The second machine by hand: what attempts tell has their number, and nobody comes anew.
+#[test]
+fn one_session_of_all_machines_lives_through_restarts() {
+    let list = machines();
+    let address = list.split(',').next().expect("it has two");
+    let machine = ["--machine_list", &list, "--machine_rank", "0", "--max_restarts", "2"];
+    let text = "if [ $EPL_LAUNCH_RESTART = 2 ]; then echo well; else exit 4; fi";
+    let mut run = launch("by hand", &script(&[&TWO[..], &machine].concat(), text), &[SHARED]);
+    let client = Client::join(address, 1, 2, &secret_of_agents(), LIMIT).expect("it joins");
+    client.set("what machines are given", b"--gpu_per_worker 1 --max_restarts 2").expect("it is the same");
+    let told = |key: &str| client.get(key, LIMIT).expect("it is told");
+    let programs = told("0/programs");
+    for restart in 0..2 {
+        let failure = told(&format!("{restart}/failure"));
+        assert!(String::from_utf8_lossy(&failure).contains("failed: it exited with code 4"), "{failure:?}");
+        client.set(&format!("{restart}/can/1"), b"yes").expect("it is said once");
+        assert_eq!(told(&format!("{restart}/can/0")), b"yes");
+        assert_eq!(told(&format!("{}/programs", restart + 1)), programs);
+    }
+    assert!(client.get("0/failure", Duration::ZERO).is_err(), "old attempts are forgotten");
+    told("2/done/0");
+    client.set("2/done/1", b"").expect("it is said once");
+    run.said("[worker 0] well", 1);
+    thread::sleep(Duration::from_millis(500));
+    assert!(!run.left().is_empty(), "who serves stays until the others have left");
+    drop(client);
+    run.end(PROMPTLY).expect(0, &["restart 1 of 2", "restart 2 of 2"]);
+}
+
+/// However many strangers have come before it.
+#[test]
+fn a_machine_that_is_refused_is_told() {
+    let list = machines();
+    let address = list.split(',').next().expect("it has two");
+    let first = [&TWO[..], &["--machine_list", &list, "--machine_rank", "0"]].concat();
+    let mut run = launch("strangers", &script(&first, WAITS), &[SHARED]);
+    for _ in 0..8 {
+        let mut stranger = until("the first machine", LIMIT, || TcpStream::connect(address).ok());
+        stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is read");
+    }
+    run.said("epl-launch: refused 127.0.0.1:", 5);
+    let error = Client::join(address, 1, 3, &secret_of_agents(), LIMIT).expect_err("there are two").to_string();
+    assert!(error.contains("it is worker 1 of 3, and the run there has 2"), "{error}");
+    run.said("worker 1 was not let in: Workers(2)", 1);
+    signal(run.id(), "INT");
+    run.end(PROMPTLY).expect(130, &["epl-launch: 8 connections of strangers were refused"]);
 }
 
 #[test]

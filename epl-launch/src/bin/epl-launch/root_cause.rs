@@ -1,0 +1,82 @@
+//! Which failure of an attempt was the first: the one that all agents tell.
+
+use std::time::Duration;
+
+use epl_launch::Store;
+use epl_launch::rendezvous::{Client, Failure, Fault};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{AFTER_WORDS, RootCause, key};
+
+/// How long it may take to be known which program was the first, or which worker, once one has ended badly.
+pub(crate) const IS_KNOWN: Duration = Duration::from_millis(500);
+/// The longest text of a program that is kept, so that it fits into a value.
+const LONGEST: usize = 32 << 10;
+
+/// The program that failed first, as programs that meet were told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct First {
+    worker: usize,
+    /// What was heard from it; nothing where its connection ended without a word.
+    said: Option<String>,
+}
+
+impl First {
+    /// What agents tell each other of it.
+    pub fn encode(failure: &Failure) -> Vec<u8> {
+        let mut said = (failure.fault != Fault::Lost).then(|| failure.fault.to_string());
+        said.iter_mut().for_each(|said| said.truncate(said.floor_char_boundary(LONGEST)));
+        postcard::to_stdvec(&Self { worker: failure.worker, said }).unwrap_or_default()
+    }
+
+    /// What it is the root cause of if no more is heard, and how long it may take to be heard: a program that has lost its
+    /// connection has ended, or is about to, and its keeper knows more.
+    pub fn alone(failure: &Failure) -> (RootCause, Duration) {
+        let (its, wait) = match failure.fault {
+            Fault::Lost => ("failed: its program ", AFTER_WORDS),
+            Fault::Silent(_) => ("", Duration::ZERO),
+            _ => ("", AFTER_WORDS),
+        };
+        let mut cause = format!("{its}{}", failure.fault);
+        cause.truncate(cause.floor_char_boundary(LONGEST));
+        (RootCause::of_worker(failure.worker, cause, 1), wait)
+    }
+}
+
+impl RootCause {
+    /// As an agent has told it.
+    pub fn decode(value: &[u8]) -> Self {
+        postcard::from_bytes(value).unwrap_or_else(|_| Self::of_agent("failed, as another machine says", 1))
+    }
+
+    /// The cause of the end of a worker whose program may have ended because another one had: where programs meet, all hear
+    /// of the first failure, and whose keeper sees an end first is chance. Also how long another agent may take to say more.
+    pub fn after_first(self, client: &Client, restart: u32) -> (Self, Duration) {
+        let first = client.get(&key(restart, "first"), IS_KNOWN).ok();
+        match first.and_then(|first| postcard::from_bytes::<First>(&first).ok()) {
+            Some(First { worker, .. }) if Some(worker) != self.worker => {
+                // Its own agent knows more.
+                (Self::of_worker(worker, "failed, and its program was the first", 1), AFTER_WORDS)
+            }
+            // What it said has a meaning where its end may have none.
+            Some(First { said: Some(said), .. }) => {
+                (Self { cause: format!("{said}; it {}", self.cause), ..self }, Duration::ZERO)
+            }
+            _ => (self, Duration::ZERO),
+        }
+    }
+
+    /// Tells all agents, unless another one does within `wait`. The one that counts comes back.
+    pub fn settle(self, client: &Client, restart: u32, wait: Duration) -> Self {
+        let key = key(restart, "failure");
+        let known = |wait| client.get(&key, wait).ok().map(|value| Self::decode(&value));
+        if let Some(known) = (!wait.is_zero()).then(|| known(wait)).flatten() {
+            return known;
+        }
+        let value = postcard::to_stdvec(&self).unwrap_or_default();
+        match client.set_within(&key, &value, AFTER_WORDS) {
+            Ok(()) => self,
+            Err(_) => known(Duration::ZERO).unwrap_or(self),
+        }
+    }
+}
