@@ -1,17 +1,19 @@
 //! The first failure of a run: who caused it, and what others are told.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 use crate::rank::Rank;
 
 /// The first failure. It stays.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// Who caused it; of several who share it, the lowest.
     pub(crate) rank: Rank,
     pub(crate) cause: Cause,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Cause {
     /// The rank's own; others learn that a peer failed.
     Own(String),

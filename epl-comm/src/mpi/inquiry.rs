@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::waits::{Place, Wait};
-use super::wire::{ASK, Reader, Writer};
+use super::message::Control;
+use super::waits::{Answer, Place, Wait};
 use super::world::World;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::rank::Rank;
 
 /// A process that does not answer for so long does not run, though the machine may be busy.
@@ -27,15 +27,6 @@ pub(super) const SILENT: &str = "whose process does not answer: it was stopped, 
 
 /// No call.
 const NOWHERE: Place = Place { channel: u64::MAX, sequence: u64::MAX };
-
-/// What a process says of one of its ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// What it did last.
-    last: String,
-    /// What keeps it.
-    wait: Option<Wait>,
-}
 
 /// Answers that have come and were not looked at.
 #[derive(Debug, Default)]
@@ -50,30 +41,6 @@ pub(super) enum Finding {
     Sources(Vec<(Rank, String)>),
     /// Ranks that wait for each other, from the lowest on, each with the call in which it waits for the next one.
     Circle(Vec<(Rank, Wait)>),
-}
-
-impl Answer {
-    pub(super) fn write(&self, bytes: &mut Writer) {
-        bytes.text(&self.last).number(u64::from(self.wait.is_some()));
-        if let Some(Wait { at, call, missing, is_sure }) = &self.wait {
-            bytes.number(at.channel).number(at.sequence).text(call).numbers(missing.iter().map(|rank| rank.0));
-            bytes.number(u64::from(*is_sure));
-        }
-    }
-
-    pub(super) fn read(bytes: &mut Reader<'_>) -> Result<Self> {
-        let (last, waits) = (bytes.text()?, bytes.number()? != 0);
-        let wait = match waits {
-            false => None,
-            true => Some(Wait {
-                at: place(bytes)?,
-                call: bytes.text()?,
-                missing: bytes.numbers()?.into_iter().map(Rank).collect(),
-                is_sure: bytes.number()? != 0,
-            }),
-        };
-        Ok(Self { last, wait })
-    }
 }
 
 impl Answers {
@@ -99,9 +66,7 @@ impl Answers {
     /// Sends a question to the process of a rank.
     fn question(&self, world: &World, rank: Rank, at: Place) -> u64 {
         let question = self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = Writer::default();
-        bytes.number(ASK).number(question).number(rank.0 as u64).number(at.channel).number(at.sequence);
-        world.tell(world.process(rank), bytes.0);
+        world.tell(world.process(rank), Control::Ask { question, rank, at });
         question
     }
 
@@ -170,10 +135,6 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
     Answer { last, wait: world.waits.keeps(rank, at).or_else(inside) }
 }
 
-pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {
-    Ok(Place { channel: bytes.number()?, sequence: bytes.number()? })
-}
-
 /// The circle in which the waits from a rank end, where every rank waits for one that waits.
 fn circle(known: &BTreeMap<Rank, Wait>, from: Rank) -> Vec<(Rank, Wait)> {
     let mut path: Vec<(Rank, Wait)> = Vec::new();
@@ -215,17 +176,6 @@ mod tests {
             missing,
             is_sure: true,
         }
-    }
-
-    #[test]
-    fn an_answer_is_the_same_in_another_process() -> Result<()> {
-        for wait in [None, Some(wait(5, &[3, 4]))] {
-            let answer = Answer { last: "which has made no call".into(), wait };
-            let mut bytes = Writer::default();
-            answer.write(&mut bytes);
-            assert_eq!(Answer::read(&mut Reader(&bytes.0))?, answer);
-        }
-        Ok(())
     }
 
     #[test]

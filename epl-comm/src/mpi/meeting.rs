@@ -11,7 +11,7 @@ use core::mem::ManuallyDrop;
 
 use super::endpoint::Endpoint;
 use super::flight::Flight;
-use super::wire::garbled;
+use super::message::garbled;
 use crate::error::{Error, Result};
 use crate::host::fit::is_small;
 use crate::host::number::Number;

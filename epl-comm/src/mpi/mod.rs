@@ -61,9 +61,9 @@
 
 mod keeper;
 mod library;
-mod wire;
-mod failure;
 mod waits;
+mod message;
+mod failure;
 mod tags;
 mod world;
 mod inquiry;

@@ -12,7 +12,7 @@ use super::inquiry::{Answers, SILENT};
 use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
-use super::wire::{DONE, Writer};
+use super::message::Control;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::host::ranks::{Fates, Ranks, no_thread};
@@ -178,9 +178,7 @@ impl Drop for Stop<'_> {
 /// failed; when it has not, as long as they run, which is looked at when the time limit is over, and then again and again.
 /// Whether they all came.
 fn leave(world: &World, answers: &Answers) -> bool {
-    let mut bytes = Writer::default();
-    bytes.number(DONE);
-    world.tell_all(&bytes.0);
+    world.tell_all(Control::Done);
     let begun = Instant::now();
     let mut next_look = world.options.time_limit;
     let mut failed: Option<Instant> = None;

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use serde::{Deserialize, Serialize};
+
 use crate::rank::Rank;
 
 /// A group, its links from lower to higher members, those from higher to lower, the group of its leaders, and those of
@@ -18,7 +20,7 @@ pub(super) const LEADERS: u64 = 3;
 pub(super) const HOST_LEADERS: u64 = 4;
 
 /// One call of one group, or of one link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Place {
     /// The number of the group or link, which is the same on all its members.
     pub(super) channel: u64,
@@ -26,7 +28,7 @@ pub(super) struct Place {
 }
 
 /// What somebody waits in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Wait {
     pub(super) at: Place,
     /// The call, with its group.
@@ -35,6 +37,15 @@ pub(super) struct Wait {
     pub(super) missing: Vec<Rank>,
     /// Whether nothing of the rank can go on before: no started call of it may be one that another waits for.
     pub(super) is_sure: bool,
+}
+
+/// What a process says of one of its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// What it did last.
+    pub(super) last: String,
+    /// What keeps it.
+    pub(super) wait: Option<Wait>,
 }
 
 #[derive(Debug, Default)]

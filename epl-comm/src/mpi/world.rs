@@ -11,9 +11,9 @@ use std::thread;
 use std::time::Instant;
 
 use super::library::{Comm, Place as ProcessPlace, Request};
+use super::message::Control;
 use super::tags::Tags;
 use super::waits::{Place, Waits};
-use super::wire::{END, FAIL, Writer};
 use crate::error::Error;
 use crate::host::arena::Arena;
 use crate::host::failure::{Cause, Failure};
@@ -79,12 +79,7 @@ impl Fates for World {
     /// Also tells the other processes.
     fn end(&self, rank: Rank) {
         let counts = self.waits.counts(rank);
-        let mut bytes = Writer::default();
-        bytes.number(END).number(rank.0 as u64).number(counts.len() as u64);
-        counts.iter().for_each(|(channel, taken)| {
-            bytes.number(*channel).number(*taken);
-        });
-        self.tell_all(&bytes.0);
+        self.tell_all(Control::End { rank, counts: counts.clone() });
         self.has_ended(rank, counts);
         self.inside.end(rank);
     }
@@ -205,9 +200,7 @@ impl World {
         }
         let Some(failure) = self.failure() else { return };
         if tells {
-            let mut bytes = Writer::default();
-            failure.write(bytes.number(FAIL));
-            self.tell_all(&bytes.0);
+            self.tell_all(Control::Fail(failure.clone()));
         }
         self.inside.fail(failure.rank, &failure.to_error("the run".to_string()));
         self.options.report(failure);
@@ -252,13 +245,17 @@ impl World {
     }
 
     /// Sends a control message to all other processes.
-    pub(super) fn tell_all(&self, bytes: &[u8]) {
-        let others = (0..self.place.processes).filter(|process| *process != self.place.process);
-        others.for_each(|process| self.tell(process, bytes.to_vec()));
+    pub(super) fn tell_all(&self, control: Control) {
+        let (bytes, others) = (control.encode(), (0..self.place.processes).filter(|other| *other != self.place.process));
+        others.for_each(|process| self.send(process, bytes.clone()));
     }
 
     /// Sends a control message. It is never waited for.
-    pub(super) fn tell(&self, process: usize, bytes: Vec<u8>) {
+    pub(super) fn tell(&self, process: usize, control: Control) {
+        self.send(process, control.encode());
+    }
+
+    fn send(&self, process: usize, bytes: Vec<u8>) {
         // SAFETY: the bytes lie where they are, on the heap, in the outbox, until the request is over.
         let request = unsafe { self.control.send(bytes.as_ptr(), bytes.len(), process, 0) };
         // What cannot be told is found by others when their time is up.
