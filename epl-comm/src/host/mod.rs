@@ -3,7 +3,7 @@
 pub(crate) mod number;
 pub(crate) mod arena;
 pub(crate) mod staging;
-pub(crate) mod quarrel;
+pub(crate) mod mismatch;
 pub(crate) mod fit;
 pub(crate) mod failure;
 pub(crate) mod guard;

@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::board::Board;
-use super::nursery::Nursery;
+use super::registry::Registry;
 use super::run::EAGER_LIMIT;
 use super::transport::LocalTransport;
-use super::world::{Watch, World};
+use super::world::{LocalWorld, Watch};
 use crate::error::Error;
 use crate::host::failure::Failure;
-use crate::host::ranks::Fates;
+use crate::host::ranks::Supervisor;
 use crate::launch::Options;
 use crate::process_group::Seat;
 use crate::rank::Rank;
@@ -20,8 +20,8 @@ use crate::transport::Transport;
 /// other way round.
 #[derive(Debug)]
 pub(crate) struct Inside {
-    world: Arc<World>,
-    boards: Nursery<String, Board>,
+    world: Arc<LocalWorld>,
+    boards: Registry<String, Board>,
 }
 
 impl Inside {
@@ -39,7 +39,7 @@ impl Inside {
         let cores = if is_crowded { 0 } else { seats.len() };
         let options = Options { time_limit, lanes: Some(lanes), on_failure: Some(Arc::new(tell)) };
         let watch = Watch { options, check_order: false, eager_limit: EAGER_LIMIT };
-        Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
+        Self { world: Arc::new(LocalWorld::new(seats, cores, watch)), boards: Registry::default() }
     }
 
     /// A group of ranks that are all in this process. Each asks for it once, with the same key.

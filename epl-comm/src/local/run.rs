@@ -7,7 +7,7 @@ use std::thread;
 use super::board::Board;
 use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
-use super::world::{Watch, World};
+use super::world::{LocalWorld, Watch};
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Level, Medium};
 use crate::host::ranks::Ranks;
@@ -173,7 +173,7 @@ impl Launcher {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
         let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
-        let world = Arc::new(World::new(seats, cores, Watch { options, check_order, eager_limit }));
+        let world = Arc::new(LocalWorld::new(seats, cores, Watch { options, check_order, eager_limit }));
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
         let group = |rank: Rank| {
             let transport = Arc::new(LocalTransport::new(world.clone(), board.clone(), rank.0));

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use super::bell::Bell;
+use super::event_count::EventCount;
+use super::membership::CallId;
 use super::order::Order;
-use super::roster::CallId;
-use super::waits::Waits;
+use super::wait_graph::WaitGraph;
 use crate::error::Error;
 use crate::host::arena::Arena;
 use crate::host::failure::{Cause, Failure};
-use crate::host::ranks::Fates;
+use crate::host::ranks::Supervisor;
 use crate::launch::Options;
 use crate::operation::Operation;
 use crate::process_group::Seat;
@@ -31,27 +31,27 @@ pub(super) struct Watch {
 
 /// The ranks of one launch.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct LocalWorld {
     ended: Box<[AtomicBool]>,
     seats: Box<[Seat]>,
-    waits: Waits,
+    waits: WaitGraph,
     watch: Watch,
     order: Order,
     arena: Arc<Arena>,
     failure: OnceLock<Failure>,
-    bells: Mutex<Vec<Weak<Bell>>>,
+    event_counts: Mutex<Vec<Weak<EventCount>>>,
     /// Cores that the ranks share.
     cores: usize,
 }
 
-impl Fates for World {
+impl Supervisor for LocalWorld {
     fn fail(&self, rank: Rank, cause: String) {
         self.record(Failure { rank, cause: Cause::Own(cause) });
     }
 
     fn end(&self, rank: Rank) {
         self.ended[rank.0].store(true, Ordering::Release);
-        self.ring();
+        self.notify();
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
@@ -59,19 +59,19 @@ impl Fates for World {
     }
 }
 
-impl World {
+impl LocalWorld {
     /// A world of one rank for each seat.
     pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
         let ranks = seats.len();
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
             seats,
-            waits: Waits::new(ranks),
+            waits: WaitGraph::new(ranks),
             watch,
             order: Order::default(),
             arena: Arc::default(),
             failure: OnceLock::new(),
-            bells: Mutex::new(Vec::new()),
+            event_counts: Mutex::new(Vec::new()),
             cores,
         }
     }
@@ -112,13 +112,13 @@ impl World {
         &self.arena
     }
 
-    /// A bell that failures and ends ring too.
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        let bell = Arc::new(Bell::new(self.ended.len() > self.cores));
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(&bell));
-        bell
+    /// One that failures and ends notify too.
+    pub(super) fn event_count(&self) -> Arc<EventCount> {
+        let event_count = Arc::new(EventCount::new(self.ended.len() > self.cores));
+        let mut event_counts = self.event_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        event_counts.retain(|event_count| event_count.strong_count() > 0);
+        event_counts.push(Arc::downgrade(&event_count));
+        event_count
     }
 
     /// Calls `sleep`, in which a thread of `rank` blocks until `call` is over. When that is the rank's own thread and closes a
@@ -168,7 +168,7 @@ impl World {
     /// Records a failure, unless there was one before, and releases everybody.
     pub(super) fn record(&self, failure: Failure) {
         let is_first = self.failure.set(failure).is_ok();
-        self.ring();
+        self.notify();
         if let Some(failure) = self.failure().filter(|_| is_first) {
             self.watch.options.report(failure);
         }
@@ -183,8 +183,8 @@ impl World {
         self.ended[rank.0].load(Ordering::Acquire)
     }
 
-    fn ring(&self) {
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+    fn notify(&self) {
+        let event_counts = self.event_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        event_counts.iter().filter_map(Weak::upgrade).for_each(|event_count| event_count.notify());
     }
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::inquiry::{self, Answers};
 use super::library::Arriving;
 use super::message::{Control, garbled};
-use super::world::World;
+use super::wait_query::{self, Answers};
+use super::world::MpiWorld;
 use crate::error::Result;
 use crate::rank::Rank;
 
@@ -18,7 +18,7 @@ use crate::rank::Rank;
 const PACE: Duration = Duration::from_millis(1);
 
 /// Takes messages until it is told to stop.
-pub(super) fn watch(world: &Arc<World>, answers: &Answers, stop: &AtomicBool) {
+pub(super) fn watch(world: &Arc<MpiWorld>, answers: &Answers, stop: &AtomicBool) {
     let mut inbox = Inbox::default();
     loop {
         let is_last = stop.load(Ordering::Acquire);
@@ -34,7 +34,7 @@ pub(super) fn watch(world: &Arc<World>, answers: &Answers, stop: &AtomicBool) {
     }
 }
 
-fn look(world: &Arc<World>, answers: &Answers, inbox: &mut Inbox) -> Result<()> {
+fn look(world: &Arc<MpiWorld>, answers: &Answers, inbox: &mut Inbox) -> Result<()> {
     while let Some(message) = world.control.look()? {
         inbox.0.push(world.control.take(&message)?);
     }
@@ -68,14 +68,14 @@ impl Inbox {
     }
 }
 
-fn take(world: &Arc<World>, answers: &Answers, from: usize, control: Control) -> Result<()> {
+fn take(world: &Arc<MpiWorld>, answers: &Answers, from: usize, control: Control) -> Result<()> {
     match control {
         Control::Fail(failure) => world.record(failure, false),
         Control::End { rank, counts } => world.has_ended(rank, counts),
         Control::Done => world.is_done(from),
         Control::Ask { rank, .. } if !world.own().contains(&rank.0) => return Err(garbled()),
         Control::Ask { question, rank, at } => {
-            world.tell(from, Control::Answer { question, answer: inquiry::answer(world, rank, at) });
+            world.tell(from, Control::Answer { question, answer: wait_query::answer(world, rank, at) });
         }
         Control::Answer { question, answer } => answers.put(question, answer),
     }

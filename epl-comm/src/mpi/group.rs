@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::endpoint::Endpoint;
 use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
-use super::world::World;
+use super::world::MpiWorld;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides};
 use crate::host::guard::{CallGuard, told};
-use crate::host::staging::Staged;
+use crate::host::staging::StagedBuffer;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
@@ -47,7 +47,8 @@ impl MpiTransport {
         let Endpoint { world, member, .. } = &self.endpoint;
         world.arena.tick();
         check(call, &buffer)?;
-        let staged = if hides(call.operation, *member) { Staged::unseen(buffer) } else { Staged::new(buffer)? };
+        let staged =
+            if hides(call.operation, *member) { StagedBuffer::unseen(buffer) } else { StagedBuffer::new(buffer)? };
         work(&self.endpoint, call, staged)
     }
 
@@ -74,7 +75,7 @@ pub(super) struct New {
 /// As [`Transport::split`]; [`Error::Invalid`] when there are no tags for it.
 pub(super) fn agree(
     group: &dyn Transport,
-    world: &World,
+    world: &MpiWorld,
     sequence: u64,
     name: &str,
     [color, key]: [usize; 2],

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::waits::{Answer, Place};
+use super::waits::{Answer, CallKey};
 use crate::error::{Error, Result};
 use crate::host::failure::{Cause, Failure};
 use crate::rank::Rank;
@@ -23,7 +23,7 @@ pub(super) enum Control {
     /// No rank of the process runs any more.
     Done,
     /// What keeps a rank from a call?
-    Ask { question: u64, rank: Rank, at: Place },
+    Ask { question: u64, rank: Rank, at: CallKey },
     /// What is said to a question.
     Answer { question: u64, answer: Answer },
 }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_the_same_in_another_process() -> Result<()> {
-        let (at, missing) = (Place { channel: 5, sequence: 2 }, vec![Rank(3), Rank(4)]);
+        let (at, missing) = (CallKey { channel: 5, sequence: 2 }, vec![Rank(3), Rank(4)]);
         let wait = Wait { at, call: "barrier, call 2 of group `5`".into(), missing, is_sure: true };
         for wait in [None, Some(wait)] {
             let answer = Answer { last: "which has made no call".into(), wait };

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::control;
 use super::hybrid::of_world;
-use super::inquiry::{Answers, SILENT};
 use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
 use super::message::Control;
-use super::world::World;
+use super::wait_query::{Answers, SILENT};
+use super::world::MpiWorld;
 use crate::error::{Error, Result};
-use crate::host::ranks::{Fates, Ranks, no_thread};
+use crate::host::ranks::{Ranks, Supervisor, no_thread};
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -177,7 +177,7 @@ impl Drop for Stop<'_> {
 /// Tells the other processes that no rank of this one runs any more, and waits for them: not for long when the run has
 /// failed; when it has not, as long as they run, which is looked at when the time limit is over, and then again and again.
 /// Whether they all came.
-fn leave(world: &World, answers: &Answers) -> bool {
+fn leave(world: &MpiWorld, answers: &Answers) -> bool {
     world.tell_all(Control::Done);
     let begun = Instant::now();
     let mut next_look = world.options.time_limit;
@@ -206,7 +206,7 @@ fn leave(world: &World, answers: &Answers) -> bool {
 }
 
 /// Ends the run if the processes of some of these ranks, for whose end it waits, do not run.
-fn look_for(world: &World, answers: &Answers, ranks: Vec<Rank>, waited: Duration) {
+fn look_for(world: &MpiWorld, answers: &Answers, ranks: Vec<Rank>, waited: Duration) {
     let silent = answers.silent(world, ranks);
     // One that has ended meanwhile had no reason to answer.
     let running = world.running();

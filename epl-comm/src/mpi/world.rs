@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::library::{Comm, Place as ProcessPlace, Request};
+use super::library::{Comm, Place, Request};
 use super::message::Control;
 use super::tags::Tags;
-use super::waits::{Place, Waits};
+use super::waits::{CallKey, ProcessWaits};
 use crate::error::Error;
 use crate::host::arena::Arena;
 use crate::host::failure::{Cause, Failure};
-use crate::host::ranks::Fates;
+use crate::host::ranks::Supervisor;
 use crate::launch::Options;
 use crate::local::Inside;
 use crate::pending::Helpers;
@@ -37,8 +37,8 @@ fn later(limit: Duration) -> Duration {
 }
 
 /// The ranks of one run, seen by one process.
-pub(super) struct World {
-    pub(super) place: ProcessPlace,
+pub(super) struct MpiWorld {
+    pub(super) place: Place,
     /// The host of each process.
     hosts: Vec<usize>,
     /// Ranks in each process.
@@ -51,7 +51,7 @@ pub(super) struct World {
     /// Where the processes tell each other what goes on.
     pub(super) control: Comm,
     pub(super) tags: Tags,
-    pub(super) waits: Waits,
+    pub(super) waits: ProcessWaits,
     pub(super) arena: Arc<Arena>,
     pub(super) options: Options,
     /// The groups that lie in this process.
@@ -71,7 +71,7 @@ pub(super) struct World {
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
 }
 
-impl Fates for World {
+impl Supervisor for MpiWorld {
     fn fail(&self, rank: Rank, cause: String) {
         self.record(Failure { rank, cause: Cause::Own(cause) }, true);
     }
@@ -89,9 +89,9 @@ impl Fates for World {
     }
 }
 
-impl World {
+impl MpiWorld {
     pub(super) fn new(
-        (place, hosts): (ProcessPlace, Vec<usize>),
+        (place, hosts): (Place, Vec<usize>),
         threads: usize,
         lanes: usize,
         [data, control]: [Comm; 2],
@@ -125,7 +125,7 @@ impl World {
             data,
             control,
             tags,
-            waits: Waits::default(),
+            waits: ProcessWaits::default(),
             arena: Arc::default(),
             options,
             seats,
@@ -233,7 +233,7 @@ impl World {
     }
 
     /// Whether a rank has ended, and takes no part in a call.
-    pub(super) fn cannot_come(&self, rank: Rank, to: Place) -> bool {
+    pub(super) fn cannot_come(&self, rank: Rank, to: CallKey) -> bool {
         self.ended().get(&rank).is_some_and(|(since, counts)| match counts.get(&to.channel) {
             Some(taken) => *taken < to.sequence,
             None => since.elapsed() > ON_THE_WAY,
@@ -246,7 +246,8 @@ impl World {
 
     /// Sends a control message to all other processes.
     pub(super) fn tell_all(&self, control: Control) {
-        let (bytes, others) = (control.encode(), (0..self.place.processes).filter(|other| *other != self.place.process));
+        let (bytes, others) =
+            (control.encode(), (0..self.place.processes).filter(|other| *other != self.place.process));
         others.for_each(|process| self.send(process, bytes.clone()));
     }
 
@@ -276,17 +277,17 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for MpiWorld {
     fn drop(&mut self) {
         // The library may still read what has not been sent.
         core::mem::forget(core::mem::take(&mut *self.outbox()));
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for MpiWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { place, threads, options, failure, .. } = self;
-        f.debug_struct("World")
+        f.debug_struct("MpiWorld")
             .field("place", place)
             .field("threads", threads)
             .field("options", options)

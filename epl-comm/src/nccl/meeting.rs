@@ -11,9 +11,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::communicator::GoOn;
-use super::joined::Joined;
+use super::store_plane::StorePlane;
 use crate::error::{Error, Result};
-use crate::host::quarrel::Quarrel;
+use crate::host::mismatch::MismatchPair;
 use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 use crate::rank::Rank;
@@ -27,7 +27,7 @@ pub(super) struct MeetingPlace {
 
 /// Who meets.
 pub(super) struct Members<'a> {
-    pub(super) joined: &'a Joined,
+    pub(super) plane: &'a StorePlane,
     pub(super) group: &'a str,
     pub(super) path: &'a str,
     pub(super) members: &'a [Rank],
@@ -49,15 +49,15 @@ impl MeetingPlace {
             let verdict = members.judge(call, code, go_on)?;
             let last = self.last.swap(sequence, Ordering::Relaxed);
             if last > 0 {
-                members.joined.forget(&members.met(last))?;
+                members.plane.forget(&members.met(last))?;
             }
-            members.joined.set_long(&members.met(sequence), &verdict.encode())?;
+            members.plane.set_long(&members.met(sequence), &verdict.encode())?;
             verdict
         } else {
             let key = members.called(sequence, members.member);
-            members.joined.set_long(&key, &code)?;
-            let verdict = Verdict::decode(&members.joined.wait_long(&members.met(sequence), go_on)?);
-            members.joined.forget(&key)?;
+            members.plane.set_long(&key, &code)?;
+            let verdict = Verdict::decode(&members.plane.wait_long(&members.met(sequence), go_on)?);
+            members.plane.forget(&key)?;
             verdict.ok_or_else(|| members.not_a_call(call))?
         };
         match verdict {
@@ -93,7 +93,7 @@ impl Members<'_> {
     fn judge(&self, call: &Call, own: Vec<u8>, go_on: &GoOn<'_>) -> Result<Verdict> {
         let mut codes = vec![numbers(&own)];
         for member in 1..self.members.len() {
-            codes.push(numbers(&self.joined.wait_long(&self.called(call.sequence, member), go_on)?));
+            codes.push(numbers(&self.plane.wait_long(&self.called(call.sequence, member), go_on)?));
         }
         let codes: Option<Vec<Vec<u64>>> = codes.into_iter().collect();
         let codes = codes.filter(|codes| codes.iter().all(|code| code.len() >= 3)).unwrap_or_default();
@@ -103,7 +103,8 @@ impl Members<'_> {
         }
         let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(&code[3..])).collect();
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else { return Ok(Verdict::None) };
-        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(calls.len(), |member| &calls[member])
+        let Some(MismatchPair { first, second, second_is_odd }) =
+            MismatchPair::among(calls.len(), |member| &calls[member])
         else {
             return Ok(brought());
         };

@@ -3,8 +3,8 @@
 use core::fmt::Display;
 use std::sync::Arc;
 
-use super::council::{self, Shared};
 use super::gate::Gate;
+use super::group_control::{Shared, Threads};
 use super::memory::Memory;
 use super::setup::Nccl;
 use super::transport::NcclTransport;
@@ -84,7 +84,7 @@ impl Launcher {
         let over = |seat: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {
             let member = seat.member();
             let engine = self.engine(&library, memory(Rank(member))?, &gates[member]);
-            let transport = NcclTransport::new(Arc::new(council::Threads::new(seat, shared.clone())), engine);
+            let transport = NcclTransport::new(Arc::new(Threads::new(seat, shared.clone())), engine);
             transport.connect()?;
             Ok(Arc::new(transport))
         };

@@ -1,7 +1,7 @@
 //! What the board needs of the work on host memory.
 
-#[path = "../../../../src/host/quarrel.rs"]
-pub(crate) mod quarrel;
+#[path = "../../../../src/host/mismatch.rs"]
+pub(crate) mod mismatch;
 
 pub(crate) mod arena {
     #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) mod number {
 pub(crate) mod ranks {
     use crate::rank::Rank;
 
-    pub(crate) trait Fates {
+    pub(crate) trait Supervisor {
         fn fail(&self, rank: Rank, cause: String);
     }
 }

@@ -19,14 +19,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::roster::CallId;
+use super::membership::CallId;
 use crate::rank::Rank;
 
 /// What every rank's thread sleeps for; none when it is awake.
 #[derive(Debug)]
-pub(super) struct Waits(Mutex<Box<[Option<CallId>]>>);
+pub(super) struct WaitGraph(Mutex<Box<[Option<CallId>]>>);
 
-impl Waits {
+impl WaitGraph {
     pub(super) fn new(ranks: usize) -> Self {
         Self(Mutex::new((0..ranks).map(|_| None).collect()))
     }
@@ -105,21 +105,21 @@ fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> 
 mod tests {
     use std::sync::Arc;
 
-    use super::super::roster::Roster;
+    use super::super::membership::Membership;
     use super::*;
     use crate::operation::Operation;
 
-    fn wait(roster: &Arc<Roster>, sequence: u64) -> CallId {
-        CallId { roster: roster.clone(), operation: Operation::Barrier, sequence }
+    fn wait(membership: &Arc<Membership>, sequence: u64) -> CallId {
+        CallId { membership: membership.clone(), operation: Operation::Barrier, sequence }
     }
 
     #[test]
     fn a_circle_is_found_by_the_rank_that_closes_it_and_begins_with_the_lowest() {
-        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let group = |members: [usize; 2]| Arc::new(Membership::new("g", members.map(Rank).to_vec()));
         let (a, b, c) = (group([2, 0]), group([0, 1]), group([1, 2]));
-        let waits = Waits::new(3);
-        for roster in [&a, &b, &c] {
-            roster.reserve(0);
+        let waits = WaitGraph::new(3);
+        for membership in [&a, &b, &c] {
+            membership.reserve(0);
         }
         assert_eq!(waits.begin(Rank(2), wait(&a, 1)), None);
         assert_eq!(waits.begin(Rank(1), wait(&c, 1)), None, "rank 2 waits for rank 0, which is awake");
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn the_source_of_a_chain_of_waits_is_who_is_awake() {
-        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let group = |members: [usize; 2]| Arc::new(Membership::new("g", members.map(Rank).to_vec()));
         let (a, b) = (group([0, 1]), group([1, 2]));
-        let waits = Waits::new(3);
+        let waits = WaitGraph::new(3);
         a.reserve(0);
         b.reserve(0);
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn whoever_has_taken_the_number_is_not_waited_for() {
-        let group = || Arc::new(Roster::new("g", vec![Rank(0), Rank(1)]));
+        let group = || Arc::new(Membership::new("g", vec![Rank(0), Rank(1)]));
         let (a, b) = (group(), group());
-        let waits = Waits::new(2);
-        for (roster, member) in [(&a, 0), (&a, 1), (&b, 0), (&b, 1)] {
-            roster.reserve(member);
+        let waits = WaitGraph::new(2);
+        for (membership, member) in [(&a, 0), (&a, 1), (&b, 0), (&b, 1)] {
+            membership.reserve(member);
         }
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
         b.reserve(1);

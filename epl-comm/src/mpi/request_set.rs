@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use super::backoff::Backoff;
 use super::endpoint::Endpoint;
-use super::inquiry::{Finding, deadlock, is_sure};
 use super::library::{MOST, Request, test_all};
-use super::patience::Patience;
-use super::waits::{Place, Wait};
+use super::wait_query::{Finding, deadlock, is_sure};
+use super::waits::{CallKey, Wait};
 use crate::error::{Error, Result};
 use crate::host::fit::describe;
-use crate::host::ranks::Fates;
+use crate::host::ranks::Supervisor;
 use crate::operation::Call;
 use crate::rank::Rank;
 
@@ -22,7 +22,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 ///
 /// Whoever begins one promises that its memory stays until [`wait`](Self::wait) has returned well; for ever, if it
 /// does not: the library knows of no other way to be stopped.
-pub(super) struct Flight<'a> {
+pub(super) struct RequestSet<'a> {
     group: &'a Endpoint,
     call: &'a Call,
     /// Whether all members have come to the call.
@@ -32,7 +32,7 @@ pub(super) struct Flight<'a> {
     peers: Vec<usize>,
 }
 
-impl<'a> Flight<'a> {
+impl<'a> RequestSet<'a> {
     /// Messages to find out whether all have come.
     pub(super) fn of_heads(group: &'a Endpoint, call: &'a Call) -> Self {
         Self { group, call, moves: false, requests: Vec::new(), peers: Vec::new() }
@@ -83,7 +83,7 @@ impl<'a> Flight<'a> {
     /// What the world has failed with, or what keeps this call from going on.
     pub(super) fn wait(&mut self) -> Result<()> {
         let world = &self.group.world;
-        let mut patience = Patience::new(world.is_crowded, self.moves);
+        let mut backoff = Backoff::new(world.is_crowded, self.moves);
         let mut sleeper = None;
         let mut failed: Option<Instant> = None;
         loop {
@@ -99,7 +99,7 @@ impl<'a> Flight<'a> {
                     return Err(failure.to_error_in(self.describe(), &self.group.name, sequence));
                 }
             }
-            if let Some(waited) = patience.pause() {
+            if let Some(waited) = backoff.pause() {
                 let missing = self.missing()?;
                 sleeper.get_or_insert_with(|| Sleeper::new(self.group)).look(self, waited, missing);
             }
@@ -144,20 +144,20 @@ impl<'a> Sleeper<'a> {
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
-    fn look(&mut self, flight: &Flight<'_>, waited: Duration, missing: Vec<usize>) {
+    fn look(&mut self, requests: &RequestSet<'_>, waited: Duration, missing: Vec<usize>) {
         let (group, world) = (self.group, &self.group.world);
-        let at = Place { channel: group.channel, sequence: flight.call.sequence };
+        let at = CallKey { channel: group.channel, sequence: requests.call.sequence };
         let missing: Vec<Rank> = missing.into_iter().map(|member| group.members[member]).collect();
-        let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
+        let wait = Wait { at, call: requests.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_driver {
-            let whole = flight.call.whole();
+            let whole = requests.call.whole();
             world.waits.fall_asleep(group.rank(), at.channel, group.brief(whole.operation, whole.sequence));
         }
         if world.failure().is_some() || wait.missing.is_empty() {
             return;
         }
-        if !flight.moves
+        if !requests.moves
             && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
         {
             return world.fail(*gone, format!("it returned without taking part in {}", wait.call));

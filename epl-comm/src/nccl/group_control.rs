@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
-use super::order::{Meetings, Turn};
+use super::launch_order::{Meetings, Turn};
 use crate::error::{Error, Result};
 use crate::local::LocalTransport;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
-/// One member's seat where the members of one group confer.
-pub(super) trait Council: Debug + Send + Sync {
+/// One member's part of the control plane of one group.
+pub(super) trait GroupControl: Debug + Send + Sync {
     fn name(&self) -> &str;
 
     fn member(&self) -> usize;
@@ -45,10 +45,11 @@ pub(super) trait Council: Debug + Send + Sync {
     }
 
     /// Divides the group. See [`Transport::split`].
-    fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Arc<dyn Council>>;
+    fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>)
+    -> Result<Arc<dyn GroupControl>>;
 
     /// See [`Transport::link`].
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>>;
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn GroupControl>>;
 
     /// The name of a communicator of the group, the same on all members.
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId>;
@@ -136,7 +137,7 @@ pub(super) fn link_path(group: &str, from: usize, to: usize) -> String {
     format!("{group}/{from}-{to}")
 }
 
-impl Council for Threads {
+impl GroupControl for Threads {
     fn name(&self) -> &str {
         self.seat.name()
     }
@@ -176,13 +177,13 @@ impl Council for Threads {
         name: &str,
         (color, key): (usize, usize),
         _go_on: &GoOn<'_>,
-    ) -> Result<Arc<dyn Council>> {
+    ) -> Result<Arc<dyn GroupControl>> {
         let seat = self.seat.part(sequence, name, color, key)?;
         let path = part_path(&self.path, sequence, seat.members().iter().min());
         Ok(Arc::new(Self { seat, path, shared: self.shared.clone() }))
     }
 
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>> {
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn GroupControl>> {
         let path = link_path(&self.path, from, to);
         Ok(Arc::new(Self { seat: self.seat.way(from, to)?, path, shared: self.shared.clone() }))
     }

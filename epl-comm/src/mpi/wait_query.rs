@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::Control;
-use super::waits::{Answer, Place, Wait};
-use super::world::World;
+use super::waits::{Answer, CallKey, Wait};
+use super::world::MpiWorld;
 use crate::error::Error;
 use crate::rank::Rank;
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) const SILENT: &str = "whose process does not answer: it was stopped, or it is gone";
 
 /// No call.
-const NOWHERE: Place = Place { channel: u64::MAX, sequence: u64::MAX };
+const NOWHERE: CallKey = CallKey { channel: u64::MAX, sequence: u64::MAX };
 
 /// Answers that have come and were not looked at.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Answers {
     }
 
     /// Asks the process of a rank. None when there is no answer.
-    fn ask(&self, world: &World, rank: Rank, at: Place) -> Option<Answer> {
+    fn ask(&self, world: &MpiWorld, rank: Rank, at: CallKey) -> Option<Answer> {
         if world.process(rank) == world.place.process {
             return Some(answer(world, rank, at));
         }
@@ -57,21 +57,21 @@ impl Answers {
     }
 
     /// Those of some ranks of other processes whose processes do not answer, asked all together.
-    pub(super) fn silent(&self, world: &World, ranks: Vec<Rank>) -> Vec<Rank> {
+    pub(super) fn silent(&self, world: &MpiWorld, ranks: Vec<Rank>) -> Vec<Rank> {
         let questions = ranks.iter().map(|rank| self.question(world, *rank, NOWHERE)).collect();
         let answers = self.hear(world, questions);
         ranks.into_iter().zip(answers).filter(|(_, answer)| answer.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Sends a question to the process of a rank.
-    fn question(&self, world: &World, rank: Rank, at: Place) -> u64 {
+    fn question(&self, world: &MpiWorld, rank: Rank, at: CallKey) -> u64 {
         let question = self.asked.fetch_add(1, Ordering::Relaxed);
         world.tell(world.process(rank), Control::Ask { question, rank, at });
         question
     }
 
     /// Waits for the answers to some questions.
-    fn hear(&self, world: &World, questions: Vec<u64>) -> Vec<Option<Answer>> {
+    fn hear(&self, world: &MpiWorld, questions: Vec<u64>) -> Vec<Option<Answer>> {
         let begun = Instant::now();
         let are_here = || {
             let arrived = self.arrived();
@@ -85,8 +85,8 @@ impl Answers {
     }
 
     /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
-    pub(super) fn follow(&self, world: &World, first: &Wait) -> Option<Finding> {
-        let mut open: Vec<(Rank, Place)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
+    pub(super) fn follow(&self, world: &MpiWorld, first: &Wait) -> Option<Finding> {
+        let mut open: Vec<(Rank, CallKey)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
         let from = open.first()?.0;
         let mut known = BTreeMap::new();
         let mut sources = BTreeMap::new();
@@ -123,7 +123,7 @@ impl Answers {
 }
 
 /// What this process says of one of its ranks, which somebody waits for in a call.
-pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
+pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
     let last = world.seat(rank).log.last_words();
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
@@ -171,7 +171,7 @@ mod tests {
     fn wait(channel: u64, missing: &[usize]) -> Wait {
         let missing = missing.iter().copied().map(Rank).collect();
         Wait {
-            at: Place { channel, sequence: 2 },
+            at: CallKey { channel, sequence: 2 },
             call: format!("barrier, call 2 of group `{channel}`"),
             missing,
             is_sure: true,

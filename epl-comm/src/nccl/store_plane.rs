@@ -45,7 +45,7 @@ const ANSWER: Duration = Duration::from_secs(3);
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// One rank's knowledge of its world.
-pub(super) struct Joined {
+pub(super) struct StorePlane {
     store: Arc<dyn Store>,
     pub(super) rank: Rank,
     log: Log,
@@ -115,7 +115,7 @@ impl Begun {
     }
 }
 
-impl Joined {
+impl StorePlane {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
         let (failure, found, is_late, begun, waiting, is_over) = Default::default();
         Self { store, rank, log, report, failure, found, is_late, begun, waiting, is_over }
@@ -370,9 +370,9 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-impl fmt::Debug for Joined {
+impl fmt::Debug for StorePlane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Joined({})", self.rank)
+        write!(f, "StorePlane({})", self.rank)
     }
 }
 
@@ -382,9 +382,9 @@ mod tests {
 
     use super::*;
 
-    fn two() -> [Joined; 2] {
+    fn two() -> [StorePlane; 2] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        [0, 1].map(|rank| Joined::new(store.clone(), Rank(rank), Log::default(), None))
+        [0, 1].map(|rank| StorePlane::new(store.clone(), Rank(rank), Log::default(), None))
     }
 
     /// Both members of a call find that they do not agree; one of them hears so from the other first.
@@ -463,12 +463,12 @@ mod last_words {
         let (store, reported) = (Arc::new(Stopped::default()), Arc::new(Mutex::new(Vec::new())));
         let reports = reported.clone();
         let report = Arc::new(move |rank, error: &Error| reports.lock().unwrap().push((rank, error.to_string())));
-        let joined = Joined::new(store.clone(), Rank(3), Log::default(), Some(report));
-        joined.fail_with("out of memory".into());
-        joined.end();
+        let plane = StorePlane::new(store.clone(), Rank(3), Log::default(), Some(report));
+        plane.fail_with("out of memory".into());
+        plane.end();
         assert!(reported.lock().unwrap().iter().any(|(rank, why)| *rank == Rank(3) && why.contains("out of memory")));
         let said = store.0.lock().unwrap().clone();
         assert_eq!(said, [("nccl/failure".to_string(), LAST_WORD), ("nccl/ended/3".to_string(), LAST_WORD)]);
-        assert!(joined.is_late());
+        assert!(plane.is_late());
     }
 }
