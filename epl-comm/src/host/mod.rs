@@ -9,3 +9,4 @@ pub(crate) mod failure;
 pub(crate) mod guard;
 pub(crate) mod wire;
 pub(crate) mod ranks;
+pub(crate) mod watchdog;

@@ -15,10 +15,10 @@ use super::sync::atomic::{AtomicU64, Ordering};
 use super::world::LocalWorld;
 use crate::error::Result;
 use crate::host::arena::Arena;
-use crate::host::fit::describe;
+use crate::host::fit::{describe, left};
 use crate::host::mismatch::compare;
 use crate::host::number::Number;
-use crate::host::ranks::Supervisor;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::Call;
 use crate::rank::Rank;
 use crate::transport::link_name;
@@ -287,7 +287,7 @@ impl Meeting<'_> {
                 }
             }
             if self.world.failure().is_none() && cannot_come() && !has_come() {
-                self.world.fail(*rank, format!("it returned without taking part in {}", self.describe()));
+                self.world.fail(*rank, left(&self.describe()));
             }
             // Looked at again: what came before the failure counts.
             if !has_come()

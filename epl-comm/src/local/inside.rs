@@ -10,9 +10,8 @@ use super::transport::LocalTransport;
 use super::world::{LocalWorld, Watch};
 use crate::error::Error;
 use crate::host::failure::Failure;
-use crate::host::ranks::Supervisor;
-use crate::launch::Options;
-use crate::process_group::Seat;
+use crate::host::watchdog::{ControlPlane, Options};
+use crate::process_group::RankState;
 use crate::rank::Rank;
 use crate::transport::Transport;
 
@@ -25,21 +24,21 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// `seats` are those of all ranks, of whatever process; `tell` hears of the first failure.
+    /// `rank_states` are those of all ranks, of whatever process; `tell` hears of the first failure.
     ///
     /// A rank may wait inside for one that waits for another process: who finds that out is to be faster than
     /// `time_limit`.
     pub(crate) fn new(
-        seats: Box<[Seat]>,
+        rank_states: Box<[RankState]>,
         is_crowded: bool,
         lanes: usize,
         time_limit: Option<Duration>,
         tell: impl Fn(Rank, &Error) + Send + Sync + 'static,
     ) -> Self {
-        let cores = if is_crowded { 0 } else { seats.len() };
+        let cores = if is_crowded { 0 } else { rank_states.len() };
         let options = Options { time_limit, lanes: Some(lanes), on_failure: Some(Arc::new(tell)) };
         let watch = Watch { options, check_order: false, eager_limit: EAGER_LIMIT };
-        Self { world: Arc::new(LocalWorld::new(seats, cores, watch)), boards: Registry::default() }
+        Self { world: Arc::new(LocalWorld::new(rank_states, cores, watch)), boards: Registry::default() }
     }
 
     /// A group of ranks that are all in this process. Each asks for it once, with the same key.
@@ -62,6 +61,6 @@ impl Inside {
 
     /// Records that a rank begins no further call.
     pub(crate) fn end(&self, rank: Rank) {
-        self.world.end(rank);
+        self.world.tell_end(rank);
     }
 }

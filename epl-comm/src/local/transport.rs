@@ -13,6 +13,7 @@ use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides, is_small};
 use crate::host::guard::{CallGuard, told};
 use crate::host::staging::StagedBuffer;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, of_one_color, wishes};

@@ -20,6 +20,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::membership::CallId;
+use crate::host::watchdog::{circle, sources};
 use crate::rank::Rank;
 
 /// What every rank's thread sleeps for; none when it is awake.
@@ -36,10 +37,7 @@ impl WaitGraph {
     pub(super) fn begin(&self, rank: Rank, call: CallId) -> Option<Vec<(Rank, String)>> {
         let mut waits = self.lock();
         waits[rank.0] = Some(call);
-        let mut circle = path(&waits, rank, rank, &mut vec![false; waits.len()])?;
-        circle.reverse();
-        let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
-        circle.rotate_left(lowest);
+        let circle = circle(rank, |rank| waits[rank.0].iter().flat_map(CallId::missing))?;
         Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.to_string()))).collect())
     }
 
@@ -52,20 +50,11 @@ impl WaitGraph {
     /// somebody.
     pub(super) fn sources(&self, ranks: Vec<Rank>) -> Vec<Rank> {
         let waits = self.lock();
-        let mut seen = vec![false; waits.len()];
-        let (mut open, mut sources) = (ranks, Vec::new());
-        while let Some(rank) = open.pop() {
-            if core::mem::replace(&mut seen[rank.0], true) {
-                continue;
-            }
+        let ask = |rank: Rank| {
             let missing: Vec<Rank> = waits[rank.0].iter().flat_map(CallId::missing).collect();
-            if missing.is_empty() {
-                sources.push(rank);
-            }
-            open.extend(missing);
-        }
-        sources.sort();
-        sources
+            if missing.is_empty() { Err(()) } else { Ok(missing) }
+        };
+        sources(ranks, ask).into_keys().collect()
     }
 
     /// What the thread of a rank sleeps for, and those it needs.
@@ -82,23 +71,6 @@ impl WaitGraph {
     fn lock(&self) -> MutexGuard<'_, Box<[Option<CallId>]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The ranks on a way from `from` to `goal`, the last one first, without the goal.
-fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
-    let call = waits[from.0].as_ref()?;
-    for next in call.missing() {
-        if next == goal {
-            return Some(vec![from]);
-        }
-        if !core::mem::replace(&mut seen[next.0], true)
-            && let Some(mut way) = path(waits, next, goal, seen)
-        {
-            way.push(from);
-            return Some(way);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

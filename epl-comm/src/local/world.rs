@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use super::event_count::EventCount;
@@ -11,11 +11,10 @@ use super::order::Order;
 use super::wait_graph::WaitGraph;
 use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::failure::{Cause, Failure};
-use crate::host::ranks::Supervisor;
-use crate::launch::Options;
+use crate::host::failure::Failure;
+use crate::host::watchdog::{ControlPlane, Options, Watchdog};
 use crate::operation::Operation;
-use crate::process_group::Seat;
+use crate::process_group::RankState;
 use crate::rank::Rank;
 
 /// How the ranks of a launch are watched.
@@ -33,78 +32,75 @@ pub(super) struct Watch {
 #[derive(Debug)]
 pub(super) struct LocalWorld {
     ended: Box<[AtomicBool]>,
-    seats: Box<[Seat]>,
+    rank_states: Box<[RankState]>,
     waits: WaitGraph,
-    watch: Watch,
-    order: Order,
+    /// Where the order of calls is compared.
+    order: Option<Order>,
+    eager_limit: usize,
     arena: Arc<Arena>,
-    failure: OnceLock<Failure>,
+    watchdog: Watchdog,
     event_counts: Mutex<Vec<Weak<EventCount>>>,
     /// Cores that the ranks share.
     cores: usize,
 }
 
-impl Supervisor for LocalWorld {
-    fn fail(&self, rank: Rank, cause: String) {
-        self.record(Failure { rank, cause: Cause::Own(cause) });
+impl ControlPlane for LocalWorld {
+    fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
     }
 
-    fn end(&self, rank: Rank) {
+    fn tell_end(&self, rank: Rank) {
         self.ended[rank.0].store(true, Ordering::Release);
         self.notify();
     }
 
-    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
+    fn wake(&self, _failure: &Failure) {
+        self.notify();
     }
 }
 
 impl LocalWorld {
-    /// A world of one rank for each seat.
-    pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
-        let ranks = seats.len();
+    /// A world of one rank for each state.
+    pub(super) fn new(rank_states: Box<[RankState]>, cores: usize, watch: Watch) -> Self {
+        let ranks = rank_states.len();
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
-            seats,
+            rank_states,
             waits: WaitGraph::new(ranks),
-            watch,
-            order: Order::default(),
+            watchdog: Watchdog::new(watch.options),
+            order: watch.check_order.then(Order::default),
+            eager_limit: watch.eager_limit,
             arena: Arc::default(),
-            failure: OnceLock::new(),
             event_counts: Mutex::new(Vec::new()),
             cores,
         }
     }
 
     /// What the groups of a rank share.
-    pub(super) fn seat(&self, rank: Rank) -> &Seat {
-        &self.seats[rank.0]
+    pub(super) fn rank_state(&self, rank: Rank) -> &RankState {
+        &self.rank_states[rank.0]
     }
 
     /// Records that `rank` has taken the number of a call. When another one was due, the world fails.
     pub(super) fn issue(&self, rank: Rank, operation: Operation, call: impl FnOnce() -> CallId) {
         // The two ways of a pair of ranks are independent of each other.
         let is_collective = !matches!(operation, Operation::Send | Operation::Receive);
-        if self.watch.check_order
-            && is_collective
-            && let Err(error) = self.order.issue(rank, &call())
+        if is_collective
+            && let Some(order) = &self.order
+            && let Err(error) = order.issue(rank, &call())
         {
-            let lowest = match error {
-                Error::Order { first, second, .. } => first.min(second),
-                _ => rank,
-            };
-            self.fail_together(lowest, error);
+            self.record(Failure::shared(error, rank));
         }
     }
 
     /// A rank's calls that can be in flight together without taking a core from another rank.
     pub(super) fn lanes(&self) -> usize {
-        self.watch.options.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
+        self.watchdog.options.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
     }
 
     /// The largest buffer that is small.
     pub(super) fn eager_limit(&self) -> usize {
-        self.watch.eager_limit
+        self.eager_limit
     }
 
     /// Where results are made.
@@ -124,12 +120,12 @@ impl LocalWorld {
     /// Calls `sleep`, in which a thread of `rank` blocks until `call` is over. When that is the rank's own thread and closes a
     /// circle of ranks that wait for each other, the world fails first.
     pub(super) fn sleep(&self, rank: Rank, call: CallId, sleep: &mut dyn FnMut()) {
-        if !self.seat(rank).driver.is_here() || self.waits.sleeps(rank) {
+        if !self.rank_state(rank).owner.is_here() || self.waits.sleeps(rank) {
             // A helper thread, whose rank goes on; or a stage of the call that the rank sleeps for.
             return sleep();
         }
         if let Some(circle) = self.waits.begin(rank, call) {
-            self.fail_together(circle[0].0, Error::Deadlock { circle });
+            self.record(Failure::shared(Error::Deadlock { circle }, rank));
         }
         sleep();
         self.waits.end(rank);
@@ -137,7 +133,7 @@ impl LocalWorld {
 
     /// Whether somebody who has waited since then has waited too long.
     pub(super) fn is_overdue(&self, begun: Instant) -> bool {
-        self.watch.options.time_limit.is_some_and(|limit| begun.elapsed() >= limit)
+        self.watchdog.is_overdue(begun.elapsed())
     }
 
     /// Ends the world because some ranks, each with whether it has taken the number of the call, have not come to it
@@ -148,9 +144,9 @@ impl LocalWorld {
         // Whoever has taken the number is about to come, or is stuck on the way.
         let all = || missing.iter().map(|(rank, _)| *rank).collect();
         let blamed: Vec<Rank> = if sources.is_empty() { all() } else { sources };
-        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.seat(rank).log.last_words())).collect();
-        if let Some((lowest, _)) = missing.first() {
-            self.fail_together(*lowest, Error::Timeout { call, waited, missing });
+        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.rank_state(rank).log.last_words())).collect();
+        if let Some((lowest, _)) = missing.first().cloned() {
+            self.record(Failure::shared(Error::Timeout { call, waited, missing }, lowest));
         }
     }
 
@@ -158,25 +154,6 @@ impl LocalWorld {
     #[cfg(feature = "mpi")]
     pub(super) fn wait_of(&self, rank: Rank) -> Option<(String, Vec<Rank>)> {
         self.waits.of(rank)
-    }
-
-    /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
-    pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
-        self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
-    }
-
-    /// Records a failure, unless there was one before, and releases everybody.
-    pub(super) fn record(&self, failure: Failure) {
-        let is_first = self.failure.set(failure).is_ok();
-        self.notify();
-        if let Some(failure) = self.failure().filter(|_| is_first) {
-            self.watch.options.report(failure);
-        }
-    }
-
-    /// The first failure, if there was one.
-    pub(super) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
     }
 
     pub(super) fn has_ended(&self, rank: Rank) -> bool {

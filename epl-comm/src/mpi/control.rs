@@ -12,6 +12,8 @@ use super::message::{Control, garbled};
 use super::wait_query::{self, Answers};
 use super::world::MpiWorld;
 use crate::error::Result;
+use crate::host::failure::Failure;
+use crate::host::watchdog::ControlPlane;
 use crate::rank::Rank;
 
 /// How often the watcher looks.
@@ -23,7 +25,7 @@ pub(super) fn watch(world: &Arc<MpiWorld>, answers: &Answers, stop: &AtomicBool)
     loop {
         let is_last = stop.load(Ordering::Acquire);
         if let Err(error) = look(world, answers, &mut inbox) {
-            world.fail_together(Rank(world.own().start), error);
+            world.record(Failure::shared(error, Rank(world.own().start)));
             return;
         }
         world.sweep();
@@ -70,7 +72,7 @@ impl Inbox {
 
 fn take(world: &Arc<MpiWorld>, answers: &Answers, from: usize, control: Control) -> Result<()> {
     match control {
-        Control::Fail(failure) => world.record(failure, false),
+        Control::Fail(failure) => world.learn(failure),
         Control::End { rank, counts } => world.has_ended(rank, counts),
         Control::Done => world.is_done(from),
         Control::Ask { rank, .. } if !world.own().contains(&rank.0) => return Err(garbled()),
@@ -87,8 +89,8 @@ mod tests {
     use super::super::join::join;
     use super::super::testing::mpirun;
     use super::*;
-    use crate::host::failure::{Cause, Failure};
-    use crate::launch::Options;
+    use crate::host::failure::Cause;
+    use crate::host::watchdog::Options;
 
     /// On the clock that all processes of a machine have.
     fn now() -> u128 {

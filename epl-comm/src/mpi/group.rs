@@ -14,6 +14,7 @@ use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides};
 use crate::host::guard::{CallGuard, told};
 use crate::host::staging::StagedBuffer;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
@@ -54,7 +55,7 @@ impl MpiTransport {
 
     /// Ends the world.
     fn fail(&self, error: &Error) {
-        self.endpoint.world.record(Failure::found(error, self.endpoint.rank()), true);
+        self.endpoint.world.record(Failure::found(error, self.endpoint.rank()));
     }
 }
 
@@ -155,7 +156,7 @@ impl Transport for MpiTransport {
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         let group = &self.endpoint;
         let (world, rank) = (&group.world, group.rank());
-        if !world.seat(rank).driver.is_here() {
+        if !world.rank_state(rank).owner.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }

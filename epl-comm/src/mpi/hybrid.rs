@@ -192,7 +192,7 @@ impl Transport for Mixed {
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         let (world, rank) = (&self.world, self.rank());
-        if !world.seat(rank).driver.is_here() {
+        if !world.rank_state(rank).owner.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }

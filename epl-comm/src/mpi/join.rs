@@ -10,7 +10,7 @@ use super::library::{Comm, Place, Request, hosts, start};
 use super::tags::Tags;
 use super::world::MpiWorld;
 use crate::error::{Error, Result};
-use crate::launch::Options;
+use crate::host::watchdog::Options;
 use crate::pending::check_lanes;
 
 /// Between two looks.

@@ -38,8 +38,8 @@ impl Control {
         });
         postcard::to_stdvec(&self).unwrap_or_else(|_| match self {
             Self::Fail(Failure { rank, .. }) => {
-                let cause = Cause::Own("it failed in a way that cannot be told between processes".to_string());
-                Self::Fail(Failure { rank, cause }).encode()
+                let cause = "it failed in a way that cannot be told between processes".to_string();
+                Self::Fail(Failure::own(rank, cause)).encode()
             }
             _ => Vec::new(),
         })

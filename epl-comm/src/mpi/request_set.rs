@@ -8,8 +8,9 @@ use super::library::{MOST, Request, test_all};
 use super::wait_query::{Finding, deadlock, is_sure};
 use super::waits::{CallKey, Wait};
 use crate::error::{Error, Result};
-use crate::host::fit::describe;
-use crate::host::ranks::Supervisor;
+use crate::host::failure::Failure;
+use crate::host::fit::{describe, left};
+use crate::host::watchdog::ControlPlane;
 use crate::operation::Call;
 use crate::rank::Rank;
 
@@ -131,7 +132,7 @@ fn messages(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
 struct Sleeper<'a> {
     group: &'a Endpoint,
     /// Whether it is the rank's own thread.
-    is_driver: bool,
+    is_owner: bool,
     next_look: Duration,
     /// The circle that was seen last.
     circle: Vec<(Rank, Wait)>,
@@ -139,8 +140,8 @@ struct Sleeper<'a> {
 
 impl<'a> Sleeper<'a> {
     fn new(group: &'a Endpoint) -> Self {
-        let is_driver = group.world.seat(group.rank()).driver.is_here();
-        Self { group, is_driver, next_look: FIRST_LOOK, circle: Vec::new() }
+        let is_owner = group.world.rank_state(group.rank()).owner.is_here();
+        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new() }
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
@@ -150,7 +151,7 @@ impl<'a> Sleeper<'a> {
         let missing: Vec<Rank> = missing.into_iter().map(|member| group.members[member]).collect();
         let wait = Wait { at, call: requests.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
-        if self.is_driver {
+        if self.is_owner {
             let whole = requests.call.whole();
             world.waits.fall_asleep(group.rank(), at.channel, group.brief(whole.operation, whole.sequence));
         }
@@ -160,33 +161,31 @@ impl<'a> Sleeper<'a> {
         if !requests.moves
             && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
         {
-            return world.fail(*gone, format!("it returned without taking part in {}", wait.call));
+            return world.fail(*gone, left(&wait.call));
         }
-        let is_overdue = world.options.time_limit.is_some_and(|limit| waited >= limit);
+        let is_overdue = world.watchdog.is_overdue(waited);
         if !is_overdue && waited < self.next_look {
             return;
         }
         self.next_look = waited * 2;
-        match group.answers.follow(world, &wait) {
+        let missing = match group.answers.follow(world, &wait) {
             Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
-                let (lowest, error) = deadlock(circle);
-                world.fail_together(lowest, error);
+                world.record(deadlock(circle));
+                return;
             }
             Some(Finding::Circle(circle)) if is_overdue => {
-                let missing = circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call)));
-                let missing: Vec<_> = missing.collect();
-                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
-                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+                circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call))).collect()
             }
             // Each was asked at another time: it is one only if all of them still wait in the same calls when they have
             // been asked again.
-            Some(Finding::Circle(circle)) => (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2),
-            Some(Finding::Sources(missing)) if is_overdue => {
-                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
-                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+            Some(Finding::Circle(circle)) => {
+                (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2);
+                return;
             }
-            _ => {}
-        }
+            Some(Finding::Sources(missing)) if is_overdue => missing,
+            _ => return,
+        };
+        world.record(Failure::shared(Error::Timeout { call: wait.call, waited, missing }, group.rank()));
     }
 }
 
@@ -194,7 +193,7 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let (waits, rank) = (&self.group.world.waits, self.group.rank());
         waits.end(rank, self.group.channel);
-        if self.is_driver {
+        if self.is_owner {
             waits.wake_up(rank);
         }
     }

@@ -15,7 +15,9 @@ use super::message::Control;
 use super::wait_query::{Answers, SILENT};
 use super::world::MpiWorld;
 use crate::error::{Error, Result};
-use crate::host::ranks::{Ranks, Supervisor, no_thread};
+use crate::host::failure::Failure;
+use crate::host::ranks::{Ranks, no_thread};
+use crate::host::watchdog::ControlPlane;
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -144,7 +146,7 @@ impl Launcher {
         let (answers, stop) = (Arc::new(Answers::default()), AtomicBool::new(false));
         let group = |rank: Rank| {
             let transport = of_world(&world, &answers, rank)?;
-            Ok(ProcessGroup::with_seat(transport, world.seat(rank).clone()))
+            Ok(ProcessGroup::with_state(transport, world.rank_state(rank).clone()))
         };
         let threads = Ranks::new(&*world, world.own(), world.place.locals * ranks);
         let ended = thread::scope(|scope| {
@@ -180,7 +182,7 @@ impl Drop for Stop<'_> {
 fn leave(world: &MpiWorld, answers: &Answers) -> bool {
     world.tell_all(Control::Done);
     let begun = Instant::now();
-    let mut next_look = world.options.time_limit;
+    let mut next_look = world.watchdog.options.time_limit;
     let mut failed: Option<Instant> = None;
     loop {
         let running = world.running();
@@ -213,6 +215,7 @@ fn look_for(world: &MpiWorld, answers: &Answers, ranks: Vec<Rank>, waited: Durat
     let missing: Vec<_> = silent.into_iter().filter(|rank| running.contains(rank)).collect();
     if let Some(lowest) = missing.first().copied() {
         let missing = missing.into_iter().map(|rank| (rank, SILENT.to_string())).collect();
-        world.fail_together(lowest, Error::Timeout { call: "the end of the run".to_string(), waited, missing });
+        let error = Error::Timeout { call: "the end of the run".to_string(), waited, missing };
+        world.record(Failure::shared(error, lowest));
     }
 }

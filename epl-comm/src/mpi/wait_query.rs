@@ -17,6 +17,8 @@ use super::message::Control;
 use super::waits::{Answer, CallKey, Wait};
 use super::world::MpiWorld;
 use crate::error::Error;
+use crate::host::failure::Failure;
+use crate::host::watchdog::{self, ControlPlane};
 use crate::rank::Rank;
 
 /// A process that does not answer for so long does not run, though the machine may be busy.
@@ -86,30 +88,21 @@ impl Answers {
 
     /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
     pub(super) fn follow(&self, world: &MpiWorld, first: &Wait) -> Option<Finding> {
-        let mut open: Vec<(Rank, CallKey)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
-        let from = open.first()?.0;
+        let from = *first.missing.first()?;
         let mut known = BTreeMap::new();
-        let mut sources = BTreeMap::new();
-        while let Some((rank, at)) = open.pop() {
-            if known.contains_key(&rank) || sources.contains_key(&rank) {
-                continue;
+        let mut needed: HashMap<Rank, CallKey> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
+        let sources = watchdog::sources(first.missing.clone(), |rank| match self.ask(world, rank, needed[&rank]) {
+            None => Err(SILENT.to_string()),
+            Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
+                let missing = wait.missing.clone();
+                needed.extend(missing.iter().map(|missing| (*missing, wait.at)));
+                known.insert(rank, wait);
+                Ok(missing)
             }
-            let answer = self.ask(world, rank, at);
-            if world.failure().is_some() {
-                return None;
-            }
-            match answer {
-                None => {
-                    sources.insert(rank, SILENT.to_string());
-                }
-                Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
-                    open.extend(wait.missing.iter().map(|missing| (*missing, wait.at)));
-                    known.insert(rank, wait);
-                }
-                Some(Answer { last, .. }) => {
-                    sources.insert(rank, last);
-                }
-            }
+            Some(Answer { last, .. }) => Err(last),
+        });
+        if world.failure().is_some() {
+            return None;
         }
         match sources.is_empty() {
             true => Some(Finding::Circle(circle(&known, from))),
@@ -124,7 +117,7 @@ impl Answers {
 
 /// What this process says of one of its ranks, which somebody waits for in a call.
 pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
-    let last = world.seat(rank).log.last_words();
+    let last = world.rank_state(rank).log.last_words();
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
         // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
@@ -137,20 +130,9 @@ pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
 
 /// The circle in which the waits from a rank end, where every rank waits for one that waits.
 fn circle(known: &BTreeMap<Rank, Wait>, from: Rank) -> Vec<(Rank, Wait)> {
-    let mut path: Vec<(Rank, Wait)> = Vec::new();
-    let mut next = Some(from);
-    while let Some(rank) = next {
-        if let Some(begin) = path.iter().position(|(other, _)| *other == rank) {
-            path.drain(..begin);
-            break;
-        }
-        let Some(wait) = known.get(&rank) else { break };
-        next = wait.missing.first().copied();
-        path.push((rank, wait.clone()));
-    }
-    let lowest = path.iter().enumerate().min_by_key(|(_, (rank, _))| *rank).map_or(0, |(index, _)| index);
-    path.rotate_left(lowest);
-    path
+    let circle =
+        watchdog::circle(from, |rank| known.get(&rank).into_iter().flat_map(|wait| wait.missing.iter().copied()));
+    circle.into_iter().flatten().filter_map(|rank| Some((rank, known.get(&rank)?.clone()))).collect()
 }
 
 /// Whether the ranks of a circle can do nothing but wait.
@@ -158,15 +140,16 @@ pub(super) fn is_sure(circle: &[(Rank, Wait)]) -> bool {
     circle.iter().all(|(_, wait)| wait.is_sure)
 }
 
-/// The error of ranks that wait for each other.
-pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> (Rank, Error) {
-    let lowest = circle.first().map_or(Rank(0), |(rank, _)| *rank);
-    (lowest, Error::Deadlock { circle: circle.into_iter().map(|(rank, wait)| (rank, wait.call)).collect() })
+/// The failure of ranks that wait for each other.
+pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> Failure {
+    let circle = circle.into_iter().map(|(rank, wait)| (rank, wait.call)).collect();
+    Failure::shared(Error::Deadlock { circle }, Rank(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::failure::Cause;
 
     fn wait(channel: u64, missing: &[usize]) -> Wait {
         let missing = missing.iter().copied().map(Rank).collect();
@@ -183,7 +166,7 @@ mod tests {
         let known = [(Rank(0), wait(1, &[2])), (Rank(2), wait(2, &[1])), (Rank(1), wait(3, &[2]))];
         let circle = circle(&BTreeMap::from(known), Rank(0));
         assert_eq!(circle.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [1, 2]);
-        let (lowest, error) = deadlock(circle);
+        let Failure { rank: lowest, cause: Cause::Shared(error) } = deadlock(circle) else { panic!("one's own") };
         assert_eq!(lowest, Rank(1));
         let text = "rank 1 waits for rank 2 in barrier, call 2 of group `3`; rank 2 waits for rank 1";
         assert!(error.to_string().contains(text), "{error}");

@@ -10,6 +10,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::communicator::GoOn;
 use super::store_plane::StorePlane;
 use crate::error::{Error, Result};
@@ -124,7 +126,7 @@ impl Members<'_> {
 }
 
 /// What member 0 says of the calls.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Verdict {
     /// They fit together; the numbers of each member.
     Same(Vec<[u64; 2]>),
@@ -136,37 +138,12 @@ enum Verdict {
 
 impl Verdict {
     fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Same(brought) => words(&[&[0][..], brought.as_flattened()].concat()),
-            Self::Other { first, second, texts, second_is_odd } => {
-                let head = [1, *first as u64, *second as u64, u64::from(*second_is_odd), texts[0].len() as u64];
-                [words(&head), texts.concat().into_bytes()].concat()
-            }
-            Self::None => words(&[2]),
-        }
+        postcard::to_stdvec(self).unwrap_or_default()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (kind, rest) = bytes.split_at_checked(8)?;
-        match numbers(kind)?[0] {
-            0 => {
-                let numbers = numbers(rest)?;
-                let (brought, left) = numbers.as_chunks::<2>();
-                left.is_empty().then(|| Self::Same(brought.to_vec()))
-            }
-            1 => {
-                let (head, texts) = rest.split_at_checked(32)?;
-                let head = numbers(head)?;
-                let texts = core::str::from_utf8(texts).ok()?;
-                let (first, second) = texts.split_at_checked(head[3] as usize)?;
-                Some(Self::Other {
-                    first: head[0] as usize,
-                    second: head[1] as usize,
-                    texts: [first.to_string(), second.to_string()],
-                    second_is_odd: head[2] == 1,
-                })
-            }
-            2 => Some(Self::None),
+        match postcard::take_from_bytes(bytes) {
+            Ok((verdict, [])) => Some(verdict),
             _ => None,
         }
     }

@@ -15,11 +15,13 @@ use super::setup::Nccl;
 use super::store_plane::StorePlane;
 use super::transport::NcclTransport;
 use super::workers::{Warm, Workers};
-use crate::error::{Error, Result, catch};
+use crate::error::{Error, Result};
+use crate::host::failure::Failure;
 use crate::host::ranks::{Ranks, Report, Supervisor, no_thread};
+use crate::host::watchdog::ControlPlane;
 use crate::log::Log;
 use crate::pending::Helpers;
-use crate::process_group::{ProcessGroup, Seat};
+use crate::process_group::{ProcessGroup, RankState};
 use crate::rank::Rank;
 
 /// So many calls of each group are compared unless it is said otherwise.
@@ -125,12 +127,12 @@ impl Worker {
             (Rank(ranks.start), error.into())
         })?;
         let helpers = Helpers::default();
-        let seats: Vec<Seat> = ranks.clone().map(|_| Seat::new(helpers.clone())).collect();
+        let rank_states: Vec<RankState> = ranks.clone().map(|_| RankState::new(helpers.clone())).collect();
         let report = self.options.on_failure.clone().map(once);
-        let plane = |(rank, seat): (usize, &Seat)| {
-            Arc::new(StorePlane::new(store.clone(), Rank(rank), seat.log.clone(), report.clone()))
+        let plane = |(rank, rank_state): (usize, &RankState)| {
+            Arc::new(StorePlane::new(store.clone(), Rank(rank), rank_state.log.clone(), report.clone()))
         };
-        let own = Own { first: ranks.start, plane: ranks.clone().zip(&seats).map(plane).collect() };
+        let own = Own { first: ranks.start, plane: ranks.clone().zip(&rank_states).map(plane).collect() };
         let gates: Vec<Arc<Gate>> = ranks.clone().map(|_| Arc::default()).collect();
         let group = |rank: Rank| {
             let engine = self.engine(&library, memory(rank)?, &gates[rank.0 - own.first]);
@@ -138,7 +140,7 @@ impl Worker {
             let control = Workers::new(own.of(rank).clone(), *all, *compare_first, warm);
             let transport = NcclTransport::new(Arc::new(control), engine);
             transport.connect()?;
-            Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
+            Ok(ProcessGroup::with_state(Arc::new(transport), rank_states[rank.0 - own.first].clone()))
         };
         let f = |group: ProcessGroup| {
             let _until = gates[group.rank() - own.first].until_left();
@@ -152,7 +154,9 @@ impl Worker {
                 let watch = Builder::new().name(format!("{} watch", plane.rank)).spawn_scoped(scope, || plane.watch());
                 match watch {
                     Ok(watch) => close.watches.push(watch.thread().clone()),
-                    Err(error) => plane.fail_with(no_thread(plane.rank, "watch", &error)),
+                    Err(error) => {
+                        plane.record(Failure::own(plane.rank, no_thread(plane.rank, "watch", &error)));
+                    }
                 }
             }
             let ended = threads.run(group, f);
@@ -185,8 +189,7 @@ fn once(report: Arc<Report>) -> Arc<Report> {
     let is_made = AtomicBool::new(false);
     Arc::new(move |rank, error| {
         if !is_made.swap(true, Ordering::AcqRel) {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(rank, error));
+            report(rank, error);
         }
     })
 }
@@ -205,11 +208,11 @@ impl Own {
 
 impl Supervisor for Own {
     fn fail(&self, rank: Rank, cause: String) {
-        self.of(rank).fail_with(cause);
+        self.of(rank).record(Failure::own(rank, cause));
     }
 
     fn end(&self, rank: Rank) {
-        self.of(rank).end();
+        self.of(rank).tell_end(rank);
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {

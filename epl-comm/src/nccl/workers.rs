@@ -10,6 +10,9 @@ use super::group_control::{GroupControl, in_nccl, link_path, part_path};
 use super::meeting::{MeetingPlace, Members};
 use super::store_plane::StorePlane;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
+use crate::host::fit::{describe, left};
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{link_name, of_one_color};
@@ -39,7 +42,7 @@ impl Warm {
     }
 }
 
-/// One member's seat in a group of processes.
+/// One member of a group of processes.
 #[derive(Debug)]
 pub(super) struct Workers {
     plane: Arc<StorePlane>,
@@ -64,7 +67,7 @@ impl Workers {
         Self { plane, name, path, members, member, last, compare_first, warm, suspicion, place }
     }
 
-    /// The seat in a part of this group.
+    /// The member in a part of this group.
     fn part(&self, name: String, path: String, members: Vec<Rank>, member: usize) -> Self {
         let (plane, last, warm) = (self.plane.clone(), self.plane.enter(&path), Warm::part(&self.warm));
         let (compare_first, suspicion, place) = (self.compare_first, Default::default(), Default::default());
@@ -76,7 +79,7 @@ impl Workers {
     }
 
     fn describe(&self, call: &Call) -> String {
-        format!("{call}, call {} of group `{}`", call.sequence, self.name)
+        describe(&self.name, call)
     }
 
     /// Waits until all members have come to this call, and compares them; gives the two numbers that each has brought.
@@ -179,8 +182,7 @@ impl GroupControl for Workers {
                 // Who left as it had heard of a failure left after that was told.
                 self.plane.look();
                 self.plane.go_on(|| self.describe(call))?;
-                let cause = format!("it returned without taking part in {}", self.describe(call));
-                self.plane.fail(&Error::Peer { rank, operation: self.describe(call), cause });
+                self.plane.record(Failure::own(rank, left(&self.describe(call))));
                 return self.plane.go_on(|| self.describe(call));
             }
         }

@@ -14,6 +14,10 @@ pub(crate) mod fit {
     pub(crate) fn describe(group: &str, call: &Call) -> String {
         format!("{call}, call {} of group `{group}`", call.whole().sequence)
     }
+
+    pub(crate) fn left(call: &str) -> String {
+        format!("it returned without taking part in {call}")
+    }
 }
 
 pub(crate) mod number {
@@ -29,10 +33,10 @@ pub(crate) mod number {
     }
 }
 
-pub(crate) mod ranks {
+pub(crate) mod watchdog {
     use crate::rank::Rank;
 
-    pub(crate) trait Supervisor {
+    pub(crate) trait ControlPlane {
         fn fail(&self, rank: Rank, cause: String);
     }
 }

@@ -9,7 +9,7 @@ use super::board::{Board, Meeting, Post};
 use super::memory::{Buffer, Memory};
 use super::world::LocalWorld;
 use crate::error::{Error, Result};
-use crate::host::ranks::Supervisor;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 

@@ -10,7 +10,7 @@ use super::event_count::EventCount;
 use super::membership::CallId;
 use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::ranks::Supervisor;
+use crate::host::watchdog::ControlPlane;
 use crate::rank::Rank;
 
 pub(super) struct LocalWorld {
@@ -80,7 +80,7 @@ impl LocalWorld {
     }
 }
 
-impl Supervisor for LocalWorld {
+impl ControlPlane for LocalWorld {
     fn fail(&self, rank: Rank, cause: String) {
         let _ = self.failure.set(Failure { rank, cause });
         self.has_failed.store(true, Ordering::Release);
