@@ -47,6 +47,10 @@ NEEDED = {
         Article Backbone ConvNorm ResidualLayer BertEmbeddings Stack ClassLabels TokenLabels BertCarry
         JsonConfig NameTable Exported BleuCounts ExactMatch ORDER
     """,
+    "what a public alias or trait of a transport holds": """
+        InProcess PerProcess Distributed CudaBlock CudaPoint CudaQueue LogEntry VjpInputs
+    """,
+    "learning rates beside the options'": "BurnLrSchedule Chained",
     "traits that say what a function takes": "CarryReader FromSetting ToSetting Operand SplitConvInput SplitInput",
     "functions for programs without a trainer or an evaluator": "write_trace option_table tokenize_13a english",
 }

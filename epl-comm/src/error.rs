@@ -5,11 +5,12 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 pub use epl_launch::Error as LaunchError;
+use serde::{Deserialize, Serialize};
 
 use crate::rank::Rank;
 
 /// A failed collective, or a failed rank.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// Two members of a group made different calls where the same was expected. Every member gets this error.
@@ -89,9 +90,6 @@ pub enum Error {
         /// Why the other failed.
         cause: String,
     },
-    /// Workers could not be brought together, or one of them failed.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
     /// A library that carries the data between ranks, such as NCCL, is missing, is not what is needed, or failed; or the
     /// device that it works on.
     #[error("{message}")]
@@ -123,6 +121,11 @@ pub enum Error {
         /// Its own message, with the call.
         message: String,
     },
+    // The last one: serde leaves it out, and counts only those before it alike in both directions.
+    /// Workers could not be brought together, or one of them failed.
+    #[error(transparent)]
+    #[serde(skip)]
+    Launch(#[from] LaunchError),
 }
 
 fn describe_missing(missing: &[(Rank, String)]) -> String {

@@ -1,47 +1,11 @@
 //! What is said of the ranks of a run before they are started, whatever carries their data.
 
-use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::error::{Error, catch};
-use crate::host::failure::Failure;
-use crate::host::ranks::{Report, TIME_LIMIT};
+use crate::error::Error;
+use crate::host::watchdog::Options;
 use crate::rank::Rank;
-
-/// How the ranks of a run are watched.
-#[derive(Clone)]
-pub(crate) struct Options {
-    /// How long a rank waits in a call.
-    pub(crate) time_limit: Option<Duration>,
-    /// How many calls of a rank may be in flight together; otherwise as the transport has it.
-    pub(crate) lanes: Option<usize>,
-    /// Told of the first failure: who, and why.
-    pub(crate) on_failure: Option<Arc<Report>>,
-}
-
-impl Options {
-    /// Tells the caller of a run of its first failure.
-    pub(crate) fn report(&self, failure: &Failure) {
-        if let Some(report) = &self.on_failure {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(failure.rank, &failure.to_error("the run".to_string())));
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { time_limit: Some(TIME_LIMIT), lanes: None, on_failure: None }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time_limit, lanes, on_failure: _ } = self;
-        f.debug_struct("Options").field("time_limit", time_limit).field("lanes", lanes).finish_non_exhaustive()
-    }
-}
 
 /// Starts ranks, of which `K` says where they are and what carries their data, and watches them:
 /// [`local::Launcher`](crate::local::Launcher), `mpi::Launcher`, [`nccl::Launcher`](crate::nccl::Launcher) and

@@ -3,11 +3,13 @@
 use core::fmt;
 use core::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// The number of a rank in the world: one device, driven by one thread.
 ///
 /// A position inside a group is a plain `usize` (a *member*); [`ProcessGroup::global`](crate::ProcessGroup::global)
 /// leads from a member to its rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rank(pub usize);
 
 impl fmt::Display for Rank {

@@ -33,12 +33,12 @@ pub(super) type Forwarded<const N: usize> = (DispatchTensor, BackwardFn<N>);
 
 /// What the tape keeps. Cloned by bounds of the tape only; the function is taken once.
 #[derive(Clone)]
-struct State<const N: usize> {
+struct StepState<const N: usize> {
     backward: Arc<Mutex<Option<BackwardFn<N>>>>,
     inputs: [(Shape, DType); N],
 }
 
-impl<const N: usize> fmt::Debug for State<N> {
+impl<const N: usize> fmt::Debug for StepState<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "custom_vjp{:?}", self.inputs)
     }
@@ -51,7 +51,7 @@ impl<B: Backend, const N: usize> Backward<B, N> for CustomVjp
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    type State = State<N>;
+    type State = StepState<N>;
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
@@ -97,7 +97,7 @@ where
     let prepared = CustomVjp.prepare::<C>(array(guards)).compute_bound().stateful();
     let output = match prepared {
         OpsKind::Tracked(step) => {
-            step.finish(State { backward: Arc::new(Mutex::new(Some(backward))), inputs: shapes }, output)
+            step.finish(StepState { backward: Arc::new(Mutex::new(Some(backward))), inputs: shapes }, output)
         }
         OpsKind::UnTracked(step) => step.finish(output),
     };

@@ -9,7 +9,7 @@ use crate::rank::Rank;
 
 /// A record of what a rank sends; a clone is the same record.
 #[derive(Clone, Debug, Default)]
-pub struct Traffic(Arc<Mutex<Record>>);
+pub struct Traffic(Arc<Mutex<TrafficRecord>>);
 
 /// One group's calls of one collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Record {
+struct TrafficRecord {
     entries: BTreeMap<(String, String), Entry>,
     links: BTreeMap<(Rank, Rank), u64>,
 }
@@ -70,7 +70,7 @@ impl Traffic {
         }
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, TrafficRecord> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

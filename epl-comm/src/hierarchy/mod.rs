@@ -37,7 +37,7 @@ use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
 use hosts::Hosts;
 pub(crate) use level::Level;
-use numbers::{Numbers, Stages, Taken};
+use numbers::{StageNumbers, Stages, Taken};
 
 /// What makes groups that lie in one host, or have one member in each of several.
 pub(crate) trait Medium: Debug + Send + Sync {
@@ -106,7 +106,7 @@ pub(crate) struct Hierarchy {
     outer: Option<Arc<dyn Transport>>,
     /// Which members have taken the numbers of its calls, as far as that is looked at.
     wholes: Option<Arc<dyn Transport>>,
-    numbers: Numbers,
+    numbers: StageNumbers,
     links: Links<dyn Transport>,
 }
 

@@ -24,15 +24,15 @@ pub(super) struct Taken {
 
 /// Those of the calls that have been issued and not yet run.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(Mutex<State>);
+pub(super) struct StageNumbers(Mutex<Issued>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Issued {
     last: u64,
     issued: HashMap<u64, Taken>,
 }
 
-impl Numbers {
+impl StageNumbers {
     /// The next number of a call, and with it those that `take` takes for its stages.
     pub(super) fn issue(&self, take: impl FnOnce() -> Taken) -> u64 {
         let mut state = self.lock();
@@ -59,7 +59,7 @@ impl Numbers {
         self.lock().issued.remove(&sequence);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Issued> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

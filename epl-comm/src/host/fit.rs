@@ -58,6 +58,11 @@ pub(crate) fn columns(widths: &PerMember, member: usize) -> Range<usize> {
     before..before + widths[member]
 }
 
+/// What a rank is blamed for that has ended although a call needs it.
+pub(crate) fn left(call: &str) -> String {
+    format!("it returned without taking part in {call}")
+}
+
 /// A call with its place in its group.
 pub(crate) fn describe(group: &str, call: &Call) -> String {
     format!("{call}, call {} of group `{group}`", call.whole().sequence)

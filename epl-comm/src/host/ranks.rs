@@ -22,7 +22,7 @@ const STACK: usize = 8 << 20;
 pub(crate) type Report = dyn Fn(Rank, &Error) + Send + Sync;
 
 /// What the ranks of a run know of each other.
-pub(crate) trait Fates: Sync {
+pub(crate) trait Supervisor: Sync {
     /// Records that a rank of this process failed, unless another did before, and releases everybody.
     fn fail(&self, rank: Rank, cause: String);
 
@@ -35,7 +35,7 @@ pub(crate) trait Fates: Sync {
 
 /// The ranks of this process.
 pub(crate) struct Ranks<'a, F> {
-    fates: &'a F,
+    supervisor: &'a F,
     ranks: Range<usize>,
     /// Threads on which each may compute.
     threads: usize,
@@ -48,11 +48,11 @@ pub(crate) struct Ranks<'a, F> {
 /// What each rank returned; or what the caller's own code panicked with, when it handled an error.
 pub(crate) type Ended<T, E> = Vec<thread::Result<Result<T, E>>>;
 
-impl<'a, F: Fates> Ranks<'a, F> {
+impl<'a, F: Supervisor> Ranks<'a, F> {
     /// These ranks, on a host that has `on_host` in all.
-    pub(crate) fn new(fates: &'a F, ranks: Range<usize>, on_host: usize) -> Self {
+    pub(crate) fn new(supervisor: &'a F, ranks: Range<usize>, on_host: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self { fates, ranks, threads: (cores / on_host).max(1), own: Mutex::default() }
+        Self { supervisor, ranks, threads: (cores / on_host).max(1), own: Mutex::default() }
     }
 
     /// Runs `f` on every rank, with what `begin` gives it, until all have ended. Each works inside its own rayon pool.
@@ -101,7 +101,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
         rank: Rank,
         life: &(impl Fn(Rank) -> Result<T, E> + Sync),
     ) -> Result<T, E> {
-        let _departure = Departure { fates: self.fates, rank };
+        let _departure = Departure { supervisor: self.supervisor, rank };
         let pool =
             ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
         let no_pool = |error: ThreadPoolBuildError| {
@@ -112,7 +112,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
             .build_scoped(|thread| thread.run(), |pool| pool.install(|| life(rank)))
             .unwrap_or_else(|error| Err(no_pool(error).into()));
         if let Err(error) = &result
-            && self.fates.first_failure("").is_none()
+            && self.supervisor.first_failure("").is_none()
         {
             // The caller's code, which may do anything; so not inside of `fail`.
             let text = catch(|| error.to_string());
@@ -124,11 +124,11 @@ impl<'a, F: Fates> Ranks<'a, F> {
 
     /// A failure that no collective has found.
     fn fail_by_itself(&self, rank: Rank, cause: String) {
-        if self.fates.first_failure("").is_none() {
+        if self.supervisor.first_failure("").is_none() {
             // Before it is known: whoever is the first is among these.
             self.by_themselves().insert(rank);
         }
-        self.fates.fail(rank, cause);
+        self.supervisor.fail(rank, cause);
     }
 
     fn by_themselves(&self) -> MutexGuard<'_, BTreeSet<Rank>> {
@@ -136,7 +136,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
     }
 
     fn fail_without(&self, rank: Rank, message: String) -> Error {
-        self.fates.fail(rank, message.clone());
+        self.supervisor.fail(rank, message.clone());
         Error::invalid(message)
     }
 
@@ -155,7 +155,7 @@ impl<'a, F: Fates> Ranks<'a, F> {
                 Err(error) => failures.push((Rank(rank), error)),
             }
         }
-        let failure = self.fates.first_failure("the run, whose ranks here all returned well");
+        let failure = self.supervisor.first_failure("the run, whose ranks here all returned well");
         if failures.is_empty() {
             return failure.map_or(Ok(values), |(rank, error)| Err((rank, error.into())));
         }
@@ -178,18 +178,18 @@ pub(crate) fn no_thread(rank: Rank, what: &str, error: &dyn Display) -> String {
 }
 
 /// Tells the others that a rank has ended, when it is dropped: at its end, or when the caller's own code panics.
-struct Departure<'a, F: Fates> {
-    fates: &'a F,
+struct Departure<'a, F: Supervisor> {
+    supervisor: &'a F,
     rank: Rank,
 }
 
-impl<F: Fates> Drop for Departure<'_, F> {
+impl<F: Supervisor> Drop for Departure<'_, F> {
     fn drop(&mut self) {
         if thread::panicking() {
             // The rank's own panics are caught: this one is in the code that turns them into the caller's error.
-            self.fates.fail(self.rank, "it panicked while it handled an error".to_string());
+            self.supervisor.fail(self.rank, "it panicked while it handled an error".to_string());
         }
-        self.fates.end(self.rank);
+        self.supervisor.end(self.rank);
     }
 }
 
@@ -202,7 +202,7 @@ mod tests {
     /// The rank that failed first.
     struct First(Rank);
 
-    impl Fates for First {
+    impl Supervisor for First {
         fn fail(&self, _rank: Rank, _cause: String) {}
 
         fn end(&self, _rank: Rank) {}
@@ -215,9 +215,9 @@ mod tests {
     /// Who is said to have failed, where ranks failed with these texts and rank `first` was the first, by itself or as a
     /// collective found.
     fn told(texts: [&str; 3], first: usize, by_itself: bool) -> (Rank, String) {
-        let fates = First(Rank(first));
+        let supervisor = First(Rank(first));
         let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
-        let ranks = Ranks::new(&fates, 0..3, 3);
+        let ranks = Ranks::new(&supervisor, 0..3, 3);
         if by_itself {
             ranks.by_themselves().insert(Rank(first));
         }
@@ -229,7 +229,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Board(OnceLock<Rank>);
 
-    impl Fates for Board {
+    impl Supervisor for Board {
         fn fail(&self, rank: Rank, _cause: String) {
             thread::sleep(Duration::from_millis(5 - rank.0 as u64));
             let _ = self.0.set(rank);

@@ -11,7 +11,7 @@ use crate::buffer::{Buffer, with_kind};
 use crate::error::{Error, Result};
 
 /// Contiguous host memory of a buffer, and the way back.
-pub(crate) struct Staged {
+pub(crate) struct StagedBuffer {
     pub(crate) bytes: Arc<Bytes>,
     /// Where in `bytes` the buffer lies.
     pub(crate) range: Range<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct Home {
     device: Option<Device>,
 }
 
-impl Staged {
+impl StagedBuffer {
     pub(crate) fn new(buffer: Buffer) -> Result<Self> {
         match buffer.into_flex() {
             Ok(tensor) => Ok(Self::from_flex(tensor, None)),
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn a_view_is_posted_where_it_lies_and_copied_when_it_must_be_whole() -> Result<()> {
         let x = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::flex());
-        let rows = Staged::new(Buffer::from_tensor(x.clone().slice_dim(0, 1..3)))?;
+        let rows = StagedBuffer::new(Buffer::from_tensor(x.clone().slice_dim(0, 1..3)))?;
         let size = rows.home.dtype.size();
         assert_eq!((rows.bytes.len(), rows.range.clone()), (6 * size, 2 * size..6 * size));
         let rows = rows.whole();
         assert_eq!((rows.bytes.len(), rows.range.clone()), (4 * size, 0..4 * size));
-        let columns = Staged::new(Buffer::from_tensor(x.swap_dims(0, 1)))?;
+        let columns = StagedBuffer::new(Buffer::from_tensor(x.swap_dims(0, 1)))?;
         let values = columns.home.bring(columns.bytes, columns.range).into_values::<f64>();
         assert_eq!(values, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
         Ok(())
@@ -140,12 +140,12 @@ mod tests {
     fn a_device_buffer_goes_through_the_host_and_back() -> Result<()> {
         for dtype in [DType::F32, DType::F64] {
             let x = Tensor::<2>::from_data([[1.0, 2.0], [3.0, 4.0]], (&Device::flex(), dtype));
-            let staged = Staged::through_host(Buffer::from_tensor(x))?.whole();
+            let staged = StagedBuffer::through_host(Buffer::from_tensor(x))?.whole();
             let back = staged.home.bring(staged.bytes, staged.range);
             assert_eq!((back.dtype(), back.into_values::<f64>()), (dtype, vec![1.0, 2.0, 3.0, 4.0]));
         }
         let x = Tensor::<1, Int>::from_data([1, 2, 3], (&Device::flex(), DType::I64));
-        let staged = Staged::through_host(Buffer::from_tensor(x))?;
+        let staged = StagedBuffer::through_host(Buffer::from_tensor(x))?;
         let back = staged.home.bring(staged.bytes, staged.range);
         assert_eq!((back.dtype(), back.into_values::<i64>()), (DType::I64, vec![1, 2, 3]));
         Ok(())

@@ -6,19 +6,19 @@ use core::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::bell::Bell;
+use super::event_count::EventCount;
+use super::membership::{CallId, Membership};
 use super::memory::{Memory, Window};
-use super::nursery::Nursery;
-use super::roster::{CallId, Roster};
+use super::registry::Registry;
 use super::sync::UnsafeCell;
 use super::sync::atomic::{AtomicU64, Ordering};
-use super::world::World;
+use super::world::LocalWorld;
 use crate::error::Result;
 use crate::host::arena::Arena;
-use crate::host::fit::describe;
+use crate::host::fit::{describe, left};
+use crate::host::mismatch::compare;
 use crate::host::number::Number;
-use crate::host::quarrel::compare;
-use crate::host::ranks::Fates;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::Call;
 use crate::rank::Rank;
 use crate::transport::link_name;
@@ -32,11 +32,11 @@ pub(super) struct Post {
 
 /// One group's meeting place.
 pub(super) struct Board {
-    pub(super) roster: Arc<Roster>,
+    pub(super) membership: Arc<Membership>,
     slots: Box<[Slot]>,
-    bell: Arc<Bell>,
+    event_count: Arc<EventCount>,
     /// Boards of groups being split off, and of links.
-    children: Nursery<Child, Self>,
+    children: Registry<Child, Self>,
 }
 
 /// What a board is made for beside the one of its group.
@@ -105,10 +105,10 @@ impl Slot {
 }
 
 impl Board {
-    pub(super) fn new(name: &str, members: Vec<Rank>, world: &World) -> Self {
+    pub(super) fn new(name: &str, members: Vec<Rank>, world: &LocalWorld) -> Self {
         let slots = members.iter().map(|_| Slot::new()).collect();
-        let roster = Arc::new(Roster::new(name, members));
-        Self { roster, slots, bell: world.bell(), children: Nursery::default() }
+        let membership = Arc::new(Membership::new(name, members));
+        Self { membership, slots, event_count: world.event_count(), children: Registry::default() }
     }
 
     /// Puts a member's post up and waits for all the others'.
@@ -121,7 +121,7 @@ impl Board {
     ///
     /// One thread at a time does this for a member, with `post.call.sequence` one above the last; and not again after
     /// an error, or while a meeting is neither left nor left early.
-    pub(super) unsafe fn meet<'a>(&'a self, world: &'a World, member: usize, post: Post) -> Result<Meeting<'a>> {
+    pub(super) unsafe fn meet<'a>(&'a self, world: &'a LocalWorld, member: usize, post: Post) -> Result<Meeting<'a>> {
         let sequence = post.call.sequence;
         let slot = &self.slots[member];
         // SAFETY: the place was last used two calls ago. This member has met everybody in the call between, to which
@@ -147,14 +147,14 @@ impl Board {
         color: usize,
         name: &str,
         members: Vec<Rank>,
-        world: &World,
+        world: &LocalWorld,
     ) -> Arc<Self> {
         self.children.take(Child::Part { sequence, color }, members.len(), || Self::new(name, members, world))
     }
 
     /// The board of the link from one member to another, each of which asks for it once; made by the one that asks first.
-    pub(super) fn link(&self, from: usize, to: usize, world: &World) -> Arc<Self> {
-        let Roster { name, members, .. } = &*self.roster;
+    pub(super) fn link(&self, from: usize, to: usize, world: &LocalWorld) -> Arc<Self> {
+        let Membership { name, members, .. } = &*self.membership;
         let ends = vec![members[from], members[to]];
         self.children.take(Child::Link { from, to }, 2, || Self::new(&link_name(name, from, to), ends, world))
     }
@@ -162,7 +162,7 @@ impl Board {
 
 impl fmt::Debug for Board {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Board").field("roster", &self.roster).finish_non_exhaustive()
+        f.debug_struct("Board").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 
@@ -172,7 +172,7 @@ impl fmt::Debug for Board {
 /// next, if it does not wait for the others and take it back; for ever, if it drops this without leaving (it unwinds).
 pub(super) struct Meeting<'a> {
     board: &'a Board,
-    world: &'a World,
+    world: &'a LocalWorld,
     member: usize,
     sequence: u64,
     /// Whether all are known to have made the same call, down to the digest.
@@ -230,7 +230,7 @@ impl Meeting<'_> {
         if self.is_uniform {
             return Ok(());
         }
-        let Roster { name, members, .. } = &*self.board.roster;
+        let Membership { name, members, .. } = &*self.board.membership;
         compare(name, members, self.own_call(), |member| &self.post(member).call)
     }
 
@@ -239,7 +239,7 @@ impl Meeting<'_> {
     pub(super) fn leave_early(self, all_do: bool) {
         if !(all_do && self.is_uniform) {
             self.done();
-            self.board.bell.ring();
+            self.board.event_count.notify();
         }
     }
 
@@ -263,31 +263,31 @@ impl Meeting<'_> {
 
     /// Waits until all have counted as far as this member just has.
     fn wait_for_all(&self, counter: impl Fn(&Slot) -> &AtomicU64) -> Result<()> {
-        let (bell, roster) = (&self.board.bell, &self.board.roster);
+        let (event_count, membership) = (&self.board.event_count, &self.board.membership);
         let has_come = |slot: &Slot| counter(slot).load(Ordering::Acquire) >= self.sequence;
-        let are_here = self.board.slots.iter().all(|slot| bell.spin(|| has_come(slot)));
-        // Only now: to ring takes as long as the way of this member's own count to the others.
-        bell.ring();
+        let are_here = self.board.slots.iter().all(|slot| event_count.spin(|| has_come(slot)));
+        // Only now: to notify takes as long as the way of this member's own count to the others.
+        event_count.notify();
         if are_here {
             return Ok(());
         }
-        for (member, (slot, rank)) in self.board.slots.iter().zip(&roster.members).enumerate() {
+        for (member, (slot, rank)) in self.board.slots.iter().zip(&membership.members).enumerate() {
             let has_come = || has_come(slot);
-            let cannot_come = || self.world.has_ended(*rank) && !roster.has_reserved(member, self.sequence);
+            let cannot_come = || self.world.has_ended(*rank) && !membership.has_reserved(member, self.sequence);
             let is_over = || has_come() || self.world.failure().is_some() || cannot_come();
             if has_come() {
                 continue;
             }
-            if !bell.look(is_over) {
+            if !event_count.look(is_over) {
                 let begun = *self.asleep_since.get_or_init(Instant::now);
                 let is_over = || is_over() || self.world.is_overdue(begun);
-                self.world.sleep(roster.members[self.member], self.id(), &mut || bell.sleep(is_over));
+                self.world.sleep(membership.members[self.member], self.id(), &mut || event_count.sleep(is_over));
                 if self.world.failure().is_none() && !has_come() && !cannot_come() {
                     self.world.fail_overdue(self.describe(), begun.elapsed(), self.missing(&counter));
                 }
             }
             if self.world.failure().is_none() && cannot_come() && !has_come() {
-                self.world.fail(*rank, format!("it returned without taking part in {}", self.describe()));
+                self.world.fail(*rank, left(&self.describe()));
             }
             // Looked at again: what came before the failure counts.
             if !has_come()
@@ -301,19 +301,19 @@ impl Meeting<'_> {
 
     /// The ranks that have not come, with whether each has at least taken the number of the call.
     fn missing(&self, counter: &impl Fn(&Slot) -> &AtomicU64) -> Vec<(Rank, bool)> {
-        let roster = &self.board.roster;
-        let slots = self.board.slots.iter().zip(&roster.members).enumerate();
+        let membership = &self.board.membership;
+        let slots = self.board.slots.iter().zip(&membership.members).enumerate();
         let missing = slots.filter(|(_, (slot, _))| counter(slot).load(Ordering::Acquire) < self.sequence);
-        missing.map(|(member, (_, rank))| (*rank, roster.has_reserved(member, self.sequence))).collect()
+        missing.map(|(member, (_, rank))| (*rank, membership.has_reserved(member, self.sequence))).collect()
     }
 
     fn id(&self) -> CallId {
-        let (roster, operation) = (self.board.roster.clone(), self.own_call().operation);
-        CallId { roster, operation, sequence: self.sequence }
+        let (membership, operation) = (self.board.membership.clone(), self.own_call().operation);
+        CallId { membership, operation, sequence: self.sequence }
     }
 
     fn describe(&self) -> String {
-        describe(&self.board.roster.name, self.own_call())
+        describe(&self.board.membership.name, self.own_call())
     }
 
     fn own_call(&self) -> &Call {

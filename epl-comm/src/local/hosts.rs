@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::board::Board;
-use super::nursery::Nursery;
+use super::registry::Registry;
 use super::transport::LocalTransport;
-use super::world::World;
+use super::world::LocalWorld;
 use crate::error::Result;
 use crate::hierarchy::Medium;
 use crate::rank::Rank;
@@ -14,14 +14,14 @@ use crate::transport::Transport;
 /// A world of threads, so many of which are taken for one host.
 #[derive(Debug)]
 pub(super) struct PretendHosts {
-    world: Arc<World>,
+    world: Arc<LocalWorld>,
     per_host: usize,
-    boards: Nursery<String, Board>,
+    boards: Registry<String, Board>,
 }
 
 impl PretendHosts {
-    pub(super) fn new(world: Arc<World>, per_host: usize) -> Self {
-        Self { world, per_host, boards: Nursery::default() }
+    pub(super) fn new(world: Arc<LocalWorld>, per_host: usize) -> Self {
+        Self { world, per_host, boards: Registry::default() }
     }
 }
 

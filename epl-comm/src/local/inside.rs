@@ -4,15 +4,14 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::board::Board;
-use super::nursery::Nursery;
+use super::registry::Registry;
 use super::run::EAGER_LIMIT;
 use super::transport::LocalTransport;
-use super::world::{Watch, World};
+use super::world::{LocalWorld, Watch};
 use crate::error::Error;
 use crate::host::failure::Failure;
-use crate::host::ranks::Fates;
-use crate::launch::Options;
-use crate::process_group::Seat;
+use crate::host::watchdog::{ControlPlane, Options};
+use crate::process_group::RankState;
 use crate::rank::Rank;
 use crate::transport::Transport;
 
@@ -20,26 +19,26 @@ use crate::transport::Transport;
 /// other way round.
 #[derive(Debug)]
 pub(crate) struct Inside {
-    world: Arc<World>,
-    boards: Nursery<String, Board>,
+    world: Arc<LocalWorld>,
+    boards: Registry<String, Board>,
 }
 
 impl Inside {
-    /// `seats` are those of all ranks, of whatever process; `tell` hears of the first failure.
+    /// `rank_states` are those of all ranks, of whatever process; `tell` hears of the first failure.
     ///
     /// A rank may wait inside for one that waits for another process: who finds that out is to be faster than
     /// `time_limit`.
     pub(crate) fn new(
-        seats: Box<[Seat]>,
+        rank_states: Box<[RankState]>,
         is_crowded: bool,
         lanes: usize,
         time_limit: Option<Duration>,
         tell: impl Fn(Rank, &Error) + Send + Sync + 'static,
     ) -> Self {
-        let cores = if is_crowded { 0 } else { seats.len() };
+        let cores = if is_crowded { 0 } else { rank_states.len() };
         let options = Options { time_limit, lanes: Some(lanes), on_failure: Some(Arc::new(tell)) };
         let watch = Watch { options, check_order: false, eager_limit: EAGER_LIMIT };
-        Self { world: Arc::new(World::new(seats, cores, watch)), boards: Nursery::default() }
+        Self { world: Arc::new(LocalWorld::new(rank_states, cores, watch)), boards: Registry::default() }
     }
 
     /// A group of ranks that are all in this process. Each asks for it once, with the same key.
@@ -62,6 +61,6 @@ impl Inside {
 
     /// Records that a rank begins no further call.
     pub(crate) fn end(&self, rank: Rank) {
-        self.world.end(rank);
+        self.world.tell_end(rank);
     }
 }

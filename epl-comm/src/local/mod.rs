@@ -32,7 +32,7 @@
 //! board until the board goes, with the last handle of the group. A slot is not used again after a failure, because
 //! failure is for ever: every call looks for it before it posts, and who has given up has seen it.
 //!
-//! `epl-comm/tests/loom` is a model of this: it runs `board` and `bell` with three members in all orders of their steps,
+//! `epl-comm/tests/loom` is a model of this: it runs `board` and `event_count` with three members in all orders of their steps,
 //! within a bound that it names.
 //!
 //! # Who is released by whom
@@ -42,22 +42,22 @@
 //! | returns an error, panics, unwinds | find the world's failure, which names it |
 //! | returns although a call of others needs it | see that it has ended and has not reserved that call |
 //! | makes another call | all find the mismatch |
-//! | waits in another group for one that waits for it | whoever closes the circle sees it (`waits`) |
+//! | waits in another group for one that waits for it | whoever closes the circle sees it (`wait_graph`) |
 //! | makes the calls of several groups in another order | on request, found where calls take their numbers (`order`) |
 //! | does not come | whoever has waited for the time limit says who keeps everybody waiting |
 //!
-//! A wait spins a little, then yields, then looks for a circle and sleeps on the board's bell; a failure, and a rank's
-//! end, ring all bells.
+//! A wait spins a little, then yields, then looks for a circle and sleeps on the board's event count; a failure, and a rank's
+//! end, notify all of them.
 
 mod sync;
-mod patience;
-mod bell;
-mod roster;
-mod waits;
+mod backoff;
+mod event_count;
+mod membership;
+mod wait_graph;
 mod order;
 mod world;
 mod memory;
-mod nursery;
+mod registry;
 mod board;
 mod work;
 mod transport;

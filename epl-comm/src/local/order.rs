@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use super::roster::CallId;
+use super::membership::CallId;
 use crate::error::Error;
 use crate::rank::Rank;
 
@@ -30,7 +30,7 @@ impl Order {
     /// Records that `rank` makes a call. An error when another rank made another one in its place.
     pub(super) fn issue(&self, rank: Rank, call: &CallId) -> Result<(), Error> {
         let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for other in call.roster.members.iter().filter(|other| **other != rank) {
+        for other in call.membership.members.iter().filter(|other| **other != rank) {
             pairs.entry([rank.min(*other), rank.max(*other)]).or_default().issue(rank, *other, call)?;
         }
         Ok(())
@@ -65,20 +65,24 @@ impl Pair {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::roster::Roster;
+    use super::super::membership::Membership;
     use super::*;
     use crate::operation::Operation;
 
     #[test]
     fn two_ranks_may_be_apart_but_not_in_another_order() {
-        let group = |members: &[usize]| Arc::new(Roster::new("g", members.iter().copied().map(Rank).collect()));
+        let group = |members: &[usize]| Arc::new(Membership::new("g", members.iter().copied().map(Rank).collect()));
         let (all, pair, others) = (group(&[0, 1, 2]), group(&[0, 1]), group(&[1, 2]));
-        let call =
-            |roster: &Arc<Roster>, sequence| CallId { roster: roster.clone(), operation: Operation::Barrier, sequence };
+        let call = |membership: &Arc<Membership>, sequence| CallId {
+            membership: membership.clone(),
+            operation: Operation::Barrier,
+            sequence,
+        };
         let order = Order::default();
-        let issue = |rank: usize, roster: &Arc<Roster>, sequence| order.issue(Rank(rank), &call(roster, sequence));
-        for (rank, roster, sequence) in [(0, &all, 1), (0, &pair, 1), (2, &all, 1), (2, &others, 1), (1, &all, 1)] {
-            assert_eq!(issue(rank, roster, sequence), Ok(()));
+        let issue =
+            |rank: usize, membership: &Arc<Membership>, sequence| order.issue(Rank(rank), &call(membership, sequence));
+        for (rank, membership, sequence) in [(0, &all, 1), (0, &pair, 1), (2, &all, 1), (2, &others, 1), (1, &all, 1)] {
+            assert_eq!(issue(rank, membership, sequence), Ok(()));
         }
         assert_eq!(issue(1, &others, 1), Ok(()), "not a call of rank 0");
         assert_eq!(issue(1, &pair, 1), Ok(()));

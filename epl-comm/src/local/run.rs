@@ -7,12 +7,12 @@ use std::thread;
 use super::board::Board;
 use super::hosts::PretendHosts;
 use super::transport::LocalTransport;
-use super::world::{Watch, World};
+use super::world::{LocalWorld, Watch};
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Level, Medium};
 use crate::host::ranks::Ranks;
 use crate::pending::{Helpers, check_lanes};
-use crate::process_group::{ProcessGroup, Seat};
+use crate::process_group::{ProcessGroup, RankState};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
@@ -172,12 +172,12 @@ impl Launcher {
         check_lanes(options.lanes).map_err(|error| (Rank(0), error.into()))?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let helpers = Helpers::default();
-        let seats = (0..ranks).map(|_| Seat::new(helpers.clone())).collect();
-        let world = Arc::new(World::new(seats, cores, Watch { options, check_order, eager_limit }));
+        let rank_states = (0..ranks).map(|_| RankState::new(helpers.clone())).collect();
+        let world = Arc::new(LocalWorld::new(rank_states, cores, Watch { options, check_order, eager_limit }));
         let board = Arc::new(Board::new(WORLD, (0..ranks).map(Rank).collect(), &world));
         let group = |rank: Rank| {
             let transport = Arc::new(LocalTransport::new(world.clone(), board.clone(), rank.0));
-            Ok(ProcessGroup::with_seat(over(transport)?, world.seat(rank).clone()))
+            Ok(ProcessGroup::with_state(over(transport)?, world.rank_state(rank).clone()))
         };
         let threads = Ranks::new(&*world, 0..ranks, ranks);
         let ended = threads.run(group, f);

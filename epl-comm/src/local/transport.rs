@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use super::board::{Board, Post};
+use super::membership::CallId;
 use super::memory::{Divided, Memory};
-use super::roster::CallId;
 use super::work::work;
-use super::world::World;
+use super::world::LocalWorld;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides, is_small};
 use crate::host::guard::{CallGuard, told};
-use crate::host::staging::Staged;
+use crate::host::staging::StagedBuffer;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, of_one_color, wishes};
@@ -20,7 +21,7 @@ use crate::transport::{Links, Transport, colors_and_keys, of_one_color, wishes};
 /// A member of a [`Board`].
 #[derive(Debug)]
 pub(crate) struct LocalTransport {
-    pub(super) world: Arc<World>,
+    pub(super) world: Arc<LocalWorld>,
     pub(super) board: Arc<Board>,
     pub(super) member: usize,
     /// The board trusts that a member makes one call at a time, and none after one that panicked, whose meeting was not
@@ -31,21 +32,21 @@ pub(crate) struct LocalTransport {
 }
 
 impl LocalTransport {
-    pub(super) fn new(world: Arc<World>, board: Arc<Board>, member: usize) -> Self {
+    pub(super) fn new(world: Arc<LocalWorld>, board: Arc<Board>, member: usize) -> Self {
         Self { world, board, member, guard: CallGuard::default(), links: Links::default() }
     }
 
     pub(super) fn rank(&self) -> Rank {
-        self.board.roster.members[self.member]
+        self.board.membership.members[self.member]
     }
 
     fn id(&self, operation: Operation, sequence: u64) -> CallId {
-        CallId { roster: self.board.roster.clone(), operation, sequence }
+        CallId { membership: self.board.membership.clone(), operation, sequence }
     }
 
     /// Does what a call is if it is this member's turn.
     pub(super) fn in_turn<T>(&self, call: Box<Call>, attempt: impl FnOnce(Box<Call>) -> Result<T>) -> Result<T> {
-        let turn = || self.guard.take(&self.board.roster.name, call, |call| self.go_on(call), attempt);
+        let turn = || self.guard.take(&self.board.membership.name, call, |call| self.go_on(call), attempt);
         told(turn, |error| self.fail(error))
     }
 
@@ -56,7 +57,7 @@ impl LocalTransport {
     /// Its failure, as it is told to a rank that is in `call`.
     pub(crate) fn go_on(&self, call: &Call) -> Result<()> {
         match self.world.failure() {
-            Some(failure) => Err(failure.to_error(describe(&self.board.roster.name, call))),
+            Some(failure) => Err(failure.to_error(describe(&self.board.membership.name, call))),
             None => Ok(()),
         }
     }
@@ -69,10 +70,10 @@ impl LocalTransport {
             (!stays && writes(call.operation, self.member), hides(call.operation, self.member));
         check(&call, &buffer)?;
         let staged = match is_hidden {
-            true => Staged::unseen(buffer),
+            true => StagedBuffer::unseen(buffer),
             // What is written, or stays on the board, is the buffer and nothing else.
-            false if is_written || stays => Staged::new(buffer)?.whole(),
-            false => Staged::new(buffer)?,
+            false if is_written || stays => StagedBuffer::new(buffer)?.whole(),
+            false => StagedBuffer::new(buffer)?,
         };
         let (memory, mut kept) = match () {
             () if is_written => (Memory::Write(Divided::new(staged.bytes)), None),
@@ -115,7 +116,7 @@ impl LocalTransport {
 
     /// The part of the group in which this member is, once it has been divided.
     pub(crate) fn part(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<Self>> {
-        let members = &self.board.roster.members;
+        let members = &self.board.membership.members;
         let wishes = wishes(self, sequence, name, &[color as i64, key as i64])?;
         let (chosen, member) = of_one_color(&colors_and_keys(&wishes), self.member);
         let ranks = chosen.iter().map(|member| members[*member]).collect();
@@ -144,7 +145,7 @@ fn writes(operation: Operation, member: usize) -> bool {
 
 impl Transport for LocalTransport {
     fn name(&self) -> &str {
-        &self.board.roster.name
+        &self.board.membership.name
     }
 
     fn member(&self) -> usize {
@@ -152,11 +153,11 @@ impl Transport for LocalTransport {
     }
 
     fn members(&self) -> &[Rank] {
-        &self.board.roster.members
+        &self.board.membership.members
     }
 
     fn reserve(&self, operation: Operation) -> u64 {
-        let sequence = self.board.roster.reserve(self.member);
+        let sequence = self.board.membership.reserve(self.member);
         self.world.issue(self.rank(), operation, || self.id(operation, sequence));
         sequence
     }

@@ -2,20 +2,19 @@
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use super::bell::Bell;
+use super::event_count::EventCount;
+use super::membership::CallId;
 use super::order::Order;
-use super::roster::CallId;
-use super::waits::Waits;
+use super::wait_graph::WaitGraph;
 use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::failure::{Cause, Failure};
-use crate::host::ranks::Fates;
-use crate::launch::Options;
+use crate::host::failure::Failure;
+use crate::host::watchdog::{ControlPlane, Options, Watchdog};
 use crate::operation::Operation;
-use crate::process_group::Seat;
+use crate::process_group::RankState;
 use crate::rank::Rank;
 
 /// How the ranks of a launch are watched.
@@ -31,80 +30,77 @@ pub(super) struct Watch {
 
 /// The ranks of one launch.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct LocalWorld {
     ended: Box<[AtomicBool]>,
-    seats: Box<[Seat]>,
-    waits: Waits,
-    watch: Watch,
-    order: Order,
+    rank_states: Box<[RankState]>,
+    waits: WaitGraph,
+    /// Where the order of calls is compared.
+    order: Option<Order>,
+    eager_limit: usize,
     arena: Arc<Arena>,
-    failure: OnceLock<Failure>,
-    bells: Mutex<Vec<Weak<Bell>>>,
+    watchdog: Watchdog,
+    event_counts: Mutex<Vec<Weak<EventCount>>>,
     /// Cores that the ranks share.
     cores: usize,
 }
 
-impl Fates for World {
-    fn fail(&self, rank: Rank, cause: String) {
-        self.record(Failure { rank, cause: Cause::Own(cause) });
+impl ControlPlane for LocalWorld {
+    fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
     }
 
-    fn end(&self, rank: Rank) {
+    fn tell_end(&self, rank: Rank) {
         self.ended[rank.0].store(true, Ordering::Release);
-        self.ring();
+        self.notify();
     }
 
-    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
+    fn wake(&self, _failure: &Failure) {
+        self.notify();
     }
 }
 
-impl World {
-    /// A world of one rank for each seat.
-    pub(super) fn new(seats: Box<[Seat]>, cores: usize, watch: Watch) -> Self {
-        let ranks = seats.len();
+impl LocalWorld {
+    /// A world of one rank for each state.
+    pub(super) fn new(rank_states: Box<[RankState]>, cores: usize, watch: Watch) -> Self {
+        let ranks = rank_states.len();
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
-            seats,
-            waits: Waits::new(ranks),
-            watch,
-            order: Order::default(),
+            rank_states,
+            waits: WaitGraph::new(ranks),
+            watchdog: Watchdog::new(watch.options),
+            order: watch.check_order.then(Order::default),
+            eager_limit: watch.eager_limit,
             arena: Arc::default(),
-            failure: OnceLock::new(),
-            bells: Mutex::new(Vec::new()),
+            event_counts: Mutex::new(Vec::new()),
             cores,
         }
     }
 
     /// What the groups of a rank share.
-    pub(super) fn seat(&self, rank: Rank) -> &Seat {
-        &self.seats[rank.0]
+    pub(super) fn rank_state(&self, rank: Rank) -> &RankState {
+        &self.rank_states[rank.0]
     }
 
     /// Records that `rank` has taken the number of a call. When another one was due, the world fails.
     pub(super) fn issue(&self, rank: Rank, operation: Operation, call: impl FnOnce() -> CallId) {
         // The two ways of a pair of ranks are independent of each other.
         let is_collective = !matches!(operation, Operation::Send | Operation::Receive);
-        if self.watch.check_order
-            && is_collective
-            && let Err(error) = self.order.issue(rank, &call())
+        if is_collective
+            && let Some(order) = &self.order
+            && let Err(error) = order.issue(rank, &call())
         {
-            let lowest = match error {
-                Error::Order { first, second, .. } => first.min(second),
-                _ => rank,
-            };
-            self.fail_together(lowest, error);
+            self.record(Failure::shared(error, rank));
         }
     }
 
     /// A rank's calls that can be in flight together without taking a core from another rank.
     pub(super) fn lanes(&self) -> usize {
-        self.watch.options.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
+        self.watchdog.options.lanes.unwrap_or((self.cores / self.ended.len()).max(1))
     }
 
     /// The largest buffer that is small.
     pub(super) fn eager_limit(&self) -> usize {
-        self.watch.eager_limit
+        self.eager_limit
     }
 
     /// Where results are made.
@@ -112,24 +108,24 @@ impl World {
         &self.arena
     }
 
-    /// A bell that failures and ends ring too.
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        let bell = Arc::new(Bell::new(self.ended.len() > self.cores));
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(&bell));
-        bell
+    /// One that failures and ends notify too.
+    pub(super) fn event_count(&self) -> Arc<EventCount> {
+        let event_count = Arc::new(EventCount::new(self.ended.len() > self.cores));
+        let mut event_counts = self.event_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        event_counts.retain(|event_count| event_count.strong_count() > 0);
+        event_counts.push(Arc::downgrade(&event_count));
+        event_count
     }
 
     /// Calls `sleep`, in which a thread of `rank` blocks until `call` is over. When that is the rank's own thread and closes a
     /// circle of ranks that wait for each other, the world fails first.
     pub(super) fn sleep(&self, rank: Rank, call: CallId, sleep: &mut dyn FnMut()) {
-        if !self.seat(rank).driver.is_here() || self.waits.sleeps(rank) {
+        if !self.rank_state(rank).owner.is_here() || self.waits.sleeps(rank) {
             // A helper thread, whose rank goes on; or a stage of the call that the rank sleeps for.
             return sleep();
         }
         if let Some(circle) = self.waits.begin(rank, call) {
-            self.fail_together(circle[0].0, Error::Deadlock { circle });
+            self.record(Failure::shared(Error::Deadlock { circle }, rank));
         }
         sleep();
         self.waits.end(rank);
@@ -137,7 +133,7 @@ impl World {
 
     /// Whether somebody who has waited since then has waited too long.
     pub(super) fn is_overdue(&self, begun: Instant) -> bool {
-        self.watch.options.time_limit.is_some_and(|limit| begun.elapsed() >= limit)
+        self.watchdog.is_overdue(begun.elapsed())
     }
 
     /// Ends the world because some ranks, each with whether it has taken the number of the call, have not come to it
@@ -148,9 +144,9 @@ impl World {
         // Whoever has taken the number is about to come, or is stuck on the way.
         let all = || missing.iter().map(|(rank, _)| *rank).collect();
         let blamed: Vec<Rank> = if sources.is_empty() { all() } else { sources };
-        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.seat(rank).log.last_words())).collect();
-        if let Some((lowest, _)) = missing.first() {
-            self.fail_together(*lowest, Error::Timeout { call, waited, missing });
+        let missing: Vec<_> = blamed.into_iter().map(|rank| (rank, self.rank_state(rank).log.last_words())).collect();
+        if let Some((lowest, _)) = missing.first().cloned() {
+            self.record(Failure::shared(Error::Timeout { call, waited, missing }, lowest));
         }
     }
 
@@ -160,31 +156,12 @@ impl World {
         self.waits.of(rank)
     }
 
-    /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
-    pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
-        self.record(Failure { rank: lowest, cause: Cause::Shared(error) });
-    }
-
-    /// Records a failure, unless there was one before, and releases everybody.
-    pub(super) fn record(&self, failure: Failure) {
-        let is_first = self.failure.set(failure).is_ok();
-        self.ring();
-        if let Some(failure) = self.failure().filter(|_| is_first) {
-            self.watch.options.report(failure);
-        }
-    }
-
-    /// The first failure, if there was one.
-    pub(super) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
-    }
-
     pub(super) fn has_ended(&self, rank: Rank) -> bool {
         self.ended[rank.0].load(Ordering::Acquire)
     }
 
-    fn ring(&self) {
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+    fn notify(&self) {
+        let event_counts = self.event_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        event_counts.iter().filter_map(Weak::upgrade).for_each(|event_count| event_count.notify());
     }
 }

@@ -9,9 +9,9 @@
 use core::mem::ManuallyDrop;
 
 use super::endpoint::Endpoint;
-use super::flight::Flight;
-use super::meeting::{Meeting, goes_along};
+use super::headers::{Headers, goes_along};
 use super::moves::moves;
+use super::request_set::RequestSet;
 use crate::error::Result;
 use crate::host::fit::own_lines;
 use crate::host::number::Number;
@@ -23,7 +23,7 @@ use crate::operation::Call;
 pub(super) fn broadcast<N: Number>(
     group: &Endpoint,
     call: &Call,
-    meeting: &Meeting,
+    headers: &Headers,
     own: &[N],
     root: usize,
 ) -> Result<Option<Vec<N>>> {
@@ -34,24 +34,24 @@ pub(super) fn broadcast<N: Number>(
         if goes_along {
             return Ok(None);
         }
-        let mut flight = Flight::of_data(group, call);
+        let mut requests = RequestSet::of_data(group, call);
         for peer in group.peers() {
             let parts = if members == 2 { [0..len, 0..0] } else { [part(peer), part(root)] };
             for part in parts {
                 // SAFETY: nobody writes it; it stays when something goes wrong.
-                unsafe { flight.send(peer, own[part.clone()].as_ptr(), part.len()) }?;
+                unsafe { requests.send(peer, own[part.clone()].as_ptr(), part.len()) }?;
             }
         }
-        flight.wait()?;
+        requests.wait()?;
         return Ok(None);
     }
     if goes_along || members == 2 {
-        return moves(group, call, meeting, own);
+        return moves(group, call, headers, own);
     }
     let mut all = ManuallyDrop::new(group.world.arena.vec::<N>(len));
     let start = all.as_mut_ptr();
     let place = |member: usize| (start.wrapping_add(part(member).start), part(member).len());
-    let (mut first, mut second) = (Flight::of_data(group, call), Flight::of_data(group, call));
+    let (mut first, mut second) = (RequestSet::of_data(group, call), RequestSet::of_data(group, call));
     // SAFETY: all parts lie apart; each is received once, and sent when it has come; all stay when something goes wrong.
     unsafe {
         first.receive(root, place(me).0, place(me).1)?;

@@ -7,24 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::inquiry::{self, Answer, Answers};
 use super::library::Arriving;
-use super::wire::{ANSWER, ASK, DONE, END, FAIL, Reader, Writer};
-use super::world::World;
-use crate::error::{Error, Result};
+use super::message::{Control, garbled};
+use super::wait_query::{self, Answers};
+use super::world::MpiWorld;
+use crate::error::Result;
 use crate::host::failure::Failure;
+use crate::host::watchdog::ControlPlane;
 use crate::rank::Rank;
 
 /// How often the watcher looks.
 const PACE: Duration = Duration::from_millis(1);
 
 /// Takes messages until it is told to stop.
-pub(super) fn watch(world: &Arc<World>, answers: &Answers, stop: &AtomicBool) {
+pub(super) fn watch(world: &Arc<MpiWorld>, answers: &Answers, stop: &AtomicBool) {
     let mut inbox = Inbox::default();
     loop {
         let is_last = stop.load(Ordering::Acquire);
         if let Err(error) = look(world, answers, &mut inbox) {
-            world.fail_together(Rank(world.own().start), error);
+            world.record(Failure::shared(error, Rank(world.own().start)));
             return;
         }
         world.sweep();
@@ -35,12 +36,12 @@ pub(super) fn watch(world: &Arc<World>, answers: &Answers, stop: &AtomicBool) {
     }
 }
 
-fn look(world: &Arc<World>, answers: &Answers, inbox: &mut Inbox) -> Result<()> {
+fn look(world: &Arc<MpiWorld>, answers: &Answers, inbox: &mut Inbox) -> Result<()> {
     while let Some(message) = world.control.look()? {
         inbox.0.push(world.control.take(&message)?);
     }
     while let Some((process, bytes)) = inbox.next()? {
-        take(world, answers, process, &mut Reader(&bytes))?;
+        take(world, answers, process, Control::decode(&bytes)?)?;
     }
     Ok(())
 }
@@ -69,29 +70,16 @@ impl Inbox {
     }
 }
 
-fn take(world: &Arc<World>, answers: &Answers, from: usize, bytes: &mut Reader<'_>) -> Result<()> {
-    match bytes.number()? {
-        FAIL => world.record(Failure::read(bytes)?, false),
-        END => {
-            let (rank, count) = (bytes.rank()?, bytes.number()?);
-            let counts = (0..count).map(|_| Ok((bytes.number()?, bytes.number()?))).collect::<Result<_>>()?;
-            world.has_ended(rank, counts);
+fn take(world: &Arc<MpiWorld>, answers: &Answers, from: usize, control: Control) -> Result<()> {
+    match control {
+        Control::Fail(failure) => world.learn(failure),
+        Control::End { rank, counts } => world.has_ended(rank, counts),
+        Control::Done => world.is_done(from),
+        Control::Ask { rank, .. } if !world.own().contains(&rank.0) => return Err(garbled()),
+        Control::Ask { question, rank, at } => {
+            world.tell(from, Control::Answer { question, answer: wait_query::answer(world, rank, at) });
         }
-        DONE => world.is_done(from),
-        ASK => {
-            let (question, rank, at) = (bytes.number()?, bytes.rank()?, inquiry::place(bytes)?);
-            let mut reply = Writer::default();
-            inquiry::answer(world, rank, at).write(reply.number(ANSWER).number(question));
-            world.tell(from, reply.0);
-        }
-        ANSWER => answers.put(bytes.number()?, Answer::read(bytes)?),
-        other => {
-            return Err(Error::Medium {
-                message: format!(
-                    "process {from} sent a message of kind {other}; run the same program in all processes"
-                ),
-            });
-        }
+        Control::Answer { question, answer } => answers.put(question, answer),
     }
     Ok(())
 }
@@ -102,7 +90,7 @@ mod tests {
     use super::super::testing::mpirun;
     use super::*;
     use crate::host::failure::Cause;
-    use crate::launch::Options;
+    use crate::host::watchdog::Options;
 
     /// On the clock that all processes of a machine have.
     fn now() -> u128 {
@@ -116,12 +104,8 @@ mod tests {
         let (world, answers, mut inbox) =
             (join(1, None, Options { time_limit: None, ..Options::default() })?, Answers::default(), Inbox::default());
         if world.place.process == 1 {
-            let mut bytes = Writer::default();
-            bytes.number(END).number(1).number(1000);
-            for number in 0..2000 {
-                bytes.number(number);
-            }
-            world.tell(0, bytes.0);
+            let counts = (0..1000).map(|number| (number << 40, u64::MAX)).collect();
+            world.tell(0, Control::End { rank: Rank(1), counts });
             // To this thread: a signal to the process may be taken by another one, while this one goes on.
             // SAFETY: it does not touch memory.
             assert_eq!(unsafe { libc::raise(libc::SIGSTOP) }, 0);
@@ -131,9 +115,8 @@ mod tests {
         while world.control.look()?.is_none() {
             thread::sleep(PACE);
         }
-        let mut bytes = Writer::default();
-        Failure { rank: Rank(0), cause: Cause::Own("out of luck".into()) }.write(bytes.number(FAIL));
-        world.tell(0, bytes.0);
+        let failure = Failure { rank: Rank(0), cause: Cause::Own("out of luck".into()) };
+        world.tell(0, Control::Fail(failure));
         while world.failure().is_none() {
             look(&world, &answers, &mut inbox)?;
         }

@@ -3,14 +3,14 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
-use super::inquiry::Answers;
-use super::world::World;
+use super::wait_query::Answers;
+use super::world::MpiWorld;
 use crate::operation::Operation;
 use crate::rank::Rank;
 
 /// A member of a group whose messages travel over MPI: what its messages need to know.
 pub(super) struct Endpoint {
-    pub(super) world: Arc<World>,
+    pub(super) world: Arc<MpiWorld>,
     pub(super) answers: Arc<Answers>,
     /// The same number on all members, and that of no other group of theirs.
     pub(super) channel: u64,

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::endpoint::Endpoint;
 use super::waits::{DOWNWARD, KINDS, UPWARD};
 use super::work::work;
-use super::world::World;
+use super::world::MpiWorld;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
 use crate::host::fit::{check, describe, hides};
 use crate::host::guard::{CallGuard, told};
-use crate::host::staging::Staged;
+use crate::host::staging::StagedBuffer;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{Links, Transport, colors_and_keys, link_name, of_one_color, wishes};
@@ -47,13 +48,14 @@ impl MpiTransport {
         let Endpoint { world, member, .. } = &self.endpoint;
         world.arena.tick();
         check(call, &buffer)?;
-        let staged = if hides(call.operation, *member) { Staged::unseen(buffer) } else { Staged::new(buffer)? };
+        let staged =
+            if hides(call.operation, *member) { StagedBuffer::unseen(buffer) } else { StagedBuffer::new(buffer)? };
         work(&self.endpoint, call, staged)
     }
 
     /// Ends the world.
     fn fail(&self, error: &Error) {
-        self.endpoint.world.record(Failure::found(error, self.endpoint.rank()), true);
+        self.endpoint.world.record(Failure::found(error, self.endpoint.rank()));
     }
 }
 
@@ -74,7 +76,7 @@ pub(super) struct New {
 /// As [`Transport::split`]; [`Error::Invalid`] when there are no tags for it.
 pub(super) fn agree(
     group: &dyn Transport,
-    world: &World,
+    world: &MpiWorld,
     sequence: u64,
     name: &str,
     [color, key]: [usize; 2],
@@ -154,7 +156,7 @@ impl Transport for MpiTransport {
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         let group = &self.endpoint;
         let (world, rank) = (&group.world, group.rank());
-        if !world.seat(rank).driver.is_here() {
+        if !world.rank_state(rank).owner.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use super::endpoint::Endpoint;
 use super::group::{MpiTransport, New, agree};
-use super::inquiry::Answers;
+use super::wait_query::Answers;
 use super::waits::{DOWNWARD, HOST_LEADERS, KINDS, LEADERS, UPWARD};
-use super::world::World;
+use super::world::MpiWorld;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Level, Medium};
@@ -25,7 +25,7 @@ use crate::transport::Transport;
 const WORLD: &str = "world";
 
 /// The group of all ranks, as one of this process sees it.
-pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -> Result<Arc<dyn Transport>> {
+pub(super) fn of_world(world: &Arc<MpiWorld>, answers: &Arc<Answers>, rank: Rank) -> Result<Arc<dyn Transport>> {
     let members: Vec<Rank> = (0..world.ranks()).map(Rank).collect();
     let (world, answers) = (world.clone(), answers.clone());
     let hosts = world.hosts();
@@ -42,7 +42,7 @@ pub(super) fn of_world(world: &Arc<World>, answers: &Arc<Answers>, rank: Rank) -
 /// What groups are made over: the memory of this process, and MPI between processes.
 #[derive(Debug)]
 struct Processes {
-    world: Arc<World>,
+    world: Arc<MpiWorld>,
     answers: Arc<Answers>,
 }
 
@@ -109,7 +109,7 @@ impl Medium for Processes {
 /// upon.
 #[derive(Debug)]
 struct Mixed {
-    world: Arc<World>,
+    world: Arc<MpiWorld>,
     medium: Arc<dyn Medium>,
     number: u64,
     group: Arc<dyn Transport>,
@@ -117,7 +117,7 @@ struct Mixed {
 
 impl Mixed {
     fn group(
-        world: &Arc<World>,
+        world: &Arc<MpiWorld>,
         medium: &Arc<dyn Medium>,
         number: u64,
         name: &str,
@@ -192,7 +192,7 @@ impl Transport for Mixed {
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         let (world, rank) = (&self.world, self.rank());
-        if !world.seat(rank).driver.is_here() {
+        if !world.rank_state(rank).owner.is_here() {
             // A helper thread: its rank goes on.
             return sleep();
         }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::keeper::{close, open};
 use super::library::{Comm, Place, Request, hosts, start};
 use super::tags::Tags;
-use super::world::World;
+use super::world::MpiWorld;
 use crate::error::{Error, Result};
-use crate::launch::Options;
+use crate::host::watchdog::Options;
 use crate::pending::check_lanes;
 
 /// Between two looks.
@@ -24,7 +24,7 @@ const PACE: Duration = Duration::from_micros(200);
 /// [`Error::Medium`] when the library fails, does not allow several threads, or not all processes come within the time
 /// limit; [`Error::Invalid`] when they do not all have as many ranks, or so many that there are no tags for their
 /// messages.
-pub(super) fn join(threads: usize, per_host: Option<usize>, options: Options) -> Result<Arc<World>> {
+pub(super) fn join(threads: usize, per_host: Option<usize>, options: Options) -> Result<Arc<MpiWorld>> {
     let place = start()?;
     if threads == 0 {
         return Err(Error::invalid("a process of 0 ranks; run at least 1"));
@@ -55,7 +55,7 @@ pub(super) fn join(threads: usize, per_host: Option<usize>, options: Options) ->
     };
     // The same in all processes.
     let tags = Tags::new(threads, data.tag_limit()?).inspect_err(|_| close())?;
-    Ok(World::new((place, hosts), threads, lanes, [data, control], tags, options))
+    Ok(MpiWorld::new((place, hosts), threads, lanes, [data, control], tags, options))
 }
 
 /// A space of messages for this run.

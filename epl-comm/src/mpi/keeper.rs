@@ -31,7 +31,7 @@ pub(super) fn close() {
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum Phase {
     #[default]
     Starting,
     /// With the thread level that the library gives.
@@ -42,7 +42,7 @@ enum Stage {
     Left(bool, c_int),
 }
 
-static STAGE: Mutex<Stage> = Mutex::new(Stage::Starting);
+static PHASE: Mutex<Phase> = Mutex::new(Phase::Starting);
 static CHANGED: Condvar = Condvar::new();
 
 /// Starts the library, which is not on, and has it left in order when the process ends in order. The thread level it gives.
@@ -52,11 +52,11 @@ pub(super) fn begin() -> Result<c_int> {
         let message = format!("cannot start the thread that starts MPI: {error}; allow the process more threads");
         return Err(Error::Medium { message });
     }
-    let mut stage = stage();
+    let mut phase = phase();
     loop {
-        match &*stage {
-            Stage::On(begun) => return begun.clone(),
-            _ => stage = wait(stage),
+        match &*phase {
+            Phase::On(begun) => return begun.clone(),
+            _ => phase = wait(phase),
         }
     }
 }
@@ -74,19 +74,19 @@ fn keep() {
         // SAFETY: the function lives as long as the process. When it is not taken, mpirun says so at the end.
         let _ = unsafe { atexit(at_exit) };
     }
-    change(Stage::On(begun));
-    let mut stage = stage();
-    while !matches!(*stage, Stage::Leaving) {
-        stage = wait(stage);
+    change(Phase::On(begun));
+    let mut phase = phase();
+    while !matches!(*phase, Phase::Leaving) {
+        phase = wait(phase);
     }
-    drop(stage);
+    drop(phase);
     let mut is_main = 0;
     // SAFETY: it was started by this thread, and is left once; no run goes on.
     let code = unsafe {
         ffi::MPI_Is_thread_main(&mut is_main);
         ffi::MPI_Finalize()
     };
-    change(Stage::Left(is_main != 0, code));
+    change(Phase::Left(is_main != 0, code));
 }
 
 fn ffi_level() -> c_int {
@@ -108,27 +108,27 @@ extern "C" fn at_exit() {
 
 /// Has the library left, which is on. Whether that was done by the thread that had started it, and the library's code.
 fn leave() -> (bool, c_int) {
-    change(Stage::Leaving);
-    let mut stage = stage();
+    change(Phase::Leaving);
+    let mut phase = phase();
     loop {
-        match &*stage {
-            Stage::Left(is_main, code) => return (*is_main, *code),
-            _ => stage = wait(stage),
+        match &*phase {
+            Phase::Left(is_main, code) => return (*is_main, *code),
+            _ => phase = wait(phase),
         }
     }
 }
 
-fn change(to: Stage) {
-    *stage() = to;
+fn change(to: Phase) {
+    *phase() = to;
     CHANGED.notify_all();
 }
 
-fn stage() -> MutexGuard<'static, Stage> {
-    STAGE.lock().unwrap_or_else(PoisonError::into_inner)
+fn phase() -> MutexGuard<'static, Phase> {
+    PHASE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wait(stage: MutexGuard<'static, Stage>) -> MutexGuard<'static, Stage> {
-    CHANGED.wait(stage).unwrap_or_else(PoisonError::into_inner)
+fn wait(phase: MutexGuard<'static, Phase>) -> MutexGuard<'static, Phase> {
+    CHANGED.wait(phase).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An error code as an error.

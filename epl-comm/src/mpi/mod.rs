@@ -61,18 +61,18 @@
 
 mod keeper;
 mod library;
-mod wire;
-mod failure;
 mod waits;
+mod message;
+mod failure;
 mod tags;
 mod world;
-mod inquiry;
+mod wait_query;
 mod control;
-mod patience;
+mod backoff;
 mod endpoint;
-mod flight;
+mod request_set;
 mod cut;
-mod meeting;
+mod headers;
 mod reduction;
 mod moves;
 mod broadcast;

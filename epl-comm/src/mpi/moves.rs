@@ -4,8 +4,8 @@ use core::mem::ManuallyDrop;
 
 use super::cut::{incoming, outgoing};
 use super::endpoint::Endpoint;
-use super::flight::Flight;
-use super::meeting::{Meeting, goes_along};
+use super::headers::{Headers, goes_along};
+use super::request_set::RequestSet;
 use crate::error::Result;
 use crate::host::number::Number;
 use crate::operation::Call;
@@ -14,7 +14,7 @@ use crate::operation::Call;
 /// nothing.
 ///
 /// When this returns an error, peers may still be reading `own`.
-pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting, own: &[N]) -> Result<Option<Vec<N>>> {
+pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, headers: &Headers, own: &[N]) -> Result<Option<Vec<N>>> {
     let (me, members, arena) = (group.member, group.members.len(), &group.world.arena);
     let sources: Vec<(usize, usize)> =
         (0..members).filter_map(|from| Some((from, incoming(call, from, me)?))).collect();
@@ -22,10 +22,10 @@ pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting,
     // In the order of the members; for ever where it is when something goes wrong, as messages may be on their way.
     let mut parts = ManuallyDrop::new(arena.vec::<N>(total));
     let place = parts.as_mut_ptr();
-    let mut flight = Flight::of_data(group, call);
+    let mut requests = RequestSet::of_data(group, call);
     let mut start = 0;
     for (from, count) in &sources {
-        let along = if *from == me { None } else { meeting.along::<N>(*from, *count)? };
+        let along = if *from == me { None } else { headers.along::<N>(*from, *count)? };
         let kept = if *from == me { outgoing(call, me, me).map(|part| &own[part]) } else { None };
         let to = place.wrapping_add(start);
         if let Some(numbers) = kept.or(along) {
@@ -33,8 +33,8 @@ pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting,
             unsafe { to.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };
         }
         if *from != me && along.is_none() {
-            // SAFETY: as above; nobody looks before the flight is over.
-            unsafe { flight.receive(*from, to, *count) }?;
+            // SAFETY: as above; nobody looks before the requests are over.
+            unsafe { requests.receive(*from, to, *count) }?;
         }
         start += count;
     }
@@ -42,9 +42,9 @@ pub(super) fn moves<N: Number>(group: &Endpoint, call: &Call, meeting: &Meeting,
         let Some(part) = outgoing(call, me, peer).filter(|part| !goes_along::<N>(call, part.len())) else { continue };
         let numbers = &own[part];
         // SAFETY: nobody writes them; they stay when something goes wrong.
-        unsafe { flight.send(peer, numbers.as_ptr(), numbers.len()) }?;
+        unsafe { requests.send(peer, numbers.as_ptr(), numbers.len()) }?;
     }
-    flight.wait()?;
+    requests.wait()?;
     let mut parts = ManuallyDrop::into_inner(parts);
     if sources.is_empty() {
         return Ok(None);

@@ -18,8 +18,8 @@ use core::ops::Range;
 
 use super::cut::{incoming, outgoing};
 use super::endpoint::Endpoint;
-use super::flight::Flight;
-use super::meeting::Meeting;
+use super::headers::Headers;
+use super::request_set::RequestSet;
 use crate::error::{Error, Result};
 use crate::host::number::{Number, reduce};
 use crate::operation::{Call, ReduceOp};
@@ -55,7 +55,7 @@ impl<N> Slices<N> {
 pub(super) fn reduce_along<N: Number>(
     group: &Endpoint,
     call: &Call,
-    meeting: &Meeting,
+    headers: &Headers,
     own: &[N],
     op: ReduceOp,
 ) -> Result<Option<Vec<N>>> {
@@ -66,7 +66,7 @@ pub(super) fn reduce_along<N: Number>(
     let mut parts: Vec<&[N]> = Vec::with_capacity(members);
     for member in 0..members {
         let missing = || Error::Medium { message: "data that goes along with a call did not come".to_string() };
-        parts.push(if member == me { &[] } else { meeting.along(member, len)?.ok_or_else(missing)? });
+        parts.push(if member == me { &[] } else { headers.along(member, len)?.ok_or_else(missing)? });
     }
     reduce(&mut sum, parts[..me].iter().copied(), parts[me + 1..].iter().copied(), op);
     Ok(Some(sum))
@@ -126,18 +126,18 @@ pub(super) unsafe fn combine<N: Number>(
     let place = |number: usize, member: usize| {
         places[number % 2].wrapping_add(((member + members - me) % members - 1) * chunk.min(own_len))
     };
-    let mut coming = [Flight::of_data(group, call), Flight::of_data(group, call)];
-    let mut spread = Flight::of_data(group, call);
+    let mut coming = [RequestSet::of_data(group, call), RequestSet::of_data(group, call)];
+    let mut spread = RequestSet::of_data(group, call);
     for number in 0..chunks + 1 {
         if number < chunks {
-            let flight = &mut coming[number % 2];
+            let requests = &mut coming[number % 2];
             for (peer, part, len) in &others {
-                // SAFETY: in the part; nobody writes it before the flight has been waited for.
-                unsafe { flight.send(*peer, part.wrapping_add(number * chunk), count(*len, number)) }?;
+                // SAFETY: in the part; nobody writes it before the requests have been waited for.
+                unsafe { requests.send(*peer, part.wrapping_add(number * chunk), count(*len, number)) }?;
             }
             for peer in group.peers() {
                 // SAFETY: a place of its own, last used two chunks ago.
-                unsafe { flight.receive(peer, place(number, peer), count(own_len, number)) }?;
+                unsafe { requests.receive(peer, place(number, peer), count(own_len, number)) }?;
             }
         }
         let Some(number) = number.checked_sub(1) else { continue };

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use super::control;
 use super::hybrid::of_world;
-use super::inquiry::{Answers, SILENT};
 use super::join::join;
 use super::keeper;
 use super::library::{self, Place};
-use super::wire::{DONE, Writer};
-use super::world::World;
+use super::message::Control;
+use super::wait_query::{Answers, SILENT};
+use super::world::MpiWorld;
 use crate::error::{Error, Result};
-use crate::host::ranks::{Fates, Ranks, no_thread};
+use crate::host::failure::Failure;
+use crate::host::ranks::{Ranks, no_thread};
+use crate::host::watchdog::ControlPlane;
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -144,7 +146,7 @@ impl Launcher {
         let (answers, stop) = (Arc::new(Answers::default()), AtomicBool::new(false));
         let group = |rank: Rank| {
             let transport = of_world(&world, &answers, rank)?;
-            Ok(ProcessGroup::with_seat(transport, world.seat(rank).clone()))
+            Ok(ProcessGroup::with_state(transport, world.rank_state(rank).clone()))
         };
         let threads = Ranks::new(&*world, world.own(), world.place.locals * ranks);
         let ended = thread::scope(|scope| {
@@ -177,12 +179,10 @@ impl Drop for Stop<'_> {
 /// Tells the other processes that no rank of this one runs any more, and waits for them: not for long when the run has
 /// failed; when it has not, as long as they run, which is looked at when the time limit is over, and then again and again.
 /// Whether they all came.
-fn leave(world: &World, answers: &Answers) -> bool {
-    let mut bytes = Writer::default();
-    bytes.number(DONE);
-    world.tell_all(&bytes.0);
+fn leave(world: &MpiWorld, answers: &Answers) -> bool {
+    world.tell_all(Control::Done);
     let begun = Instant::now();
-    let mut next_look = world.options.time_limit;
+    let mut next_look = world.watchdog.options.time_limit;
     let mut failed: Option<Instant> = None;
     loop {
         let running = world.running();
@@ -208,13 +208,14 @@ fn leave(world: &World, answers: &Answers) -> bool {
 }
 
 /// Ends the run if the processes of some of these ranks, for whose end it waits, do not run.
-fn look_for(world: &World, answers: &Answers, ranks: Vec<Rank>, waited: Duration) {
+fn look_for(world: &MpiWorld, answers: &Answers, ranks: Vec<Rank>, waited: Duration) {
     let silent = answers.silent(world, ranks);
     // One that has ended meanwhile had no reason to answer.
     let running = world.running();
     let missing: Vec<_> = silent.into_iter().filter(|rank| running.contains(rank)).collect();
     if let Some(lowest) = missing.first().copied() {
         let missing = missing.into_iter().map(|rank| (rank, SILENT.to_string())).collect();
-        world.fail_together(lowest, Error::Timeout { call: "the end of the run".to_string(), waited, missing });
+        let error = Error::Timeout { call: "the end of the run".to_string(), waited, missing };
+        world.record(Failure::shared(error, lowest));
     }
 }

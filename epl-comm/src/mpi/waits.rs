@@ -1,11 +1,13 @@
 //! Which calls the ranks of this process have taken numbers for, and what they wait in.
 //!
-//! Nobody knows that of all ranks. Who has waited for long asks the processes of those it waits for (`inquiry`), which
+//! Nobody knows that of all ranks. Who has waited for long asks the processes of those it waits for (`wait_query`), which
 //! answer from here.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
 
 use crate::rank::Rank;
 
@@ -18,17 +20,17 @@ pub(super) const LEADERS: u64 = 3;
 pub(super) const HOST_LEADERS: u64 = 4;
 
 /// One call of one group, or of one link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct CallKey {
     /// The number of the group or link, which is the same on all its members.
     pub(super) channel: u64,
     pub(super) sequence: u64,
 }
 
 /// What somebody waits in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Wait {
-    pub(super) at: Place,
+    pub(super) at: CallKey,
     /// The call, with its group.
     pub(super) call: String,
     /// Those who have not come, or not sent all of their data.
@@ -37,11 +39,20 @@ pub(super) struct Wait {
     pub(super) is_sure: bool,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Waits(Mutex<State>);
+/// What a process says of one of its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// What it did last.
+    pub(super) last: String,
+    /// What keeps it.
+    pub(super) wait: Option<Wait>,
+}
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct ProcessWaits(Mutex<WaitTable>);
+
+#[derive(Debug, Default)]
+struct WaitTable {
     /// The last number that a rank has taken in a group.
     taken: HashMap<(Rank, u64), Weak<AtomicU64>>,
     /// What is waited in, in each group of a rank.
@@ -50,7 +61,7 @@ struct State {
     asleep: HashMap<Rank, (u64, String)>,
 }
 
-impl Waits {
+impl ProcessWaits {
     /// Counts the calls of a rank in a group.
     pub(super) fn counter(&self, rank: Rank, channel: u64) -> Arc<AtomicU64> {
         let counter = Arc::new(AtomicU64::new(0));
@@ -87,7 +98,7 @@ impl Waits {
 
     /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
     /// already, the call that is run before it. None when it runs.
-    pub(super) fn keeps(&self, rank: Rank, from: Place) -> Option<Wait> {
+    pub(super) fn keeps(&self, rank: Rank, from: CallKey) -> Option<Wait> {
         let state = self.lock();
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
         let is_coming = taken.is_some_and(|taken| taken.load(Ordering::Acquire) >= from.sequence);
@@ -104,7 +115,7 @@ impl Waits {
         held_up(*channel).map(|wait| Wait { call: call.clone(), ..wait })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WaitTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_rank_is_kept_by_its_own_thread_or_by_the_queue_of_the_group() {
-        let waits = Waits::default();
-        let at = |channel, sequence| Place { channel, sequence };
+        let waits = ProcessWaits::default();
+        let at = |channel, sequence| CallKey { channel, sequence };
         let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
         let (first, _second) = (waits.counter(Rank(0), 3), waits.counter(Rank(0), 6));
         assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "it runs");
@@ -144,14 +155,14 @@ mod tests {
 
     #[test]
     fn a_stage_is_kept_by_the_one_before_it() {
-        let waits = Waits::default();
+        let waits = ProcessWaits::default();
         let (group, leaders, link) = (7 * KINDS, 7 * KINDS + LEADERS, 7 * KINDS + UPWARD);
         let counter = waits.counter(Rank(0), group);
         counter.store(2, Ordering::Release);
-        let at = Place { channel: leaders, sequence: 1 };
+        let at = CallKey { channel: leaders, sequence: 1 };
         let wait = Wait { at, call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
         waits.begin(Rank(0), wait.clone());
-        assert_eq!(waits.keeps(Rank(0), Place { channel: group, sequence: 2 }), Some(wait));
-        assert_eq!(waits.keeps(Rank(0), Place { channel: link, sequence: 1 }), None);
+        assert_eq!(waits.keeps(Rank(0), CallKey { channel: group, sequence: 2 }), Some(wait));
+        assert_eq!(waits.keeps(Rank(0), CallKey { channel: link, sequence: 1 }), None);
     }
 }

@@ -9,32 +9,32 @@ use burn::tensor::Bytes;
 use super::broadcast::broadcast;
 use super::cut::outgoing;
 use super::endpoint::Endpoint;
-use super::meeting::{EAGER, Meeting, goes_along};
+use super::headers::{EAGER, Headers, goes_along};
 use super::moves::moves;
 use super::reduction::{Slices, combine, reduce_along};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::host::fit::{is_small, own_lines};
 use crate::host::number::{Number, with_number};
-use crate::host::staging::Staged;
+use crate::host::staging::StagedBuffer;
 use crate::operation::{Call, Operation};
 
 /// Meets the other members, and makes this one's result.
-pub(super) fn work(group: &Endpoint, call: &Call, staged: Staged) -> Result<Buffer> {
+pub(super) fn work(group: &Endpoint, call: &Call, staged: StagedBuffer) -> Result<Buffer> {
     with_number!(call.dtype, N => work_on::<N>(group, call, staged))?
 }
 
-fn work_on<N: Number>(group: &Endpoint, call: &Call, staged: Staged) -> Result<Buffer> {
+fn work_on<N: Number>(group: &Endpoint, call: &Call, staged: StagedBuffer) -> Result<Buffer> {
     let me = group.member;
-    let Staged { bytes, range, home } = match call.operation {
+    let StagedBuffer { bytes, range, home } = match call.operation {
         // What is written is the buffer and nothing else.
         Operation::AllReduce(_) if !is_small(call, EAGER) => staged.whole(),
         _ => staged,
     };
-    let meeting = {
+    let headers = {
         let own = numbers::<N>(&bytes, &range);
         let along = |peer| outgoing(call, me, peer).filter(|part| goes_along::<N>(call, part.len()));
-        Meeting::hold(group, call, |peer| along(peer).map(|part| &own[part]))?
+        Headers::exchange(group, call, |peer| along(peer).map(|part| &own[part]))?
     };
     // From here on peers may be reading it: when something goes wrong, it is left to them.
     let mut bytes = ManuallyDrop::new(bytes);
@@ -50,12 +50,12 @@ fn work_on<N: Number>(group: &Endpoint, call: &Call, staged: Staged) -> Result<B
         Operation::AllReduce(op) | Operation::Reduce { op, .. } | Operation::ReduceScatter(op) => {
             let own = numbers::<N>(&bytes, &range);
             match is_small(call, EAGER) {
-                true => reduce_along(group, call, &meeting, own, op)?,
+                true => reduce_along(group, call, &headers, own, op)?,
                 false => super::reduction::reduce_apart(group, call, own, op)?,
             }
         }
-        Operation::Broadcast { root } => broadcast(group, call, &meeting, numbers::<N>(&bytes, &range), root)?,
-        _ => moves(group, call, &meeting, numbers::<N>(&bytes, &range))?,
+        Operation::Broadcast { root } => broadcast(group, call, &headers, numbers::<N>(&bytes, &range), root)?,
+        _ => moves(group, call, &headers, numbers::<N>(&bytes, &range))?,
     };
     let bytes = ManuallyDrop::into_inner(bytes);
     Ok(match made {

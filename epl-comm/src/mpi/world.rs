@@ -6,22 +6,20 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-use super::library::{Comm, Place as ProcessPlace, Request};
+use super::library::{Comm, Place, Request};
+use super::message::Control;
 use super::tags::Tags;
-use super::waits::{Place, Waits};
-use super::wire::{END, FAIL, Writer};
-use crate::error::Error;
+use super::waits::{CallKey, ProcessWaits};
 use crate::host::arena::Arena;
-use crate::host::failure::{Cause, Failure};
-use crate::host::ranks::Fates;
-use crate::launch::Options;
+use crate::host::failure::Failure;
+use crate::host::watchdog::{ControlPlane, Options, Watchdog};
 use crate::local::Inside;
 use crate::pending::Helpers;
-use crate::process_group::Seat;
+use crate::process_group::RankState;
 use crate::rank::Rank;
 
 /// A rank that has ended may have dropped a group whose last messages are still on their way for so long.
@@ -37,8 +35,8 @@ fn later(limit: Duration) -> Duration {
 }
 
 /// The ranks of one run, seen by one process.
-pub(super) struct World {
-    pub(super) place: ProcessPlace,
+pub(super) struct MpiWorld {
+    pub(super) place: Place,
     /// The host of each process.
     hosts: Vec<usize>,
     /// Ranks in each process.
@@ -51,18 +49,17 @@ pub(super) struct World {
     /// Where the processes tell each other what goes on.
     pub(super) control: Comm,
     pub(super) tags: Tags,
-    pub(super) waits: Waits,
+    pub(super) waits: ProcessWaits,
     pub(super) arena: Arc<Arena>,
-    pub(super) options: Options,
+    pub(super) watchdog: Watchdog,
     /// The groups that lie in this process.
     pub(super) inside: Inside,
     /// Of all ranks.
-    seats: Box<[Seat]>,
+    rank_states: Box<[RankState]>,
     /// Of the ranks of this process.
     pub(super) helpers: Box<[Helpers]>,
     /// For each rank of this process the least number that no group has in which it is, or was.
     groups: Box<[AtomicU64]>,
-    failure: OnceLock<Failure>,
     /// Ranks that begin no further call, with the last numbers they took.
     ended: Mutex<HashMap<Rank, (Instant, HashMap<u64, u64>)>>,
     /// Whether no rank of a process runs any more.
@@ -71,32 +68,30 @@ pub(super) struct World {
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
 }
 
-impl Fates for World {
-    fn fail(&self, rank: Rank, cause: String) {
-        self.record(Failure { rank, cause: Cause::Own(cause) }, true);
+impl ControlPlane for MpiWorld {
+    fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
     }
 
-    /// Also tells the other processes.
-    fn end(&self, rank: Rank) {
+    fn tell_failure(&self, failure: &Failure) {
+        self.tell_all(Control::Fail(failure.clone()));
+    }
+
+    fn tell_end(&self, rank: Rank) {
         let counts = self.waits.counts(rank);
-        let mut bytes = Writer::default();
-        bytes.number(END).number(rank.0 as u64).number(counts.len() as u64);
-        counts.iter().for_each(|(channel, taken)| {
-            bytes.number(*channel).number(*taken);
-        });
-        self.tell_all(&bytes.0);
+        self.tell_all(Control::End { rank, counts: counts.clone() });
         self.has_ended(rank, counts);
         self.inside.end(rank);
     }
 
-    fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        self.failure().map(|failure| (failure.rank, failure.to_error(operation.to_string())))
+    fn wake(&self, failure: &Failure) {
+        self.inside.fail(failure.rank, &failure.to_error("the run".to_string()));
     }
 }
 
-impl World {
+impl MpiWorld {
     pub(super) fn new(
-        (place, hosts): (ProcessPlace, Vec<usize>),
+        (place, hosts): (Place, Vec<usize>),
         threads: usize,
         lanes: usize,
         [data, control]: [Comm; 2],
@@ -107,18 +102,18 @@ impl World {
         let is_crowded = place.locals * threads > cores;
         let helpers: Box<[Helpers]> = (0..threads).map(|_| Helpers::default()).collect();
         // Those of other processes are not used.
-        let seat = |rank: usize| {
+        let rank_state = |rank: usize| {
             let is_own = rank / threads == place.process;
-            if is_own { Seat::new(helpers[rank % threads].clone()) } else { Seat::default() }
+            if is_own { RankState::new(helpers[rank % threads].clone()) } else { RankState::default() }
         };
-        let seats: Box<[Seat]> = (0..place.processes * threads).map(seat).collect();
+        let rank_states: Box<[RankState]> = (0..place.processes * threads).map(rank_state).collect();
         let inside_limit = options.time_limit.map(later);
         Arc::new_cyclic(|world: &Weak<Self>| Self {
             inside: {
                 let world = world.clone();
-                Inside::new(seats.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
+                Inside::new(rank_states.clone(), is_crowded, lanes, inside_limit, move |rank, error| {
                     if let Some(world) = world.upgrade() {
-                        world.record(Failure::heard(error, rank), true);
+                        world.record(Failure::heard(error, rank));
                     }
                 })
             },
@@ -130,13 +125,12 @@ impl World {
             data,
             control,
             tags,
-            waits: Waits::default(),
+            waits: ProcessWaits::default(),
             arena: Arc::default(),
-            options,
-            seats,
+            watchdog: Watchdog::new(options),
+            rank_states,
             helpers,
             groups: (0..threads).map(|_| AtomicU64::new(1)).collect(),
-            failure: OnceLock::new(),
             ended: Mutex::default(),
             done: (0..place.processes).map(|_| AtomicBool::new(false)).collect(),
             outbox: Mutex::default(),
@@ -174,8 +168,8 @@ impl World {
     }
 
     /// What the groups of a rank of this process share.
-    pub(super) fn seat(&self, rank: Rank) -> &Seat {
-        &self.seats[rank.0]
+    pub(super) fn rank_state(&self, rank: Rank) -> &RankState {
+        &self.rank_states[rank.0]
     }
 
     /// The least number that a new group of this rank of this process may have: those of its groups differ.
@@ -191,31 +185,6 @@ impl World {
     /// The tag of messages from one rank to another in a group or link.
     pub(super) fn tag(&self, channel: u64, from: Rank, to: Rank) -> c_int {
         self.tags.tag(channel, self.thread(from), self.thread(to))
-    }
-
-    /// Records a failure that is no single rank's fault, unless there was one before, and releases everybody.
-    pub(super) fn fail_together(&self, lowest: Rank, error: Error) {
-        self.record(Failure { rank: lowest, cause: Cause::Shared(error) }, true);
-    }
-
-    /// Records a failure, and `tells` the other processes.
-    pub(super) fn record(&self, failure: Failure, tells: bool) {
-        if self.failure.set(failure).is_err() {
-            return;
-        }
-        let Some(failure) = self.failure() else { return };
-        if tells {
-            let mut bytes = Writer::default();
-            failure.write(bytes.number(FAIL));
-            self.tell_all(&bytes.0);
-        }
-        self.inside.fail(failure.rank, &failure.to_error("the run".to_string()));
-        self.options.report(failure);
-    }
-
-    /// The first failure, if there was one.
-    pub(super) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
     }
 
     /// Records that a rank begins no further call, with the last number it took in each of its groups.
@@ -240,7 +209,7 @@ impl World {
     }
 
     /// Whether a rank has ended, and takes no part in a call.
-    pub(super) fn cannot_come(&self, rank: Rank, to: Place) -> bool {
+    pub(super) fn cannot_come(&self, rank: Rank, to: CallKey) -> bool {
         self.ended().get(&rank).is_some_and(|(since, counts)| match counts.get(&to.channel) {
             Some(taken) => *taken < to.sequence,
             None => since.elapsed() > ON_THE_WAY,
@@ -252,13 +221,18 @@ impl World {
     }
 
     /// Sends a control message to all other processes.
-    pub(super) fn tell_all(&self, bytes: &[u8]) {
-        let others = (0..self.place.processes).filter(|process| *process != self.place.process);
-        others.for_each(|process| self.tell(process, bytes.to_vec()));
+    pub(super) fn tell_all(&self, control: Control) {
+        let (bytes, others) =
+            (control.encode(), (0..self.place.processes).filter(|other| *other != self.place.process));
+        others.for_each(|process| self.send(process, bytes.clone()));
     }
 
     /// Sends a control message. It is never waited for.
-    pub(super) fn tell(&self, process: usize, bytes: Vec<u8>) {
+    pub(super) fn tell(&self, process: usize, control: Control) {
+        self.send(process, control.encode());
+    }
+
+    fn send(&self, process: usize, bytes: Vec<u8>) {
         // SAFETY: the bytes lie where they are, on the heap, in the outbox, until the request is over.
         let request = unsafe { self.control.send(bytes.as_ptr(), bytes.len(), process, 0) };
         // What cannot be told is found by others when their time is up.
@@ -279,21 +253,20 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for MpiWorld {
     fn drop(&mut self) {
         // The library may still read what has not been sent.
         core::mem::forget(core::mem::take(&mut *self.outbox()));
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for MpiWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, threads, options, failure, .. } = self;
-        f.debug_struct("World")
+        let Self { place, threads, watchdog, .. } = self;
+        f.debug_struct("MpiWorld")
             .field("place", place)
             .field("threads", threads)
-            .field("options", options)
-            .field("failure", failure)
+            .field("watchdog", watchdog)
             .finish_non_exhaustive()
     }
 }

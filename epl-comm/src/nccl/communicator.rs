@@ -24,16 +24,16 @@ pub(super) type GoOn<'a> = dyn Fn() -> Result<()> + 'a;
 
 /// A communicator. Dropped, it is given back once what was begun is over; [`abort`](Self::abort)ed, at once.
 #[derive(Debug)]
-pub(super) struct Communicator {
+pub(super) struct NcclCommunicator {
     library: Arc<Library>,
     raw: RawComm,
 }
 
 // SAFETY: NCCL's communicators may be used from any thread, by one at a time; what uses one borrows it, and the transport
 // keeps it behind a lock.
-unsafe impl Send for Communicator {}
+unsafe impl Send for NcclCommunicator {}
 
-impl Communicator {
+impl NcclCommunicator {
     /// Meets the other members, who come with the same `id`.
     pub(super) fn join(
         library: &Arc<Library>,
@@ -42,14 +42,14 @@ impl Communicator {
         go_on: &GoOn<'_>,
     ) -> Result<Self> {
         let mut config = Config::not_blocking();
-        let slot = Slot::new();
+        let slot = CommSlot::new();
         // SAFETY: the slot is there to be written; the rest are values.
         let status = unsafe { (library.functions.comm_init)(slot.0, size as c_int, id, member as c_int, &mut config) };
         Self::made(library, slot, status, "ncclCommInitRankConfig", go_on)
     }
 
     /// The communicator in a slot, when it is ready.
-    fn made(library: &Arc<Library>, slot: Slot, status: Status, what: &str, go_on: &GoOn<'_>) -> Result<Self> {
+    fn made(library: &Arc<Library>, slot: CommSlot, status: Status, what: &str, go_on: &GoOn<'_>) -> Result<Self> {
         let new = Self { library: library.clone(), raw: slot.read() };
         match new.settled(status, what, go_on) {
             Ok(()) => {
@@ -67,7 +67,7 @@ impl Communicator {
     /// no new one. All members call it.
     pub(super) fn split(&self, color: Option<usize>, key: usize, go_on: &GoOn<'_>) -> Result<Option<Self>> {
         let mut config = Config::not_blocking();
-        let slot = Slot::new();
+        let slot = CommSlot::new();
         let color_code = color.map_or(NO_COLOR, |color| color as c_int);
         // SAFETY: the communicator is alive; the slot is there to be written.
         let status =
@@ -184,10 +184,10 @@ impl Communicator {
 /// A communicator that is given to another thread.
 struct Given(RawComm);
 
-// SAFETY: as for `Communicator`.
+// SAFETY: as for `NcclCommunicator`.
 unsafe impl Send for Given {}
 
-impl Drop for Communicator {
+impl Drop for NcclCommunicator {
     fn drop(&mut self) {
         self.end(thread::panicking());
     }
@@ -195,9 +195,9 @@ impl Drop for Communicator {
 
 /// Where NCCL writes a new communicator, perhaps only while the call goes on behind: so it stays for ever where the call
 /// did not come to its end.
-struct Slot(*mut RawComm);
+struct CommSlot(*mut RawComm);
 
-impl Slot {
+impl CommSlot {
     fn new() -> Self {
         Self(Box::into_raw(Box::new(null_mut())))
     }

@@ -19,10 +19,10 @@ use std::time::Instant;
 use burn::tensor::Device;
 
 use super::abi::check_movable;
+use super::comm_stream::{Held, Queue, Site};
 use super::gate::Pass;
-use super::lane::{Held, Queue, Site};
+use super::launch_order::Turn;
 use super::memory::{Event, Memory};
-use super::order::Turn;
 use super::transport::{Engine, NcclTransport, lock};
 use super::work::{Finish, Work, work};
 use crate::buffer::Buffer;
@@ -36,7 +36,7 @@ use crate::transport::Launched;
 const LOOKS: u32 = 64;
 
 /// A call of which the rank's own thread has done its first part.
-pub(super) struct Prepared<M: Memory> {
+pub(super) struct PreparedLaunch<M: Memory> {
     call: Arc<Call>,
     work: Work<M>,
     /// All that it reads has been computed.
@@ -76,14 +76,14 @@ pub(super) struct Landing<M: Memory> {
 
 impl<M: Memory> NcclTransport<M> {
     /// What the rank's own thread does first: all that comes before NCCL on the rank's stream.
-    pub(super) fn prepare(&self, call: Box<Call>, buffer: Buffer) -> Result<Prepared<M>> {
+    pub(super) fn prepare(&self, call: Box<Call>, buffer: Buffer) -> Result<PreparedLaunch<M>> {
         let Engine { memory, safeguards, order, gate, .. } = &*self.engine;
         // Asked here, on the rank's thread: so it is the same for a call on all members.
-        let is_met = self.council.meets(&call);
+        let is_met = self.control.meets(&call);
         // Behind the gate nobody may wait for a peer that has not come.
         let is_gated = safeguards.gate && is_met && !gate.is_left_open();
         let prepared = || {
-            self.council.go_on(&call, Duration::ZERO)?;
+            self.control.go_on(&call, Duration::ZERO)?;
             memory.bind()?;
             check(&call, &buffer)?;
             check_movable(buffer.dtype())?;
@@ -91,7 +91,7 @@ impl<M: Memory> NcclTransport<M> {
             if self.size() == 1 || call.operation == Operation::Barrier {
                 return Ok((Work::none(buffer), None, home));
             }
-            let site = Site { memory: &**memory, size: self.size(), member: self.council.member() };
+            let site = Site { memory: &**memory, size: self.size(), member: self.control.member() };
             let work = work(&site, &call, buffer.moved(&memory.device()))?;
             let needs_mark = safeguards.streams && !work.steps.is_empty();
             let ready = if needs_mark { Some(memory.mark()?) } else { None };
@@ -99,14 +99,14 @@ impl<M: Memory> NcclTransport<M> {
         };
         // Burn computes here, on the rank's thread: what it panics with is a failure, as peers wait for the call.
         let (work, ready, home) = self.told(prepared)?;
-        let has_turn = safeguards.order && !self.is_link && !work.steps.is_empty() && !self.council.gives_turns();
+        let has_turn = safeguards.order && !self.is_link && !work.steps.is_empty() && !self.control.gives_turns();
         let turn = has_turn.then(|| order.take());
-        Ok(Prepared { call: call.into(), work, ready, home, turn, is_met, is_gated })
+        Ok(PreparedLaunch { call: call.into(), work, ready, home, turn, is_met, is_gated })
     }
 
     /// Meets the peers, if that is done on the host, and gives NCCL the call.
-    pub(super) fn launch(&self, prepared: Prepared<M>) -> Result<(Flight<M>, Landing<M>)> {
-        let Prepared { call, work: Work { steps, finish }, ready, home, turn, is_met, is_gated } = prepared;
+    pub(super) fn launch(&self, prepared: PreparedLaunch<M>) -> Result<(Flight<M>, Landing<M>)> {
+        let PreparedLaunch { call, work: Work { steps, finish }, ready, home, turn, is_met, is_gated } = prepared;
         let (begun, is_empty) = (Instant::now(), steps.is_empty());
         let (mut read, mut written, mut calls) = (Vec::new(), Vec::new(), Vec::new());
         for step in steps {
@@ -116,10 +116,10 @@ impl<M: Memory> NcclTransport<M> {
         }
         let launched = self.turn(&call, begun, |state, go_on| {
             if is_met {
-                self.council.agree(&call, go_on)?;
+                self.control.agree(&call, go_on)?;
             }
             // Also where this member has nothing to send: others have taken it a turn.
-            let turn = turn.or_else(|| self.council.turn(&call).filter(|_| self.engine.safeguards.order));
+            let turn = turn.or_else(|| self.control.turn(&call).filter(|_| self.engine.safeguards.order));
             if is_empty {
                 return Ok((None, None));
             }
@@ -131,7 +131,7 @@ impl<M: Memory> NcclTransport<M> {
                 let mut put = calls.into_iter().zip(memory);
                 put.try_for_each(|(calls, (result, own))| calls(queue, result, own.as_ref().unwrap_or(result)))
             };
-            let over = self.lane(state, go_on)?.enqueue(put, ready.as_ref(), go_on)?;
+            let over = self.stream(state, go_on)?.enqueue(put, ready.as_ref(), go_on)?;
             Ok((Some(Arc::new(over)), pass))
         });
         let read = read.into_iter().flatten().collect();
@@ -159,7 +159,7 @@ impl<M: Memory> NcclTransport<M> {
         }
         let looked = self.guarded(|state| {
             // What failed may be over, too.
-            state.lane.as_ref().map_or(Ok(()), |lane| lane.communicator.check())?;
+            state.stream.as_ref().map_or(Ok(()), |stream| stream.communicator.check())?;
             if !is_over.clone()? {
                 self.go_on(&flight.call, flight.begun)?;
             }
@@ -185,7 +185,7 @@ impl<M: Memory> NcclTransport<M> {
     pub(super) fn land(&self, landing: Landing<M>) -> Result<Buffer> {
         let Landing { call, over, written, finish, home } = landing;
         let Engine { memory, safeguards, .. } = &*self.engine;
-        let failed = || self.council.go_on(&call, Duration::ZERO);
+        let failed = || self.control.go_on(&call, Duration::ZERO);
         failed()?;
         memory.bind()?;
         let is_given = lock(&written).iter().flatten().any(|held| !held.is_nothing());
@@ -202,7 +202,7 @@ impl<M: Memory> NcclTransport<M> {
     }
 
     /// Does the part of a started call that another thread does.
-    pub(super) fn start(self: Arc<Self>, prepared: Prepared<M>) -> Result<Launched> {
+    pub(super) fn start(self: Arc<Self>, prepared: PreparedLaunch<M>) -> Result<Launched> {
         let is_gated = prepared.is_gated;
         let (mut flight, landing) = self.launch(prepared)?;
         let is_watched = flight.over.is_some() && !is_gated && self.engine.memory.is_ordered(&landing.home);

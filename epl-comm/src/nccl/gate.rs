@@ -15,7 +15,7 @@
 //! ([`ProcessGroup::warmed_up`](crate::ProcessGroup::warmed_up)), the gate is left open.
 //!
 //! What is loaded later, such as the kernels of a first evaluation, still makes the driver wait for calls that run. That
-//! ends where calls go to all devices in one order (`order`), since a call then waits for none that comes after it; not
+//! ends where calls go to all devices in one order (`launch_order`), since a call then waits for none that comes after it; not
 //! where ranks that send to each other load between a send and a receive.
 
 use core::time::Duration;
@@ -30,12 +30,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// One rank's.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     /// How many waits of the rank's thread there are, one inside the other.
     waits: usize,
     /// How many calls have gone through and are not over.
@@ -68,13 +68,13 @@ impl Gate {
 
     /// Opens it for good when the rank's thread is done.
     pub(super) fn until_left(&self) -> impl Drop + '_ {
-        struct Until<'a>(&'a Gate);
-        impl Drop for Until<'_> {
+        struct LeaveOpen<'a>(&'a Gate);
+        impl Drop for LeaveOpen<'_> {
             fn drop(&mut self) {
                 self.0.leave_open();
             }
         }
-        Until(self)
+        LeaveOpen(self)
     }
 
     /// Whether it was opened for good.
@@ -93,7 +93,7 @@ impl Gate {
         Ok(Pass(self.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,10 +10,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::communicator::GoOn;
-use super::joined::Joined;
+use super::store_plane::StorePlane;
 use crate::error::{Error, Result};
-use crate::host::quarrel::Quarrel;
+use crate::host::mismatch::MismatchPair;
 use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 use crate::rank::Rank;
@@ -27,7 +29,7 @@ pub(super) struct MeetingPlace {
 
 /// Who meets.
 pub(super) struct Members<'a> {
-    pub(super) joined: &'a Joined,
+    pub(super) plane: &'a StorePlane,
     pub(super) group: &'a str,
     pub(super) path: &'a str,
     pub(super) members: &'a [Rank],
@@ -49,15 +51,15 @@ impl MeetingPlace {
             let verdict = members.judge(call, code, go_on)?;
             let last = self.last.swap(sequence, Ordering::Relaxed);
             if last > 0 {
-                members.joined.forget(&members.met(last))?;
+                members.plane.forget(&members.met(last))?;
             }
-            members.joined.set_long(&members.met(sequence), &verdict.encode())?;
+            members.plane.set_long(&members.met(sequence), &verdict.encode())?;
             verdict
         } else {
             let key = members.called(sequence, members.member);
-            members.joined.set_long(&key, &code)?;
-            let verdict = Verdict::decode(&members.joined.wait_long(&members.met(sequence), go_on)?);
-            members.joined.forget(&key)?;
+            members.plane.set_long(&key, &code)?;
+            let verdict = Verdict::decode(&members.plane.wait_long(&members.met(sequence), go_on)?);
+            members.plane.forget(&key)?;
             verdict.ok_or_else(|| members.not_a_call(call))?
         };
         match verdict {
@@ -93,7 +95,7 @@ impl Members<'_> {
     fn judge(&self, call: &Call, own: Vec<u8>, go_on: &GoOn<'_>) -> Result<Verdict> {
         let mut codes = vec![numbers(&own)];
         for member in 1..self.members.len() {
-            codes.push(numbers(&self.joined.wait_long(&self.called(call.sequence, member), go_on)?));
+            codes.push(numbers(&self.plane.wait_long(&self.called(call.sequence, member), go_on)?));
         }
         let codes: Option<Vec<Vec<u64>>> = codes.into_iter().collect();
         let codes = codes.filter(|codes| codes.iter().all(|code| code.len() >= 3)).unwrap_or_default();
@@ -103,7 +105,8 @@ impl Members<'_> {
         }
         let calls: Option<Vec<Call>> = codes.iter().map(|code| decode(&code[3..])).collect();
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else { return Ok(Verdict::None) };
-        let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(calls.len(), |member| &calls[member])
+        let Some(MismatchPair { first, second, second_is_odd }) =
+            MismatchPair::among(calls.len(), |member| &calls[member])
         else {
             return Ok(brought());
         };
@@ -123,7 +126,7 @@ impl Members<'_> {
 }
 
 /// What member 0 says of the calls.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Verdict {
     /// They fit together; the numbers of each member.
     Same(Vec<[u64; 2]>),
@@ -135,37 +138,12 @@ enum Verdict {
 
 impl Verdict {
     fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Same(brought) => words(&[&[0][..], brought.as_flattened()].concat()),
-            Self::Other { first, second, texts, second_is_odd } => {
-                let head = [1, *first as u64, *second as u64, u64::from(*second_is_odd), texts[0].len() as u64];
-                [words(&head), texts.concat().into_bytes()].concat()
-            }
-            Self::None => words(&[2]),
-        }
+        postcard::to_stdvec(self).unwrap_or_default()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (kind, rest) = bytes.split_at_checked(8)?;
-        match numbers(kind)?[0] {
-            0 => {
-                let numbers = numbers(rest)?;
-                let (brought, left) = numbers.as_chunks::<2>();
-                left.is_empty().then(|| Self::Same(brought.to_vec()))
-            }
-            1 => {
-                let (head, texts) = rest.split_at_checked(32)?;
-                let head = numbers(head)?;
-                let texts = core::str::from_utf8(texts).ok()?;
-                let (first, second) = texts.split_at_checked(head[3] as usize)?;
-                Some(Self::Other {
-                    first: head[0] as usize,
-                    second: head[1] as usize,
-                    texts: [first.to_string(), second.to_string()],
-                    second_is_odd: head[2] == 1,
-                })
-            }
-            2 => Some(Self::None),
+        match postcard::take_from_bytes(bytes) {
+            Ok((verdict, [])) => Some(verdict),
             _ => None,
         }
     }

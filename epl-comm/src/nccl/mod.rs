@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! ProcessGroup ─▶ NcclTransport
-//!                  work, shape   16-bit sums in f32; NaN                                 the rank's thread
-//!                  memory        where buffers lie; events of the rank's stream           the rank's thread
-//!                  council       have all come, and do they make the same call?           helper thread of the group
-//!                  gate, order   when, and in which order, calls go to the device         helper thread
-//!                  lane          NCCL's function on a stream of its own                   helper thread, device
+//!                  work, shape          16-bit sums in f32; NaN                                 the rank's thread
+//!                  memory               where buffers lie; events of the rank's stream          the rank's thread
+//!                  group_control        have all come, and do they make the same call?          helper thread of the group
+//!                  gate, launch_order   when, and in which order, calls go to the device        helper thread
+//!                  comm_stream          NCCL's function on a stream of its own                  helper thread, device
 //! ```
 //!
 //! A group is an NCCL communicator with a stream of its own; a part of a group is made by dividing its communicator, a
@@ -21,7 +21,7 @@
 //! computes with the result comes behind it on the device. Two things must not happen meanwhile:
 //!
 //! - **Two devices see kernels of several communicators in different orders**, and each holds what the other needs. Calls
-//!   are put on the device in the order of the rank's calls, or in that in which ranks of a process have met (`order`).
+//!   are put on the device in the order of the rank's calls, or in that in which ranks of a process have met (`launch_order`).
 //! - **The driver waits for the whole device** while a kernel of NCCL waits there for a peer: when memory is taken by
 //!   `cuMemAlloc`, a kernel is loaded or a communicator is made. CubeCL's memory is taken in the order of streams instead
 //!   (`allocator`), and in a rank's warm-up calls go out while it waits (`gate`).
@@ -70,12 +70,12 @@ mod library;
 mod memory;
 mod communicator;
 mod gate;
-mod lane;
+mod comm_stream;
 mod shape;
 mod work;
-mod order;
-mod council;
-mod joined;
+mod launch_order;
+mod group_control;
+mod store_plane;
 mod meeting;
 mod workers;
 mod transport;

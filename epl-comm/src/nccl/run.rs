@@ -3,8 +3,8 @@
 use core::fmt::Display;
 use std::sync::Arc;
 
-use super::council::{self, Shared};
 use super::gate::Gate;
+use super::group_control::{Shared, Threads};
 use super::memory::Memory;
 use super::setup::Nccl;
 use super::transport::NcclTransport;
@@ -81,10 +81,10 @@ impl Launcher {
         let Local { ranks, check_order } = self.kind.place;
         let shared = Arc::new(Shared::new(ranks));
         let gates: Vec<Arc<Gate>> = (0..ranks).map(|_| Arc::default()).collect();
-        let over = |seat: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {
-            let member = seat.member();
+        let over = |local_member: Arc<LocalTransport>| -> Result<Arc<dyn Transport>> {
+            let member = local_member.member();
             let engine = self.engine(&library, memory(Rank(member))?, &gates[member]);
-            let transport = NcclTransport::new(Arc::new(council::Threads::new(seat, shared.clone())), engine);
+            let transport = NcclTransport::new(Arc::new(Threads::new(local_member, shared.clone())), engine);
             transport.connect()?;
             Ok(Arc::new(transport))
         };

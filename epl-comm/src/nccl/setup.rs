@@ -7,7 +7,8 @@ use super::library::Library;
 use super::memory::Memory;
 use super::transport::{Engine, Safeguards};
 use crate::error::Result;
-use crate::launch::{Launcher, Options};
+use crate::host::watchdog::Options;
+use crate::launch::Launcher;
 use crate::pending::check_lanes;
 
 /// How many started calls of a rank are in flight together unless it is said otherwise: two hide each other's latency,

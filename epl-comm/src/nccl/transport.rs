@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Shape};
 
-use super::communicator::{Communicator, GoOn};
-use super::council::Council;
+use super::comm_stream::{CommStream, Held};
+use super::communicator::{GoOn, NcclCommunicator};
 use super::gate::{Gate, Open};
-use super::lane::{Held, Lane};
+use super::group_control::GroupControl;
+use super::launch_order::LaunchOrder;
 use super::library::Library;
 use super::memory::Memory;
-use super::order::Order;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::host::guard::{told, used_by_two};
@@ -29,7 +29,7 @@ pub(super) struct Engine<M: Memory> {
     pub(super) time_limit: Option<Duration>,
     pub(super) lanes: usize,
     pub(super) gate: Arc<Gate>,
-    pub(super) order: Arc<Order>,
+    pub(super) order: Arc<LaunchOrder>,
     pub(super) safeguards: Safeguards,
 }
 
@@ -51,33 +51,33 @@ impl Default for Safeguards {
     }
 }
 
-/// A member of a [`Council`] with a way for its data.
+/// A member of a [`GroupControl`] with a way for its data.
 #[derive(Debug)]
 pub(super) struct NcclTransport<M: Memory> {
-    pub(super) council: Arc<dyn Council>,
+    pub(super) control: Arc<dyn GroupControl>,
     pub(super) engine: Arc<Engine<M>>,
-    state: Mutex<State<M>>,
+    state: Mutex<MemberState<M>>,
     pub(super) is_link: bool,
     /// The links of which this member is an end.
     links: Links<Self>,
 }
 
 #[derive(Debug)]
-pub(super) struct State<M: Memory> {
+pub(super) struct MemberState<M: Memory> {
     /// Made in the first call: none in a group of one, or after a failure.
-    pub(super) lane: Option<Lane<M>>,
+    pub(super) stream: Option<CommStream<M>>,
     /// What calls that failed were working on. A peer's device may still reach it.
     abandoned: Vec<Held<M>>,
 }
 
 /// Gives the communicator back, by force, when it is dropped. By then the failure is known: the device goes on, and what the
 /// rank's thread then reads there, it must not take for the failure.
-struct GivenUp<'a, M: Memory>(&'a mut State<M>);
+struct GivenUp<'a, M: Memory>(&'a mut MemberState<M>);
 
 impl<M: Memory> Drop for GivenUp<'_, M> {
     fn drop(&mut self) {
-        if let Some(lane) = self.0.lane.take() {
-            lane.abort();
+        if let Some(stream) = self.0.stream.take() {
+            stream.abort();
         }
     }
 }
@@ -87,27 +87,32 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M: Memory> NcclTransport<M> {
-    pub(super) fn new(council: Arc<dyn Council>, engine: Arc<Engine<M>>) -> Self {
-        Self::over(council, engine, None, false)
+    pub(super) fn new(control: Arc<dyn GroupControl>, engine: Arc<Engine<M>>) -> Self {
+        Self::over(control, engine, None, false)
     }
 
-    fn over(council: Arc<dyn Council>, engine: Arc<Engine<M>>, lane: Option<Lane<M>>, is_link: bool) -> Self {
-        let state = Mutex::new(State { lane, abandoned: Vec::new() });
-        Self { council, engine, state, is_link, links: Links::default() }
+    fn over(
+        control: Arc<dyn GroupControl>,
+        engine: Arc<Engine<M>>,
+        stream: Option<CommStream<M>>,
+        is_link: bool,
+    ) -> Self {
+        let state = Mutex::new(MemberState { stream, abandoned: Vec::new() });
+        Self { control, engine, state, is_link, links: Links::default() }
     }
 
     /// The world's communicator, made now: what is wrong with devices and networks is said before the first call.
     pub(super) fn connect(&self) -> Result<()> {
         let call = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
-        let lane = |state: &mut State<M>, go_on: &GoOn<'_>| match self.size() {
+        let stream = |state: &mut MemberState<M>, go_on: &GoOn<'_>| match self.size() {
             1 => Ok(()),
-            _ => self.lane(state, go_on).map(drop),
+            _ => self.stream(state, go_on).map(drop),
         };
-        self.turn(&call, Instant::now(), lane)
+        self.turn(&call, Instant::now(), stream)
     }
 
     pub(super) fn size(&self) -> usize {
-        self.council.members().len()
+        self.control.members().len()
     }
 
     /// Does what one call needs. After an error the world is over, and the communicator is given back.
@@ -115,10 +120,10 @@ impl<M: Memory> NcclTransport<M> {
         &self,
         call: &Call,
         begun: Instant,
-        f: impl FnOnce(&mut State<M>, &GoOn<'_>) -> Result<T>,
+        f: impl FnOnce(&mut MemberState<M>, &GoOn<'_>) -> Result<T>,
     ) -> Result<T> {
         self.guarded(|state| {
-            self.council.go_on(call, Duration::ZERO)?;
+            self.control.go_on(call, Duration::ZERO)?;
             self.engine.memory.bind()?;
             f(state, &|| self.go_on(call, begun))
         })
@@ -127,15 +132,15 @@ impl<M: Memory> NcclTransport<M> {
     /// Whether the world goes on, for a call that has begun then.
     pub(super) fn go_on(&self, call: &Call, begun: Instant) -> Result<()> {
         let waited = begun.elapsed();
-        self.council.go_on(call, waited)?;
+        self.control.go_on(call, waited)?;
         match self.engine.time_limit {
-            Some(limit) if waited >= limit => Err(self.council.overdue(call, waited)),
+            Some(limit) if waited >= limit => Err(self.control.overdue(call, waited)),
             _ => Ok(()),
         }
     }
 
     /// After an error the world is over, and the communicator is given back.
-    pub(super) fn guarded<T>(&self, f: impl FnOnce(&mut State<M>) -> Result<T>) -> Result<T> {
+    pub(super) fn guarded<T>(&self, f: impl FnOnce(&mut MemberState<M>) -> Result<T>) -> Result<T> {
         let mut state = self.enter()?;
         let given_up = GivenUp(&mut state);
         let value = self.told(|| f(given_up.0))?;
@@ -145,11 +150,11 @@ impl<M: Memory> NcclTransport<M> {
 
     /// After an error or a panic the world is over.
     pub(super) fn told<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        told(f, |error| self.council.fail(error))
+        told(f, |error| self.control.fail(error))
     }
 
     /// The state of this member, whose turn it is.
-    fn enter(&self) -> Result<MutexGuard<'_, State<M>>> {
+    fn enter(&self) -> Result<MutexGuard<'_, MemberState<M>>> {
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -177,56 +182,56 @@ impl<M: Memory> NcclTransport<M> {
     }
 
     /// The way of the data, which all members make when they first need it.
-    pub(super) fn lane<'a>(&self, state: &'a mut State<M>, go_on: &GoOn<'_>) -> Result<&'a mut Lane<M>> {
-        let lane = match state.lane.take() {
-            Some(lane) => lane,
+    pub(super) fn stream<'a>(&self, state: &'a mut MemberState<M>, go_on: &GoOn<'_>) -> Result<&'a mut CommStream<M>> {
+        let stream = match state.stream.take() {
+            Some(stream) => stream,
             None => {
                 let Engine { library, memory, .. } = &*self.engine;
-                let id = self.council.id(&|| library.unique_id(), go_on)?;
-                let communicator = Communicator::join(library, id, (self.size(), self.council.member()), go_on)?;
+                let id = self.control.id(&|| library.unique_id(), go_on)?;
+                let communicator = NcclCommunicator::join(library, id, (self.size(), self.control.member()), go_on)?;
                 // That was only possible with all members.
-                self.council.joined()?;
-                Lane::new(&**memory, communicator)?
+                self.control.joined()?;
+                CommStream::new(&**memory, communicator)?
             }
         };
-        Ok(state.lane.insert(lane))
+        Ok(state.stream.insert(stream))
     }
 
     /// Divides the group, and its communicator.
-    fn divide(&self, state: &mut State<M>, call: &Call, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Self> {
-        let council = self.council.split(call.sequence, &call.name, wish, go_on)?;
-        let size = council.members().len();
-        let lane = if self.size() == 1 {
+    fn divide(&self, state: &mut MemberState<M>, call: &Call, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Self> {
+        let control = self.control.split(call.sequence, &call.name, wish, go_on)?;
+        let size = control.members().len();
+        let stream = if self.size() == 1 {
             None
         } else {
             // Members are known by their position here, ranks by their number in the world.
-            let lowest = council.members().iter().filter_map(|rank| self.members().iter().position(|own| own == rank));
+            let lowest = control.members().iter().filter_map(|rank| self.members().iter().position(|own| own == rank));
             let color = lowest.min().filter(|_| size > 1);
-            let own = self.lane(state, go_on)?;
-            match own.communicator.split(color, council.member(), go_on)? {
-                Some(new) => Some(Lane::new(&*self.engine.memory, new)?),
+            let own = self.stream(state, go_on)?;
+            match own.communicator.split(color, control.member(), go_on)? {
+                Some(new) => Some(CommStream::new(&*self.engine.memory, new)?),
                 None => None,
             }
         };
-        Ok(Self::over(council, self.engine.clone(), lane, false))
+        Ok(Self::over(control, self.engine.clone(), stream, false))
     }
 }
 
 impl<M: Memory> Transport for NcclTransport<M> {
     fn name(&self) -> &str {
-        self.council.name()
+        self.control.name()
     }
 
     fn member(&self) -> usize {
-        self.council.member()
+        self.control.member()
     }
 
     fn members(&self) -> &[Rank] {
-        self.council.members()
+        self.control.members()
     }
 
     fn reserve(&self, operation: Operation) -> u64 {
-        self.council.reserve(operation)
+        self.control.reserve(operation)
     }
 
     fn reserve_stage(&self, whole: Operation, _stage: Operation) -> u64 {
@@ -262,7 +267,7 @@ impl<M: Memory> Transport for NcclTransport<M> {
         let call = Call::new(Operation::Split, DType::I64, Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
         let _open = self.open();
-        let divide = |state: &mut State<M>, go_on: &GoOn<'_>| self.divide(state, &call, (color, key), go_on);
+        let divide = |state: &mut MemberState<M>, go_on: &GoOn<'_>| self.divide(state, &call, (color, key), go_on);
         Ok(Arc::new(self.turn(&call, Instant::now(), divide)?))
     }
 
@@ -272,7 +277,7 @@ impl<M: Memory> Transport for NcclTransport<M> {
     }
 
     fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        let link = || Ok(Arc::new(Self::over(self.council.link(from, to)?, self.engine.clone(), None, true)));
+        let link = || Ok(Arc::new(Self::over(self.control.link(from, to)?, self.engine.clone(), None, true)));
         Ok(self.links.get(from, to, link)?)
     }
 
@@ -284,17 +289,17 @@ impl<M: Memory> Transport for NcclTransport<M> {
     fn trim(&self) {}
 
     fn warmed_up(&self) {
-        self.council.warmed_up();
+        self.control.warmed_up();
         self.settled().leave_open();
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
         let _open = self.open();
-        self.council.sleep(operation, sequence, sleep);
+        self.control.sleep(operation, sequence, sleep);
     }
 
     fn abort(&self, cause: &Error) {
-        self.council.fail(cause);
+        self.control.fail(cause);
     }
 }
 
@@ -302,10 +307,10 @@ impl<M: Memory> Drop for NcclTransport<M> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let call = Call::new(Operation::Barrier, DType::F32, Shape::new([0]));
-        if let Some(lane) = state.lane.take()
-            && (self.engine.memory.bind().is_err() || self.council.go_on(&call, Duration::ZERO).is_err())
+        if let Some(stream) = state.stream.take()
+            && (self.engine.memory.bind().is_err() || self.control.go_on(&call, Duration::ZERO).is_err())
         {
-            lane.abort();
+            stream.abort();
         }
     }
 }

@@ -14,7 +14,7 @@
 //! What is only moved is moved as bytes.
 
 use super::abi::Element;
-use super::lane::{Held, Part, Queue, Site};
+use super::comm_stream::{Held, Part, Queue, Site};
 use super::memory::Memory;
 use super::shape::{not_numbers, spoiled, wide};
 use crate::buffer::Buffer;

@@ -9,17 +9,19 @@ use std::thread::{self, Builder, Thread};
 use epl_launch::Store;
 
 use super::gate::Gate;
-use super::joined::Joined;
 use super::library::Library;
 use super::memory::Memory;
 use super::setup::Nccl;
+use super::store_plane::StorePlane;
 use super::transport::NcclTransport;
 use super::workers::{Warm, Workers};
-use crate::error::{Error, Result, catch};
-use crate::host::ranks::{Fates, Ranks, Report, no_thread};
+use crate::error::{Error, Result};
+use crate::host::failure::Failure;
+use crate::host::ranks::{Ranks, Report, Supervisor, no_thread};
+use crate::host::watchdog::ControlPlane;
 use crate::log::Log;
 use crate::pending::Helpers;
-use crate::process_group::{ProcessGroup, Seat};
+use crate::process_group::{ProcessGroup, RankState};
 use crate::rank::Rank;
 
 /// So many calls of each group are compared unless it is said otherwise.
@@ -121,24 +123,24 @@ impl Worker {
         let Distributed { store, own: ranks, ranks: all, on_host, compare_first } = &self.kind.place;
         let library = self.ready().map_err(|error| {
             // The others would wait for these ranks.
-            Joined::new(store.clone(), Rank(ranks.start), Log::default(), None).fail(&error);
+            StorePlane::new(store.clone(), Rank(ranks.start), Log::default(), None).fail(&error);
             (Rank(ranks.start), error.into())
         })?;
         let helpers = Helpers::default();
-        let seats: Vec<Seat> = ranks.clone().map(|_| Seat::new(helpers.clone())).collect();
+        let rank_states: Vec<RankState> = ranks.clone().map(|_| RankState::new(helpers.clone())).collect();
         let report = self.options.on_failure.clone().map(once);
-        let joined = |(rank, seat): (usize, &Seat)| {
-            Arc::new(Joined::new(store.clone(), Rank(rank), seat.log.clone(), report.clone()))
+        let plane = |(rank, rank_state): (usize, &RankState)| {
+            Arc::new(StorePlane::new(store.clone(), Rank(rank), rank_state.log.clone(), report.clone()))
         };
-        let own = Own { first: ranks.start, joined: ranks.clone().zip(&seats).map(joined).collect() };
+        let own = Own { first: ranks.start, plane: ranks.clone().zip(&rank_states).map(plane).collect() };
         let gates: Vec<Arc<Gate>> = ranks.clone().map(|_| Arc::default()).collect();
         let group = |rank: Rank| {
             let engine = self.engine(&library, memory(rank)?, &gates[rank.0 - own.first]);
             let warm = Warm::new(!engine.safeguards.gate);
-            let council = Workers::new(own.of(rank).clone(), *all, *compare_first, warm);
-            let transport = NcclTransport::new(Arc::new(council), engine);
+            let control = Workers::new(own.of(rank).clone(), *all, *compare_first, warm);
+            let transport = NcclTransport::new(Arc::new(control), engine);
             transport.connect()?;
-            Ok(ProcessGroup::with_seat(Arc::new(transport), seats[rank.0 - own.first].clone()))
+            Ok(ProcessGroup::with_state(Arc::new(transport), rank_states[rank.0 - own.first].clone()))
         };
         let f = |group: ProcessGroup| {
             let _until = gates[group.rank() - own.first].until_left();
@@ -147,13 +149,14 @@ impl Worker {
         let threads = Ranks::new(&own, ranks.clone(), *on_host);
         let ended = thread::scope(|scope| {
             let mut close = Close { own: &own, watches: Vec::new() };
-            for joined in &own.joined {
+            for plane in &own.plane {
                 // Without it, its rank would hear of nothing: none is run.
-                let watch =
-                    Builder::new().name(format!("{} watch", joined.rank)).spawn_scoped(scope, || joined.watch());
+                let watch = Builder::new().name(format!("{} watch", plane.rank)).spawn_scoped(scope, || plane.watch());
                 match watch {
                     Ok(watch) => close.watches.push(watch.thread().clone()),
-                    Err(error) => joined.fail_with(no_thread(joined.rank, "watch", &error)),
+                    Err(error) => {
+                        plane.record(Failure::own(plane.rank, no_thread(plane.rank, "watch", &error)));
+                    }
                 }
             }
             let ended = threads.run(group, f);
@@ -186,8 +189,7 @@ fn once(report: Arc<Report>) -> Arc<Report> {
     let is_made = AtomicBool::new(false);
     Arc::new(move |rank, error| {
         if !is_made.swap(true, Ordering::AcqRel) {
-            // The caller's code: what it does with a failure must not become another one.
-            let _ = catch(|| report(rank, error));
+            report(rank, error);
         }
     })
 }
@@ -195,26 +197,26 @@ fn once(report: Arc<Report>) -> Arc<Report> {
 /// What each rank of this process knows of the world.
 struct Own {
     first: usize,
-    joined: Vec<Arc<Joined>>,
+    plane: Vec<Arc<StorePlane>>,
 }
 
 impl Own {
-    fn of(&self, rank: Rank) -> &Arc<Joined> {
-        &self.joined[rank.0 - self.first]
+    fn of(&self, rank: Rank) -> &Arc<StorePlane> {
+        &self.plane[rank.0 - self.first]
     }
 }
 
-impl Fates for Own {
+impl Supervisor for Own {
     fn fail(&self, rank: Rank, cause: String) {
-        self.of(rank).fail_with(cause);
+        self.of(rank).record(Failure::own(rank, cause));
     }
 
     fn end(&self, rank: Rank) {
-        self.of(rank).end();
+        self.of(rank).tell_end(rank);
     }
 
     fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        let failed = self.joined.iter().filter_map(|joined| Some((joined.is_late(), joined.first_failure(operation)?)));
+        let failed = self.plane.iter().filter_map(|plane| Some((plane.is_late(), plane.first_failure(operation)?)));
         failed.min_by_key(|(is_late, _)| *is_late).map(|(_, failure)| failure)
     }
 }
@@ -227,7 +229,7 @@ struct Close<'a> {
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.own.joined.iter().for_each(|joined| joined.close());
+        self.own.plane.iter().for_each(|plane| plane.close());
         self.watches.iter().for_each(Thread::unpark);
     }
 }

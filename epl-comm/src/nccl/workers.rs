@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
-use super::council::{Council, in_nccl, link_path, part_path};
-use super::joined::Joined;
+use super::group_control::{GroupControl, in_nccl, link_path, part_path};
 use super::meeting::{MeetingPlace, Members};
+use super::store_plane::StorePlane;
 use crate::error::{Error, Result};
+use crate::host::failure::Failure;
+use crate::host::fit::{describe, left};
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::{link_name, of_one_color};
@@ -39,10 +42,10 @@ impl Warm {
     }
 }
 
-/// One member's seat in a group of processes.
+/// One member of a group of processes.
 #[derive(Debug)]
 pub(super) struct Workers {
-    joined: Arc<Joined>,
+    plane: Arc<StorePlane>,
     name: String,
     path: String,
     members: Vec<Rank>,
@@ -58,17 +61,17 @@ pub(super) struct Workers {
 
 impl Workers {
     /// The world's.
-    pub(super) fn new(joined: Arc<Joined>, ranks: usize, compare_first: u64, warm: Arc<Warm>) -> Self {
-        let (member, members, last) = (joined.rank.0, (0..ranks).map(Rank).collect(), joined.enter("world"));
+    pub(super) fn new(plane: Arc<StorePlane>, ranks: usize, compare_first: u64, warm: Arc<Warm>) -> Self {
+        let (member, members, last) = (plane.rank.0, (0..ranks).map(Rank).collect(), plane.enter("world"));
         let (name, path, suspicion, place) = ("world".into(), "world".into(), Default::default(), Default::default());
-        Self { joined, name, path, members, member, last, compare_first, warm, suspicion, place }
+        Self { plane, name, path, members, member, last, compare_first, warm, suspicion, place }
     }
 
-    /// The seat in a part of this group.
+    /// The member in a part of this group.
     fn part(&self, name: String, path: String, members: Vec<Rank>, member: usize) -> Self {
-        let (joined, last, warm) = (self.joined.clone(), self.joined.enter(&path), Warm::part(&self.warm));
+        let (plane, last, warm) = (self.plane.clone(), self.plane.enter(&path), Warm::part(&self.warm));
         let (compare_first, suspicion, place) = (self.compare_first, Default::default(), Default::default());
-        Self { joined, name, path, members, member, last, compare_first, warm, suspicion, place }
+        Self { plane, name, path, members, member, last, compare_first, warm, suspicion, place }
     }
 
     fn id_key(&self) -> String {
@@ -76,18 +79,18 @@ impl Workers {
     }
 
     fn describe(&self, call: &Call) -> String {
-        format!("{call}, call {} of group `{}`", call.sequence, self.name)
+        describe(&self.name, call)
     }
 
     /// Waits until all members have come to this call, and compares them; gives the two numbers that each has brought.
     fn meet(&self, call: &Call, own: [u64; 2], go_on: &GoOn<'_>) -> Result<Vec<[u64; 2]>> {
-        let Self { joined, name, path, members, member, .. } = self;
-        let members = Members { joined, group: name, path, members, member: *member };
+        let Self { plane, name, path, members, member, .. } = self;
+        let members = Members { plane, group: name, path, members, member: *member };
         self.place.meet(&members, call, own, go_on)
     }
 }
 
-impl Council for Workers {
+impl GroupControl for Workers {
     fn name(&self) -> &str {
         &self.name
     }
@@ -126,7 +129,7 @@ impl Council for Workers {
         name: &str,
         (color, key): (usize, usize),
         go_on: &GoOn<'_>,
-    ) -> Result<Arc<dyn Council>> {
+    ) -> Result<Arc<dyn GroupControl>> {
         let call = Call::new(Operation::Split, burn::tensor::DType::I64, burn::tensor::Shape::new([2]));
         let call = Call { sequence, name: name.to_string(), ..call };
         let own = [color as u64, key as u64];
@@ -141,7 +144,7 @@ impl Council for Workers {
         Ok(Arc::new(self.part(name.into(), path, members, member)))
     }
 
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>> {
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn GroupControl>> {
         let (name, path) = (link_name(&self.name, from, to), link_path(&self.path, from, to));
         let members = vec![self.members[from], self.members[to]];
         let member = usize::from(self.member == to);
@@ -152,10 +155,10 @@ impl Council for Workers {
         let key = self.id_key();
         if self.member == 0 {
             let id = make()?;
-            self.joined.set_long(&key, &id.to_bytes())?;
+            self.plane.set_long(&key, &id.to_bytes())?;
             return Ok(id);
         }
-        let bytes = self.joined.wait_long(&key, go_on)?;
+        let bytes = self.plane.wait_long(&key, go_on)?;
         UniqueId::from_bytes(&bytes).ok_or_else(|| Error::Engine {
             message: format!("`{key}` in the store has {} bytes, where an NCCL id has 128", bytes.len()),
         })
@@ -163,33 +166,32 @@ impl Council for Workers {
 
     fn joined(&self) -> Result<()> {
         match self.member {
-            0 => self.joined.forget(&self.id_key()),
+            0 => self.plane.forget(&self.id_key()),
             _ => Ok(()),
         }
     }
 
     fn go_on(&self, call: &Call, waited: Duration) -> Result<()> {
-        self.joined.go_on(|| self.describe(call))?;
+        self.plane.go_on(|| self.describe(call))?;
         let (millis, last) = (waited.as_millis() as u64, self.suspicion.load(Ordering::Relaxed));
         if waited < SUSPICION {
             self.suspicion.store(0, Ordering::Relaxed);
         } else if millis >= last + SUSPICION.as_millis() as u64 {
             self.suspicion.store(millis, Ordering::Relaxed);
-            if let Some(rank) = self.joined.left(&self.path, call.sequence, &self.members) {
+            if let Some(rank) = self.plane.left(&self.path, call.sequence, &self.members) {
                 // Who left as it had heard of a failure left after that was told.
-                self.joined.look();
-                self.joined.go_on(|| self.describe(call))?;
-                let cause = format!("it returned without taking part in {}", self.describe(call));
-                self.joined.fail(&Error::Peer { rank, operation: self.describe(call), cause });
-                return self.joined.go_on(|| self.describe(call));
+                self.plane.look();
+                self.plane.go_on(|| self.describe(call))?;
+                self.plane.record(Failure::own(rank, left(&self.describe(call))));
+                return self.plane.go_on(|| self.describe(call));
             }
         }
         Ok(())
     }
 
     fn overdue(&self, call: &Call, waited: Duration) -> Error {
-        let missing = self.joined.missing(&self.path, call.sequence, &self.members);
-        if let Err(error) = self.joined.go_on(|| self.describe(call)) {
+        let missing = self.plane.missing(&self.path, call.sequence, &self.members);
+        if let Err(error) = self.plane.go_on(|| self.describe(call)) {
             return error;
         }
         match missing.is_empty() {
@@ -199,7 +201,7 @@ impl Council for Workers {
     }
 
     fn fail(&self, error: &Error) {
-        self.joined.fail(error);
+        self.plane.fail(error);
     }
 
     fn sleep(&self, _operation: Operation, _sequence: u64, sleep: &mut dyn FnMut()) {

@@ -20,7 +20,7 @@ struct Job {
 }
 
 /// What a helper has begun and looks after.
-struct Work {
+struct WorkQueue {
     outstanding: Arc<AtomicUsize>,
     helpers: Helpers,
     log: Log,
@@ -28,7 +28,7 @@ struct Work {
     watched: VecDeque<(Watch, LogMark, Ticket)>,
 }
 
-impl Work {
+impl WorkQueue {
     /// Runs what comes until nothing more does, and looks after what goes on behind.
     fn run(mut self, queue: &Receiver<Job>) {
         let mut pause = Pause::default();
@@ -168,7 +168,7 @@ impl Helper {
         let (jobs, queue) = channel::<Job>();
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (ended, all) = (outstanding.clone(), helpers.clone());
-        let work = Work { outstanding: ended, helpers: all, log, watched: VecDeque::new() };
+        let work = WorkQueue { outstanding: ended, helpers: all, log, watched: VecDeque::new() };
         let thread = Builder::new().name(name.clone()).spawn(move || work.run(&queue)).map_err(|error| {
             Error::invalid(format!(
                 "cannot start the helper thread `{name}`: {error}; start collectives on fewer groups, or allow the \

@@ -27,9 +27,9 @@ use crate::error::{Error, Result};
 ///
 /// Dropping it abandons the result, not the call: peers still get theirs.
 #[must_use = "a started collective's errors come out at `wait`"]
-pub struct Pending<T>(State<T>);
+pub struct Pending<T>(PendingState<T>);
 
-enum State<T> {
+enum PendingState<T> {
     Ready(T),
     Running { ticket: Ticket, finish: Box<dyn FnOnce(Buffer) -> T + Send> },
 }
@@ -46,7 +46,7 @@ pub(crate) fn check_lanes(lanes: Option<usize>) -> Result<()> {
 
 impl<T> Pending<T> {
     pub(crate) fn running(ticket: Ticket, finish: impl FnOnce(Buffer) -> T + Send + 'static) -> Self {
-        Self(State::Running { ticket, finish: Box::new(finish) })
+        Self(PendingState::Running { ticket, finish: Box::new(finish) })
     }
 
     /// The same collective with another result, made of its own by `f` when it is waited for.
@@ -55,9 +55,9 @@ impl<T> Pending<T> {
         T: 'static,
     {
         Pending(match self.0 {
-            State::Ready(value) => State::Ready(f(value)),
-            State::Running { ticket, finish } => {
-                State::Running { ticket, finish: Box::new(move |buffer| f(finish(buffer))) }
+            PendingState::Ready(value) => PendingState::Ready(f(value)),
+            PendingState::Running { ticket, finish } => {
+                PendingState::Running { ticket, finish: Box::new(move |buffer| f(finish(buffer))) }
             }
         })
     }
@@ -71,8 +71,8 @@ impl<T> Pending<T> {
     /// What the collective failed with; by then the world has been ended. [`Error::Invalid`] on another thread, over NCCL.
     pub fn wait(self) -> Result<T> {
         match self.0 {
-            State::Ready(value) => Ok(value),
-            State::Running { ticket, finish } => ticket.wait().map(finish),
+            PendingState::Ready(value) => Ok(value),
+            PendingState::Running { ticket, finish } => ticket.wait().map(finish),
         }
     }
 
@@ -80,8 +80,8 @@ impl<T> Pending<T> {
     /// are not [`warmed_up`](crate::ProcessGroup::warmed_up) go out while the rank waits.
     pub fn is_done(&self) -> bool {
         match &self.0 {
-            State::Ready(_) => true,
-            State::Running { ticket, .. } => ticket.is_done(),
+            PendingState::Ready(_) => true,
+            PendingState::Running { ticket, .. } => ticket.is_done(),
         }
     }
 }
@@ -89,7 +89,7 @@ impl<T> Pending<T> {
 /// One that has ended already.
 impl<T> From<T> for Pending<T> {
     fn from(value: T) -> Self {
-        Self(State::Ready(value))
+        Self(PendingState::Ready(value))
     }
 }
 

@@ -14,9 +14,9 @@ const LOOKS: usize = 200;
 
 /// A place for one result. The caller holds one clone, the job another.
 #[derive(Clone)]
-pub(crate) struct Ticket(Arc<Place>);
+pub(crate) struct Ticket(Arc<Completion>);
 
-struct Place {
+struct Completion {
     /// What the caller waits in, and for which call.
     transport: Arc<dyn Transport>,
     operation: Operation,
@@ -39,7 +39,7 @@ impl Ticket {
     pub(super) fn new(transport: Arc<dyn Transport>, operation: Operation, sequence: u64) -> Self {
         let (result, filled, is_done) = Default::default();
         let thread = thread::current().id();
-        Self(Arc::new(Place { transport, operation, sequence, thread, result, filled, is_done }))
+        Self(Arc::new(Completion { transport, operation, sequence, thread, result, filled, is_done }))
     }
 
     /// What runs the call.
@@ -87,7 +87,7 @@ impl Ticket {
 
     /// On another thread's stream the result would be used before it is there.
     fn elsewhere(&self) -> Error {
-        let Place { transport, operation, sequence, .. } = &*self.0;
+        let Completion { transport, operation, sequence, .. } = &*self.0;
         let error = Error::invalid(format!(
             "{operation}, call {sequence} of group `{}`, was waited for on thread `{}`, whose work on the device does not \
              come behind it; wait on the thread that started it",

@@ -1,9 +1,9 @@
-//! What all clones of a group share: the transport, the rank's seat, the queue of started calls, the links.
+//! What all clones of a group share: the transport, the rank's state, the queue of started calls, the links.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use super::seat::Seat;
+use super::rank_state::RankState;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::log::LogMark;
@@ -14,7 +14,7 @@ use crate::transport::{Links, Transport};
 /// One transport, used by one thread, in one total order of calls.
 pub(super) struct Communicator {
     pub(super) transport: Arc<dyn Transport>,
-    pub(super) seat: Seat,
+    pub(super) rank_state: RankState,
     /// The group's name, for the log.
     name: Arc<str>,
     /// Made when it is first needed.
@@ -24,18 +24,18 @@ pub(super) struct Communicator {
 }
 
 impl Communicator {
-    pub(super) fn new(transport: Arc<dyn Transport>, seat: Seat) -> Self {
+    pub(super) fn new(transport: Arc<dyn Transport>, rank_state: RankState) -> Self {
         let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Links::default());
-        Self { transport, seat, name, helper, links }
+        Self { transport, rank_state, name, helper, links }
     }
 
-    /// Makes the calling thread the driver of the rank, if there is none yet.
+    /// Makes the calling thread the owner of the rank, if there is none yet.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] when another thread is: two threads could not keep the order that peers expect.
     fn enter(&self) -> Result<()> {
-        if self.seat.driver.enter() {
+        if self.rank_state.owner.enter() {
             return Ok(());
         }
         let transport = &self.transport;
@@ -51,12 +51,12 @@ impl Communicator {
     /// Runs a call after all started ones.
     pub(super) fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.enter()?;
-        if !self.seat.recall.is_on() {
+        if !self.rank_state.recall.is_on() {
             return self.run_anew(call, buffer);
         }
         // Without its number, which the second run does not take.
         let told = format!("{call} of group `{}`", self.name);
-        self.seat.recall.through(told, || self.run_anew(call, buffer))
+        self.rank_state.recall.through(told, || self.run_anew(call, buffer))
     }
 
     fn run_anew(&self, mut call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
@@ -71,7 +71,7 @@ impl Communicator {
             Some(helper) => self.submit(helper, call, buffer, mark)?.wait(),
             None => {
                 let result = self.transport.run(call, buffer);
-                self.seat.log.end(mark);
+                self.rank_state.log.end(mark);
                 result
             }
         }
@@ -84,7 +84,7 @@ impl Communicator {
         buffer: Buffer,
         finish: impl FnOnce(Buffer) -> T + Send + 'static,
     ) -> Result<Pending<T>> {
-        if self.seat.recall.is_on() {
+        if self.rank_state.recall.is_on() {
             // What is kept, or given again, is known at once.
             return Ok(Pending::from(finish(self.run(call, buffer)?)));
         }
@@ -113,7 +113,7 @@ impl Communicator {
             return Ok(helper);
         }
         let name = format!("{} of {}", self.name, self.transport.members()[self.transport.member()]);
-        let helper = Helper::spawn(name, self.seat.helpers.clone(), self.seat.log.clone())?;
+        let helper = Helper::spawn(name, self.rank_state.helpers.clone(), self.rank_state.log.clone())?;
         Ok(self.helper.get_or_init(|| helper))
     }
 
@@ -128,15 +128,15 @@ impl Communicator {
         if let Some(helper) = self.busy_helper() {
             self.transport.sleep(Operation::Split, call.sequence, &mut || helper.drain());
         }
-        self.seat.log.begin(mark);
+        self.rank_state.log.begin(mark);
         let result = divide(&*self.transport, call.sequence);
-        self.seat.log.end(mark);
+        self.rank_state.log.end(mark);
         result
     }
 
     /// The way from one member to another, of which this one is an end.
     pub(super) fn link(&self, from: usize, to: usize) -> Result<Arc<Self>> {
-        let link = || Ok(Arc::new(Self::new(self.transport.link(from, to)?, self.seat.clone())));
+        let link = || Ok(Arc::new(Self::new(self.transport.link(from, to)?, self.rank_state.clone())));
         self.links.get(from, to, link)
     }
 
@@ -147,6 +147,6 @@ impl Communicator {
     /// Takes the number of a call and logs it; `begun`: that it goes out at once.
     fn issue(&self, call: &mut Call, begun: bool) -> LogMark {
         call.sequence = self.transport.reserve(call.operation);
-        self.seat.log.issue(&self.name, call, begun)
+        self.rank_state.log.issue(&self.name, call, begun)
     }
 }

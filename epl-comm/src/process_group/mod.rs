@@ -2,9 +2,9 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `driver` | the one thread that uses a rank's groups |
-//! | `seat` | what all groups of a rank share: driver, helper threads, log, recordings |
-//! | `communicator` | what clones share: transport, seat, queue of started calls, links |
+//! | `owner_thread` | the one thread that uses a rank's groups |
+//! | `rank_state` | what all groups of a rank share: owner thread, helper threads, log, recordings |
+//! | `communicator` | what clones share: transport, rank state, queue of started calls, links |
 //! | `placed` | a tensor taken apart for a transport, and put together again |
 //! | `dims` | dims taken apart for a transport, and put together again |
 //! | `check` | whether a collective's arguments fit each other |
@@ -14,19 +14,19 @@
 //! | `recall`, `recording` | what collectives gave, given again |
 
 pub(crate) use prepare::Exchange;
+pub(crate) use rank_state::RankState;
 pub use recording::Recording;
-pub(crate) use seat::Seat;
 
 mod blocking;
 mod check;
 mod communicator;
 mod dims;
-mod driver;
+mod owner_thread;
 mod placed;
 mod prepare;
 mod recall;
 mod recording;
-mod seat;
+mod rank_state;
 mod started;
 mod values;
 
@@ -62,12 +62,12 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// A group over a transport. The groups split off it are used by the same thread as it is.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
-        Self::with_seat(transport, Seat::default())
+        Self::with_state(transport, RankState::default())
     }
 
-    /// A group of the rank that has this seat.
-    pub(crate) fn with_seat(transport: Arc<dyn Transport>, seat: Seat) -> Self {
-        Self { communicator: Arc::new(Communicator::new(transport, seat)) }
+    /// A group of the rank that has this state.
+    pub(crate) fn with_state(transport: Arc<dyn Transport>, rank_state: RankState) -> Self {
+        Self { communicator: Arc::new(Communicator::new(transport, rank_state)) }
     }
 
     /// The name given at [`split`](Self::split); `world` for all ranks.
@@ -133,7 +133,7 @@ impl ProcessGroup {
 
     /// The last calls of this rank, in this and all its other groups.
     pub fn log(&self) -> &Log {
-        &self.communicator.seat.log
+        &self.communicator.rank_state.log
     }
 
     /// Ends the world: every rank that waits, or will wait, in any group is released with an [`Error::Peer`] that
@@ -166,7 +166,7 @@ impl ProcessGroup {
 
     /// Another group of this rank.
     fn beside(&self, transport: Arc<dyn Transport>) -> Self {
-        Self::with_seat(transport, self.communicator.seat.clone())
+        Self::with_state(transport, self.communicator.rank_state.clone())
     }
 
     fn transport(&self) -> &dyn Transport {

@@ -30,11 +30,12 @@ pub(crate) struct Exchange<'a> {
 
 impl<const D: usize, K: Basic + Autodiff> Prepared<D, K> {
     /// Gives the buffer, which is a tensor of this shape, in pieces along a dim.
-    fn take_apart(&mut self, shape: [usize; D], dim: usize, sizes: &PerMember) {
-        if shape[..dim].iter().any(|extent| *extent != 1) {
-            let whole = core::mem::replace(&mut self.buffer, Buffer::empty()).into_tensor::<D, K>(shape);
-            self.buffer = Buffer::from_tensor(apart(whole, dim, sizes));
+    fn taken_apart(self, shape: [usize; D], dim: usize, sizes: &PerMember) -> Self {
+        if shape[..dim].iter().all(|extent| *extent == 1) {
+            return self;
         }
+        let whole = self.buffer.into_tensor::<D, K>(shape);
+        Self { buffer: Buffer::from_tensor(apart(whole, dim, sizes)), ..self }
     }
 }
 
@@ -207,7 +208,7 @@ impl ProcessGroup {
         exchanged[concat_dim] = concat.total();
         let mut prepared = self.prepared(x, call, exchanged)?;
         if prepared.call.is_some() {
-            prepared.take_apart(shape, split_dim, &split);
+            prepared = prepared.taken_apart(shape, split_dim, &split);
             self.put_together(&mut prepared);
         }
         Ok(prepared)
@@ -242,7 +243,7 @@ impl ProcessGroup {
             _ => matches!(operation, Operation::ReduceScatter(_)),
         };
         if is_given && prepared.call.is_some() && !self.communicator.transport.moves_rows() {
-            prepared.take_apart(shape, dim, &sizes);
+            prepared = prepared.taken_apart(shape, dim, &sizes);
         }
         self.put_together(&mut prepared);
         Ok(prepared)

@@ -15,10 +15,10 @@ pub(super) type Results = VecDeque<(String, Buffer)>;
 
 /// What the collectives of a rank, in all its groups, do beside their work. A clone is the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recall(Arc<Shared>);
+pub(crate) struct Recall(Arc<RecallState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct RecallState {
     /// To be asked without the lock.
     is_on: AtomicBool,
     /// What is under way, one inside the other.
@@ -61,7 +61,7 @@ impl Recall {
 
     /// Runs `f` in a mode; returns what is left of it.
     pub(super) fn within<T>(&self, mode: Mode, f: impl FnOnce() -> T) -> (T, Results) {
-        let until = Until { recall: self, depth: self.change(|modes| modes.push(mode)) - 1 };
+        let until = ModeGuard { recall: self, depth: self.change(|modes| modes.push(mode)) - 1 };
         let value = f();
         let depth = until.depth;
         let mut left = Results::new();
@@ -105,12 +105,12 @@ fn next_of(results: &mut Results, call: &str) -> Result<Buffer> {
 }
 
 /// Ends a recording or a replay, and all inside it, also when what it is for unwinds.
-struct Until<'a> {
+struct ModeGuard<'a> {
     recall: &'a Recall,
     depth: usize,
 }
 
-impl Drop for Until<'_> {
+impl Drop for ModeGuard<'_> {
     fn drop(&mut self) {
         self.recall.change(|modes| modes.truncate(self.depth));
     }

@@ -34,7 +34,7 @@ impl ProcessGroup {
     /// assert_eq!(twice.ok(), Some(vec![(2.0, 2.0); 2]));
     /// ```
     pub fn record<T>(&self, f: impl FnOnce() -> T) -> (T, Recording) {
-        let (value, results) = self.communicator.seat.recall.within(Mode::Record(Results::new()), f);
+        let (value, results) = self.communicator.rank_state.recall.within(Mode::Record(Results::new()), f);
         (value, Recording(results))
     }
 
@@ -44,7 +44,7 @@ impl ProcessGroup {
     ///
     /// When `f` made fewer collectives than were recorded. When it makes more, the first one too many fails.
     pub fn replay<T>(&self, recording: Recording, f: impl FnOnce() -> T) -> Result<T> {
-        let (value, left) = self.communicator.seat.recall.within(Mode::Replay(recording.0), f);
+        let (value, left) = self.communicator.rank_state.recall.within(Mode::Replay(recording.0), f);
         match left.len() {
             0 => Ok(value),
             left => Err(Error::invalid(format!(
@@ -56,6 +56,6 @@ impl ProcessGroup {
 
     /// Runs `f` inside of what is recorded or given again, of which it is no part: its collectives are made.
     pub fn apart<T>(&self, f: impl FnOnce() -> T) -> T {
-        self.communicator.seat.recall.within(Mode::Apart, f).0
+        self.communicator.rank_state.recall.within(Mode::Apart, f).0
     }
 }

@@ -1,7 +1,7 @@
 //! The board of `epl-comm`'s transport between threads, run under loom in all orders of its steps that matter.
 //!
-//! What is modelled is the source itself: `board.rs`, `bell.rs`, `roster.rs` and what they need. What stands around it is
-//! made small: `sync` gives loom's types, `patience` lets a waiter look once before it sleeps, `memory` is a buffer that
+//! What is modelled is the source itself: `board.rs`, `event_count.rs`, `membership.rs` and what they need. What stands around it is
+//! made small: `sync` gives loom's types, `backoff` lets a waiter look once before it sleeps, `memory` is a buffer that
 //! notices who looks at it when, and `world` knows of failures and ends, without limits of time.
 //!
 //! `model` has the lives of the members; `tests/board.rs` runs them.

@@ -1,4 +1,4 @@
-//! No ring is lost, no slot is taken before all are done with it, and nothing is freed that a peer reads.
+//! No notification is lost, no slot is taken before all are done with it, and nothing is freed that a peer reads.
 //!
 //! Three members make three calls in every order of their steps in which one thread at most is interrupted where it could
 //! have gone on; two members with up to three interruptions. Threads that wait take turns in all ways. Without such a bound

@@ -1,7 +1,7 @@
 //! What the board needs of the work on host memory.
 
-#[path = "../../../../src/host/quarrel.rs"]
-pub(crate) mod quarrel;
+#[path = "../../../../src/host/mismatch.rs"]
+pub(crate) mod mismatch;
 
 pub(crate) mod arena {
     #[derive(Debug, Default)]
@@ -13,6 +13,10 @@ pub(crate) mod fit {
 
     pub(crate) fn describe(group: &str, call: &Call) -> String {
         format!("{call}, call {} of group `{group}`", call.whole().sequence)
+    }
+
+    pub(crate) fn left(call: &str) -> String {
+        format!("it returned without taking part in {call}")
     }
 }
 
@@ -29,10 +33,10 @@ pub(crate) mod number {
     }
 }
 
-pub(crate) mod ranks {
+pub(crate) mod watchdog {
     use crate::rank::Rank;
 
-    pub(crate) trait Fates {
+    pub(crate) trait ControlPlane {
         fn fail(&self, rank: Rank, cause: String);
     }
 }

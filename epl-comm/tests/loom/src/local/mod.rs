@@ -1,18 +1,18 @@
 //! The transport between threads, as far as it is modelled.
 
 mod sync;
-mod patience;
+mod backoff;
 mod memory;
 mod model;
 mod world;
 
-#[path = "../../../../src/local/bell.rs"]
-mod bell;
+#[path = "../../../../src/local/event_count.rs"]
+mod event_count;
 #[path = "../../../../src/local/board.rs"]
 mod board;
-#[path = "../../../../src/local/nursery.rs"]
-mod nursery;
-#[path = "../../../../src/local/roster.rs"]
-mod roster;
+#[path = "../../../../src/local/registry.rs"]
+mod registry;
+#[path = "../../../../src/local/membership.rs"]
+mod membership;
 
 pub use model::{Kind, Unwinds, meet};

@@ -7,9 +7,9 @@ use loom::thread;
 
 use super::board::{Board, Meeting, Post};
 use super::memory::{Buffer, Memory};
-use super::world::World;
+use super::world::LocalWorld;
 use crate::error::{Error, Result};
-use crate::host::ranks::Fates;
+use crate::host::watchdog::ControlPlane;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 
@@ -41,7 +41,7 @@ pub fn meet(members: usize, kinds: &'static [Kind], unwinds: Option<Unwinds>, in
     let mut builder = Builder::new();
     builder.preemption_bound = Some(interruptions);
     builder.check(move || {
-        let world = Arc::new(World::new(members));
+        let world = Arc::new(LocalWorld::new(members));
         let board = Arc::new(Board::new("g", (0..members).map(Rank).collect(), &world));
         // Kept to the end, so that a look at what has been freed is seen and does no harm.
         let buffers: Arc<Vec<Vec<Arc<Buffer>>>> = Arc::new(
@@ -84,7 +84,7 @@ fn needs(kinds: &[Kind], culprit: Unwinds, member: usize) -> bool {
 }
 
 struct Member<'a> {
-    world: &'a World,
+    world: &'a LocalWorld,
     board: &'a Board,
     /// Of each member, for each call.
     buffers: &'a [Vec<Arc<Buffer>>],
@@ -95,7 +95,7 @@ struct Member<'a> {
 impl Member<'_> {
     fn live(&self, kinds: &[Kind]) -> Result<()> {
         for (sequence, kind) in (1..).zip(kinds) {
-            self.board.roster.reserve(self.member);
+            self.board.membership.reserve(self.member);
             if let Some(failure) = self.world.failure() {
                 return Err(failure.to_error(format!("call {sequence}")));
             }

@@ -6,19 +6,19 @@ use std::time::Instant;
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-use super::bell::Bell;
-use super::roster::CallId;
+use super::event_count::EventCount;
+use super::membership::CallId;
 use crate::error::Error;
 use crate::host::arena::Arena;
-use crate::host::ranks::Fates;
+use crate::host::watchdog::ControlPlane;
 use crate::rank::Rank;
 
-pub(super) struct World {
+pub(super) struct LocalWorld {
     ended: Vec<AtomicBool>,
     /// Whether there is a failure: loom does not see into the cell beside it.
     has_failed: AtomicBool,
     failure: OnceLock<Failure>,
-    bell: Arc<Bell>,
+    event_count: Arc<EventCount>,
     arena: Arc<Arena>,
 }
 
@@ -33,19 +33,19 @@ impl Failure {
     }
 }
 
-impl World {
+impl LocalWorld {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
             ended: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
             has_failed: AtomicBool::new(false),
             failure: OnceLock::new(),
-            bell: Arc::new(Bell::new(true)),
+            event_count: Arc::new(EventCount::new(true)),
             arena: Arc::default(),
         }
     }
 
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        self.bell.clone()
+    pub(super) fn event_count(&self) -> Arc<EventCount> {
+        self.event_count.clone()
     }
 
     pub(super) fn arena(&self) -> &Arc<Arena> {
@@ -63,7 +63,7 @@ impl World {
     /// Records that a rank begins no further call.
     pub(super) fn end(&self, rank: Rank) {
         self.ended[rank.0].store(true, Ordering::Release);
-        self.bell.ring();
+        self.event_count.notify();
     }
 
     pub(super) fn sleep(&self, _rank: Rank, _call: CallId, sleep: &mut dyn FnMut()) {
@@ -80,10 +80,10 @@ impl World {
     }
 }
 
-impl Fates for World {
+impl ControlPlane for LocalWorld {
     fn fail(&self, rank: Rank, cause: String) {
         let _ = self.failure.set(Failure { rank, cause });
         self.has_failed.store(true, Ordering::Release);
-        self.bell.ring();
+        self.event_count.notify();
     }
 }

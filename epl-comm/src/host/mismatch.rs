@@ -6,7 +6,7 @@ use crate::rank::Rank;
 
 /// Two members whose calls do not fit together.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Quarrel {
+pub(crate) struct MismatchPair {
     pub(crate) first: usize,
     pub(crate) second: usize,
     /// Whether more than half of the members agree, among them the first, and the second is not one of them. Otherwise
@@ -14,7 +14,7 @@ pub(crate) struct Quarrel {
     pub(crate) second_is_odd: bool,
 }
 
-impl Quarrel {
+impl MismatchPair {
     /// Compares the calls of `size` members. Every member that asks finds the same.
     pub(crate) fn among<'a>(size: usize, call: impl Fn(usize) -> &'a Call) -> Option<Self> {
         let agree = |a: usize, b: usize| a == b || call(a).agrees(a, call(b), b);
@@ -32,7 +32,9 @@ impl Quarrel {
 ///
 /// [`Error::Mismatch`] when two of them do not fit together.
 pub(crate) fn compare<'a>(group: &str, members: &[Rank], call: &Call, calls: impl Fn(usize) -> &'a Call) -> Result<()> {
-    let Some(Quarrel { first, second, second_is_odd }) = Quarrel::among(members.len(), &calls) else { return Ok(()) };
+    let Some(MismatchPair { first, second, second_is_odd }) = MismatchPair::among(members.len(), &calls) else {
+        return Ok(());
+    };
     Err(Error::Mismatch {
         group: group.to_string(),
         sequence: call.whole().sequence,
@@ -45,14 +47,14 @@ pub(crate) fn compare<'a>(group: &str, members: &[Rank], call: &Call, calls: imp
 }
 
 /// The first member that is not with the majority, beside one whose call it does not fit.
-fn odd_one(size: usize, agree: impl Fn(usize, usize) -> bool) -> Option<Quarrel> {
+fn odd_one(size: usize, agree: impl Fn(usize, usize) -> bool) -> Option<MismatchPair> {
     let with_most = |a: usize| 2 * (0..size).filter(|b| agree(a, *b)).count() > size;
     if !(0..size).any(with_most) {
         return None;
     }
     let second = (0..size).find(|member| !with_most(*member))?;
     let first = (0..size).filter(|member| !agree(*member, second)).min_by_key(|member| !with_most(*member))?;
-    Some(Quarrel { first, second, second_is_odd: true })
+    Some(MismatchPair { first, second, second_is_odd: true })
 }
 
 #[cfg(test)]
@@ -65,8 +67,8 @@ mod tests {
     fn among(lengths: &[usize]) -> Option<(usize, usize, bool)> {
         let call = |len: &usize| Call::new(Operation::AllReduce(ReduceOp::Sum), DType::F32, Shape::new([*len]));
         let calls: Vec<Call> = lengths.iter().map(call).collect();
-        Quarrel::among(calls.len(), |member| &calls[member])
-            .map(|Quarrel { first, second, second_is_odd }| (first, second, second_is_odd))
+        MismatchPair::among(calls.len(), |member| &calls[member])
+            .map(|MismatchPair { first, second, second_is_odd }| (first, second, second_is_odd))
     }
 
     #[test]

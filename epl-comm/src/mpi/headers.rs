@@ -10,12 +10,12 @@
 use core::mem::ManuallyDrop;
 
 use super::endpoint::Endpoint;
-use super::flight::Flight;
-use super::wire::garbled;
+use super::message::garbled;
+use super::request_set::RequestSet;
 use crate::error::{Error, Result};
 use crate::host::fit::is_small;
+use crate::host::mismatch::compare;
 use crate::host::number::Number;
-use crate::host::quarrel::compare;
 use crate::host::wire::{decode, digest, encode};
 use crate::operation::Call;
 
@@ -40,18 +40,18 @@ pub(super) fn goes_along<N>(call: &Call, numbers: usize) -> bool {
 }
 
 /// All members have come, and their calls fit together.
-pub(super) struct Meeting {
+pub(super) struct Headers {
     /// What each member sent; nothing from this one.
     heads: Vec<Vec<u64>>,
 }
 
-impl Meeting {
+impl Headers {
     /// Tells every member the call, and `data` for it where that is small; waits for all.
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] when the calls do not fit; as [`Flight::wait`].
-    pub(super) fn hold<'d, N: Number>(
+    /// [`Error::Mismatch`] when the calls do not fit; as [`RequestSet::wait`].
+    pub(super) fn exchange<'d, N: Number>(
         group: &Endpoint,
         call: &Call,
         data: impl Fn(usize) -> Option<&'d [N]>,
@@ -63,11 +63,11 @@ impl Meeting {
         // Left where they are when something goes wrong: messages may be on their way.
         let mut heads = ManuallyDrop::new(vec![Vec::<u64>::new(); members]);
         let mut posts = ManuallyDrop::new(Vec::with_capacity(members));
-        let mut flight = Flight::of_heads(group, call);
+        let mut requests = RequestSet::of_heads(group, call);
         for peer in group.peers() {
             heads[peer] = vec![0; LONGEST];
-            // SAFETY: as long as is said; given back only when the flight is over.
-            unsafe { flight.receive(peer, heads[peer].as_mut_ptr(), LONGEST) }?;
+            // SAFETY: as long as is said; given back only when the requests are over.
+            unsafe { requests.receive(peer, heads[peer].as_mut_ptr(), LONGEST) }?;
         }
         for peer in group.peers() {
             let numbers = data(peer);
@@ -75,14 +75,14 @@ impl Meeting {
             let head = [digest, call.sequence, along.len() as u64, len];
             let post = [u64::as_bytes(&head), u64::as_bytes(along), N::as_bytes(numbers.unwrap_or_default())].concat();
             // SAFETY: as above.
-            unsafe { flight.send(peer, post.as_ptr(), post.len()) }?;
+            unsafe { requests.send(peer, post.as_ptr(), post.len()) }?;
             posts.push(post);
         }
-        flight.wait()?;
+        requests.wait()?;
         drop(ManuallyDrop::into_inner(posts));
-        let meeting = Self { heads: ManuallyDrop::into_inner(heads) };
-        meeting.compare(group, call, digest, !along.is_empty())?;
-        Ok(meeting)
+        let headers = Self { heads: ManuallyDrop::into_inner(heads) };
+        headers.compare(group, call, digest, !along.is_empty())?;
+        Ok(headers)
     }
 
     /// Compares all calls, of which this member's went along or not. Every member finds the same.
@@ -144,15 +144,15 @@ fn calls_apart(group: &Endpoint, call: &Call) -> Result<Vec<Call>> {
     let own_len = ManuallyDrop::new(Box::new(own.len() as u64));
     let mut lens = ManuallyDrop::new(vec![0_u64; members]);
     let place = lens.as_mut_ptr();
-    let mut flight = Flight::of_data(group, call);
+    let mut requests = RequestSet::of_data(group, call);
     for peer in group.peers() {
-        // SAFETY: each a number of its own; given back only when the flight is over.
+        // SAFETY: each a number of its own; given back only when the requests are over.
         unsafe {
-            flight.receive(peer, place.add(peer), 1)?;
-            flight.send(peer, &raw const **own_len, 1)?;
+            requests.receive(peer, place.add(peer), 1)?;
+            requests.send(peer, &raw const **own_len, 1)?;
         }
     }
-    flight.wait()?;
+    requests.wait()?;
     let mut all = ManuallyDrop::new(Vec::with_capacity(members));
     for member in 0..members {
         all.push(vec![0_u64; if member == group.member { 0 } else { lens[member] as usize }]);
@@ -161,11 +161,11 @@ fn calls_apart(group: &Endpoint, call: &Call) -> Result<Vec<Call>> {
         let len = all[peer].len();
         // SAFETY: as above.
         unsafe {
-            flight.receive(peer, all[peer].as_mut_ptr(), len)?;
-            flight.send(peer, own.as_ptr(), own.len())?;
+            requests.receive(peer, all[peer].as_mut_ptr(), len)?;
+            requests.send(peer, own.as_ptr(), own.len())?;
         }
     }
-    flight.wait()?;
+    requests.wait()?;
     let all = ManuallyDrop::into_inner(all);
     drop((ManuallyDrop::into_inner(own), ManuallyDrop::into_inner(own_len), ManuallyDrop::into_inner(lens)));
     let read = |member: usize| if member == group.member { Some(call.clone()) } else { decode(&all[member]) };

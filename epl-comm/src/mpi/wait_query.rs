@@ -13,10 +13,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::waits::{Place, Wait};
-use super::wire::{ASK, Reader, Writer};
-use super::world::World;
-use crate::error::{Error, Result};
+use super::message::Control;
+use super::waits::{Answer, CallKey, Wait};
+use super::world::MpiWorld;
+use crate::error::Error;
+use crate::host::failure::Failure;
+use crate::host::watchdog::{self, ControlPlane};
 use crate::rank::Rank;
 
 /// A process that does not answer for so long does not run, though the machine may be busy.
@@ -26,16 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) const SILENT: &str = "whose process does not answer: it was stopped, or it is gone";
 
 /// No call.
-const NOWHERE: Place = Place { channel: u64::MAX, sequence: u64::MAX };
-
-/// What a process says of one of its ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// What it did last.
-    last: String,
-    /// What keeps it.
-    wait: Option<Wait>,
-}
+const NOWHERE: CallKey = CallKey { channel: u64::MAX, sequence: u64::MAX };
 
 /// Answers that have come and were not looked at.
 #[derive(Debug, Default)]
@@ -52,37 +45,13 @@ pub(super) enum Finding {
     Circle(Vec<(Rank, Wait)>),
 }
 
-impl Answer {
-    pub(super) fn write(&self, bytes: &mut Writer) {
-        bytes.text(&self.last).number(u64::from(self.wait.is_some()));
-        if let Some(Wait { at, call, missing, is_sure }) = &self.wait {
-            bytes.number(at.channel).number(at.sequence).text(call).numbers(missing.iter().map(|rank| rank.0));
-            bytes.number(u64::from(*is_sure));
-        }
-    }
-
-    pub(super) fn read(bytes: &mut Reader<'_>) -> Result<Self> {
-        let (last, waits) = (bytes.text()?, bytes.number()? != 0);
-        let wait = match waits {
-            false => None,
-            true => Some(Wait {
-                at: place(bytes)?,
-                call: bytes.text()?,
-                missing: bytes.numbers()?.into_iter().map(Rank).collect(),
-                is_sure: bytes.number()? != 0,
-            }),
-        };
-        Ok(Self { last, wait })
-    }
-}
-
 impl Answers {
     pub(super) fn put(&self, question: u64, answer: Answer) {
         self.arrived().insert(question, answer);
     }
 
     /// Asks the process of a rank. None when there is no answer.
-    fn ask(&self, world: &World, rank: Rank, at: Place) -> Option<Answer> {
+    fn ask(&self, world: &MpiWorld, rank: Rank, at: CallKey) -> Option<Answer> {
         if world.process(rank) == world.place.process {
             return Some(answer(world, rank, at));
         }
@@ -90,23 +59,21 @@ impl Answers {
     }
 
     /// Those of some ranks of other processes whose processes do not answer, asked all together.
-    pub(super) fn silent(&self, world: &World, ranks: Vec<Rank>) -> Vec<Rank> {
+    pub(super) fn silent(&self, world: &MpiWorld, ranks: Vec<Rank>) -> Vec<Rank> {
         let questions = ranks.iter().map(|rank| self.question(world, *rank, NOWHERE)).collect();
         let answers = self.hear(world, questions);
         ranks.into_iter().zip(answers).filter(|(_, answer)| answer.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Sends a question to the process of a rank.
-    fn question(&self, world: &World, rank: Rank, at: Place) -> u64 {
+    fn question(&self, world: &MpiWorld, rank: Rank, at: CallKey) -> u64 {
         let question = self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = Writer::default();
-        bytes.number(ASK).number(question).number(rank.0 as u64).number(at.channel).number(at.sequence);
-        world.tell(world.process(rank), bytes.0);
+        world.tell(world.process(rank), Control::Ask { question, rank, at });
         question
     }
 
     /// Waits for the answers to some questions.
-    fn hear(&self, world: &World, questions: Vec<u64>) -> Vec<Option<Answer>> {
+    fn hear(&self, world: &MpiWorld, questions: Vec<u64>) -> Vec<Option<Answer>> {
         let begun = Instant::now();
         let are_here = || {
             let arrived = self.arrived();
@@ -120,31 +87,22 @@ impl Answers {
     }
 
     /// Follows the waits from somebody who waits in `first`. None when the world has failed meanwhile.
-    pub(super) fn follow(&self, world: &World, first: &Wait) -> Option<Finding> {
-        let mut open: Vec<(Rank, Place)> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
-        let from = open.first()?.0;
+    pub(super) fn follow(&self, world: &MpiWorld, first: &Wait) -> Option<Finding> {
+        let from = *first.missing.first()?;
         let mut known = BTreeMap::new();
-        let mut sources = BTreeMap::new();
-        while let Some((rank, at)) = open.pop() {
-            if known.contains_key(&rank) || sources.contains_key(&rank) {
-                continue;
+        let mut needed: HashMap<Rank, CallKey> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
+        let sources = watchdog::sources(first.missing.clone(), |rank| match self.ask(world, rank, needed[&rank]) {
+            None => Err(SILENT.to_string()),
+            Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
+                let missing = wait.missing.clone();
+                needed.extend(missing.iter().map(|missing| (*missing, wait.at)));
+                known.insert(rank, wait);
+                Ok(missing)
             }
-            let answer = self.ask(world, rank, at);
-            if world.failure().is_some() {
-                return None;
-            }
-            match answer {
-                None => {
-                    sources.insert(rank, SILENT.to_string());
-                }
-                Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
-                    open.extend(wait.missing.iter().map(|missing| (*missing, wait.at)));
-                    known.insert(rank, wait);
-                }
-                Some(Answer { last, .. }) => {
-                    sources.insert(rank, last);
-                }
-            }
+            Some(Answer { last, .. }) => Err(last),
+        });
+        if world.failure().is_some() {
+            return None;
         }
         match sources.is_empty() {
             true => Some(Finding::Circle(circle(&known, from))),
@@ -158,8 +116,8 @@ impl Answers {
 }
 
 /// What this process says of one of its ranks, which somebody waits for in a call.
-pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
-    let last = world.seat(rank).log.last_words();
+pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
+    let last = world.rank_state(rank).log.last_words();
     let inside = || {
         let (call, missing) = world.inside.wait_of(rank)?;
         // Nobody outside knows of it: who is asked about it looks at what its own thread waits for.
@@ -170,26 +128,11 @@ pub(super) fn answer(world: &World, rank: Rank, at: Place) -> Answer {
     Answer { last, wait: world.waits.keeps(rank, at).or_else(inside) }
 }
 
-pub(super) fn place(bytes: &mut Reader<'_>) -> Result<Place> {
-    Ok(Place { channel: bytes.number()?, sequence: bytes.number()? })
-}
-
 /// The circle in which the waits from a rank end, where every rank waits for one that waits.
 fn circle(known: &BTreeMap<Rank, Wait>, from: Rank) -> Vec<(Rank, Wait)> {
-    let mut path: Vec<(Rank, Wait)> = Vec::new();
-    let mut next = Some(from);
-    while let Some(rank) = next {
-        if let Some(begin) = path.iter().position(|(other, _)| *other == rank) {
-            path.drain(..begin);
-            break;
-        }
-        let Some(wait) = known.get(&rank) else { break };
-        next = wait.missing.first().copied();
-        path.push((rank, wait.clone()));
-    }
-    let lowest = path.iter().enumerate().min_by_key(|(_, (rank, _))| *rank).map_or(0, |(index, _)| index);
-    path.rotate_left(lowest);
-    path
+    let circle =
+        watchdog::circle(from, |rank| known.get(&rank).into_iter().flat_map(|wait| wait.missing.iter().copied()));
+    circle.into_iter().flatten().filter_map(|rank| Some((rank, known.get(&rank)?.clone()))).collect()
 }
 
 /// Whether the ranks of a circle can do nothing but wait.
@@ -197,20 +140,21 @@ pub(super) fn is_sure(circle: &[(Rank, Wait)]) -> bool {
     circle.iter().all(|(_, wait)| wait.is_sure)
 }
 
-/// The error of ranks that wait for each other.
-pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> (Rank, Error) {
-    let lowest = circle.first().map_or(Rank(0), |(rank, _)| *rank);
-    (lowest, Error::Deadlock { circle: circle.into_iter().map(|(rank, wait)| (rank, wait.call)).collect() })
+/// The failure of ranks that wait for each other.
+pub(super) fn deadlock(circle: Vec<(Rank, Wait)>) -> Failure {
+    let circle = circle.into_iter().map(|(rank, wait)| (rank, wait.call)).collect();
+    Failure::shared(Error::Deadlock { circle }, Rank(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::failure::Cause;
 
     fn wait(channel: u64, missing: &[usize]) -> Wait {
         let missing = missing.iter().copied().map(Rank).collect();
         Wait {
-            at: Place { channel, sequence: 2 },
+            at: CallKey { channel, sequence: 2 },
             call: format!("barrier, call 2 of group `{channel}`"),
             missing,
             is_sure: true,
@@ -218,22 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_the_same_in_another_process() -> Result<()> {
-        for wait in [None, Some(wait(5, &[3, 4]))] {
-            let answer = Answer { last: "which has made no call".into(), wait };
-            let mut bytes = Writer::default();
-            answer.write(&mut bytes);
-            assert_eq!(Answer::read(&mut Reader(&bytes.0))?, answer);
-        }
-        Ok(())
-    }
-
-    #[test]
     fn the_circle_leaves_out_who_only_leads_into_it_and_begins_with_the_lowest() {
         let known = [(Rank(0), wait(1, &[2])), (Rank(2), wait(2, &[1])), (Rank(1), wait(3, &[2]))];
         let circle = circle(&BTreeMap::from(known), Rank(0));
         assert_eq!(circle.iter().map(|(rank, _)| rank.0).collect::<Vec<_>>(), [1, 2]);
-        let (lowest, error) = deadlock(circle);
+        let Failure { rank: lowest, cause: Cause::Shared(error) } = deadlock(circle) else { panic!("one's own") };
         assert_eq!(lowest, Rank(1));
         let text = "rank 1 waits for rank 2 in barrier, call 2 of group `3`; rank 2 waits for rank 1";
         assert!(error.to_string().contains(text), "{error}");

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The turns of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct LaunchOrder {
     turns: Mutex<Turns>,
     changed: Condvar,
 }
@@ -38,7 +38,7 @@ struct Turns {
 /// The turns of all ranks of a process in calls at which they have met.
 #[derive(Debug)]
 pub(super) struct Meetings {
-    orders: Vec<Arc<Order>>,
+    orders: Vec<Arc<LaunchOrder>>,
     met: Mutex<Met>,
 }
 
@@ -75,11 +75,11 @@ impl Meetings {
 /// One call's turn, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
-    order: Arc<Order>,
+    order: Arc<LaunchOrder>,
     number: u64,
 }
 
-impl Order {
+impl LaunchOrder {
     /// The next turn: to be taken on the rank's own thread, in the order of the calls.
     pub(super) fn take(self: &Arc<Self>) -> Turn {
         let mut turns = self.lock();
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_turn_waits_for_those_before_it_and_ends_when_it_is_dropped() {
-        let order = Arc::new(Order::default());
+        let order = Arc::new(LaunchOrder::default());
         let (first, second, third) = (order.take(), order.take(), order.take());
         let stop = || Err(Error::invalid("waited"));
         assert!(first.wait(&stop).is_ok() && second.wait(&stop).is_err());

@@ -9,7 +9,7 @@ use crate::rank::Rank;
 
 /// The members of one group.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct Membership {
     pub(super) name: String,
     pub(super) members: Vec<Rank>,
     reserved: Box<[Reserved]>,
@@ -20,7 +20,7 @@ pub(super) struct Roster {
 #[repr(align(128))]
 struct Reserved(AtomicU64);
 
-impl Roster {
+impl Membership {
     pub(super) fn new(name: &str, members: Vec<Rank>) -> Self {
         let reserved = members.iter().map(|_| Reserved::default()).collect();
         Self { name: name.to_string(), members, reserved }
@@ -46,7 +46,7 @@ impl Roster {
 /// One call of a group, whoever makes it.
 #[derive(Clone, Debug)]
 pub(super) struct CallId {
-    pub(super) roster: Arc<Roster>,
+    pub(super) membership: Arc<Membership>,
     pub(super) operation: Operation,
     pub(super) sequence: u64,
 }
@@ -54,17 +54,17 @@ pub(super) struct CallId {
 impl CallId {
     /// The ranks that have not taken its number.
     pub(super) fn missing(&self) -> impl Iterator<Item = Rank> {
-        self.roster.missing(self.sequence)
+        self.membership.missing(self.sequence)
     }
 
     /// Whether it is the same call of the same group.
     pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.roster, &other.roster) && self.sequence == other.sequence
+        Arc::ptr_eq(&self.membership, &other.membership) && self.sequence == other.sequence
     }
 }
 
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, call {} of group `{}`", self.operation, self.sequence, self.roster.name)
+        write!(f, "{}, call {} of group `{}`", self.operation, self.sequence, self.membership.name)
     }
 }

@@ -25,6 +25,7 @@ use epl_launch::Store;
 use crate::error::{Error, LaunchError, Result};
 use crate::host::failure::{Cause, Failure};
 use crate::host::ranks::Report;
+use crate::host::watchdog::{ControlPlane, Options, Watchdog};
 use crate::log::Log;
 use crate::rank::Rank;
 
@@ -45,12 +46,11 @@ const ANSWER: Duration = Duration::from_secs(3);
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 /// One rank's knowledge of its world.
-pub(super) struct Joined {
+pub(super) struct StorePlane {
     store: Arc<dyn Store>,
     pub(super) rank: Rank,
     log: Log,
-    report: Option<Arc<Report>>,
-    failure: OnceLock<Failure>,
+    watchdog: Watchdog,
     /// What this rank has found of the failure that another one, which has found the same, was quicker to tell.
     found: OnceLock<Error>,
     /// Whether that is this rank's own, and others had told of theirs before.
@@ -115,10 +115,29 @@ impl Begun {
     }
 }
 
-impl Joined {
+impl ControlPlane for StorePlane {
+    fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
+    }
+
+    fn tell_failure(&self, failure: &Failure) {
+        // Whoever was first has told all; and where the store itself is gone, nobody can be told.
+        let is_told = self.store.set_within("nccl/failure", told(failure).as_bytes(), LAST_WORD).is_ok();
+        self.is_late.store(!is_told, Ordering::Release);
+    }
+
+    fn tell_end(&self, rank: Rank) {
+        let text = self.begun().text();
+        let last_word = |key: &str, part: &[u8]| Ok(self.store.set_within(key, part, LAST_WORD)?);
+        let _ = in_parts(&format!("nccl/ended/{}", rank.0), text.as_bytes(), &last_word);
+    }
+}
+
+impl StorePlane {
     pub(super) fn new(store: Arc<dyn Store>, rank: Rank, log: Log, report: Option<Arc<Report>>) -> Self {
-        let (failure, found, is_late, begun, waiting, is_over) = Default::default();
-        Self { store, rank, log, report, failure, found, is_late, begun, waiting, is_over }
+        let options = Options { on_failure: report, time_limit: None, lanes: None };
+        let (found, is_late, begun, waiting, is_over) = Default::default();
+        Self { store, rank, log, watchdog: Watchdog::new(options), found, is_late, begun, waiting, is_over }
     }
 
     /// Takes note of a group.
@@ -132,68 +151,37 @@ impl Joined {
 
     /// Whether the world goes on, for a rank that is in `operation`.
     pub(super) fn go_on(&self, operation: impl FnOnce() -> String) -> Result<()> {
-        match self.failure.get() {
+        match self.failure() {
             None => Ok(()),
             Some(Failure { cause: Cause::Shared(error), .. }) => Err(error.clone()),
             Some(failure) => Err(self.found.get().cloned().unwrap_or_else(|| failure.to_error(operation()))),
         }
     }
 
-    /// Records that this rank has failed, and tells the others, unless there was a failure before.
+    /// Records that this rank has failed, and tells the others, unless there was a failure before; takes note that it has
+    /// found itself what it had been told of.
     pub(super) fn fail(&self, error: &Error) {
-        self.record(match error {
-            Error::Peer { .. } if self.failure.get().is_some() => return,
+        let failure = match error {
+            Error::Peer { .. } if self.failure().is_some() => return,
             Error::Peer { rank, .. } => Failure::heard(error, *rank),
-            Error::Timeout { missing, .. } => {
-                Failure::heard(error, missing.first().map_or(self.rank, |(rank, _)| *rank))
-            }
+            Error::Timeout { .. } => Failure::shared(error.clone(), self.rank),
             _ => Failure::found(error, self.rank),
-        });
-    }
-
-    /// Records that this rank has failed, and tells the others, unless there was a failure before.
-    pub(super) fn fail_with(&self, cause: String) {
-        self.record(Failure { rank: self.rank, cause: Cause::Own(cause) });
+        };
+        let (told, is_shared) = (told(&failure), matches!(failure.cause, Cause::Shared(_)));
+        if !self.record(failure) && is_shared && self.failure().map(self::told) == Some(told) {
+            let _ = self.found.set(error.clone());
+        }
     }
 
     /// The first failure that this rank knows of, as it is told to one that was released from `operation`.
     pub(super) fn first_failure(&self, operation: &str) -> Option<(Rank, Error)> {
-        let failure = self.failure.get()?;
+        let failure = self.failure()?;
         self.go_on(|| operation.to_string()).err().map(|error| (failure.rank, error))
     }
 
     /// Whether this rank's failure is its own, and not the first one.
     pub(super) fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Acquire)
-    }
-
-    fn record(&self, failure: Failure) {
-        let told = told(&failure);
-        let found = if let Cause::Shared(error) = &failure.cause { Some(error.clone()) } else { None };
-        if self.failure.set(failure).is_ok() {
-            // Whoever was first has told all; and where the store itself is gone, nobody can be told. Before the report, as
-            // that may end the process.
-            let is_told = self.store.set_within("nccl/failure", told.as_bytes(), LAST_WORD).is_ok();
-            self.is_late.store(!is_told, Ordering::Release);
-            self.report();
-            return;
-        }
-        if let Some(error) = found.filter(|_| self.failure.get().map(self::told) == Some(told)) {
-            let _ = self.found.set(error);
-        }
-    }
-
-    /// Records a failure of which this rank was told.
-    fn learn(&self, failure: Failure) {
-        if self.failure.set(failure).is_ok() {
-            self.report();
-        }
-    }
-
-    fn report(&self) {
-        if let (Some(report), Some((rank, error))) = (&self.report, self.first_failure("the run")) {
-            report(rank, &error);
-        }
     }
 
     /// Looks whether others have told of a failure.
@@ -212,7 +200,7 @@ impl Joined {
     /// Looks for failures and the roll until this rank's end.
     pub(super) fn watch(&self) {
         let mut has_answered = false;
-        while !self.is_over.load(Ordering::Acquire) && self.failure.get().is_none() {
+        while !self.is_over.load(Ordering::Acquire) && self.failure().is_none() {
             self.look();
             if !has_answered && let Ok(Some(roll)) = self.read("nccl/roll") {
                 has_answered = true;
@@ -299,7 +287,7 @@ impl Joined {
         if self.store.set_within("nccl/roll", format!("{path} {sequence}").as_bytes(), LAST_WORD).is_err() {
             // Somebody else has lost patience first, maybe in another group, and will say with whom; or the store is stopped.
             let until = Instant::now() + 2 * ANSWER;
-            while self.failure.get().is_none() && Instant::now() < until {
+            while self.failure().is_none() && Instant::now() < until {
                 thread::sleep(LOOK / 4);
             }
             return Vec::new();
@@ -326,13 +314,6 @@ impl Joined {
             ended.is_ok_and(|text| Begun::lacks(&String::from_utf8_lossy(&text), path, sequence))
         };
         members.iter().filter(|rank| **rank != self.rank).find(has_left).copied()
-    }
-
-    /// This rank begins no further call.
-    pub(super) fn end(&self) {
-        let text = self.begun().text();
-        let last_word = |key: &str, part: &[u8]| Ok(self.store.set_within(key, part, LAST_WORD)?);
-        let _ = in_parts(&format!("nccl/ended/{}", self.rank.0), text.as_bytes(), &last_word);
     }
 
     /// Ends the watch.
@@ -370,9 +351,9 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-impl fmt::Debug for Joined {
+impl fmt::Debug for StorePlane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Joined({})", self.rank)
+        write!(f, "StorePlane({})", self.rank)
     }
 }
 
@@ -382,9 +363,9 @@ mod tests {
 
     use super::*;
 
-    fn two() -> [Joined; 2] {
+    fn two() -> [StorePlane; 2] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        [0, 1].map(|rank| Joined::new(store.clone(), Rank(rank), Log::default(), None))
+        [0, 1].map(|rank| StorePlane::new(store.clone(), Rank(rank), Log::default(), None))
     }
 
     /// Both members of a call find that they do not agree; one of them hears so from the other first.
@@ -409,7 +390,7 @@ mod tests {
         let path = |group: usize| format!("world/{group}.0/a/long/path/of/groups/that/were/divided/again");
         let entered: Vec<_> = (1..=5000).map(|group| (group, other.enter(&path(group)))).collect();
         entered.iter().for_each(|(group, last)| last.store(*group as u64, Ordering::Release));
-        other.end();
+        other.tell_end(other.rank);
         let members = [Rank(0), Rank(1)];
         for group in (1..=5000).step_by(71) {
             assert_eq!(own.left(&path(group), group as u64, &members), None, "group {group}");
@@ -427,7 +408,7 @@ mod tests {
             other.enter(&format!("world/{group}")).store(1, Ordering::Release);
         }
         assert!(other.begun().groups.len() <= 4 * GONE, "{}", other.begun().groups.len());
-        other.end();
+        other.tell_end(other.rank);
         let left = |path: &str, call| own.left(path, call, &[Rank(0), Rank(1)]);
         assert_eq!((left("kept", 3), left("kept", 4)), (None, Some(Rank(1))));
         assert_eq!((left("world/99999", 1), left("world/99999", 2)), (None, Some(Rank(1))));
@@ -463,12 +444,12 @@ mod last_words {
         let (store, reported) = (Arc::new(Stopped::default()), Arc::new(Mutex::new(Vec::new())));
         let reports = reported.clone();
         let report = Arc::new(move |rank, error: &Error| reports.lock().unwrap().push((rank, error.to_string())));
-        let joined = Joined::new(store.clone(), Rank(3), Log::default(), Some(report));
-        joined.fail_with("out of memory".into());
-        joined.end();
+        let plane = StorePlane::new(store.clone(), Rank(3), Log::default(), Some(report));
+        plane.record(Failure::own(plane.rank, "out of memory".into()));
+        plane.tell_end(plane.rank);
         assert!(reported.lock().unwrap().iter().any(|(rank, why)| *rank == Rank(3) && why.contains("out of memory")));
         let said = store.0.lock().unwrap().clone();
         assert_eq!(said, [("nccl/failure".to_string(), LAST_WORD), ("nccl/ended/3".to_string(), LAST_WORD)]);
-        assert!(joined.is_late());
+        assert!(plane.is_late());
     }
 }

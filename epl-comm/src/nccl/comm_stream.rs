@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 use burn::tensor::DType;
 
 use super::abi::{Element, IN_PROGRESS, reduction};
-use super::communicator::{Communicator, GoOn};
+use super::communicator::{GoOn, NcclCommunicator};
 use super::memory::{Memory, Stream};
 use crate::buffer::Buffer;
 use crate::error::Result;
@@ -15,8 +15,8 @@ use crate::operation::ReduceOp;
 
 /// One member's way through one communicator.
 #[derive(Debug)]
-pub(super) struct Lane<M: Memory> {
-    pub(super) communicator: Communicator,
+pub(super) struct CommStream<M: Memory> {
+    pub(super) communicator: NcclCommunicator,
     stream: M::Stream,
 }
 
@@ -106,15 +106,15 @@ impl<M: Memory> Site<'_, M> {
     }
 }
 
-impl<M: Memory> Lane<M> {
-    pub(super) fn new(memory: &M, communicator: Communicator) -> Result<Self> {
+impl<M: Memory> CommStream<M> {
+    pub(super) fn new(memory: &M, communicator: NcclCommunicator) -> Result<Self> {
         Ok(Self { communicator, stream: memory.stream()? })
     }
 
     /// Puts calls on the stream, behind `ready`; the event is over when they are. The memory they use must stay until
     /// then in the order of streams, or for ever if there is no event.
     ///
-    /// After an error the lane is to be [`abort`](Self::abort)ed.
+    /// After an error the stream is to be [`abort`](Self::abort)ed.
     pub(super) fn enqueue(
         &self,
         calls: impl FnOnce(&Queue<'_>) -> Result<()>,
@@ -135,7 +135,7 @@ impl<M: Memory> Lane<M> {
 
 /// Where the calls of one group go.
 pub(super) struct Queue<'a> {
-    communicator: &'a Communicator,
+    communicator: &'a NcclCommunicator,
     stream: *mut c_void,
 }
 

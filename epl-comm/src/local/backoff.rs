@@ -11,5 +11,5 @@ pub(super) const SPINS_SHARED: usize = 5;
 pub(super) const LOOKS: usize = 16;
 /// Looks with a yield in between before a waiter sleeps: some tens of microseconds when nobody else wants the core.
 pub(super) const YIELDS: usize = 100;
-/// A sleeper looks this often even if no bell rings. Only a guard: rings are not lost.
+/// A sleeper looks this often even if nobody notifies. Only a guard: no notification is lost.
 pub(super) const NAP: Duration = Duration::from_millis(100);

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::abi::UniqueId;
 use super::communicator::GoOn;
-use super::order::{Meetings, Turn};
+use super::launch_order::{Meetings, Turn};
 use crate::error::{Error, Result};
 use crate::local::LocalTransport;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
 use crate::transport::Transport;
 
-/// One member's seat where the members of one group confer.
-pub(super) trait Council: Debug + Send + Sync {
+/// One member's part of the control plane of one group.
+pub(super) trait GroupControl: Debug + Send + Sync {
     fn name(&self) -> &str;
 
     fn member(&self) -> usize;
@@ -45,10 +45,11 @@ pub(super) trait Council: Debug + Send + Sync {
     }
 
     /// Divides the group. See [`Transport::split`].
-    fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>) -> Result<Arc<dyn Council>>;
+    fn split(&self, sequence: u64, name: &str, wish: (usize, usize), go_on: &GoOn<'_>)
+    -> Result<Arc<dyn GroupControl>>;
 
     /// See [`Transport::link`].
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>>;
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn GroupControl>>;
 
     /// The name of a communicator of the group, the same on all members.
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, go_on: &GoOn<'_>) -> Result<UniqueId>;
@@ -89,7 +90,7 @@ pub(super) fn in_nccl(group: &str, call: &Call, waited: Duration) -> Error {
 /// Members that are threads of this process: they meet on the boards of the local transport.
 #[derive(Debug)]
 pub(super) struct Threads {
-    seat: Arc<LocalTransport>,
+    local: Arc<LocalTransport>,
     /// Which group it is, the same on all members.
     path: String,
     shared: Arc<Shared>,
@@ -121,8 +122,8 @@ impl Debug for Ids {
 
 impl Threads {
     /// The world's.
-    pub(super) fn new(seat: Arc<LocalTransport>, shared: Arc<Shared>) -> Self {
-        Self { seat, path: "world".to_string(), shared }
+    pub(super) fn new(local: Arc<LocalTransport>, shared: Arc<Shared>) -> Self {
+        Self { local, path: "world".to_string(), shared }
     }
 }
 
@@ -136,21 +137,21 @@ pub(super) fn link_path(group: &str, from: usize, to: usize) -> String {
     format!("{group}/{from}-{to}")
 }
 
-impl Council for Threads {
+impl GroupControl for Threads {
     fn name(&self) -> &str {
-        self.seat.name()
+        self.local.name()
     }
 
     fn member(&self) -> usize {
-        self.seat.member()
+        self.local.member()
     }
 
     fn members(&self) -> &[Rank] {
-        self.seat.members()
+        self.local.members()
     }
 
     fn reserve(&self, operation: Operation) -> u64 {
-        self.seat.reserve(operation)
+        self.local.reserve(operation)
     }
 
     fn meets(&self, _call: &Call) -> bool {
@@ -158,7 +159,7 @@ impl Council for Threads {
     }
 
     fn agree(&self, call: &Call, _go_on: &GoOn<'_>) -> Result<()> {
-        self.seat.agree(Box::new(call.clone()))
+        self.local.agree(Box::new(call.clone()))
     }
 
     fn gives_turns(&self) -> bool {
@@ -176,15 +177,15 @@ impl Council for Threads {
         name: &str,
         (color, key): (usize, usize),
         _go_on: &GoOn<'_>,
-    ) -> Result<Arc<dyn Council>> {
-        let seat = self.seat.part(sequence, name, color, key)?;
-        let path = part_path(&self.path, sequence, seat.members().iter().min());
-        Ok(Arc::new(Self { seat, path, shared: self.shared.clone() }))
+    ) -> Result<Arc<dyn GroupControl>> {
+        let local = self.local.part(sequence, name, color, key)?;
+        let path = part_path(&self.path, sequence, local.members().iter().min());
+        Ok(Arc::new(Self { local, path, shared: self.shared.clone() }))
     }
 
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Council>> {
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn GroupControl>> {
         let path = link_path(&self.path, from, to);
-        Ok(Arc::new(Self { seat: self.seat.way(from, to)?, path, shared: self.shared.clone() }))
+        Ok(Arc::new(Self { local: self.local.way(from, to)?, path, shared: self.shared.clone() }))
     }
 
     fn id(&self, make: &dyn Fn() -> Result<UniqueId>, _go_on: &GoOn<'_>) -> Result<UniqueId> {
@@ -200,14 +201,14 @@ impl Council for Threads {
     }
 
     fn go_on(&self, call: &Call, _waited: Duration) -> Result<()> {
-        self.seat.go_on(call)
+        self.local.go_on(call)
     }
 
     fn fail(&self, error: &Error) {
-        self.seat.abort(error);
+        self.local.abort(error);
     }
 
     fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        self.seat.sleep(operation, sequence, sleep);
+        self.local.sleep(operation, sequence, sleep);
     }
 }

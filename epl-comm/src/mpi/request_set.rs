@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use super::backoff::Backoff;
 use super::endpoint::Endpoint;
-use super::inquiry::{Finding, deadlock, is_sure};
 use super::library::{MOST, Request, test_all};
-use super::patience::Patience;
-use super::waits::{Place, Wait};
+use super::wait_query::{Finding, deadlock, is_sure};
+use super::waits::{CallKey, Wait};
 use crate::error::{Error, Result};
-use crate::host::fit::describe;
-use crate::host::ranks::Fates;
+use crate::host::failure::Failure;
+use crate::host::fit::{describe, left};
+use crate::host::watchdog::ControlPlane;
 use crate::operation::Call;
 use crate::rank::Rank;
 
@@ -22,7 +23,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 ///
 /// Whoever begins one promises that its memory stays until [`wait`](Self::wait) has returned well; for ever, if it
 /// does not: the library knows of no other way to be stopped.
-pub(super) struct Flight<'a> {
+pub(super) struct RequestSet<'a> {
     group: &'a Endpoint,
     call: &'a Call,
     /// Whether all members have come to the call.
@@ -32,7 +33,7 @@ pub(super) struct Flight<'a> {
     peers: Vec<usize>,
 }
 
-impl<'a> Flight<'a> {
+impl<'a> RequestSet<'a> {
     /// Messages to find out whether all have come.
     pub(super) fn of_heads(group: &'a Endpoint, call: &'a Call) -> Self {
         Self { group, call, moves: false, requests: Vec::new(), peers: Vec::new() }
@@ -83,7 +84,7 @@ impl<'a> Flight<'a> {
     /// What the world has failed with, or what keeps this call from going on.
     pub(super) fn wait(&mut self) -> Result<()> {
         let world = &self.group.world;
-        let mut patience = Patience::new(world.is_crowded, self.moves);
+        let mut backoff = Backoff::new(world.is_crowded, self.moves);
         let mut sleeper = None;
         let mut failed: Option<Instant> = None;
         loop {
@@ -99,7 +100,7 @@ impl<'a> Flight<'a> {
                     return Err(failure.to_error_in(self.describe(), &self.group.name, sequence));
                 }
             }
-            if let Some(waited) = patience.pause() {
+            if let Some(waited) = backoff.pause() {
                 let missing = self.missing()?;
                 sleeper.get_or_insert_with(|| Sleeper::new(self.group)).look(self, waited, missing);
             }
@@ -131,7 +132,7 @@ fn messages(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
 struct Sleeper<'a> {
     group: &'a Endpoint,
     /// Whether it is the rank's own thread.
-    is_driver: bool,
+    is_owner: bool,
     next_look: Duration,
     /// The circle that was seen last.
     circle: Vec<(Rank, Wait)>,
@@ -139,54 +140,52 @@ struct Sleeper<'a> {
 
 impl<'a> Sleeper<'a> {
     fn new(group: &'a Endpoint) -> Self {
-        let is_driver = group.world.seat(group.rank()).driver.is_here();
-        Self { group, is_driver, next_look: FIRST_LOOK, circle: Vec::new() }
+        let is_owner = group.world.rank_state(group.rank()).owner.is_here();
+        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new() }
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
-    fn look(&mut self, flight: &Flight<'_>, waited: Duration, missing: Vec<usize>) {
+    fn look(&mut self, requests: &RequestSet<'_>, waited: Duration, missing: Vec<usize>) {
         let (group, world) = (self.group, &self.group.world);
-        let at = Place { channel: group.channel, sequence: flight.call.sequence };
+        let at = CallKey { channel: group.channel, sequence: requests.call.sequence };
         let missing: Vec<Rank> = missing.into_iter().map(|member| group.members[member]).collect();
-        let wait = Wait { at, call: flight.describe(), missing, is_sure: true };
+        let wait = Wait { at, call: requests.describe(), missing, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
-        if self.is_driver {
-            let whole = flight.call.whole();
+        if self.is_owner {
+            let whole = requests.call.whole();
             world.waits.fall_asleep(group.rank(), at.channel, group.brief(whole.operation, whole.sequence));
         }
         if world.failure().is_some() || wait.missing.is_empty() {
             return;
         }
-        if !flight.moves
+        if !requests.moves
             && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
         {
-            return world.fail(*gone, format!("it returned without taking part in {}", wait.call));
+            return world.fail(*gone, left(&wait.call));
         }
-        let is_overdue = world.options.time_limit.is_some_and(|limit| waited >= limit);
+        let is_overdue = world.watchdog.is_overdue(waited);
         if !is_overdue && waited < self.next_look {
             return;
         }
         self.next_look = waited * 2;
-        match group.answers.follow(world, &wait) {
+        let missing = match group.answers.follow(world, &wait) {
             Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
-                let (lowest, error) = deadlock(circle);
-                world.fail_together(lowest, error);
+                world.record(deadlock(circle));
+                return;
             }
             Some(Finding::Circle(circle)) if is_overdue => {
-                let missing = circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call)));
-                let missing: Vec<_> = missing.collect();
-                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
-                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+                circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call))).collect()
             }
             // Each was asked at another time: it is one only if all of them still wait in the same calls when they have
             // been asked again.
-            Some(Finding::Circle(circle)) => (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2),
-            Some(Finding::Sources(missing)) if is_overdue => {
-                let lowest = missing.first().map_or(group.rank(), |(rank, _)| *rank);
-                world.fail_together(lowest, Error::Timeout { call: wait.call, waited, missing });
+            Some(Finding::Circle(circle)) => {
+                (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2);
+                return;
             }
-            _ => {}
-        }
+            Some(Finding::Sources(missing)) if is_overdue => missing,
+            _ => return,
+        };
+        world.record(Failure::shared(Error::Timeout { call: wait.call, waited, missing }, group.rank()));
     }
 }
 
@@ -194,7 +193,7 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let (waits, rank) = (&self.group.world.waits, self.group.rank());
         waits.end(rank, self.group.channel);
-        if self.is_driver {
+        if self.is_owner {
             waits.wake_up(rank);
         }
     }

@@ -19,14 +19,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::roster::CallId;
+use super::membership::CallId;
+use crate::host::watchdog::{circle, sources};
 use crate::rank::Rank;
 
 /// What every rank's thread sleeps for; none when it is awake.
 #[derive(Debug)]
-pub(super) struct Waits(Mutex<Box<[Option<CallId>]>>);
+pub(super) struct WaitGraph(Mutex<Box<[Option<CallId>]>>);
 
-impl Waits {
+impl WaitGraph {
     pub(super) fn new(ranks: usize) -> Self {
         Self(Mutex::new((0..ranks).map(|_| None).collect()))
     }
@@ -36,10 +37,7 @@ impl Waits {
     pub(super) fn begin(&self, rank: Rank, call: CallId) -> Option<Vec<(Rank, String)>> {
         let mut waits = self.lock();
         waits[rank.0] = Some(call);
-        let mut circle = path(&waits, rank, rank, &mut vec![false; waits.len()])?;
-        circle.reverse();
-        let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
-        circle.rotate_left(lowest);
+        let circle = circle(rank, |rank| waits[rank.0].iter().flat_map(CallId::missing))?;
         Some(circle.into_iter().filter_map(|rank| Some((rank, waits[rank.0].as_ref()?.to_string()))).collect())
     }
 
@@ -52,20 +50,11 @@ impl Waits {
     /// somebody.
     pub(super) fn sources(&self, ranks: Vec<Rank>) -> Vec<Rank> {
         let waits = self.lock();
-        let mut seen = vec![false; waits.len()];
-        let (mut open, mut sources) = (ranks, Vec::new());
-        while let Some(rank) = open.pop() {
-            if core::mem::replace(&mut seen[rank.0], true) {
-                continue;
-            }
+        let ask = |rank: Rank| {
             let missing: Vec<Rank> = waits[rank.0].iter().flat_map(CallId::missing).collect();
-            if missing.is_empty() {
-                sources.push(rank);
-            }
-            open.extend(missing);
-        }
-        sources.sort();
-        sources
+            if missing.is_empty() { Err(()) } else { Ok(missing) }
+        };
+        sources(ranks, ask).into_keys().collect()
     }
 
     /// What the thread of a rank sleeps for, and those it needs.
@@ -84,42 +73,25 @@ impl Waits {
     }
 }
 
-/// The ranks on a way from `from` to `goal`, the last one first, without the goal.
-fn path(waits: &[Option<CallId>], from: Rank, goal: Rank, seen: &mut [bool]) -> Option<Vec<Rank>> {
-    let call = waits[from.0].as_ref()?;
-    for next in call.missing() {
-        if next == goal {
-            return Some(vec![from]);
-        }
-        if !core::mem::replace(&mut seen[next.0], true)
-            && let Some(mut way) = path(waits, next, goal, seen)
-        {
-            way.push(from);
-            return Some(way);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::super::roster::Roster;
+    use super::super::membership::Membership;
     use super::*;
     use crate::operation::Operation;
 
-    fn wait(roster: &Arc<Roster>, sequence: u64) -> CallId {
-        CallId { roster: roster.clone(), operation: Operation::Barrier, sequence }
+    fn wait(membership: &Arc<Membership>, sequence: u64) -> CallId {
+        CallId { membership: membership.clone(), operation: Operation::Barrier, sequence }
     }
 
     #[test]
     fn a_circle_is_found_by_the_rank_that_closes_it_and_begins_with_the_lowest() {
-        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let group = |members: [usize; 2]| Arc::new(Membership::new("g", members.map(Rank).to_vec()));
         let (a, b, c) = (group([2, 0]), group([0, 1]), group([1, 2]));
-        let waits = Waits::new(3);
-        for roster in [&a, &b, &c] {
-            roster.reserve(0);
+        let waits = WaitGraph::new(3);
+        for membership in [&a, &b, &c] {
+            membership.reserve(0);
         }
         assert_eq!(waits.begin(Rank(2), wait(&a, 1)), None);
         assert_eq!(waits.begin(Rank(1), wait(&c, 1)), None, "rank 2 waits for rank 0, which is awake");
@@ -132,9 +104,9 @@ mod tests {
 
     #[test]
     fn the_source_of_a_chain_of_waits_is_who_is_awake() {
-        let group = |members: [usize; 2]| Arc::new(Roster::new("g", members.map(Rank).to_vec()));
+        let group = |members: [usize; 2]| Arc::new(Membership::new("g", members.map(Rank).to_vec()));
         let (a, b) = (group([0, 1]), group([1, 2]));
-        let waits = Waits::new(3);
+        let waits = WaitGraph::new(3);
         a.reserve(0);
         b.reserve(0);
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
@@ -146,11 +118,11 @@ mod tests {
 
     #[test]
     fn whoever_has_taken_the_number_is_not_waited_for() {
-        let group = || Arc::new(Roster::new("g", vec![Rank(0), Rank(1)]));
+        let group = || Arc::new(Membership::new("g", vec![Rank(0), Rank(1)]));
         let (a, b) = (group(), group());
-        let waits = Waits::new(2);
-        for (roster, member) in [(&a, 0), (&a, 1), (&b, 0), (&b, 1)] {
-            roster.reserve(member);
+        let waits = WaitGraph::new(2);
+        for (membership, member) in [(&a, 0), (&a, 1), (&b, 0), (&b, 1)] {
+            membership.reserve(member);
         }
         assert_eq!(waits.begin(Rank(0), wait(&a, 1)), None);
         b.reserve(1);

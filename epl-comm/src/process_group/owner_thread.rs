@@ -8,16 +8,16 @@ use std::thread::{self, ThreadId};
 /// One thread per rank, not one per group, so that a transport knows: while this thread sleeps, its rank begins no
 /// call anywhere.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Driver(Arc<OnceLock<ThreadId>>);
+pub(crate) struct OwnerThread(Arc<OnceLock<ThreadId>>);
 
-impl Driver {
-    /// Makes the calling thread the driver if there is none yet; whether it is the driver now.
+impl OwnerThread {
+    /// Makes the calling thread the owner if there is none yet; whether it is the owner now.
     pub(super) fn enter(&self) -> bool {
         let here = here();
         *self.0.get_or_init(|| here) == here
     }
 
-    /// Whether the calling thread is the driver.
+    /// Whether the calling thread is the owner.
     pub(crate) fn is_here(&self) -> bool {
         self.0.get() == Some(&here())
     }

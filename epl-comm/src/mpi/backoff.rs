@@ -19,7 +19,7 @@ const LONG_NAP: Duration = Duration::from_micros(300);
 const PACE: Duration = Duration::from_millis(5);
 
 /// How one wait goes on.
-pub(super) struct Patience {
+pub(super) struct Backoff {
     spins: u32,
     yields: Duration,
     looks: u32,
@@ -27,7 +27,7 @@ pub(super) struct Patience {
     looked_around: Duration,
 }
 
-impl Patience {
+impl Backoff {
     /// `is_crowded`: whether ranks share cores; `moves`: whether all peers have come, and data moves.
     pub(super) fn new(is_crowded: bool, moves: bool) -> Self {
         let spins = if is_crowded { SPINS_SHARED } else { SPINS };

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Boards by what their members call them, each with how many have not yet taken theirs.
 #[derive(Debug)]
-pub(super) struct Nursery<K, B>(Mutex<HashMap<K, (Arc<B>, usize)>>);
+pub(super) struct Registry<K, B>(Mutex<HashMap<K, (Arc<B>, usize)>>);
 
-impl<K, B> Default for Nursery<K, B> {
+impl<K, B> Default for Registry<K, B> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Eq + Hash, B> Nursery<K, B> {
+impl<K: Eq + Hash, B> Registry<K, B> {
     /// The board of this name, which `takers` members ask for once each; made by whoever comes first.
     pub(super) fn take(&self, key: K, takers: usize, make: impl FnOnce() -> B) -> Arc<B> {
         let mut boards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
