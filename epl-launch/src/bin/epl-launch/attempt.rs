@@ -23,8 +23,8 @@ const SURVEY: Duration = Duration::from_millis(500);
 /// Keepers may take this longer than the grace of their workers, after which nobody is asked any more.
 const KEEPERS: Duration = Duration::from_secs(5);
 
-/// A keeper, as its agent knows it.
-struct Keeper {
+/// How the agent reaches a keeper.
+struct Contact {
     process: u32,
     /// None once it is gone.
     stream: Option<UnixStream>,
@@ -41,7 +41,7 @@ struct Attempt<'a> {
     /// Children that have not ended.
     living: Vec<(u32, String)>,
     /// Of each worker, once it is there.
-    keepers: BTreeMap<usize, Keeper>,
+    keepers: BTreeMap<usize, Contact>,
     /// Workers whose end is told, or about to be.
     blamed: BTreeSet<usize>,
     /// Keepers and children that are stopped, and since when; and when that was looked at.
@@ -54,7 +54,7 @@ struct Attempt<'a> {
     received: usize,
 }
 
-impl Keeper {
+impl Contact {
     /// One that is gone is told nothing, and missed otherwise.
     fn tell(&mut self, word: &Word) {
         let word = serde_json::to_string(word).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Attempt<'_> {
         while let Ok(told) = self.socket.told().recv_timeout(LOOK.saturating_sub(begin.elapsed())) {
             match told {
                 Told::Here(worker, process, stream) => {
-                    let mut keeper = Keeper { process, stream: Some(stream) };
+                    let mut keeper = Contact { process, stream: Some(stream) };
                     if self.is_over() {
                         keeper.tell(&Word::Release);
                     } else if let Some(start) = &self.start {
