@@ -31,6 +31,10 @@ impl Model for Whole {
     type Batch = T5Batch;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, batch: &T5Batch) -> LossWeights {
         self.model.weights(batch)
     }

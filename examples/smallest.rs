@@ -25,6 +25,10 @@ impl Model for Net {
     type Batch = Batch;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     /// What the loss is divided by: the rows of all micro-batches of all ranks.
     fn weights(&self, batch: &Batch) -> LossWeights {
         LossWeights::new().with("squares", batch.inputs.dims()[0] as f64)

@@ -28,8 +28,8 @@ pub mod prelude {
     pub use epl_core::config::Config;
     pub use epl_core::trainer::{Trainer, TrainerConfig};
     pub use epl_core::{
-        Chain, Context, Engine, EngineSettings, Epl, Error, LearningRate, Loss, LossWeights, LrSchedule, MicroBatch,
-        Model, Place, Result, Strategy, WithLoss, launch,
+        Chain, Context, Decay, Engine, EngineSettings, Epl, Error, LearningRate, Loss, LossWeights, LrSchedule,
+        MicroBatch, Model, Place, Result, Strategy, WithLoss, launch,
     };
 }
 

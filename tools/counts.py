@@ -50,7 +50,7 @@ NEEDED = {
     "what a public alias or trait of a transport holds": """
         InProcess PerProcess Distributed CudaBlock CudaPoint CudaQueue LogEntry VjpInputs
     """,
-    "learning rates beside the options'": "BurnLrSchedule Chained",
+    "learning rates beside the options'": "BurnLrSchedule SequentialLr",
     "traits that say what a function takes": "CarryReader FromSetting ToSetting Operand SplitConvInput SplitInput",
     "functions for programs without a trainer or an evaluator": "write_trace option_table tokenize_13a english",
 }

@@ -52,5 +52,5 @@ pub use plan::Plan;
 pub use probe::planned::{LazyModel, PlannedMemory};
 pub use topology::cluster::{Axis, Cluster, Coordinate, Mesh, MeshRequest, MeshSizes};
 pub use topology::layout::{Layout, Strategy};
-pub use trainer::learning_rate::{LearningRate, LrSchedule};
+pub use trainer::learning_rate::{BurnLrSchedule, Decay, LearningRate, LrSchedule, SequentialLr};
 pub use trainer::{StopHandle, Trained, Trainer, TrainerConfig};

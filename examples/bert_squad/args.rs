@@ -146,7 +146,8 @@ pub fn scheduled(mut config: Config, steps: usize) -> Result<Config, ConfigError
     if !config.is_given("schedule.steps") {
         config.set("schedule.steps", EPOCHS * steps)?;
     }
-    if !config.is_given("schedule.warmup_steps") {
+    // Milestones are not before its end.
+    if !config.is_given("schedule.warmup_steps") && config.schedule.milestones.is_empty() {
         config.set("schedule.warmup_steps", config.schedule.steps.unwrap_or(0) / 10)?;
     }
     if !config.is_given("schedule.kind") {

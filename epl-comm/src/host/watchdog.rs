@@ -149,14 +149,13 @@ pub(crate) fn circle<I: Iterator<Item = Rank>>(from: Rank, missing: impl Fn(Rank
             path.pop();
             continue;
         };
-        if let Some(begin) = path.iter().position(|(rank, _)| *rank == next) {
+        if seen.insert(next) {
+            path.push((next, missing(next)));
+        } else if let Some(begin) = path.iter().position(|(rank, _)| *rank == next) {
             let mut circle: Vec<Rank> = path.drain(begin..).map(|(rank, _)| rank).collect();
             let lowest = circle.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(index, _)| index);
             circle.rotate_left(lowest);
             return Some(circle);
-        }
-        if seen.insert(next) {
-            path.push((next, missing(next)));
         }
     }
     None

@@ -151,7 +151,7 @@ impl Comm {
     pub(super) fn begin(into: &mut Self) -> Result<Request> {
         // SAFETY: nothing is asked.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        // SAFETY: the caller keeps `into` where it is until the request is over, see `MpiWorld::join`.
+        // SAFETY: the caller keeps `into` where it is until the request is over, see `join` in `mpi/join.rs`.
         let code = unsafe { ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut into.0, &mut request) };
         check("MPI_Comm_idup", code).map(|()| Request(request))
     }

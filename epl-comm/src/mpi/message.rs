@@ -37,10 +37,8 @@ impl Control {
             }
         });
         postcard::to_stdvec(&self).unwrap_or_else(|_| match self {
-            Self::Fail(Failure { rank, .. }) => {
-                let cause = "it failed in a way that cannot be told between processes".to_string();
-                Self::Fail(Failure::own(rank, cause)).encode()
-            }
+            // An error of a kind that does not travel is told by its text.
+            Self::Fail(failure) => Self::Fail(Failure::own(failure.rank, failure.text())).encode(),
             _ => Vec::new(),
         })
     }
@@ -133,8 +131,8 @@ mod tests {
             Error::Staging { message: "no".into() },
         ];
         errors.into_iter().try_for_each(|error| comes_back(shared(error)))?;
-        let other = shared(Error::Launch(LaunchError::Joining { message: "no".into() })).encode();
-        let told = Cause::Own("it failed in a way that cannot be told between processes".into());
+        let error = Error::Launch(LaunchError::Joining { message: "no".into() });
+        let (other, told) = (shared(error.clone()).encode(), Cause::Own(error.to_string()));
         assert_eq!(Control::decode(&other)?, Control::Fail(Failure { rank: Rank(7), cause: told }));
         Ok(())
     }

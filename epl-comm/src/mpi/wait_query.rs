@@ -91,7 +91,9 @@ impl Answers {
         let from = *first.missing.first()?;
         let mut known = BTreeMap::new();
         let mut needed: HashMap<Rank, CallKey> = first.missing.iter().map(|missing| (*missing, first.at)).collect();
-        let sources = watchdog::sources(first.missing.clone(), |rank| match self.ask(world, rank, needed[&rank]) {
+        // Nobody is asked once the world has failed: processes leave then.
+        let ask = |rank, at| world.failure().is_none().then(|| self.ask(world, rank, at)).flatten();
+        let sources = watchdog::sources(first.missing.clone(), |rank| match ask(rank, needed[&rank]) {
             None => Err(SILENT.to_string()),
             Some(Answer { wait: Some(wait), .. }) if !wait.missing.is_empty() => {
                 let missing = wait.missing.clone();

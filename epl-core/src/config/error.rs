@@ -170,8 +170,18 @@ pub enum ConfigError {
         /// The option that is not given.
         option: &'static str,
     },
+    /// A detail of the schedule with which the rate would not fall.
+    #[error("schedule.{option} = {value}, and must be {needs}")]
+    ScheduleValue {
+        /// The option, without its section.
+        option: &'static str,
+        /// Its value.
+        value: f64,
+        /// What is allowed.
+        needs: &'static str,
+    },
     /// Milestones that do not follow each other and the warm-up.
-    #[error("schedule.milestones = {milestones:?} must ascend, behind the warm-up of {warmup_steps} steps")]
+    #[error("schedule.milestones = {milestones:?} must ascend, none before the warm-up ends, at step {warmup_steps}")]
     MilestonesUnordered {
         /// `schedule.milestones`.
         milestones: Vec<usize>,

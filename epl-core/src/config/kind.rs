@@ -140,7 +140,7 @@ impl fmt::Display for ValueKind {
                 let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 f.write_str(&quoted.join(" or "))
             }
-            ValueKind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 0, 1, 1]"),
+            ValueKind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 1, 1, 2]"),
             ValueKind::Words => write!(f, "a list of words or integers such as [embedding, 3]"),
             ValueKind::Text => write!(f, "a text"),
             ValueKind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),

@@ -281,7 +281,8 @@ options! {
     schedule: ScheduleConfig {
         /// What follows the warm-up.
         kind: ScheduleKind = ScheduleKind::Constant, ValueKind::Choice(ScheduleKind::WORDS), Implemented;
-        /// The rate at the end of the warm-up, the largest.
+        /// The rate at the end of the warm-up, the largest; with noam a factor: the largest is rate ÷ √(model_size ·
+        /// warmup_steps).
         rate: f64 = 1e-3, ValueKind::NumberAtLeast(0.0), Implemented;
         /// The rate rises in a straight line over this many steps.
         warmup_steps: usize = 0, ValueKind::at_least(0), Implemented;
@@ -290,8 +291,9 @@ options! {
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// The rate never falls below this after the warm-up; linear, cosine and polynomial end here.
         min_rate: f64 = 0.0, ValueKind::NumberAtLeast(0.0), Implemented;
-        /// With step, multi_step and exponential: what the rate is multiplied by.
-        gamma: f64 = 0.1, ValueKind::NumberAbove(0.0), Implemented;
+        /// What the rate is multiplied by, at most 1: with step and multi_step from one step to the next, 0.1 if not given;
+        /// with exponential in each step, which needs it.
+        gamma: Option<f64> = None, ValueKind::Or(NONE, &ValueKind::NumberAbove(0.0)), Implemented;
         /// With step: the steps from one multiplication to the next, counted from the end of the warm-up.
         every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// With multi_step: the steps at which the rate is multiplied, ascending, counted with the warm-up.

@@ -175,21 +175,64 @@ impl ScheduleConfig {
             }
             _ => {}
         }
+        self.validate_details()?;
+        let largest = match (self.kind, self.model_size) {
+            (ScheduleKind::Noam, Some(width)) => self.rate / ((width * self.warmup_steps) as f64).sqrt(),
+            _ => self.rate,
+        };
+        if self.min_rate > largest {
+            return Err(ConfigError::RateBelowMinimum { min_rate: self.min_rate, rate: largest });
+        }
+        Ok(())
+    }
+
+    /// What the shapes need beside a rate, each by itself.
+    fn validate_details(&self) -> Result<()> {
+        let number = |option, value: f64, is_fine: bool, needs| match is_fine {
+            true => Ok(()),
+            false => Err(ConfigError::ScheduleValue { option, value, needs }),
+        };
+        if let Some(gamma) = self.gamma {
+            number("gamma", gamma, gamma > 0.0 && gamma <= 1.0, "above 0 and at most 1")?;
+        }
+        number("power", self.power, self.power > 0.0 && self.power.is_finite(), "a finite number above 0")?;
+        for (option, value) in [("every", self.every), ("model_size", self.model_size)] {
+            number(option, 0.0, value != Some(0), "at least 1")?;
+        }
         let in_order = self.milestones.windows(2).all(|pair| pair[0] < pair[1]);
         if !in_order || self.milestones.first().is_some_and(|first| *first < self.warmup_steps) {
             let (milestones, warmup_steps) = (self.milestones.clone(), self.warmup_steps);
             return Err(ConfigError::MilestonesUnordered { milestones, warmup_steps });
         }
-        let kind = self.kind.word();
-        if self.kind == ScheduleKind::MultiStep && self.milestones.is_empty() {
-            return Err(ConfigError::ScheduleNeeds { kind, option: "schedule.milestones" });
-        }
-        if self.kind == ScheduleKind::Noam && self.warmup_steps == 0 {
-            return Err(ConfigError::ScheduleNeeds { kind, option: "schedule.warmup_steps" });
-        }
-        if self.min_rate > self.rate {
-            return Err(ConfigError::RateBelowMinimum { min_rate: self.min_rate, rate: self.rate });
-        }
-        Ok(())
+        let missing = match self.kind {
+            ScheduleKind::MultiStep if self.milestones.is_empty() => "schedule.milestones",
+            ScheduleKind::Step if self.every.is_none() => "schedule.every",
+            ScheduleKind::Exponential if self.gamma.is_none() => "schedule.gamma",
+            ScheduleKind::Noam if self.model_size.is_none() => "schedule.model_size",
+            ScheduleKind::Noam if self.warmup_steps == 0 => "schedule.warmup_steps",
+            _ => return Ok(()),
+        };
+        Err(ConfigError::ScheduleNeeds { kind: self.kind.word(), option: missing })
+    }
+}
+
+impl Config {
+    /// The first option of the learning rate that is given, as one without effect: a program that gives a rate of its own
+    /// refuses it.
+    pub(crate) fn said_rate(&self) -> Option<ConfigError> {
+        let options = [
+            "schedule.kind",
+            "schedule.rate",
+            "schedule.warmup_steps",
+            "schedule.min_rate",
+            "schedule.gamma",
+            "schedule.every",
+            "schedule.milestones",
+            "schedule.power",
+            "schedule.model_size",
+        ];
+        let key = options.into_iter().find(|key| self.is_given(key))?;
+        let needs = "the configuration's learning rate, and this program gives the trainer one of its own";
+        Some(ConfigError::NoEffect { key, given: self.get(key)?.to_string(), origin: self.origin(key), needs })
     }
 }

@@ -23,7 +23,7 @@ pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Ran
     (0..replicas).map(|replica| share(replica).rows(samples)).collect()
 }
 
-/// Which share of every global batch a rank runs, and in how many micro-batches.
+/// Which rows of every global batch a rank runs, and in how many micro-batches.
 ///
 /// Where stages have different widths, the devices of a stage divide each micro-batch of their replica: with 5 samples,
 /// 1 replica and 2 micro-batches

@@ -108,8 +108,8 @@ impl Given {
                     rank(other)
                 ),
                 (first, second) if first == second => format!(
-                    "{} and {} gave different batches of {first} rows to `train_batch`, as their bits say; give every rank the same whole batch, of \
-                     which each runs its own rows",
+                    "{} and {} gave different batches of {first} rows to `train_batch`, as their bits say; give every rank \
+                     the same whole batch, of which each runs its own rows",
                     rank(0),
                     rank(other)
                 ),

@@ -27,6 +27,10 @@ use crate::model::loss::{Loss, LossWeights};
 ///     type Batch = Tensor<2>;
 ///     type Carry = ();
 ///
+///     fn segments(&self) -> usize {
+///         1
+///     }
+///
 ///     fn forward_segment(&self, _: usize, _: Option<()>, _: &Tensor<2>) {}
 ///
 ///     fn weights(&self, rows: &Tensor<2>) -> LossWeights {
@@ -45,9 +49,7 @@ pub trait Model: Module {
     type Carry: Carry;
 
     /// How many segments the model has, at least one.
-    fn segments(&self) -> usize {
-        1
-    }
+    fn segments(&self) -> usize;
 
     /// What a segment is called: in the plan, a profile, and by who names what is kept. Its number, if the model does not
     /// say.
@@ -55,9 +57,10 @@ pub trait Model: Module {
         index.to_string()
     }
 
-    /// The segments that use the parameter at `path`; several for a tied weight, and all of them if the model does not say.
+    /// The segments that use the parameter at `path`; several for a tied weight. A model of more than one must say.
     fn segments_of(&self, _path: &str) -> Vec<usize> {
-        (0..self.segments()).collect()
+        // None where it does not say: the plan refuses that.
+        (0..self.segments()).filter(|_| self.segments() == 1).collect()
     }
 
     /// Runs one segment. The first one gets no carry.

@@ -119,6 +119,10 @@ impl<M: Module, B: Send> Model for WithLoss<M, B> {
     /// All of it is in the loss.
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 
     fn weights(&self, _batch: &B) -> LossWeights {

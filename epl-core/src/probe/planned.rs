@@ -18,7 +18,7 @@ use crate::plan::{EngineSettings, Plan};
 use crate::probe::measure::{Bench, NOT_COUNTED, Needs, is_host};
 use crate::schedule::{self, Action};
 
-/// A model that is laid out, with its plan; its parameters have no values. Made by [`Epl::plan`](crate::Epl::plan).
+/// A model whose parameters have no values yet, with its plan. Made by [`Epl::plan`](crate::Epl::plan).
 ///
 /// In [`launch_dry`](crate::launch_dry) it shows one rank of a world of any size:
 ///

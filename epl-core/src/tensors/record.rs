@@ -2,7 +2,7 @@
 //! loads.
 //!
 //! ```text
-//! plain Burn   model.save_into(&mut BurnpackStore::from_file("net.bpk"))  ─▶ BurnRecord::open ─▶ Built::assign
+//! plain Burn   model.save_into(&mut BurnpackStore::from_file("net.bpk"))  ─▶ BurnRecord::open ─▶ LaidOutModel::assign
 //! Engine::parameters ─▶ save_burnpack, save_safetensors  ─▶  model.load_from(&mut BurnpackStore::from_file("net.bpk"))
 //! ```
 //!

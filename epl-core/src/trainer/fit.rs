@@ -20,7 +20,7 @@ use super::run::Run;
 use super::settings::TrainerConfig;
 use super::stop::StopHandle;
 use crate::checkpoint::durable::{Disk, FileSystem};
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -78,6 +78,10 @@ pub struct Trainer<'a, M: Model> {
     /// Whether the configuration asks for files to be divided.
     slices_files: bool,
     quiet: bool,
+    /// An option of the learning rate that the configuration gives.
+    said_rate: Option<ConfigError>,
+    /// Whether the program gave another one.
+    has_own_rate: bool,
 }
 
 type Hooks<'a, M> = Vec<Box<dyn Hook<M> + 'a>>;
@@ -123,7 +127,7 @@ impl<'a, M: Model> Trainer<'a, M> {
     pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
         let settings = TrainerConfig::from_config(config, engine.context().replicas())?;
         let trainer = Self::new(engine, settings, LrSchedule::from_config(&config.schedule)?);
-        Self { slices_files: config.io.slicing, ..trainer }.with_run_config(config)
+        Self { slices_files: config.io.slicing, said_rate: config.said_rate(), ..trainer }.with_run_config(config)
     }
 
     /// A trainer of an engine that has made no step yet. The rate may be any function of the step: an
@@ -147,13 +151,17 @@ impl<'a, M: Model> Trainer<'a, M> {
             run_config: Value::Null,
             slices_files: false,
             quiet: false,
+            said_rate: None,
+            has_own_rate: false,
         }
     }
 
-    /// Takes another learning rate than the configuration's.
+    /// Takes another learning rate than the configuration's, whose `schedule.steps` still says how long to train where
+    /// `train.steps` does not. [`fit`](Self::fit) refuses other options `schedule.*` that are given: they would be without effect.
     #[must_use]
     pub fn with_learning_rate(mut self, schedule: impl LearningRate + 'a) -> Self {
         self.schedule = Box::new(schedule);
+        self.has_own_rate = true;
         self
     }
 
@@ -260,6 +268,7 @@ impl<'a, M: Model> Trainer<'a, M> {
         M::Batch: 'static,
     {
         self.config.check(!self.evaluators.is_empty())?;
+        self.said_rate.take().filter(|_| self.has_own_rate).map_or(Ok(()), Err)?;
         if self.engine.steps() > 0 {
             return Err(Error::invalid(format!(
                 "the engine has already made {} steps; a run begins with a new engine, or resumes from a checkpoint",

@@ -35,6 +35,10 @@ impl Model for Scorer {
     type Batch = Points;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, batch: &Points) -> LossWeights {
         LossWeights::new().with("nats", batch.weights.iter().sum())
     }

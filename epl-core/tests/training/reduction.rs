@@ -33,6 +33,10 @@ impl Model for Tagger {
     type Batch = Words;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, Words(words): &Words) -> LossWeights {
         LossWeights::new().with("error", words.len() as f64)
     }

@@ -16,7 +16,7 @@ use super::source::Source;
 /// ```no_run
 /// # use epl_core::{LaidOutModel, Result, tensors::AssignMap};
 /// # use epl_models::{T5, huggingface::Imported, t5::{self, T5Names}};
-/// # fn example(built: Built<T5>) -> Result<()> {
+/// # fn example(built: LaidOutModel<T5>) -> Result<()> {
 /// let (folder, _) = t5::open("t5-small")?;
 /// let names = T5Names::new(&folder)?;
 /// // A model of another depth: every block starts as the first one of the folder.

@@ -217,6 +217,10 @@ mod tests {
         type Batch = Vec<i64>;
         type Carry = ();
 
+        fn segments(&self) -> usize {
+            1
+        }
+
         fn weights(&self, targets: &Vec<i64>) -> LossWeights {
             LossWeights::new().with("loss", self.criterion.weight(targets))
         }

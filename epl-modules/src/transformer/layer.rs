@@ -43,7 +43,7 @@ pub struct TransformerOutput {
     /// model's loss. [`RouterLosses::add`] adds those of several layers.
     pub losses: Option<RouterLosses>,
     /// The weight of the losses: the number of sequences that were routed, 0 in a layer without experts. It is the
-    /// number of rows of the batch, so that a model can tell it to [`Weights`](epl_core::Weights) beforehand.
+    /// number of rows of the batch, so that a model can tell it to [`Weights`](epl_core::LossWeights) beforehand.
     pub groups: usize,
 }
 

@@ -194,7 +194,7 @@ impl Context {
     }
 
     /// In how many parts a batch is cut, each of which goes through all stages: the size of the data axis, where stages
-    /// have one width. Which rows a rank runs says [`Share::of`](crate::data::Share::of).
+    /// have one width. Which rows a rank runs says [`BatchShard::of`](crate::data::BatchShard::of).
     pub fn replicas(&self) -> usize {
         self.mesh().replicas()
     }

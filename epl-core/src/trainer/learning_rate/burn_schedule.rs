@@ -9,8 +9,8 @@ use burn::lr_scheduler::{LrScheduler, LrSchedulerConfig};
 use super::LearningRate;
 use crate::error::{Error, Result};
 
-/// A learning-rate scheduler of Burn's. For a step before the last one that was asked for, and after a resume, it runs again
-/// from its beginning.
+/// A learning-rate scheduler of Burn's, which goes on behind its end as Burn's does. For a step before the last one that was
+/// asked for, and after a resume, it runs again from its beginning: a step is asked for in a time that grows with it.
 ///
 /// ```
 /// use burn::lr_scheduler::noam::NoamLrSchedulerConfig;
@@ -79,6 +79,7 @@ impl LearningRate for BurnLrSchedule {
 
 #[cfg(test)]
 mod tests {
+    use burn::lr_scheduler::LrSchedulerRecord;
     use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
     use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
     use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
@@ -113,6 +114,29 @@ mod tests {
         assert_alike(step, &LrSchedule::new(0.5, Decay::Step { every: 3, gamma: 0.5 }));
         let noam = NoamLrSchedulerConfig::new(2.0).with_warmup_steps(5).with_model_size(64);
         assert_alike(noam, &LrSchedule::new(2.0, Decay::Noam { model_size: 64 }).with_warmup(5));
+    }
+
+    /// Halves the rate in every step.
+    #[derive(Clone)]
+    struct Halving(f64);
+
+    impl LrScheduler for Halving {
+        fn step(&mut self) -> f64 {
+            self.0 /= 2.0;
+            self.0
+        }
+
+        fn to_record(&self) -> LrSchedulerRecord {
+            LrSchedulerRecord::new()
+        }
+
+        fn load_record(&mut self, _record: LrSchedulerRecord) {}
+    }
+
+    #[test]
+    fn a_scheduler_of_ones_own_is_asked_once_a_step() {
+        let rate = BurnLrSchedule::new(Halving(1.0));
+        assert_eq!([0, 1, 1, 4, 2, 0].map(|step| rate.at(step)), [0.5, 0.25, 0.25, 0.03125, 0.125, 0.5]);
     }
 
     #[test]

@@ -2,16 +2,16 @@
 //!
 //! - [`LearningRate`]: what a trainer asks; any function of the step is one;
 //! - [`LrSchedule`]: a warm-up and one of the usual shapes, as the options `schedule.*` name them;
-//! - [`Chained`]: one after the other;
+//! - [`SequentialLr`]: one after the other;
 //! - [`BurnLrSchedule`]: Burn's schedulers, and those written for Burn.
 
 mod burn_schedule;
-mod chained;
+mod sequential;
 mod schedule;
 
 pub use burn_schedule::BurnLrSchedule;
-pub use chained::Chained;
 pub use schedule::{Decay, LrSchedule};
+pub use sequential::SequentialLr;
 
 /// The rate as a function of the step alone, so that a resumed run goes on where it was.
 ///
@@ -22,8 +22,14 @@ pub use schedule::{Decay, LrSchedule};
 /// assert_eq!([0, 25, 50, 100].map(|step| triangle.at(step)), [0.0, 0.005, 0.01, 0.0]);
 /// ```
 pub trait LearningRate: Send + Sync {
-    /// The rate of a step; 0 is the first. Must be a finite number, and the same on every rank.
+    /// The rate of a step; 0 is the first. A finite number of at least 0, the same on every rank.
     fn at(&self, step: u64) -> f64;
+}
+
+impl LearningRate for Box<dyn LearningRate + '_> {
+    fn at(&self, step: u64) -> f64 {
+        (**self).at(step)
+    }
 }
 
 impl<F: Fn(u64) -> f64 + Send + Sync> LearningRate for F {

@@ -22,10 +22,11 @@
 //! | step | max(m, r · γ^⌊(t − W) / every⌋) |
 //! | multi-step | max(m, r · γ^n), where n milestones are at most t |
 //! | exponential | max(m, r · γ^(t − W)) |
-//! | Noam | max(m, r · d^−½ · min((t + 1)^−½, (t + 1) · W^−1½)), the warm-up included |
+//! | Noam, t < W | r · d^−½ · (t + 1) · W^−1½ |
+//! | Noam | max(m, r · d^−½ · (t + 1)^−½) |
 //!
-//! So no step of the schedule is spent on a rate of zero: the first has r / W, and the smallest rate
-//! is reached at step S, the first after the schedule. The decay after the warm-up is the one of
+//! So no step of the schedule is spent on a rate of zero: the first has a W-th of the largest, and the shapes of a length S
+//! reach the smallest rate at step S, the first after the schedule. The decay after the warm-up is the one of
 //! BERT (linear), SGDR without restarts (cosine), T5 (inverse square root), and the Transformer (Noam; Vaswani et al., 2017,
 //! "Attention Is All You Need", §5.3).
 
@@ -33,6 +34,9 @@ use std::f64::consts::PI;
 
 use super::LearningRate;
 use crate::config::{ConfigError, ScheduleConfig, ScheduleKind};
+
+/// What a rate is multiplied by in steps, as in PyTorch, where the options do not say.
+const GAMMA: f64 = 0.1;
 
 /// How the rate goes on after the warm-up.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +81,7 @@ pub enum Decay {
         /// The factor.
         gamma: f64,
     },
-    /// The Transformer's, which says the warm-up too: it needs one of at least one step.
+    /// The Transformer's: the rate is a factor, and the largest rate is at the end of the warm-up.
     Noam {
         /// The model's width d.
         model_size: u64,
@@ -132,23 +136,21 @@ impl LrSchedule {
             let kind = config.kind.word();
             config.steps.map(|steps| steps as u64).ok_or(ConfigError::ScheduleWithoutEnd { kind })
         };
-        let kind = config.kind.word();
-        let needs = |value: Option<usize>, option| {
-            value.map(|value| value as u64).ok_or(ConfigError::ScheduleNeeds { kind, option })
-        };
-        let gamma = config.gamma;
+        // What a shape needs is there: it was checked above.
+        let number = |value: Option<usize>| value.unwrap_or(1) as u64;
+        let gamma = config.gamma.unwrap_or(GAMMA);
         let decay = match config.kind {
             ScheduleKind::Constant => Decay::Constant,
             ScheduleKind::Linear => Decay::Linear { steps: steps()? },
             ScheduleKind::Cosine => Decay::Cosine { steps: steps()? },
             ScheduleKind::InverseSquareRoot => Decay::InverseSquareRoot,
             ScheduleKind::Polynomial => Decay::Polynomial { steps: steps()?, power: config.power },
-            ScheduleKind::Step => Decay::Step { every: needs(config.every, "schedule.every")?, gamma },
+            ScheduleKind::Step => Decay::Step { every: number(config.every), gamma },
             ScheduleKind::MultiStep => {
                 Decay::MultiStep { milestones: config.milestones.iter().map(|step| *step as u64).collect(), gamma }
             }
             ScheduleKind::Exponential => Decay::Exponential { gamma },
-            ScheduleKind::Noam => Decay::Noam { model_size: needs(config.model_size, "schedule.model_size")? },
+            ScheduleKind::Noam => Decay::Noam { model_size: number(config.model_size) },
         };
         let schedule = Self::new(config.rate, decay).with_min_rate(config.min_rate);
         Ok(schedule.with_warmup(config.warmup_steps as u64))
@@ -167,7 +169,9 @@ impl LrSchedule {
     }
 
     fn multiplied(&self, factor: f64) -> f64 {
-        (self.rate * factor).max(self.min_rate)
+        let rate = self.rate * factor;
+        // What is no number stays so, and is refused by the engine.
+        if rate < self.min_rate { self.min_rate } else { rate }
     }
 }
 
@@ -175,9 +179,11 @@ impl LearningRate for LrSchedule {
     fn at(&self, step: u64) -> f64 {
         let counted = step as f64 + 1.0;
         if let Decay::Noam { model_size } = self.decay {
-            let warmup = self.warmup_steps.max(1) as f64;
-            let noam = counted.powf(-0.5).min(counted * warmup.powf(-1.5)) / (model_size as f64).sqrt();
-            return if step < self.warmup_steps { self.rate * noam } else { self.multiplied(noam) };
+            let width = (model_size as f64).sqrt();
+            return match step < self.warmup_steps {
+                true => self.rate * counted * (self.warmup_steps as f64).powf(-1.5) / width,
+                false => self.multiplied(counted.powf(-0.5) / width),
+            };
         }
         let Some(after) = step.checked_sub(self.warmup_steps) else {
             return self.rate * (counted / self.warmup_steps as f64);
@@ -188,7 +194,9 @@ impl LearningRate for LrSchedule {
             Decay::Cosine { steps } => self.between((1.0 + (PI * self.progress(step, *steps)).cos()) / 2.0),
             Decay::Polynomial { steps, power } => self.between((1.0 - self.progress(step, *steps)).powf(*power)),
             Decay::InverseSquareRoot => self.multiplied((self.warmup_steps.max(1) as f64 / counted).sqrt()),
-            Decay::Step { every, gamma } => self.multiplied(gamma.powf((after / every.max(&1)) as f64)),
+            Decay::Step { every, gamma } => {
+                self.multiplied(gamma.powf(after.checked_div(*every).map_or(f64::NAN, |passed| passed as f64)))
+            }
             Decay::MultiStep { milestones, gamma } => {
                 let passed = milestones.iter().filter(|milestone| **milestone <= step).count();
                 self.multiplied(gamma.powf(passed as f64))
@@ -309,6 +317,13 @@ mod tests {
     }
 
     #[test]
+    fn nothing_hides_what_is_no_number() {
+        for decay in [Decay::Step { every: 0, gamma: 0.5 }, Decay::Exponential { gamma: f64::NAN }] {
+            assert!(LrSchedule::new(1.0, decay).with_min_rate(0.1).at(3).is_nan());
+        }
+    }
+
+    #[test]
     fn a_shape_says_what_it_needs() {
         let base = Config::new().schedule;
         let said = |config: ScheduleConfig| LrSchedule::from_config(&config).unwrap_err().to_string();
@@ -316,7 +331,25 @@ mod tests {
         assert_eq!(said(step), "schedule.kind = \"step\" needs schedule.every");
         let noam = ScheduleConfig { kind: ScheduleKind::Noam, model_size: Some(8), ..base.clone() };
         assert_eq!(said(noam), "schedule.kind = \"noam\" needs schedule.warmup_steps");
+        let exponential = ScheduleConfig { kind: ScheduleKind::Exponential, ..base.clone() };
+        assert_eq!(said(exponential.clone()), "schedule.kind = \"exponential\" needs schedule.gamma");
+        let rising = ScheduleConfig { gamma: Some(1.5), ..exponential };
+        assert_eq!(said(rising), "schedule.gamma = 1.5, and must be above 0 and at most 1");
+        let noam = ScheduleConfig {
+            kind: ScheduleKind::Noam,
+            model_size: Some(16),
+            warmup_steps: 4,
+            rate: 1.0,
+            ..base.clone()
+        };
+        assert_eq!(
+            said(ScheduleConfig { min_rate: 0.2, ..noam }),
+            "schedule.min_rate = 0.2 exceeds schedule.rate = 0.125"
+        );
         let milestones = ScheduleConfig { kind: ScheduleKind::MultiStep, milestones: vec![5, 3], ..base };
-        assert_eq!(said(milestones), "schedule.milestones = [5, 3] must ascend, behind the warm-up of 0 steps");
+        assert_eq!(
+            said(milestones),
+            "schedule.milestones = [5, 3] must ascend, none before the warm-up ends, at step 0"
+        );
     }
 }

@@ -45,6 +45,10 @@ impl Model for Talker {
     type Batch = Tensor<2>;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, batch: &Tensor<2>) -> LossWeights {
         LossWeights::new().with("error", batch.dims()[0] as f64)
     }

@@ -84,6 +84,10 @@ impl Model for Net {
     type Batch = Rows;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, batch: &Rows) -> LossWeights {
         LossWeights::new().with("error", batch.valid.len() as f64)
     }

@@ -7,6 +7,7 @@ mod failing;
 mod files;
 mod hooks;
 mod net;
+mod rates;
 mod replicas;
 mod resuming;
 mod saving;

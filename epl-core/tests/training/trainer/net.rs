@@ -41,6 +41,10 @@ impl Model for Net {
     type Batch = Points;
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, batch: &Points) -> LossWeights {
         LossWeights::new().with("error", batch.input.dims()[0] as f64)
     }

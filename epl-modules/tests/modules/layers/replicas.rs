@@ -31,20 +31,23 @@ impl Net {
     fn new(place: &Place, statistics: BatchStatistics) -> Self {
         let linear = ReplicatedLinearConfig::new(WIDTH, WIDTH);
         let norm = SyncBatchNormConfig::new(CHANNELS).with_statistics(statistics);
-        let model = Self {
+        Self {
             first: linear.init(place),
             entry: norm.init(place),
             branch: linear.init(place),
             left: norm.init(place),
             right: norm.init(place),
-        };
-        model
+        }
     }
 }
 
 impl Model for Net {
     type Batch = Tensor<3>;
     type Carry = ();
+
+    fn segments(&self) -> usize {
+        1
+    }
 
     fn weights(&self, batch: &Tensor<3>) -> LossWeights {
         LossWeights::new().with("squares", batch.dims()[0] as f64)

@@ -18,6 +18,10 @@ impl<L: Module + ModuleDisplay> Model for Net<L> {
     type Batch = ();
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }

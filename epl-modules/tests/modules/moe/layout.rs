@@ -23,6 +23,10 @@ impl Model for Net {
     type Batch = ();
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }

@@ -32,6 +32,10 @@ impl Model for Alone {
     type Batch = ();
     type Carry = ();
 
+    fn segments(&self) -> usize {
+        1
+    }
+
     fn weights(&self, _batch: &()) -> LossWeights {
         LossWeights::new()
     }
@@ -138,6 +142,10 @@ impl Net {
 impl Model for Net {
     type Batch = Batch;
     type Carry = ();
+
+    fn segments(&self) -> usize {
+        1
+    }
 
     fn weights(&self, batch: &Batch) -> LossWeights {
         let tokens = batch.tokens.as_slice().iter().filter(|real| **real).count();

@@ -7,27 +7,27 @@ use super::LearningRate;
 /// Schedules one after the other, each counting its steps from where it begins, as PyTorch's `SequentialLR`.
 ///
 /// ```
-/// use epl_core::trainer::learning_rate::{Chained, Decay, LearningRate, LrSchedule};
+/// use epl_core::trainer::learning_rate::{SequentialLr, Decay, LearningRate, LrSchedule};
 ///
-/// let rate = Chained::new(LrSchedule::new(0.1, Decay::Constant))
+/// let rate = SequentialLr::new(LrSchedule::new(0.1, Decay::Constant))
 ///     .then(100, LrSchedule::new(0.1, Decay::Linear { steps: 50 }))
 ///     .then(150, |_| 0.001);
 /// assert_eq!([99, 100, 125, 150].map(|step| rate.at(step)), [0.1, 0.1, 0.05, 0.001]);
 /// ```
-pub struct Chained<'a> {
+pub struct SequentialLr<'a> {
     first: Box<dyn LearningRate + 'a>,
     /// Ascending by where they begin.
     later: Vec<(u64, Box<dyn LearningRate + 'a>)>,
 }
 
-impl fmt::Debug for Chained<'_> {
+impl fmt::Debug for SequentialLr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let starts: Vec<u64> = self.later.iter().map(|(start, _)| *start).collect();
-        f.debug_tuple("Chained").field(&starts).finish()
+        f.debug_tuple("SequentialLr").field(&starts).finish()
     }
 }
 
-impl<'a> Chained<'a> {
+impl<'a> SequentialLr<'a> {
     /// One schedule, from step 0.
     pub fn new(first: impl LearningRate + 'a) -> Self {
         Self { first: Box::new(first), later: Vec::new() }
@@ -42,7 +42,7 @@ impl<'a> Chained<'a> {
     }
 }
 
-impl LearningRate for Chained<'_> {
+impl LearningRate for SequentialLr<'_> {
     fn at(&self, step: u64) -> f64 {
         match self.later.iter().rfind(|(start, _)| *start <= step) {
             Some((start, schedule)) => schedule.at(step - start),
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_order_of_adding_does_not_matter_but_for_the_same_step() {
-        let rate = Chained::new(|step| step as f64).then(10, |_| 2.0).then(5, |step| 100.0 + step as f64);
+        let rate = SequentialLr::new(|step| step as f64).then(10, |_| 2.0).then(5, |step| 100.0 + step as f64);
         assert_eq!([0, 4, 5, 9, 10, 99].map(|step| rate.at(step)), [0.0, 4.0, 100.0, 104.0, 2.0, 2.0]);
         assert_eq!(rate.then(10, |_| 3.0).at(12), 3.0);
     }

@@ -1,0 +1,65 @@
+//! Learning rates that a program gives the trainer itself.
+
+use std::sync::Mutex;
+
+use burn::lr_scheduler::noam::NoamLrSchedulerConfig;
+use epl_core::config::ConfigError;
+use epl_core::trainer::{Hook, Run, StepRecord};
+use epl_core::{
+    BurnLrSchedule, Config, Decay, LearningRate, LrSchedule, Model, Result, SequentialLr, Trainer, launch, testing,
+};
+
+use crate::trainer::net::{Net, data, message, optimizer};
+
+/// Keeps the rate of every step.
+struct Rates<'a>(&'a Mutex<Vec<f64>>);
+
+impl<M: Model> Hook<M> for Rates<'_> {
+    fn after_step(&mut self, _run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        self.0.lock().unwrap().push(record.rate);
+        Ok(())
+    }
+}
+
+/// The rates of three steps, with such a configuration of the schedule.
+fn rates(
+    given: impl Fn(Config) -> Result<Config, ConfigError>,
+    own: impl Fn() -> Box<dyn LearningRate> + Sync,
+) -> Result<Vec<f64>> {
+    let config = given(testing::config(1, 1, 1).with("train.steps", 3)?)?;
+    let all = launch(&config, |epl| {
+        let rates = Mutex::new(Vec::new());
+        let trainer = Trainer::build(&epl, Net::new, &optimizer())?.with_learning_rate(own()).quiet();
+        trainer.with_hook(Rates(&rates)).fit(&data())?;
+        Ok::<_, epl_core::Error>(rates.into_inner().unwrap())
+    });
+    all.map(|mut all| all.swap_remove(0))
+}
+
+#[test]
+fn a_program_gives_any_function_of_the_step() {
+    assert_eq!(rates(Ok, || Box::new(|step| 0.1 / (step as f64 + 1.0))).unwrap(), [0.1, 0.05, 0.1 / 3.0]);
+    let burn = || NoamLrSchedulerConfig::new(0.5).with_warmup_steps(1).with_model_size(4);
+    let noam = rates(Ok, || Box::new(BurnLrSchedule::from_config(burn()).unwrap())).unwrap();
+    assert_eq!(noam, [0.25, 0.25 * 2_f64.powf(-0.5), 0.25 * 3_f64.powf(-0.5)]);
+    let constant = |rate| LrSchedule::new(rate, Decay::Constant);
+    assert_eq!(
+        rates(Ok, || Box::new(SequentialLr::new(constant(0.1)).then(2, constant(0.01)))).unwrap(),
+        [0.1, 0.1, 0.01]
+    );
+}
+
+#[test]
+fn options_of_a_rate_that_is_replaced_are_refused() {
+    let own = || -> Box<dyn LearningRate> { Box::new(|_| 0.1) };
+    assert_eq!(rates(|config| config.with("schedule.steps", 9), own).unwrap(), [0.1; 3]);
+    let text = message(rates(|config| config.with("schedule.rate", 0.5), own));
+    assert!(text.contains("schedule.rate = 0.5"), "{text}");
+    assert!(text.contains("this program gives the trainer one of its own"), "{text}");
+}
+
+#[test]
+fn a_rate_below_zero_ends_the_run_in_its_step() {
+    let text = message(rates(Ok, || Box::new(|step| 0.1 - 0.1 * step as f64)).map(|_| ()));
+    assert!(text.contains("learning rate -0.1 at step 3; give a finite number of at least 0"), "{text}");
+}
