@@ -9,8 +9,8 @@
 //! io.safetensors ───────> Reference  ──> what transformers computed: inputs, logits, loss, gradients
 //! ```
 //!
-//! - [`tensor_file`]: one safetensors file, tensor by tensor, row by row;
-//! - [`json_config`]: `config.json`, with errors that name the key;
+//! - [`TensorFile`]: one safetensors file, tensor by tensor, row by row;
+//! - [`JsonConfig`]: `config.json`, with errors that name the key;
 //! - [`folder`]: a model's folder: configuration and weights, in one file or in parts;
 //! - [`source`]: how a parameter is put together from stored tensors;
 //! - [`name_table`]: the names of a model's parameters, ours and theirs, for both directions;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`config`]: the shape of a model, and the known ones;
-//! - [`conv_norm`], [`layer`], [`backbone`]: from a convolution to the features of an image;
+//! - `conv_norm`, [`layer`], [`backbone`]: from a convolution to the features of an image;
 //! - [`class_layer`]: from features to logits;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.

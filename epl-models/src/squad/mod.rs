@@ -12,7 +12,7 @@
 //!
 //! - [`dataset`]: the file format, and that every answer stands where the file says;
 //! - [`vocabulary`]: the pieces, from a `vocab.txt` or learned from a small text;
-//! - [`word_piece`]: uncased BERT's pieces of a text, each with its place in the original text;
+//! - [`WordPiece`]: uncased BERT's pieces of a text, each with its place in the original text;
 //! - [`pieces`]: a text in pieces: from characters to pieces and back;
 //! - [`windows`]: long contexts in overlapping windows, and where a piece has most context;
 //! - [`features`]: `[CLS] question [SEP] context [SEP]` and the answer's positions;

@@ -179,7 +179,7 @@ fn dropout_of_probability_zero_is_accepted() {
 #[test]
 fn what_is_said_of_nan_in_a_forward_of_ones_own_is_not_kept() {
     launch(&config(1, 1, 1), |epl| {
-        let engine = Engine::build(&epl, |at| Net::plain(at), &SgdConfig::new())?;
+        let engine = Engine::build(&epl, Net::plain, &SgdConfig::new())?;
         let witness = Arc::new(());
         let _model = engine.inference()?;
         for _ in 0..3 {
