@@ -121,6 +121,13 @@ fn joins() {
             thread::sleep(Duration::from_millis(300));
             std::process::exit(9);
         }
+        "fails well" => {
+            if worker.worker() == 1 {
+                client.fail("rank 1: no memory");
+            }
+            until("the failure", LIMIT, || client.failure());
+            std::process::exit(0);
+        }
         "leaves" => return,
         _ => {}
     }
@@ -162,6 +169,14 @@ fn what_a_program_says_of_its_failure_is_heard_by_all() {
             "[worker 0] I heard that worker 1 failed: rank 1: loss is not a number",
         ],
     );
+}
+
+/// Though all programs exit with 0.
+#[test]
+fn a_failure_that_a_program_has_told_counts() {
+    joining("fails well", "fails well", &[])
+        .end(LIMIT)
+        .expect(1, &["epl-launch: worker 1 ", "failed: rank 1: no memory"]);
 }
 
 #[test]

@@ -44,6 +44,8 @@ struct Attempt<'a> {
     keepers: BTreeMap<usize, Contact>,
     /// Workers whose end is told, or about to be.
     blamed: BTreeSet<usize>,
+    /// Whether it is being found out why the attempt has failed: it has, though all may have ended well.
+    is_failing: bool,
     /// Keepers and children that are stopped, and since when; and when that was looked at.
     stopped: BTreeMap<u32, Instant>,
     surveyed: Instant,
@@ -93,6 +95,7 @@ impl Agents {
             living,
             keepers: BTreeMap::new(),
             blamed: BTreeSet::new(),
+            is_failing: false,
             stopped: BTreeMap::new(),
             surveyed: Instant::now(),
             evidence: Evidence { expected: run.here(), ..Evidence::default() },
@@ -135,19 +138,18 @@ impl Attempt<'_> {
             self.blame(RootCause::of_agent(cause, 1), IS_KNOWN);
         }
         let mut machines = 0..self.agents.run.share.machines;
-        while !self.is_over() && (missing > 0 || !machines.is_empty()) {
+        while !self.is_over() && (missing > 0 || self.is_failing || !machines.is_empty()) {
             self.listen();
             self.hear_user();
-            match if missing == 0 { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
+            let may_ask = missing == 0 && !self.is_failing && !machines.is_empty();
+            match if may_ask { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
                 Ok(is_done) => machines.start += usize::from(is_done),
                 Err(error) => self.fail(self.agents.lost(&error)),
             }
         }
-        let interrupted = |signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal);
-        let given_up = self.evidence.given_up.map(interrupted);
         // All others have heard of it, however it has come to be known here.
-        if let (Some(client), Some(cause)) = (self.agents.joined(), given_up.or(self.evidence.root_cause.clone())) {
-            cause.settle(client, self.restart, Duration::ZERO);
+        if let (Some(client), Some(cause)) = (self.agents.joined(), self.evidence.told()) {
+            self.evidence.root_cause = Some(cause.settle(client, self.restart, Duration::ZERO));
         }
     }
 
@@ -190,7 +192,7 @@ impl Attempt<'_> {
                     self.tell_all(&word);
                     self.start = Some(word);
                 }
-                Told::First(cause, wait) => self.settle(cause, wait, false),
+                Told::First(cause, wait, counts) => self.settle(cause, wait, false, counts),
                 Told::Failed(cause) => self.fail(cause),
             }
         }
@@ -204,12 +206,13 @@ impl Attempt<'_> {
     fn blame(&mut self, cause: RootCause, wait: Duration) {
         let may_be_later = cause.worker.is_some() && self.agents.run.programs_meet();
         if cause.worker.is_none_or(|worker| self.blamed.insert(worker)) {
-            self.settle(cause, wait, may_be_later);
+            self.settle(cause, wait, may_be_later, true);
         }
     }
 
-    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first.
-    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool) {
+    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first. What does
+    /// not count is nothing where all workers end well before that.
+    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool, counts: bool) {
         if self.is_over() {
             return;
         }
@@ -218,6 +221,7 @@ impl Attempt<'_> {
             return self.fail(cause);
         }
         let restart = self.restart;
+        self.is_failing |= counts;
         self.agents.spawn(self.socket.sender(), move |_, client| {
             let (cause, more) = match may_be_later {
                 true => cause.after_first(client, restart),
@@ -278,12 +282,12 @@ impl Attempt<'_> {
         send(process, Signal::KILL);
     }
 
-    /// Hands signals on; who sends three does not want to wait.
+    /// Hands signals on; who sends three does not want to wait, nor who sends one when there is nobody left who could hear it.
     fn hear_user(&mut self) {
         let Some(signal) = self.signals.take() else { return };
         self.received += 1;
         self.evidence.interrupted = Some(signal);
-        if self.evidence.programs.is_empty() || self.received > 2 {
+        if self.living.is_empty() || self.evidence.programs.is_empty() || self.received > 2 {
             self.evidence.given_up = Some(signal);
             return self.kill();
         }

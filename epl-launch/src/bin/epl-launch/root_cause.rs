@@ -68,15 +68,22 @@ impl RootCause {
 
     /// Tells all agents, unless another one does within `wait`. The one that counts comes back.
     pub fn settle(self, client: &Client, restart: u32, wait: Duration) -> Self {
-        let key = key(restart, "failure");
-        let known = |wait| client.get(&key, wait).ok().map(|value| Self::decode(&value));
-        if let Some(known) = (!wait.is_zero()).then(|| known(wait)).flatten() {
+        if let Some(known) = (!wait.is_zero()).then(|| Self::known(client, restart, wait)).flatten() {
             return known;
         }
-        let value = postcard::to_stdvec(&self).unwrap_or_default();
-        match client.set_within(&key, &value, AFTER_WORDS) {
-            Ok(()) => self,
-            Err(_) => known(Duration::ZERO).unwrap_or(self),
+        self.tell(client, restart).unwrap_or(self)
+    }
+
+    /// Tells all agents, unless another one has. The one that counts comes back; none where nobody could be told.
+    pub fn tell(&self, client: &Client, restart: u32) -> Option<Self> {
+        let value = postcard::to_stdvec(self).unwrap_or_default();
+        match client.set_within(&key(restart, "failure"), &value, AFTER_WORDS) {
+            Ok(()) => Some(self.clone()),
+            Err(_) => Self::known(client, restart, Duration::ZERO),
         }
+    }
+
+    fn known(client: &Client, restart: u32, wait: Duration) -> Option<Self> {
+        client.get(&key(restart, "failure"), wait).ok().map(|value| Self::decode(&value))
     }
 }
