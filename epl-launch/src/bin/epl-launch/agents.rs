@@ -3,7 +3,7 @@
 //!
 //! | key | value | who sets it |
 //! |---|---|---|
-//! | `what machines are given` | options that must be the same | every machine |
+//! | `what machines are given`, `what else machines are given` | options that must be the same | every machine |
 //! | `the run` | what no other run has | the first machine |
 //! | `R/programs` | where the programs of attempt R meet | the first machine |
 //! | `R/first` | whose program failed first, as programs that meet were told, and what it said | the first machine |
@@ -30,7 +30,7 @@ use crate::signals::Signals;
 use crate::socket::Told;
 use crate::spec::{AFTER_WORDS, RootCause, Word, key};
 
-const TERMS: &str = "what machines are given";
+const TERMS: [&str; 2] = ["what machines are given", "what else machines are given"];
 const ID: &str = "the run";
 const LOOK: Duration = Duration::from_millis(20);
 /// For ever, as far as a rendezvous can tell.
@@ -60,6 +60,15 @@ fn key_of(restart: u32, what: &str, machine: usize) -> String {
 
 fn left(machine: usize) -> String {
     format!("left/{machine}")
+}
+
+/// What is said of workers, said of machines. A host's name may have the word within it.
+fn of_machines(text: &str) -> String {
+    let word = |word: &str| match word.trim_end_matches([',', ';', ')']) {
+        "worker" | "workers" => word.replace("worker", "machine"),
+        _ => word.to_string(),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// A value, if somebody sets it within so long.
@@ -175,9 +184,13 @@ impl Agents {
     /// What programs of an attempt are started with; or why none are, as machines were given other things.
     pub fn beginning(&self, client: &Client, restart: u32) -> Result<Told> {
         let run = &self.run;
-        let own = run.terms();
-        if let Err(error) = client.set(TERMS, own.as_bytes()) {
-            let other = client.get(TERMS, Duration::ZERO).map_err(|_| error)?;
+        for (key, own) in TERMS.into_iter().zip(run.terms()) {
+            let Err(error) = client.set(key, own.as_bytes()) else { continue };
+            // It may have been set though nobody answered in time.
+            let other = client.get(key, Duration::ZERO).map_err(|_| error)?;
+            if other == own.as_bytes() {
+                continue;
+            }
             let other = String::from_utf8_lossy(&other);
             let cause = format!(
                 "failed: it could not be started: this machine has `{own}`, and another `{other}`; give all machines the same"
@@ -197,7 +210,7 @@ impl Agents {
         // Members of this session are machines; one that has one worker is known by that.
         let stands_for_worker = run.choice.workers == run.share.machines;
         let text = error.to_string();
-        RootCause::of_agent(if stands_for_worker { text } else { text.replace("worker", "machine") }, 1)
+        RootCause::of_agent(if stands_for_worker { text } else { of_machines(&text) }, 1)
     }
 
     /// Whether the workers of a machine have ended well, for which it is waited for a moment; of this one it is told. Each agent
@@ -328,4 +341,16 @@ impl Agents {
 pub(crate) fn failure(client: &Client, restart: u32) -> Result<Told> {
     let value = client.get(&key(restart, "failure"), EVER)?;
     Ok(Told::Failed(RootCause::decode(&value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_host_stays() {
+        let text = "worker 1 could not join the rendezvous at worker-0.svc:7000: 2 of 4 workers, worker 3; workers";
+        let told = "machine 1 could not join the rendezvous at worker-0.svc:7000: 2 of 4 machines, machine 3; machines";
+        assert_eq!(of_machines(text), told);
+    }
 }

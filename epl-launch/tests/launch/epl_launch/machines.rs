@@ -114,7 +114,8 @@ fn two_machines(name: &str, more: [&[&str]; 2], text: &str) -> [Launched; 2] {
     let list = machines();
     [0, 1].map(|rank| {
         let number = rank.to_string();
-        let machine = [&TWO[..], &["--machine_list", &list, "--machine_rank", &number], more[rank]].concat();
+        let two = if more[rank].contains(&TWO[0]) { &TWO[2..] } else { &TWO[..] };
+        let machine = [two, &["--machine_list", &list, "--machine_rank", &number], more[rank]].concat();
         launch(&format!("{name} {rank}"), &script(&machine, text), &[SHARED])
     })
 }
@@ -240,6 +241,15 @@ fn machines_that_are_given_other_numbers_are_refused_with_both() {
             ended.expect(2, &[&first, &second, "give all machines the same"]);
             assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
         }
+    }
+}
+
+#[test]
+fn machines_that_are_given_other_workers_are_refused_with_both() {
+    let four = ["--num_workers", "4"];
+    for mut run in two_machines("other workers", [&[], &four], "echo never; sleep 1000") {
+        let both = ["`--num_workers 2 --grace 5`", "`--num_workers 4 --grace 5`", "give all machines the same"];
+        run.end(PROMPTLY).expect(2, &both);
     }
 }
 
