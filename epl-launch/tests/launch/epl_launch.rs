@@ -190,6 +190,20 @@ fn a_joined_worker_that_is_killed_is_named_though_others_end_first() {
     }
 }
 
+/// More workers than a member of the session may wait for things.
+#[test]
+fn the_first_of_many_workers_that_end_is_named() {
+    let own = std::env::current_exe().expect("a test has a path");
+    let program = ["--", own.to_str().expect("it is text"), "--exact", "epl_launch::joins", "--nocapture"];
+    let many = [&["--num_workers", "80", "--start", "processes"][..], &program].concat();
+    let mut run = launch("many", &many, &[("EPL_TEST_JOINS", "waits")]);
+    // Their numbers are sorted as text.
+    let process = run.processes(80)[0];
+    signal(process, "KILL");
+    let named = format!("epl-launch: worker 0 (process {process}) ");
+    run.end(LIMIT).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
+}
+
 #[test]
 fn a_joined_worker_that_is_stopped_ends_all() {
     let mut run = joining("joined", "waits", &[]);

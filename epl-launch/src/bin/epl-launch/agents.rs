@@ -33,8 +33,6 @@ use crate::spec::{AFTER_WORDS, RootCause, Word, key};
 const TERMS: [&str; 2] = ["what machines are given", "what else machines are given"];
 const ID: &str = "the run";
 const LOOK: Duration = Duration::from_millis(20);
-/// For ever, as far as a rendezvous can tell.
-const EVER: Duration = Duration::from_secs(1 << 32);
 /// The end of an attempt may take other machines so much longer than the grace of their workers.
 const OTHERS: Duration = Duration::from_secs(10);
 /// The attempt of another machine may end so much later than this one's, beside the grace: its last lines, the end of what does
@@ -167,6 +165,16 @@ impl Agents {
         self.client.get()?.as_ref().ok()
     }
 
+    /// The client, once all have joined, for who cannot begin and has to tell them why. A signal ends the wait.
+    pub fn join_to_tell(self: &Arc<Self>, signals: &Signals) -> Option<&Client> {
+        let agents = self.clone();
+        let joining = thread::spawn(move || agents.client().is_ok());
+        while !joining.is_finished() && !signals.are_there() {
+            thread::sleep(LOOK);
+        }
+        self.joined()
+    }
+
     /// Does something that takes its time in the session, and tells what comes of it: that, or that the session has ended.
     pub fn spawn(
         self: &Arc<Self>,
@@ -196,7 +204,7 @@ impl Agents {
                 "failed: it could not be started: this machine has `{own}`, and another `{other}`; give all machines the same"
             );
             let cause = RootCause { is_final: true, ..RootCause::of_worker(run.share.first, cause, 2) };
-            return Ok(Told::Failed(cause.settle(client, restart, Duration::ZERO)));
+            return Ok(Told::Failed(cause.settle(client, restart)));
         }
         let limit = run.arguments.join_timeout;
         let text = |key: &str| client.get(key, limit).map(|value| String::from_utf8_lossy(&value).into_owned());
@@ -335,12 +343,6 @@ impl Agents {
             self.run.merged.say(&format!("{refused} connections of strangers were refused"));
         }
     }
-}
-
-/// When an attempt's failure is known: not before there is one.
-pub(crate) fn failure(client: &Client, restart: u32) -> Result<Told> {
-    let value = client.get(&key(restart, "failure"), EVER)?;
-    Ok(Told::Failed(RootCause::decode(&value)))
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use epl_launch::rendezvous::Fault;
 
-use crate::agents::{Agents, failure};
+use crate::agents::Agents;
 use crate::outcome::{Evidence, Outcome};
-use crate::root_cause::IS_KNOWN;
+use crate::root_cause::{IS_KNOWN, News};
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
 use crate::spec::{RootCause, Word};
@@ -36,6 +36,7 @@ struct Attempt<'a> {
     restart: u32,
     signals: &'a Signals,
     socket: Socket,
+    news: Arc<News>,
     /// What programs are started with, once that is known.
     start: Option<Word>,
     /// Children that have not ended.
@@ -68,10 +69,13 @@ impl Agents {
     /// Starts the workers of this machine, and comes back when none is left, and it is known how the attempt has ended.
     pub fn attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Outcome {
         self.run_attempt(restart, signals).unwrap_or_else(|cause| {
+            if self.joined().is_none() && self.run.share.machines > 1 {
+                self.run.merged.say(&format!("waits for the other machines, to tell them: {cause}"));
+            }
             // No other start comes further.
             let cause = RootCause { is_final: true, ..RootCause::of_agent(cause, 1) };
-            let cause = match self.joined() {
-                Some(client) => cause.settle(client, restart, Duration::ZERO),
+            let cause = match self.join_to_tell(signals) {
+                Some(client) => cause.settle(client, restart),
                 None => cause,
             };
             Evidence { root_cause: Some(cause), ..Evidence::default() }.outcome()
@@ -85,12 +89,15 @@ impl Agents {
         let _programs = self.serve_programs(restart, socket.sender()).map_err(|error| error.to_string())?;
         let living = run.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
         self.spawn(socket.sender(), move |agents, client| agents.beginning(client, restart));
-        self.spawn(socket.sender(), move |_, client| failure(client, restart));
+        let news = Arc::<News>::default();
+        let hearing = news.clone();
+        self.spawn(socket.sender(), move |_, client| hearing.failure(client, restart));
         let mut attempt = Attempt {
             agents: self,
             restart,
             signals,
             socket,
+            news,
             start: None,
             living,
             keepers: BTreeMap::new(),
@@ -149,7 +156,7 @@ impl Attempt<'_> {
         }
         // All others have heard of it, however it has come to be known here.
         if let (Some(client), Some(cause)) = (self.agents.joined(), self.evidence.told()) {
-            self.evidence.root_cause = Some(cause.settle(client, self.restart, Duration::ZERO));
+            self.evidence.root_cause = Some(cause.settle(client, self.restart));
         }
     }
 
@@ -220,14 +227,10 @@ impl Attempt<'_> {
             // There is nobody who could be told.
             return self.fail(cause);
         }
-        let restart = self.restart;
         self.is_failing |= counts;
+        let (restart, news) = (self.restart, self.news.clone());
         self.agents.spawn(self.socket.sender(), move |_, client| {
-            let (cause, more) = match may_be_later {
-                true => cause.after_first(client, restart),
-                false => (cause, Duration::ZERO),
-            };
-            Ok(Told::Failed(cause.settle(client, restart, wait.max(more))))
+            Ok(Told::Failed(news.settle(cause, wait, may_be_later, client, restart)))
         });
     }
 

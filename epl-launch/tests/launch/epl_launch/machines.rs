@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -160,6 +160,25 @@ fn a_failure_before_the_others_have_come_is_told_once_they_have() {
     let mut first = start("0", &[]);
     for run in [&mut first, &mut second] {
         run.end(LIMIT).expect(1, &["the keeper of worker 1 exited with code 1", "epl-launch: restart 1 of 1"]);
+    }
+}
+
+/// It waits for the others, to tell them.
+#[test]
+fn what_one_machine_cannot_begin_with_is_told_by_all() {
+    let list = machines();
+    let first: SocketAddr = list.split(',').next().and_then(|first| first.parse().ok()).expect("an address");
+    let used = TcpListener::bind((first.ip(), first.port() + 1)).expect("the port is free");
+    let start = |rank: &str| {
+        let machine = [&TWO[..], &["--machine_list", &list, "--machine_rank", rank]].concat();
+        launch(&format!("cannot begin {rank}"), &script(&machine, WAITS), &[SHARED])
+    };
+    let mut first = start("0");
+    first.said("waits for the other machines, to tell them: ", 1);
+    let mut second = start("1");
+    let told = format!("the rendezvous cannot listen at {}: ", used.local_addr().expect("it has an address"));
+    for run in [&mut first, &mut second] {
+        run.end(PROMPTLY).expect(1, &[&format!("epl-launch: {told}"), "in use"]);
     }
 }
 
