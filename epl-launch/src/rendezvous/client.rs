@@ -21,6 +21,8 @@ use crate::store::{Store, unset};
 const TRY: Duration = Duration::from_secs(5);
 /// For how long a number is tried again, once it was heard that it is taken.
 const TAKEN_FOR: Duration = Duration::from_secs(5);
+/// For how long it is tried again, once another version was heard: that proves nothing, as anybody who listens there can say it.
+const OTHER_FOR: Duration = Duration::from_secs(5);
 /// Between two tries, at first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 /// Beats that fit into the time after which a member that is silent is given up.
@@ -284,7 +286,7 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
     let (begin, mut pause) = (Instant::now(), PAUSES[0]);
     // What listens there said more than that a later try came too late.
     let mut known = None::<String>;
-    let mut taken_since = None::<Instant>;
+    let (mut taken_since, mut other_since) = (None::<Instant>, None::<Instant>);
     loop {
         let left = limit.saturating_sub(begin.elapsed()).clamp(Duration::from_millis(1), TRY);
         let why = match attempt(address, claim, secret, left) {
@@ -304,6 +306,13 @@ fn connect(address: &str, claim: Claim, secret: &Secret, limit: Duration) -> Res
                 refused => return Err(Error::Joining { message: refused }),
             },
             Err(Unlet::ForGood(why)) => return Err(Error::Joining { message: not_let_in(address, claim, &why) }),
+            Err(Unlet::Version(other)) => {
+                let why = format!("it {}", other_version(other));
+                if other_since.get_or_insert_with(Instant::now).elapsed() >= OTHER_FOR {
+                    return Err(Error::Joining { message: not_let_in(address, claim, &why) });
+                }
+                known.insert(why).clone()
+            }
             Err(Unlet::Known(why)) => known.insert(why).clone(),
             Err(Unlet::Io(why)) => known.clone().unwrap_or(why),
         };
@@ -328,6 +337,8 @@ enum Unlet {
     Io(String),
     /// What was heard is not what a rendezvous says.
     Known(String),
+    /// What listens there says that it speaks this version.
+    Version(char),
     /// What listens there says why nobody who is like this worker is let in.
     ForGood(String),
 }
@@ -347,9 +358,7 @@ fn attempt(
                 Err(Unwelcome::OtherSecret) => {
                     return Err(Unlet::ForGood("it has another secret; give all workers the same".into()));
                 }
-                Err(Unwelcome::Version(other)) => {
-                    return Err(Unlet::ForGood(format!("it {}", other_version(other))));
-                }
+                Err(Unwelcome::Version(other)) => return Err(Unlet::Version(other)),
                 Err(Unwelcome::Io(error)) => why = Unlet::Io(format!("it was not let in: {error}")),
                 Err(Unwelcome::Garbage) => why = Unlet::Known("what listens there is no rendezvous".into()),
                 Err(Unwelcome::Stranger) => why = Unlet::Known("what listens there does not know the secret".into()),

@@ -213,8 +213,9 @@ impl Shared {
     fn fail(&self, worker: usize, fault: Fault) {
         let failed = self.members().fail(worker, fault);
         if let Some((failure, post)) = failed {
-            deliver(post);
+            // First: who hears of it may end at once, and is not to be blamed before it is known here who was the first.
             self.tell(&Event::Failed(failure));
+            deliver(post);
         }
     }
 

@@ -121,6 +121,13 @@ fn joins() {
             thread::sleep(Duration::from_millis(300));
             std::process::exit(9);
         }
+        "fails well" => {
+            if worker.worker() == 1 {
+                client.fail("rank 1: no memory");
+            }
+            until("the failure", LIMIT, || client.failure());
+            std::process::exit(0);
+        }
         "leaves" => return,
         _ => {}
     }
@@ -164,6 +171,14 @@ fn what_a_program_says_of_its_failure_is_heard_by_all() {
     );
 }
 
+/// Though all programs exit with 0.
+#[test]
+fn a_failure_that_a_program_has_told_counts() {
+    joining("fails well", "fails well", &[])
+        .end(LIMIT)
+        .expect(1, &["epl-launch: worker 1 ", "failed: rank 1: no memory"]);
+}
+
 #[test]
 fn a_joined_worker_that_is_killed_is_named_though_others_end_first() {
     for killed in [0, 1] {
@@ -173,6 +188,20 @@ fn a_joined_worker_that_is_killed_is_named_though_others_end_first() {
         let named = format!("epl-launch: worker {killed} (process {}) ", processes[killed]);
         run.end(PROMPTLY).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
     }
+}
+
+/// More workers than a member of the session may wait for things.
+#[test]
+fn the_first_of_many_workers_that_end_is_named() {
+    let own = std::env::current_exe().expect("a test has a path");
+    let program = ["--", own.to_str().expect("it is text"), "--exact", "epl_launch::joins", "--nocapture"];
+    let many = [&["--num_workers", "80", "--start", "processes"][..], &program].concat();
+    let mut run = launch("many", &many, &[("EPL_TEST_JOINS", "waits")]);
+    // Their numbers are sorted as text.
+    let process = run.processes(80)[0];
+    signal(process, "KILL");
+    let named = format!("epl-launch: worker 0 (process {process}) ");
+    run.end(LIMIT).expect(137, &[&named, "failed: it was killed by signal 9 (SIGKILL)"]);
 }
 
 #[test]

@@ -435,6 +435,25 @@ fn another_version_is_told_at_once_with_both_numbers() {
     }
 }
 
+/// Anybody who listens there for a while can say so, as what has the port before the server does.
+#[test]
+fn another_version_that_is_heard_once_ends_no_join() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let joined = scope.spawn(|| Client::join(&address.to_string(), 0, 1, &secret(), LIMIT).map(drop));
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"EPL-RDV1").unwrap();
+        // To the end, so that the port is not kept for a while.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        drop((stream, listener));
+        let server =
+            crate::launched::until("the port", LIMIT, || Server::start(Settings { address, ..settings(1) }).ok());
+        joined.join().unwrap().unwrap();
+        drop(server);
+    });
+}
+
 #[test]
 fn strangers_are_told_from_workers_that_are_refused() {
     let (sender, events) = mpsc::channel();

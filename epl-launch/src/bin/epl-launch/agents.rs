@@ -3,13 +3,15 @@
 //!
 //! | key | value | who sets it |
 //! |---|---|---|
-//! | `what machines are given` | options that must be the same | every machine |
+//! | `what machines are given`, `what else machines are given` | options that must be the same | every machine |
 //! | `the run` | what no other run has | the first machine |
 //! | `R/programs` | where the programs of attempt R meet | the first machine |
 //! | `R/first` | whose program failed first, as programs that meet were told, and what it said | the first machine |
 //! | `R/failure` | the root cause of the failure of attempt R | who knows it first |
 //! | `R/done/M` | nothing: the workers of machine M have ended well | machine M |
 //! | `R/can/M` | whether machine M can start once more | machine M |
+//! | `R/again` | the restart decision: `yes`, or the machine that does not | the first machine, once all can; or who refuses |
+//! | `left/M` | nothing: machine M has left, and sets no key any more | machine M |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -17,22 +19,27 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epl_launch::rendezvous::{Client, Event, Refusal, Server, Settings};
+use epl_launch::rendezvous::{Client, Event, Fault, Refusal, Server, Settings};
 use epl_launch::{Error, Result, Store};
 
+use crate::arguments::Share;
+use crate::outcome::Outcome;
 use crate::root_cause::First;
 use crate::run::{Run, resolve};
 use crate::signals::Signals;
 use crate::socket::Told;
-use crate::spec::{RootCause, Word, key};
+use crate::spec::{AFTER_WORDS, RootCause, Word, key};
 
-const TERMS: &str = "what machines are given";
+const TERMS: [&str; 2] = ["what machines are given", "what else machines are given"];
 const ID: &str = "the run";
 const LOOK: Duration = Duration::from_millis(20);
-/// For ever, as far as a rendezvous can tell.
-const EVER: Duration = Duration::from_secs(1 << 32);
 /// The end of an attempt may take other machines so much longer than the grace of their workers.
 const OTHERS: Duration = Duration::from_secs(10);
+/// The attempt of another machine may end so much later than this one's, beside the grace: its last lines, the end of what does
+/// not end, and what it tells take their time.
+const ATTEMPT_ENDS: Duration = Duration::from_secs(30);
+/// That all start once more.
+const YES: &[u8] = b"yes";
 /// So many refused connections are told, of strangers and of machines, and the others counted.
 const REFUSALS: usize = 5;
 
@@ -47,6 +54,28 @@ pub(crate) struct Agents {
 
 fn key_of(restart: u32, what: &str, machine: usize) -> String {
     format!("{restart}/{what}/{machine}")
+}
+
+fn left(machine: usize) -> String {
+    format!("left/{machine}")
+}
+
+/// What is said of workers, said of machines. A host's name may have the word within it.
+fn of_machines(text: &str) -> String {
+    let word = |word: &str| match word.trim_end_matches([',', ';', ')']) {
+        "worker" | "workers" => word.replace("worker", "machine"),
+        _ => word.to_string(),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A value, if somebody sets it within so long.
+fn heard(client: &Client, key: &str, wait: Duration) -> Result<Option<Vec<u8>>> {
+    match client.get(key, wait) {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Unset { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl Agents {
@@ -100,7 +129,8 @@ impl Agents {
                 // Nobody else sets it, and an attempt that is over is told nothing.
                 let _ = session.set(&key(restart, "first"), &First::encode(failure));
                 let (cause, wait) = First::alone(failure);
-                let _ = told.send(Told::First(cause, wait));
+                // A program that exits with 0 may do so without a word.
+                let _ = told.send(Told::First(cause, wait, failure.fault != Fault::Lost));
             }
             _ => {}
         };
@@ -135,6 +165,16 @@ impl Agents {
         self.client.get()?.as_ref().ok()
     }
 
+    /// The client, once all have joined, for who cannot begin and has to tell them why. A signal ends the wait.
+    pub fn join_to_tell(self: &Arc<Self>, signals: &Signals) -> Option<&Client> {
+        let agents = self.clone();
+        let joining = thread::spawn(move || agents.client().is_ok());
+        while !joining.is_finished() && !signals.are_there() {
+            thread::sleep(LOOK);
+        }
+        self.joined()
+    }
+
     /// Does something that takes its time in the session, and tells what comes of it: that, or that the session has ended.
     pub fn spawn(
         self: &Arc<Self>,
@@ -152,15 +192,19 @@ impl Agents {
     /// What programs of an attempt are started with; or why none are, as machines were given other things.
     pub fn beginning(&self, client: &Client, restart: u32) -> Result<Told> {
         let run = &self.run;
-        let own = run.terms();
-        if let Err(error) = client.set(TERMS, own.as_bytes()) {
-            let other = client.get(TERMS, Duration::ZERO).map_err(|_| error)?;
+        for (key, own) in TERMS.into_iter().zip(run.terms()) {
+            let Err(error) = client.set(key, own.as_bytes()) else { continue };
+            // It may have been set though nobody answered in time.
+            let other = client.get(key, Duration::ZERO).map_err(|_| error)?;
+            if other == own.as_bytes() {
+                continue;
+            }
             let other = String::from_utf8_lossy(&other);
             let cause = format!(
                 "failed: it could not be started: this machine has `{own}`, and another `{other}`; give all machines the same"
             );
             let cause = RootCause { is_final: true, ..RootCause::of_worker(run.share.first, cause, 2) };
-            return Ok(Told::Failed(cause.settle(client, restart, Duration::ZERO)));
+            return Ok(Told::Failed(cause.settle(client, restart)));
         }
         let limit = run.arguments.join_timeout;
         let text = |key: &str| client.get(key, limit).map(|value| String::from_utf8_lossy(&value).into_owned());
@@ -174,7 +218,7 @@ impl Agents {
         // Members of this session are machines; one that has one worker is known by that.
         let stands_for_worker = run.choice.workers == run.share.machines;
         let text = error.to_string();
-        RootCause::of_agent(if stands_for_worker { text } else { text.replace("worker", "machine") }, 1)
+        RootCause::of_agent(if stands_for_worker { text } else { of_machines(&text) }, 1)
     }
 
     /// Whether the workers of a machine have ended well, for which it is waited for a moment; of this one it is told. Each agent
@@ -184,24 +228,33 @@ impl Agents {
         if machine == self.run.share.machine {
             return client.set(&key, b"").map(|()| true);
         }
-        match client.get(&key, 10 * LOOK) {
-            Ok(_) => Ok(true),
-            Err(Error::Unset { .. }) => Ok(false),
-            Err(error) => Err(error),
+        if heard(client, &key, 10 * LOOK)?.is_some() {
+            return Ok(true);
+        }
+        // It leaves after its last word.
+        match heard(client, &left(machine), Duration::ZERO)? {
+            Some(_) if heard(client, &key, Duration::ZERO)?.is_none() => {
+                Err(Error::Joining { message: format!("machine {machine} has left before its workers ended well") })
+            }
+            Some(_) => Ok(true),
+            None => Ok(false),
         }
     }
 
-    /// The restart decision: whether this machine and all others can start once more. Says so where it is another machine
-    /// that cannot.
-    pub fn agree(&self, restart: u32, can: bool, signals: &Signals) -> bool {
+    /// The restart decision: whether this machine and all others start once more. Says so where it is another machine that
+    /// does not.
+    pub fn agree(&self, restart: u32, outcome: &Outcome, signals: &Signals) -> bool {
         while self.client.get().is_none() {
-            if !can || signals.are_there() {
+            if !outcome.can_restart || signals.are_there() {
                 return false;
             }
             thread::sleep(LOOK);
         }
-        // Who has said yes is held to it: the others may have begun. A signal then ends what is begun.
-        match self.decide(restart, can && !signals.are_there()) {
+        // What failed before there was anybody to tell: the others have begun, and would wait for this machine.
+        if let (Some(client), Some(cause)) = (self.joined(), &outcome.root_cause) {
+            cause.tell(client, restart);
+        }
+        match self.decide(restart, outcome.can_restart, signals) {
             Ok(None) => return true,
             Ok(Some(machine)) if machine == self.run.share.machine => {}
             Ok(Some(machine)) => {
@@ -211,38 +264,73 @@ impl Agents {
             Err(error) => {
                 let cause = self.lost(&error).cause;
                 self.run.merged.say(&format!("no restart, as the machines could not agree on it: {cause}"));
+                // The others may have: they are not to wait for this machine.
+                self.joined().into_iter().for_each(|client| client.fail("could not agree on the restart"));
             }
         }
         false
     }
 
-    /// Says what this machine can; the first machine that cannot comes back.
-    fn decide(&self, restart: u32, can: bool) -> Result<Option<usize>> {
-        let (client, share) = (self.client()?, self.run.share);
-        client.set(&key_of(restart, "can", share.machine), if can { b"yes" } else { b"no" })?;
-        if !can {
-            return Ok(Some(share.machine));
-        }
-        let limit = self.run.arguments.grace.saturating_add(OTHERS);
-        let mut refused = None;
-        for machine in 0..share.machines {
-            if client.get(&key_of(restart, "can", machine), limit)? != b"yes" {
-                refused = refused.or(Some(machine));
+    /// Says what this machine can, and comes back with what all obey: that all start once more, or the machine that does not.
+    /// A signal counts until that is known, and ends what is begun afterwards.
+    fn decide(&self, restart: u32, can: bool, signals: &Signals) -> Result<Option<usize>> {
+        let (client, Share { machine: own, machines, .. }) = (self.client()?, self.run.share);
+        let again = key(restart, "again");
+        // Refused where it is decided.
+        let refuse = |machine: usize| drop(client.set(&again, machine.to_string().as_bytes()));
+        let (begin, limit) = (Instant::now(), self.run.arguments.grace.saturating_add(ATTEMPT_ENDS));
+        let can = can && !signals.are_there();
+        client.set(&key_of(restart, "can", own), if can { YES } else { b"no" })?;
+        let mut asked = 0..machines;
+        let decided = loop {
+            if !can || signals.are_there() {
+                refuse(own);
+            } else if begin.elapsed() >= limit {
+                // Of the others only the first machine decides.
+                refuse(if self.server.is_some() { asked.start } else { 0 });
             }
+            if self.server.is_some()
+                && let Some(can) = heard(client, &key_of(restart, "can", asked.start), 10 * LOOK)?
+            {
+                match asked.next() {
+                    Some(machine) if can != YES => refuse(machine),
+                    _ if asked.is_empty() => drop(client.set(&again, YES)),
+                    _ => {}
+                }
+            }
+            let wait = if self.server.is_some() { Duration::ZERO } else { 10 * LOOK };
+            if let Some(decided) = heard(client, &again, wait)? {
+                break decided;
+            }
+        };
+        if decided == YES {
+            self.forget_before(restart);
+            return Ok(None);
         }
-        if let (Some(server), Some(old)) = (&self.server, restart.checked_sub(1)) {
-            // All are past it.
-            let of_all = ["programs", "first", "failure"].map(|what| key(old, what));
-            let of_each =
-                (0..share.machines).flat_map(|machine| ["done", "can"].map(|what| key_of(old, what, machine)));
-            of_all.into_iter().chain(of_each).for_each(|key| drop(server.forget(&key)));
-        }
-        Ok(refused)
+        Ok(Some(String::from_utf8_lossy(&decided).parse().ok().filter(|machine| *machine < machines).unwrap_or(own)))
     }
 
-    /// Leaves. Who serves waits until the others have heard how the run has ended, and left.
-    pub fn leave(&self, signals: &Signals) {
-        self.joined().into_iter().for_each(Client::leave);
+    /// Forgets all that was before this attempt: all machines are past it.
+    fn forget_before(&self, restart: u32) {
+        let (Some(server), Some(old)) = (&self.server, restart.checked_sub(1)) else { return };
+        let of_all = ["programs", "first", "failure", "again"].map(|what| key(old, what));
+        let machines = 0..self.run.share.machines;
+        let of_each = machines.flat_map(|machine| ["done", "can"].map(|what| key_of(old, what, machine)));
+        of_all.into_iter().chain(of_each).for_each(|key| drop(server.forget(&key)));
+    }
+
+    /// Leaves, after an attempt that has ended so. Who serves waits until the others have heard how the run has ended, and left.
+    pub fn leave(&self, restart: u32, outcome: &Outcome, signals: &Signals) {
+        if let Some(client) = self.joined() {
+            match &outcome.root_cause {
+                // The others would wait for this machine.
+                Some(cause) if cause.tell(client, restart).is_none() => client.fail(&cause.cause),
+                _ => {
+                    let _ = client.set_within(&left(self.run.share.machine), b"", AFTER_WORDS);
+                    client.leave();
+                }
+            }
+        }
         if let Some(server) = self.server.clone().filter(|_| self.joined().is_some()) {
             let closing = thread::spawn(move || server.close());
             let (begin, limit) = (Instant::now(), self.run.arguments.grace.saturating_add(OTHERS));
@@ -257,8 +345,14 @@ impl Agents {
     }
 }
 
-/// When an attempt's failure is known: not before there is one.
-pub(crate) fn failure(client: &Client, restart: u32) -> Result<Told> {
-    let value = client.get(&key(restart, "failure"), EVER)?;
-    Ok(Told::Failed(RootCause::decode(&value)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_host_stays() {
+        let text = "worker 1 could not join the rendezvous at worker-0.svc:7000: 2 of 4 workers, worker 3; workers";
+        let told = "machine 1 could not join the rendezvous at worker-0.svc:7000: 2 of 4 machines, machine 3; machines";
+        assert_eq!(of_machines(text), told);
+    }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use epl_launch::rendezvous::Fault;
 
-use crate::agents::{Agents, failure};
+use crate::agents::Agents;
 use crate::outcome::{Evidence, Outcome};
-use crate::root_cause::IS_KNOWN;
+use crate::root_cause::{IS_KNOWN, News};
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
 use crate::spec::{RootCause, Word};
@@ -36,6 +36,7 @@ struct Attempt<'a> {
     restart: u32,
     signals: &'a Signals,
     socket: Socket,
+    news: Arc<News>,
     /// What programs are started with, once that is known.
     start: Option<Word>,
     /// Children that have not ended.
@@ -44,6 +45,8 @@ struct Attempt<'a> {
     keepers: BTreeMap<usize, Contact>,
     /// Workers whose end is told, or about to be.
     blamed: BTreeSet<usize>,
+    /// Whether it is being found out why the attempt has failed: it has, though all may have ended well.
+    is_failing: bool,
     /// Keepers and children that are stopped, and since when; and when that was looked at.
     stopped: BTreeMap<u32, Instant>,
     surveyed: Instant,
@@ -66,10 +69,13 @@ impl Agents {
     /// Starts the workers of this machine, and comes back when none is left, and it is known how the attempt has ended.
     pub fn attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Outcome {
         self.run_attempt(restart, signals).unwrap_or_else(|cause| {
+            if self.joined().is_none() && self.run.share.machines > 1 {
+                self.run.merged.say(&format!("waits for the other machines, to tell them: {cause}"));
+            }
             // No other start comes further.
             let cause = RootCause { is_final: true, ..RootCause::of_agent(cause, 1) };
-            let cause = match self.joined() {
-                Some(client) => cause.settle(client, restart, Duration::ZERO),
+            let cause = match self.join_to_tell(signals) {
+                Some(client) => cause.settle(client, restart),
                 None => cause,
             };
             Evidence { root_cause: Some(cause), ..Evidence::default() }.outcome()
@@ -83,16 +89,20 @@ impl Agents {
         let _programs = self.serve_programs(restart, socket.sender()).map_err(|error| error.to_string())?;
         let living = run.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;
         self.spawn(socket.sender(), move |agents, client| agents.beginning(client, restart));
-        self.spawn(socket.sender(), move |_, client| failure(client, restart));
+        let news = Arc::<News>::default();
+        let hearing = news.clone();
+        self.spawn(socket.sender(), move |_, client| hearing.failure(client, restart));
         let mut attempt = Attempt {
             agents: self,
             restart,
             signals,
             socket,
+            news,
             start: None,
             living,
             keepers: BTreeMap::new(),
             blamed: BTreeSet::new(),
+            is_failing: false,
             stopped: BTreeMap::new(),
             surveyed: Instant::now(),
             evidence: Evidence { expected: run.here(), ..Evidence::default() },
@@ -135,19 +145,18 @@ impl Attempt<'_> {
             self.blame(RootCause::of_agent(cause, 1), IS_KNOWN);
         }
         let mut machines = 0..self.agents.run.share.machines;
-        while !self.is_over() && (missing > 0 || !machines.is_empty()) {
+        while !self.is_over() && (missing > 0 || self.is_failing || !machines.is_empty()) {
             self.listen();
             self.hear_user();
-            match if missing == 0 { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
+            let may_ask = missing == 0 && !self.is_failing && !machines.is_empty();
+            match if may_ask { self.agents.is_done(self.restart, machines.start) } else { Ok(false) } {
                 Ok(is_done) => machines.start += usize::from(is_done),
                 Err(error) => self.fail(self.agents.lost(&error)),
             }
         }
-        let interrupted = |signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal);
-        let given_up = self.evidence.given_up.map(interrupted);
         // All others have heard of it, however it has come to be known here.
-        if let (Some(client), Some(cause)) = (self.agents.joined(), given_up.or(self.evidence.root_cause.clone())) {
-            cause.settle(client, self.restart, Duration::ZERO);
+        if let (Some(client), Some(cause)) = (self.agents.joined(), self.evidence.told()) {
+            self.evidence.root_cause = Some(cause.settle(client, self.restart));
         }
     }
 
@@ -190,7 +199,7 @@ impl Attempt<'_> {
                     self.tell_all(&word);
                     self.start = Some(word);
                 }
-                Told::First(cause, wait) => self.settle(cause, wait, false),
+                Told::First(cause, wait, counts) => self.settle(cause, wait, false, counts),
                 Told::Failed(cause) => self.fail(cause),
             }
         }
@@ -204,12 +213,13 @@ impl Attempt<'_> {
     fn blame(&mut self, cause: RootCause, wait: Duration) {
         let may_be_later = cause.worker.is_some() && self.agents.run.programs_meet();
         if cause.worker.is_none_or(|worker| self.blamed.insert(worker)) {
-            self.settle(cause, wait, may_be_later);
+            self.settle(cause, wait, may_be_later, true);
         }
     }
 
-    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first.
-    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool) {
+    /// Has all agents know the root cause, unless another one comes within `wait`, or another program was the first. What does
+    /// not count is nothing where all workers end well before that.
+    fn settle(&mut self, cause: RootCause, wait: Duration, may_be_later: bool, counts: bool) {
         if self.is_over() {
             return;
         }
@@ -217,13 +227,10 @@ impl Attempt<'_> {
             // There is nobody who could be told.
             return self.fail(cause);
         }
-        let restart = self.restart;
+        self.is_failing |= counts;
+        let (restart, news) = (self.restart, self.news.clone());
         self.agents.spawn(self.socket.sender(), move |_, client| {
-            let (cause, more) = match may_be_later {
-                true => cause.after_first(client, restart),
-                false => (cause, Duration::ZERO),
-            };
-            Ok(Told::Failed(cause.settle(client, restart, wait.max(more))))
+            Ok(Told::Failed(news.settle(cause, wait, may_be_later, client, restart)))
         });
     }
 
@@ -278,12 +285,12 @@ impl Attempt<'_> {
         send(process, Signal::KILL);
     }
 
-    /// Hands signals on; who sends three does not want to wait.
+    /// Hands signals on; who sends three does not want to wait, nor who sends one when there is nobody left who could hear it.
     fn hear_user(&mut self) {
         let Some(signal) = self.signals.take() else { return };
         self.received += 1;
         self.evidence.interrupted = Some(signal);
-        if self.evidence.programs.is_empty() || self.received > 2 {
+        if self.living.is_empty() || self.evidence.programs.is_empty() || self.received > 2 {
             self.evidence.given_up = Some(signal);
             return self.kill();
         }

@@ -136,12 +136,12 @@ fn launch(run: Arc<Run>) -> Result<i32, String> {
         let outcome = agents.attempt(restart, &signals);
         outcome.tell(merged);
         let may_restart = outcome.code != 0 && restart < most && !outcome.is_final;
-        if !may_restart || !agents.agree(restart, outcome.can_restart, &signals) {
+        if !may_restart || !agents.agree(restart, &outcome, &signals) {
+            agents.leave(restart, &outcome, &signals);
             break outcome.code;
         }
         restart += 1;
         merged.say(&format!("restart {restart} of {most}"));
     };
-    agents.leave(&signals);
     Ok(code)
 }

@@ -20,6 +20,8 @@ pub(crate) struct Outcome {
     pub can_restart: bool,
     /// Whether it cannot, as all machines know.
     pub is_final: bool,
+    /// What the other machines are told; none where all is well.
+    pub root_cause: Option<RootCause>,
 }
 
 /// What an agent knows of an attempt.
@@ -47,9 +49,16 @@ impl Evidence {
         self.expected - self.reports.values().filter(|report| report.ending == Ending::Exited(0)).count()
     }
 
+    /// What the other machines are told of a failure: of who is interrupted, that.
+    pub fn told(&self) -> Option<RootCause> {
+        let interrupted = |signal| RootCause::of_agent(format!("interrupted by signal {signal}"), 128 + signal);
+        self.given_up.map(interrupted).or_else(|| self.root_cause.clone())
+    }
+
     /// How the attempt ended.
     pub fn outcome(&self) -> Outcome {
-        let well = Outcome { code: 0, cause: None, tail: Vec::new(), can_restart: false, is_final: false };
+        let root_cause = self.told();
+        let well = Outcome { code: 0, cause: None, tail: Vec::new(), can_restart: false, is_final: false, root_cause };
         if let Some(signal) = self.given_up {
             return Outcome { code: 128 + signal, cause: Some(format!("interrupted by signal {signal}")), ..well };
         }
@@ -73,6 +82,7 @@ impl Evidence {
             tail: worker.and_then(|worker| self.tails.get(&worker)).cloned().unwrap_or_default(),
             can_restart: self.interrupted.is_none() && !is_final && !was_asked && self.reports.values().all(is_started),
             is_final: *is_final,
+            root_cause: well.root_cause,
         }
     }
 }

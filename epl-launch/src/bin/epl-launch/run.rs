@@ -47,9 +47,13 @@ impl Run {
         Secret::from_bytes(format!("keepers {}", self.secret).as_bytes())
     }
 
-    /// What the user has said that must be the same on all machines.
-    pub fn terms(&self) -> String {
-        format!("--gpu_per_worker {} --max_restarts {}", self.choice.ranks, self.arguments.max_restarts)
+    /// What the user has said that must be the same on all machines: the numbers of ranks and restarts, and the rest.
+    pub fn terms(&self) -> [String; 2] {
+        let Arguments { num_workers, max_restarts, grace, .. } = &self.arguments;
+        [
+            format!("--gpu_per_worker {} --max_restarts {max_restarts}", self.choice.ranks),
+            format!("--num_workers {num_workers} --grace {}", grace.as_secs_f64()),
+        ]
     }
 
     /// Whether programs meet each other by way of the agents.

@@ -33,8 +33,8 @@ pub(crate) enum Told {
     /// All machines are there: programs may start.
     Start(Word),
     /// A program was the first to fail, as those that meet were told, and what it is to blame for if nobody knows more, in
-    /// so long.
-    First(RootCause, Duration),
+    /// so long; and whether that counts though all workers end well.
+    First(RootCause, Duration, bool),
     /// The attempt has failed, and why.
     Failed(RootCause),
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -114,7 +114,8 @@ fn two_machines(name: &str, more: [&[&str]; 2], text: &str) -> [Launched; 2] {
     let list = machines();
     [0, 1].map(|rank| {
         let number = rank.to_string();
-        let machine = [&TWO[..], &["--machine_list", &list, "--machine_rank", &number], more[rank]].concat();
+        let two = if more[rank].contains(&TWO[0]) { &TWO[2..] } else { &TWO[..] };
+        let machine = [two, &["--machine_list", &list, "--machine_rank", &number], more[rank]].concat();
         launch(&format!("{name} {rank}"), &script(&machine, text), &[SHARED])
     })
 }
@@ -143,6 +144,88 @@ fn all_machines_restart_or_none() {
         assert!(!ended.text.contains("restart 1"), "{}", ended.text);
     }
     assert!(runs[0].text().contains("no restart: machine 1 (127.0.0.1:"), "{}", runs[0].text());
+}
+
+/// There is nobody to tell of it yet.
+#[test]
+fn a_failure_before_the_others_have_come_is_told_once_they_have() {
+    let (list, logs) = (machines(), folder("logs of a machine that cannot be"));
+    fs::create_dir(logs.join("worker-1.log")).expect("a folder can be made");
+    let start = |rank: &str, more: &[&str]| {
+        let machine = ["--max_restarts", "1", "--grace", "1", "--machine_list", &list, "--machine_rank", rank];
+        launch(&format!("early {rank}"), &script(&[&TWO[..], &machine, more].concat(), WAITS), &[SHARED])
+    };
+    let mut second = start("1", &["--log_dir", logs.to_str().expect("it is text")]);
+    second.said("the keeper of worker 1 exited with code 1", 1);
+    let mut first = start("0", &[]);
+    for run in [&mut first, &mut second] {
+        run.end(LIMIT).expect(1, &["the keeper of worker 1 exited with code 1", "epl-launch: restart 1 of 1"]);
+    }
+}
+
+/// It waits for the others, to tell them.
+#[test]
+fn what_one_machine_cannot_begin_with_is_told_by_all() {
+    let list = machines();
+    let first: SocketAddr = list.split(',').next().and_then(|first| first.parse().ok()).expect("an address");
+    let used = TcpListener::bind((first.ip(), first.port() + 1)).expect("the port is free");
+    let start = |rank: &str| {
+        let machine = [&TWO[..], &["--machine_list", &list, "--machine_rank", rank]].concat();
+        launch(&format!("cannot begin {rank}"), &script(&machine, WAITS), &[SHARED])
+    };
+    let mut first = start("0");
+    first.said("waits for the other machines, to tell them: ", 1);
+    let mut second = start("1");
+    let told = format!("the rendezvous cannot listen at {}: ", used.local_addr().expect("it has an address"));
+    for run in [&mut first, &mut second] {
+        run.end(PROMPTLY).expect(1, &[&format!("epl-launch: {told}"), "in use"]);
+    }
+}
+
+/// A machine that has said that it can start once more, and hears of no decision, is told nothing else than the others.
+#[test]
+fn the_restart_decision_is_one_for_all() {
+    let list = machines();
+    let address = list.split(',').next().expect("it has two");
+    let machine = ["--machine_list", &list, "--machine_rank", "0", "--max_restarts", "2"];
+    let mut run = launch("one decision", &script(&[&TWO[..], &machine].concat(), "exit 4"), &[SHARED]);
+    let client = Client::join(address, 1, 2, &secret_of_agents(), LIMIT).expect("it joins");
+    let told = |key: &str| client.get(key, LIMIT).expect("it is told");
+    client.set("0/can/1", b"yes").expect("it is said once");
+    assert_eq!(told("0/again"), b"yes");
+    told("1/failure");
+    // That of the first machine, too, is bound by what was said first.
+    client.set("1/again", b"1").expect("it is said once");
+    client.set("1/can/1", b"yes").expect("it is said once");
+    run.said("no restart: machine 1 (127.0.0.1:", 1);
+    drop(client);
+    run.end(PROMPTLY).expect(4, &["restart 1 of 2"]);
+}
+
+/// It left without a word of its workers: nobody waits for that.
+#[test]
+fn a_machine_that_has_left_is_not_waited_for() {
+    let list = machines();
+    let address = list.split(',').next().expect("it has two");
+    let machine = ["--machine_list", &list, "--machine_rank", "0"];
+    let mut run = launch("left", &script(&[&TWO[..], &machine].concat(), "true"), &[SHARED]);
+    let client = Client::join(address, 1, 2, &secret_of_agents(), LIMIT).expect("it joins");
+    client.get("0/done/0", LIMIT).expect("it is told");
+    client.set("left/1", b"").expect("it is said once");
+    drop(client);
+    run.end(PROMPTLY).expect(1, &["machine 1 has left before its workers ended well"]);
+}
+
+#[test]
+fn who_waits_for_the_other_machines_workers_can_be_interrupted() {
+    let text = "if [ $EPL_LAUNCH_WORKER = 1 ]; then sleep 1000; fi; echo done";
+    let mut runs = two_machines("done", [&[], &[]], text);
+    runs[0].said("[worker 0] done", 1);
+    thread::sleep(Duration::from_secs(1));
+    signal(runs[0].id(), "INT");
+    for run in &mut runs {
+        run.end(PROMPTLY).expect(130, &["epl-launch: interrupted by signal 2"]);
+    }
 }
 
 #[test]
@@ -177,6 +260,15 @@ fn machines_that_are_given_other_numbers_are_refused_with_both() {
             ended.expect(2, &[&first, &second, "give all machines the same"]);
             assert!(!ended.text.contains("epl-launch: restart"), "{}", ended.text);
         }
+    }
+}
+
+#[test]
+fn machines_that_are_given_other_workers_are_refused_with_both() {
+    let four = ["--num_workers", "4"];
+    for mut run in two_machines("other workers", [&[], &four], "echo never; sleep 1000") {
+        let both = ["`--num_workers 2 --grace 5`", "`--num_workers 4 --grace 5`", "give all machines the same"];
+        run.end(PROMPTLY).expect(2, &both);
     }
 }
 
