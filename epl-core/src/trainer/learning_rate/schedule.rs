@@ -132,19 +132,15 @@ impl LrSchedule {
         if config.kind == ScheduleKind::Constant && config.min_rate > 0.0 {
             return Err(ConfigError::RateNeverFalls { min_rate: config.min_rate });
         }
-        let steps = || {
-            let kind = config.kind.word();
-            config.steps.map(|steps| steps as u64).ok_or(ConfigError::ScheduleWithoutEnd { kind })
-        };
         // What a shape needs is there: it was checked above.
         let number = |value: Option<usize>| value.unwrap_or(1) as u64;
         let gamma = config.gamma.unwrap_or(GAMMA);
         let decay = match config.kind {
             ScheduleKind::Constant => Decay::Constant,
-            ScheduleKind::Linear => Decay::Linear { steps: steps()? },
-            ScheduleKind::Cosine => Decay::Cosine { steps: steps()? },
+            ScheduleKind::Linear => Decay::Linear { steps: number(config.steps) },
+            ScheduleKind::Cosine => Decay::Cosine { steps: number(config.steps) },
             ScheduleKind::InverseSquareRoot => Decay::InverseSquareRoot,
-            ScheduleKind::Polynomial => Decay::Polynomial { steps: steps()?, power: config.power },
+            ScheduleKind::Polynomial => Decay::Polynomial { steps: number(config.steps), power: config.power },
             ScheduleKind::Step => Decay::Step { every: number(config.every), gamma },
             ScheduleKind::MultiStep => {
                 Decay::MultiStep { milestones: config.milestones.iter().map(|step| *step as u64).collect(), gamma }
