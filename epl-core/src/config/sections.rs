@@ -225,7 +225,7 @@ options! {
     dist: DistConfig {
         /// Replicas; none: ranks ÷ (tensor × pipeline).
         data_parallel_size: Option<usize> = None, MAYBE_SIZE, Implemented;
-        /// Ranks that share each split layer.
+        /// Ranks that share each split layer; an error where no parameter of the model is cut.
         tensor_parallel_size: usize = 1, SIZE, Implemented;
         /// Stages of a replica.
         pipeline_parallel_size: usize = 1, SIZE, Implemented;
