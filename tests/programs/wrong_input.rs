@@ -85,9 +85,12 @@ wrong_arguments! {
     out_of_range: ["--set", "train.clip_norm=-1"] => 1,
         ["train.clip_norm = \"-1\"", "allowed: \"none\" or a number > 0"];
     not_a_setting: ["--set", "train.seed"] => 1, ["`train.seed` (command line) is no setting", "write key=value"];
-    not_yet: ["--set", "communication.clip_after_allreduce=false"] => 1,
-        ["communication.clip_after_allreduce = false (command line): not yet",
-         "implemented so far is communication.clip_after_allreduce = true"];
+    own_clipping_without_a_limit:
+        ["--set", "train.clip_norm=none", "--set", "communication.clip_after_allreduce=false"] => 1,
+        ["communication.clip_after_allreduce = false (command line) has no effect without train.clip_norm"];
+    own_clipping_of_shards:
+        ["--set", "train.clip_norm=1", "--set", "communication.clip_after_allreduce=false", "--set", "zero.level=v3"] => 1,
+        ["communication.clip_after_allreduce = false clips the gradient that each replica has", "set zero.level = v2"];
     no_list_of_files_to_divide: ["--set", "io.slicing=true"] => 1,
         ["io.slicing = true divides input files", "leave io.slicing out"];
     no_loader: ["--set", "io.num_workers=0"] => 1, ["io.num_workers = \"0\"", "allowed: an integer ≥ 1"];

@@ -183,10 +183,11 @@ options! {
         fp16_dtype: HalfDtype = HalfDtype::F16, ValueKind::Choice(HalfDtype::WORDS), Implemented;
         /// Factor before the cast to 16 bits, with `fp16`; sums are divided by it again.
         fp16_scale: f64 = 128.0, ValueKind::NumberAbove(0.0), Implemented;
-        /// true: the reduced gradient is clipped by the global norm, whatever the layout. false:
-        /// each replica clips its own gradient by its own norm before they are reduced, as EPL
-        /// does; the result depends on the number of replicas.
-        clip_after_allreduce: bool = true, ValueKind::Switch, NotYet;
+        /// With `train.clip_norm`. true: the reduced gradient is clipped by the global norm, whatever the layout. false:
+        /// each replica clips its own gradient of the whole step by its own norm before they are reduced, as EPL does; the
+        /// result depends on the number of replicas. No reduction goes on beside backward then, gradients are whole until
+        /// the last one (zero.level v2 is v1), and v3 and offloaded gradients are refused.
+        clip_after_allreduce: bool = true, ValueKind::Switch, Implemented;
         /// mean: the gradient of Σ sum ÷ Σ weight over all micro-batches and replicas. sum: the
         /// gradient of Σ sum, undivided.
         gradients_reduce_method: ReduceMethod = ReduceMethod::Mean,
@@ -225,7 +226,7 @@ options! {
     dist: DistConfig {
         /// Replicas; none: ranks ÷ (tensor × pipeline).
         data_parallel_size: Option<usize> = None, MAYBE_SIZE, Implemented;
-        /// Ranks that share each split layer.
+        /// Ranks that share each split layer; an error where no parameter of the model is cut.
         tensor_parallel_size: usize = 1, SIZE, Implemented;
         /// Stages of a replica.
         pipeline_parallel_size: usize = 1, SIZE, Implemented;

@@ -17,6 +17,7 @@ const DETAILS: &[Detail] = &[
     ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),
     ("communication.fp16_dtype", "communication.fp16 = true", sends_half),
     ("communication.fp16_scale", "communication.fp16 = true", sends_half),
+    ("communication.clip_after_allreduce", "train.clip_norm", |config| config.train.clip_norm.is_some()),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
@@ -57,8 +58,13 @@ fn parameters_stay(config: &Config) -> bool {
 }
 
 fn reduces_once(config: &Config) -> bool {
-    let once =
-        !matches!(config.zero.level, ZeroLevel::V2 | ZeroLevel::V3) && on_device(config, config.offload.gradients);
+    let clips_own = config.train.clip_norm.is_some() && !config.communication.clip_after_allreduce;
+    let once = match config.zero.level {
+        ZeroLevel::V3 => false,
+        // What each replica clips is whole until then.
+        ZeroLevel::V2 if !clips_own => false,
+        _ => on_device(config, config.offload.gradients),
+    };
     // One is what there is then.
     once || config.communication.num_communicators == 1
 }

@@ -13,7 +13,7 @@
 //! - `run`: the schedule's actions, one after the other; `step`: from the gradients to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
-//! - `norm`: the global norm.
+//! - `norm`: the global norm; `local_clip`: each replica's own.
 //! - `update`: the optimizer, on what this rank keeps the state of; `one_pass`: where the state lies away from the
 //!   device, and `away` what lies there.
 //! - `profile`: what segments store and cost, and what is run again because of it.
@@ -40,6 +40,7 @@ mod gradients;
 mod memory_usage;
 mod idle;
 mod links;
+mod local_clip;
 mod meter;
 mod micro_batch;
 mod norm;

@@ -10,6 +10,8 @@
 //! reduces it while this thread goes on. The order, and which communicator takes a bucket, are the plan's on every
 //! rank. What has no gradient is sent as zeros.
 //!
+//! Where each replica clips its own gradient of the step, buckets start when that is known: after the last backward.
+//!
 //! Of a bucket that is sharded each rank gets the sum, of which it uses its shard (ZeRO v0), or its shard alone (v1), in
 //! every micro-batch (v2, v3).
 
@@ -23,6 +25,7 @@ use super::away::AwayGradients;
 use super::communicators::Communicators;
 use super::compress::{decode, encode};
 use super::gradients::GradientStore;
+use super::local_clip::LocalClip;
 use super::meter::{Lease, Meter, bytes};
 use super::rank::Engine;
 use super::sparse::{self, SparseRows, SparseSum};
@@ -40,6 +43,8 @@ pub(crate) struct Reducer<'a> {
     device: Device,
     /// Whether gradients are reduced in every micro-batch, and not once in a step.
     each: bool,
+    /// Whether they wait for the last backward of all segments.
+    clips: bool,
     /// Whether what is gathered for segments takes memory beside them.
     gathers: bool,
     /// The bucket that starts next.
@@ -78,6 +83,7 @@ impl<'a> Reducer<'a> {
             communicators,
             device: device.clone().without_autodiff(),
             each: communicators.each,
+            clips: plan.local_clip_norm().is_some(),
             gathers: plan.params.gathers(),
             next: 0,
             started: BTreeMap::new(),
@@ -91,7 +97,7 @@ impl<'a> Reducer<'a> {
     /// Starts the buckets whose gradients are final now that a backward of `segment` is over: those of the step, after its
     /// last one, or, where they are reduced in every micro-batch, of this one.
     pub fn after_backward(&mut self, segment: usize, is_last: bool, store: &mut GradientStore) -> Result<()> {
-        if !is_last && !self.each {
+        if self.clips || (!is_last && !self.each) {
             return Ok(());
         }
         let buckets = &self.plan.params.buckets;
@@ -104,8 +110,7 @@ impl<'a> Reducer<'a> {
             if self.each {
                 self.settle_all()?;
             }
-            self.fill_missing(bucket, store);
-            let flat = self.flatten(bucket, store);
+            let flat = self.take_flat(bucket, store);
             let started = self.start(index, flat)?;
             self.started.insert(index, started);
             self.next = index + 1;
@@ -113,14 +118,49 @@ impl<'a> Reducer<'a> {
         Ok(())
     }
 
-    /// Waits for every bucket; returns the reduced gradients, of what is scattered this rank's shard.
-    pub fn finish(mut self, mut store: GradientStore) -> Result<GradientStore> {
-        self.reduce_tied(&mut store)?;
+    /// Waits for every bucket; returns the reduced gradients, of what is scattered this rank's shard. Where each replica clips
+    /// its own gradient, that is done now; then also the mean of their norms.
+    pub fn finish(
+        mut self,
+        mut store: GradientStore,
+        clip: Option<LocalClip<'_>>,
+    ) -> Result<(GradientStore, Option<f64>)> {
+        let own_norm = match clip {
+            Some(clip) => Some(self.reduce_clipped(&mut store, &clip)?),
+            None => {
+                self.reduce_tied(&mut store)?;
+                None
+            }
+        };
         self.settle_all()?;
         for (index, (sum, _)) in core::mem::take(&mut self.shards) {
             self.keep(index, sum, true)?;
         }
-        Ok(self.reduced)
+        Ok((self.reduced, own_norm))
+    }
+
+    /// Clips the gradient of this rank's replica, and starts all buckets; then reduces what other stages hold, too.
+    fn reduce_clipped(&mut self, store: &mut GradientStore, clip: &LocalClip<'_>) -> Result<f64> {
+        let (table, count) = (&self.plan.params, self.plan.params.buckets.len());
+        let mut shares = Vec::new();
+        for (unit, bucket) in table.trained().enumerate() {
+            let share = match unit < count {
+                true => self.take_flat(bucket, store),
+                false => self.sum_over_stages(bucket, store)?,
+            };
+            shares.push(clip.of_replica(bucket, share)?);
+        }
+        let (clipped, own_norm) = clip.clip(shares)?;
+        for (unit, share) in clipped.into_iter().enumerate() {
+            match unit < count {
+                true => {
+                    let started = self.start(unit, share)?;
+                    self.started.insert(unit, started);
+                }
+                false => self.reduce_over_replicas(unit, share)?,
+            }
+        }
+        Ok(own_norm)
     }
 
     /// Before `segment` needs memory for its gradients, or for what is gathered: where gradients are reduced in every
@@ -199,18 +239,27 @@ impl<'a> Reducer<'a> {
     /// Sums what other stages hold, too, over them and over the replicas.
     fn reduce_tied(&mut self, store: &mut GradientStore) -> Result<()> {
         for (unit, bucket) in (self.plan.params.buckets.len()..).zip(&self.plan.params.tied) {
-            self.fill_missing(bucket, store);
-            let holders = &self.communicators.tied()[&self.plan.params.records[bucket.members[0]].stages];
-            let flat = self.flatten(bucket, store);
             if self.plan.mesh.is_bridged() {
-                let sum = self.sum_over_widths(flat, holders, bucket.dtype)?;
+                let flat = self.take_flat(bucket, store);
+                let sum = self.sum_over_widths(flat, self.holders(bucket), bucket.dtype)?;
                 self.keep(unit, sum, false)?;
                 continue;
             }
-            let sum = holders.all_reduce(flat, ReduceOp::Sum)?;
+            let sum = self.sum_over_stages(bucket, store)?;
             self.reduce_over_replicas(unit, sum)?;
         }
         Ok(())
+    }
+
+    /// The ranks that hold what a bucket of several stages is of.
+    fn holders(&self, bucket: &Bucket) -> &'a ProcessGroup {
+        &self.communicators.tied()[&self.plan.params.records[bucket.members[0]].stages]
+    }
+
+    /// The gradients of a bucket of several stages, summed over them.
+    fn sum_over_stages(&self, bucket: &Bucket, store: &mut GradientStore) -> Result<Tensor<1>> {
+        let flat = self.take_flat(bucket, store);
+        Ok(self.holders(bucket).all_reduce(flat, ReduceOp::Sum)?)
     }
 
     fn reduce_over_replicas(&mut self, unit: usize, sum: Tensor<1>) -> Result<()> {
@@ -273,6 +322,12 @@ impl<'a> Reducer<'a> {
     /// The bytes of a gradient's element on its way.
     fn sent_size(&self, dtype: DType) -> usize {
         if self.communicators.compression.is_some() { size_of::<u16>() } else { dtype.size() }
+    }
+
+    /// The gradients of a bucket as one tensor, zeros for those that there are not.
+    fn take_flat(&self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
+        self.fill_missing(bucket, store);
+        self.flatten(bucket, store)
     }
 
     fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {

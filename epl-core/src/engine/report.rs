@@ -21,7 +21,8 @@ pub struct StepReport {
     pub loss: f64,
     /// Every term, divided by its weight, without its coefficient.
     pub terms: Vec<(String, f64)>,
-    /// The global norm of the gradients, before clipping.
+    /// The global norm of the gradients, before clipping. Where each replica clips its own
+    /// (`communication.clip_after_allreduce = false`): the mean of the norms of their own gradients.
     pub grad_norm: f64,
     /// The global weight of every term, such as the number of tokens.
     pub weights: Vec<(String, f64)>,

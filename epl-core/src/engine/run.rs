@@ -22,6 +22,7 @@ use super::batches::Given;
 use super::gradients::GradientStore;
 use super::idle::Work;
 use super::links::StageLinks;
+use super::local_clip::LocalClip;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
@@ -114,14 +115,22 @@ impl<'a, M: Model> StepRun<'a, M> {
             }
         }
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
-        let store = self.reducer.finish(self.store)?;
-        self.links.finish()?;
         let scale = self.engine.state.loss_scale();
+        let clip = LocalClip::new(plan, context, scale);
+        let (store, own_norm) = self.reducer.finish(self.store, clip)?;
+        self.links.finish()?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
-        let squared = (norm::squared(plan, &store) + away) / (scale * scale);
-        let report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
+        // What is clipped already overflows in 16 bits alone.
+        let squared = match own_norm {
+            Some(_) if plan.settings.compression.is_none() => 0.0,
+            _ => (norm::squared(plan, &store) + away) / (scale * scale),
+        };
+        let mut report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
+        if let Some(own_norm) = own_norm.filter(|_| report.grad_norm.is_finite()) {
+            report.grad_norm = own_norm;
+        }
         Ok(Accumulated { store, report, bubble: work.bubble(context)?, number, loss_scale: scale })
     }
 

@@ -99,7 +99,7 @@ impl<M: Model> Engine<M> {
             return Err(self.not_finite(&report));
         }
         let mut factor = 1.0 / loss_scale;
-        factor *= self.plan.settings.clip_norm.map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
+        factor *= self.plan.global_clip_norm().map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         let (setup, state) = self.parts();
         state.update(setup, store, Update { rate, factor })?;
         self.state.steps += 1;
@@ -163,7 +163,8 @@ impl<M: Model> Engine<M> {
         self.diagnostics.bubble
     }
 
-    /// The reduced gradients of a step, whole, by parameter. Collective.
+    /// The reduced gradients of a step, whole, by parameter. Collective. They are not clipped, but where each replica clips
+    /// its own before they are reduced (`communication.clip_after_allreduce = false`).
     ///
     /// Nothing is updated but the running statistics of layers that keep some.
     pub fn gradients(

@@ -6,9 +6,10 @@ use epl_comm::{ProcessGroup, Trace};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model::context::{BuildContext, Context};
+use crate::model::context::Context;
 use crate::model::place::Place;
 use crate::model::segment::Model;
+use crate::model::whole_layers::whole_layers;
 use crate::optim::OptimizerConfig;
 use crate::params::init;
 use crate::params::storage::StateStorage;
@@ -247,8 +248,8 @@ impl Epl {
     pub fn layout<M: Module>(&self, model: impl FnOnce(&Place) -> M) -> Result<Option<Layout>> {
         let place = self.place.clone();
         place.build().forget();
-        epl_comm::catch(|| model(&place))?;
-        Ok(self.resolve(place.build())?.0)
+        let made = epl_comm::catch(|| model(&place))?;
+        Ok(self.resolve(&place, &made)?.0)
     }
 
     /// Makes the model in the mesh that its scopes ask for.
@@ -256,7 +257,7 @@ impl Epl {
         let mut place = self.place.clone();
         place.build().forget();
         let mut made = epl_comm::catch(|| model(&place))?;
-        let (mut layout, mut owners) = self.resolve(place.build())?;
+        let (mut layout, mut owners) = self.resolve(&place, &made)?;
         let context = place.context();
         let other = layout.as_ref().map(|layout| (layout.mesh().clone(), layout.split_axis()));
         if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
@@ -266,7 +267,7 @@ impl Epl {
             let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
             place = Place::new(place.device().clone(), context);
             made = epl_comm::catch(|| model(&place))?;
-            let (again, new_owners) = self.resolve(place.build())?;
+            let (again, new_owners) = self.resolve(&place, &made)?;
             if again != layout {
                 let shown = |layout: &Option<Layout>| layout.as_ref().map_or("none".to_string(), Layout::to_string);
                 return Err(Error::invalid(format!(
@@ -281,8 +282,9 @@ impl Epl {
         Ok(Laid { model: made, layout, owners, place })
     }
 
-    /// What the scopes that were opened since the last time come to.
-    fn resolve(&self, build: &BuildContext) -> Result<(Option<Layout>, Owners)> {
+    /// What the scopes come to that were opened while a model was made at a place.
+    fn resolve<M: Module>(&self, place: &Place, made: &M) -> Result<(Option<Layout>, Owners)> {
+        let build = place.build();
         let (graphs, owners) = build.scopes(std::mem::take).task_graphs();
         if graphs.is_empty() {
             return Ok((None, owners));
@@ -291,8 +293,9 @@ impl Epl {
         layout.check_agrees(&self.config)?;
         for graph in 0..layout.task_graphs().len() {
             let own = owners.graphs.iter().filter(|(_, owner)| **owner == graph);
-            let is_cut = |id| build.sharding(id).is_some_and(|sharding| !sharding.cuts.is_empty());
-            layout.check_cut(graph, own.map(|(id, _)| is_cut(*id)))?;
+            layout.check_cut(graph, own.map(|(id, _)| build.is_cut_over(*id, place.context().split_axis())), || {
+                whole_layers(made, |id| owners.is_in(id, graph))
+            })?;
         }
         Ok((Some(layout), owners))
     }

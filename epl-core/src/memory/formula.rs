@@ -105,7 +105,7 @@ impl MemoryInputs {
     fn keeps_whole_gradients(&self) -> bool {
         match self.zero {
             ZeroLevel::Off | ZeroLevel::V0 => true,
-            ZeroLevel::V1 => self.accumulates(),
+            ZeroLevel::V1 => self.accumulates() || self.clips_own,
             ZeroLevel::V2 | ZeroLevel::V3 => false,
         }
     }

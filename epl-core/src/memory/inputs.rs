@@ -155,8 +155,10 @@ pub struct MemoryInputs {
     pub whole_tensors: bool,
     /// Micro-batches of a step.
     pub micro_batches: u64,
-    /// Whether gradients are clipped.
+    /// Whether gradients are clipped once they are reduced.
     pub clips: bool,
+    /// Whether each replica clips its own, which are whole until then.
+    pub clips_own: bool,
     /// Bytes of 16-bit copies of parameters that are alive at once.
     pub casts: u64,
     /// What is stored for backward.
@@ -182,6 +184,7 @@ impl MemoryInputs {
             whole_tensors: false,
             micro_batches: 1,
             clips: false,
+            clips_own: false,
             casts: 0,
             activations: StoredActivations::unknown("give the bytes that are stored for backward"),
             recomputed: None,

@@ -7,6 +7,7 @@
 //! - `precision`: casts to 16 bits.
 //! - `graph`: the ends of a segment's graph.
 //! - `stateful`: layers of Burn that remember that they ran.
+//! - `whole_layers`: what to use in place of layers that are whole where something is to be cut.
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
@@ -19,6 +20,7 @@ pub(crate) mod carry;
 pub mod precision;
 pub(crate) mod graph;
 pub(crate) mod stateful;
+pub(crate) mod whole_layers;
 pub(crate) mod rerun;
 pub(crate) mod loss;
 pub(crate) mod segment;

@@ -14,8 +14,8 @@ use super::resolved::Plan;
 use super::settings::EngineSettings;
 use super::units::{Division, parks};
 use super::{kept, stages};
-use crate::config::{AmpLevel, CheckpointType, Config};
-use crate::error::{Refusals, Result};
+use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
+use crate::error::{Error, Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
 use crate::params::ParamRecord;
@@ -120,7 +120,7 @@ impl PlanBuilder {
     ///
     /// When the model cannot be laid out as asked: all that is known to be in the way.
     pub fn plan(&self) -> Result<Plan> {
-        let (config, zero) = (&self.config, self.config.zero.level);
+        let (config, zero) = (&self.config, self.zero());
         let tiers = Tiers::from_config(config);
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
@@ -128,6 +128,7 @@ impl PlanBuilder {
         let allow_unseeded = config.train.allow_unseeded_layers;
         let at = (&self.mesh, self.coordinate);
         self.survey.check(at, allow_unseeded, recomputes, half.is_some(), &mut refusals);
+        refusals.of(self.check_local_clip(tiers));
         let mut records = self.records(half, tiers);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;
@@ -161,10 +162,55 @@ impl PlanBuilder {
             tiers,
             half,
             max_splits,
-            exceptions: exceptions(config),
+            exceptions: self.exceptions(),
             unseeded_layers: self.survey.unseeded_layers.clone(),
             batch_norms: self.survey.batch_norms.clone(),
         })
+    }
+
+    /// What is sharded. Where each replica clips its own gradient, that is whole until the last backward of a step: v2 is v1.
+    fn zero(&self) -> ZeroLevel {
+        match (self.config.zero.level, self.settings.local_clip_norm()) {
+            (ZeroLevel::V2, Some(_)) => ZeroLevel::V1,
+            (level, _) => level,
+        }
+    }
+
+    /// Refuses that each replica clips its own gradient where no rank has its part of that.
+    fn check_local_clip(&self, tiers: Tiers) -> Result<()> {
+        if self.settings.local_clip_norm().is_none() {
+            return Ok(());
+        }
+        let what = if self.config.zero.level == ZeroLevel::V3 {
+            "under zero.level = v3 it keeps shards of the sum over all replicas; set zero.level = v2"
+        } else if tiers.gradients != Tier::Device {
+            "gradients that lie away from the device are the sum over all replicas, from every micro-batch on; set \
+             offload.gradients = device"
+        } else if self.mesh.is_bridged() && self.mesh.model_replicas() > 1 {
+            "in stages of different widths its devices have parts of it; give all stages one width"
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(format!(
+            "communication.clip_after_allreduce = false clips the gradient that each replica has of a whole step, and {what}, \
+             or leave the option out, which clips the sum over all"
+        )))
+    }
+
+    /// The options by which the layout changes the mathematics.
+    fn exceptions(&self) -> Vec<String> {
+        let communication = &self.config.communication;
+        let fp16 =
+            format!("communication.fp16 = true ({}, scale {})", communication.fp16_dtype, communication.fp16_scale);
+        let replicas = self.mesh.model_replicas();
+        let local =
+            format!("communication.clip_after_allreduce = false (each of {replicas} replicas clips its own gradient)");
+        let clips = self.settings.local_clip_norm().is_some() && replicas > 1;
+        [(communication.fp16, fp16), (clips, local)]
+            .into_iter()
+            .filter(|(is_on, _)| *is_on)
+            .map(|(_, said)| said)
+            .collect()
     }
 
     /// The records of the survey, with what the options say of how they are computed with.
@@ -196,11 +242,4 @@ impl PlanBuilder {
         let recompute = refusals.of(kept::runs(records, names, &stages, config))?;
         Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
     }
-}
-
-/// The options by which the layout changes the mathematics.
-fn exceptions(config: &Config) -> Vec<String> {
-    let communication = &config.communication;
-    let fp16 = format!("communication.fp16 = true ({}, scale {})", communication.fp16_dtype, communication.fp16_scale);
-    if communication.fp16 { vec![fp16] } else { Vec::new() }
 }

@@ -99,6 +99,17 @@ impl Plan {
         self.mesh.sizes_in(self.stage()).along(axis)
     }
 
+    /// The limit of the norm of each replica's own gradient, where these are clipped before they are reduced. Of one replica
+    /// the reduced gradient is the own.
+    pub(crate) fn local_clip_norm(&self) -> Option<f64> {
+        self.settings.local_clip_norm().filter(|_| self.mesh.model_replicas() > 1)
+    }
+
+    /// The limit of the norm of the reduced gradient, where that is clipped.
+    pub(crate) fn global_clip_norm(&self) -> Option<f64> {
+        self.settings.clip_norm.filter(|_| self.local_clip_norm().is_none())
+    }
+
     /// Whether parameters lie elsewhere between their uses.
     pub(crate) fn parks(&self) -> bool {
         parks(self.zero, self.tiers)

@@ -7,6 +7,8 @@ use crate::config::{CommunicationConfig, Config, ConfigError, HalfDtype, LossSca
 pub struct EngineSettings {
     /// The limit of the gradients' global norm; none: not clipped.
     pub clip_norm: Option<f64>,
+    /// Whether that is the reduced gradient's; otherwise each replica clips its own, before they are reduced.
+    pub clip_after_allreduce: bool,
     /// How the gradients of micro-batches and replicas are combined.
     pub reduce: ReduceMethod,
     /// Reductions that may be in flight together.
@@ -102,12 +104,18 @@ impl EngineSettings {
         }
     }
 
+    /// The limit of the norm of each replica's own gradient, where that is clipped.
+    pub(crate) fn local_clip_norm(&self) -> Option<f64> {
+        self.clip_norm.filter(|_| !self.clip_after_allreduce)
+    }
+
     /// What the options `train.clip_norm`, `optimizer.num_apply_group`, `communication.*`, `amp.*`, `profile.*` and
     /// `gradient_checkpoint.check_gradients` say.
     pub fn from_config(config: &Config) -> Self {
         let communication = &config.communication;
         Self {
             clip_norm: config.train.clip_norm,
+            clip_after_allreduce: communication.clip_after_allreduce,
             reduce: communication.gradients_reduce_method,
             num_communicators: communication.num_communicators,
             debug_log: config.amp.debug_log,

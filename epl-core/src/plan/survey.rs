@@ -11,9 +11,11 @@ use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::model::stateful::{Remembers, stateful};
+use crate::model::whole_layers::whole_layers;
 use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
+use crate::topology::layout::{LayoutError, WholeLayer};
 use crate::topology::scopes::Owners;
 
 /// What a survey of a model found.
@@ -22,6 +24,8 @@ pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
     pub unseeded_layers: Vec<String>,
     pub batch_norms: Vec<String>,
+    /// All layers, where the tensor axis has several ranks by the options, and nothing is cut over it.
+    pub whole_layers: Vec<WholeLayer>,
 }
 
 impl Survey {
@@ -34,6 +38,10 @@ impl Survey {
         half: bool,
         refusals: &mut Refusals,
     ) {
+        if !self.whole_layers.is_empty() {
+            let (ranks, layers) = (at.0.size(Axis::Tensor), self.whole_layers.clone());
+            refusals.add(LayoutError::NothingCutInModel { ranks, layers }.into());
+        }
         let ranks = at.0.world_size();
         let (unseeded, norms) = (&*self.unseeded_layers, &*self.batch_norms);
         let mut refuse = |is_wrong: bool, layers: &[String], reason: &str| {
@@ -138,7 +146,11 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     let (unseeded, norms): (Vec<_>, Vec<_>) =
         stateful(model).into_iter().partition(|(_, remembers)| *remembers == Remembers::Generator);
     let paths = |layers: Vec<(String, Remembers)>| layers.into_iter().map(|(path, _)| path).collect();
-    Ok(Survey { records, unseeded_layers: paths(unseeded), batch_norms: paths(norms) })
+    // Of scopes each is asked for itself.
+    let is_asked = owners.graphs.is_empty() && context.mesh().size(Axis::Tensor) > 1;
+    let is_whole = is_asked && !records.iter().any(|record| record.is_cut_over(Axis::Tensor));
+    let whole_layers = if is_whole { whole_layers(model, |_| true) } else { Vec::new() };
+    Ok(Survey { records, unseeded_layers: paths(unseeded), batch_norms: paths(norms), whole_layers })
 }
 
 /// Where some parameters are in scopes, all are: EPL would not know where to put the others.

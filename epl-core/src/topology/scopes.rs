@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
 use crate::topology::layout::{LayoutError, Strategy, TaskGraph};
@@ -22,6 +22,8 @@ pub(crate) struct Scopes {
 pub(crate) struct Owners {
     /// The task graphs of those that were made in a scope.
     pub graphs: HashMap<ParamId, usize>,
+    /// The task graphs of the switches of layers without a parameter, such as a Dropout.
+    pub switches: HashMap<ParamId, usize>,
     /// The layers of those that were made in one that is numbered.
     pub layers: HashMap<ParamId, isize>,
 }
@@ -30,6 +32,13 @@ pub(crate) struct Owners {
 struct Opened {
     graph: TaskGraph,
     is_default: bool,
+}
+
+impl Owners {
+    /// Whether what has this identifier was made in a task graph.
+    pub fn is_in(&self, id: ParamId, graph: usize) -> bool {
+        [&self.graphs, &self.switches].iter().any(|owners| owners.get(&id) == Some(&graph))
+    }
 }
 
 impl Scopes {
@@ -60,12 +69,13 @@ impl Scopes {
     /// default strategy.
     pub fn close<M: Module>(&mut self, number: usize, part: &M) {
         self.current = None;
-        claim(part, &mut self.owners.graphs, number);
+        let Owners { graphs, switches, .. } = &mut self.owners;
+        part.visit(&mut Claimer { params: graphs, switches: Some(switches), owner: number });
     }
 
     /// Records the parameters of a part as those of a layer, but for those of other layers inside it.
     pub fn number<M: Module>(&mut self, layer: isize, part: &M) {
-        claim(part, &mut self.owners.layers, layer);
+        part.visit(&mut Claimer { params: &mut self.owners.layers, switches: None, owner: layer });
     }
 
     /// The task graphs, and what was said of each parameter. A default strategy in which nothing was made is no graph.
@@ -74,19 +84,30 @@ impl Scopes {
         let kept: Vec<usize> =
             (0..self.opened.len()).filter(|number| !self.opened[*number].is_default || is_used(*number)).collect();
         let place = |owner: &usize| kept.iter().position(|number| number == owner);
-        let graphs = self.owners.graphs.iter().filter_map(|(id, owner)| Some((*id, place(owner)?))).collect();
-        let owners = Owners { graphs, layers: self.owners.layers.clone() };
+        let placed = |owners: &HashMap<ParamId, usize>| {
+            owners.iter().filter_map(|(id, owner)| Some((*id, place(owner)?))).collect()
+        };
+        let Owners { graphs, switches, layers } = &self.owners;
+        let owners = Owners { graphs: placed(graphs), switches: placed(switches), layers: layers.clone() };
         (kept.iter().map(|number| self.opened[*number].graph.clone()).collect(), owners)
     }
 }
 
-/// Gives the parameters of a part that nobody owns yet to an owner.
-fn claim<M: Module, O: Copy>(part: &M, owners: &mut HashMap<ParamId, O>, owner: O) {
-    struct Claimer<'a, O>(&'a mut HashMap<ParamId, O>, O);
-    impl<O: Copy> ModuleVisitor for Claimer<'_, O> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.entry(param.id).or_insert(self.1);
+/// Gives the parameters of a part that nobody owns yet to an owner, and its switches.
+struct Claimer<'a, O> {
+    params: &'a mut HashMap<ParamId, O>,
+    switches: Option<&'a mut HashMap<ParamId, O>>,
+    owner: O,
+}
+
+impl<O: Copy> ModuleVisitor for Claimer<'_, O> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.params.entry(param.id).or_insert(self.owner);
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        if let Some(switches) = &mut self.switches {
+            switches.entry(flag.id).or_insert(self.owner);
         }
     }
-    part.visit(&mut Claimer(owners, owner));
 }

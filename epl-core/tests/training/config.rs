@@ -235,23 +235,21 @@ fn fields_written_directly_are_checked_too() {
 }
 
 #[test]
-fn not_yet() {
-    refused(
-        from_toml("[communication]\nclip_after_allreduce = false"),
-        "communication.clip_after_allreduce = false (file run.toml, line 2): not yet; implemented so far is \
-         communication.clip_after_allreduce = true",
-    );
-    refused(
-        from_set("communication.clip_after_allreduce=false"),
-        "communication.clip_after_allreduce = false (command line): not yet; implemented so far is \
-         communication.clip_after_allreduce = true",
-    );
-    refused(
-        from_variable("EPL_COMMUNICATION_CLIP_AFTER_ALLREDUCE", "false"),
-        "communication.clip_after_allreduce = false (environment variable EPL_COMMUNICATION_CLIP_AFTER_ALLREDUCE): \
-         not yet; implemented so far is communication.clip_after_allreduce = true",
-    );
-    // A value that does not exist is not one that comes later.
+fn own_clipping_without_a_limit() {
+    let said = |origin: &str| {
+        format!(
+            "communication.clip_after_allreduce = false ({origin}) has no effect without train.clip_norm; set that, or leave \
+             communication.clip_after_allreduce out"
+        )
+    };
+    refused(from_toml("[communication]\nclip_after_allreduce = false"), &said("file run.toml, line 2"));
+    refused(from_set("communication.clip_after_allreduce=false"), &said("command line"));
+    let variable = "EPL_COMMUNICATION_CLIP_AFTER_ALLREDUCE";
+    refused(from_variable(variable, "false"), &said(&format!("environment variable {variable}")));
+}
+
+#[test]
+fn a_value_that_does_not_exist() {
     refused(
         from_set("zero.level=v4"),
         "zero.level = \"v4\" (command line) is not allowed; \

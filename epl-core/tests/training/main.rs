@@ -34,4 +34,5 @@ mod stage_memory;
 mod tensors;
 mod trace;
 mod trainer;
+mod whole_layers;
 mod zero_memory;

@@ -50,6 +50,11 @@ impl BuildContext {
         self.declared().shardings.get(&id).cloned()
     }
 
+    /// Whether a parameter was declared to be cut over an axis.
+    pub fn is_cut_over(&self, id: ParamId, axis: Axis) -> bool {
+        self.sharding(id).is_some_and(|sharding| sharding.cuts.iter().any(|(over, _)| *over == axis))
+    }
+
     /// Forgets how parameters are cut: a plan has read it.
     pub fn take_shardings(&self) -> HashMap<ParamId, Sharding> {
         core::mem::take(&mut self.declared().shardings)

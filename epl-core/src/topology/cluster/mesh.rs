@@ -174,6 +174,11 @@ impl Mesh {
         self.replicas
     }
 
+    /// How often the whole model exists: once on the ranks that divide its experts, or what is colocated with a split.
+    pub(crate) fn model_replicas(&self) -> usize {
+        if self.is_bridged() { self.replicas } else { self.sizes().along(Axis::ExpertData) }
+    }
+
     /// Which of these parts a rank runs rows of.
     ///
     /// # Panics

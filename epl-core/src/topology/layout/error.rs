@@ -28,10 +28,22 @@ pub enum LayoutError {
     },
     /// A `split` around parameters that nobody cuts.
     #[error("{graph}: none of its parameters is cut, so that each of the {} devices would hold all of them and run the same \
-             rows; make split layers in it, as those of epl-modules, or use replicate({})", .graph.devices, .graph.devices)]
+             rows; use replicate({}), or change its layers:{}", .graph.devices, .graph.devices, by_kind(.layers))]
     NothingCut {
         /// The task graph.
         graph: TaskGraph,
+        /// All layers in it.
+        layers: Vec<WholeLayer>,
+    },
+    /// A tensor axis, and a model of which nobody cuts a parameter.
+    #[error("dist.tensor_parallel_size = {ranks}: none of the model's parameters is cut, so that each of the {ranks} ranks \
+             would hold all of them and run the same rows; leave the option out, which makes the ranks replicas, or change \
+             the layers:{}", by_kind(.layers))]
+    NothingCutInModel {
+        /// The ranks of the tensor axis.
+        ranks: usize,
+        /// All layers of the model.
+        layers: Vec<WholeLayer>,
     },
     /// Replicas cannot be made of the ranks.
     #[error("{} need {devices} devices a replica{how}, and {ranks} ranks do not divide by that; use {below}{above} ranks{remedy}",
@@ -75,9 +87,33 @@ pub enum LayoutError {
     },
 }
 
+/// A layer that every device would hold whole where something is to be cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeLayer {
+    /// Its path in the model; empty, where it is the model.
+    pub path: String,
+    /// Its type.
+    pub kind: String,
+    /// What to use in its place.
+    pub remedy: &'static str,
+}
+
 /// A result whose error is [`LayoutError`].
 pub type Result<T, E = LayoutError> = core::result::Result<T, E>;
 
 fn listed(graphs: &[TaskGraph]) -> String {
     graphs.iter().map(TaskGraph::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// A line for each kind of layer, in the order in which they come: the paths of all, and what to use.
+fn by_kind(layers: &[WholeLayer]) -> String {
+    let mut lines: Vec<(&WholeLayer, Vec<String>)> = Vec::new();
+    for layer in layers {
+        let path = if layer.path.is_empty() { "the model itself".to_string() } else { format!("`{}`", layer.path) };
+        match lines.iter_mut().find(|(first, _)| first.kind == layer.kind) {
+            Some((_, paths)) => paths.push(path),
+            None => lines.push((layer, vec![path])),
+        }
+    }
+    lines.iter().map(|(first, paths)| format!("\n- {} ({}): {}", first.kind, paths.join(", "), first.remedy)).collect()
 }

@@ -10,6 +10,6 @@ mod error;
 mod resolve;
 mod display;
 
-pub use error::LayoutError;
+pub use error::{LayoutError, WholeLayer};
 pub use resolve::{Arrangement, Layout};
 pub use strategy::{Strategy, StrategyKind, TaskGraph};

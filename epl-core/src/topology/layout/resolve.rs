@@ -10,7 +10,7 @@
 //! rows of a replica's micro-batch are gathered and divided anew: divided over the devices of a `replicate`, all on each
 //! device of a `split`.
 
-use super::error::{LayoutError, Result};
+use super::error::{LayoutError, Result, WholeLayer};
 use super::strategy::{StrategyKind, TaskGraph};
 use crate::config::Config;
 use crate::topology::cluster::{Axis, Cluster, ClusterError, Mesh, MeshSizes, RankOrder};
@@ -106,12 +106,17 @@ impl Layout {
         if self.arrangement.colocated && is_shared { Axis::Expert } else { Axis::Tensor }
     }
 
-    /// Refuses a `split` of parameters of which none `is_cut`.
-    pub(crate) fn check_cut(&self, graph: usize, is_cut: impl IntoIterator<Item = bool>) -> Result<()> {
+    /// Refuses a `split` of parameters of which none `is_cut`, over more than one device: its `layers` are named.
+    pub(crate) fn check_cut(
+        &self,
+        graph: usize,
+        is_cut: impl IntoIterator<Item = bool>,
+        layers: impl FnOnce() -> Vec<WholeLayer>,
+    ) -> Result<()> {
         let (graph, mut is_cut) = (&self.task_graphs[graph], is_cut.into_iter().peekable());
         let is_asked = graph.kind == StrategyKind::Split && graph.devices > 1 && is_cut.peek().is_some();
         match is_asked && !is_cut.any(|is_cut| is_cut) {
-            true => Err(LayoutError::NothingCut { graph: graph.clone() }),
+            true => Err(LayoutError::NothingCut { graph: graph.clone(), layers: layers() }),
             false => Ok(()),
         }
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
+use burn::nn::Initializer;
 use burn::tensor::{Gradients, Tensor, TensorData};
-use epl_core::{Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
+use epl_core::{Axis, Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
 
 use super::Outcome;
 
@@ -12,6 +13,14 @@ use super::Outcome;
 #[derive(Module, Debug)]
 pub(crate) struct Net<L> {
     pub(crate) layer: L,
+    /// Something that is cut, so that a layer that stays whole may stand beside it.
+    cut: Option<Param<Tensor<1>>>,
+}
+
+impl<L> Net<L> {
+    pub(crate) fn new(layer: L) -> Self {
+        Self { layer, cut: None }
+    }
 }
 
 impl<L: Module + ModuleDisplay> Model for Net<L> {
@@ -71,7 +80,10 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
     forward: impl Fn(At<'_, L>) -> Tensor<3> + Sync,
 ) -> Outcome {
     let parts = testing::run((1, ranks, 1), |epl| {
-        let built = epl.build(|place| Net { layer: build(&place.child("layer")) })?;
+        let built = epl.build(|place| {
+            let cut = place.child("cut").split_param([ranks], &[(Axis::Tensor, 0)], Initializer::Zeros);
+            Net { layer: build(&place.child("layer")), cut: Some(cut) }
+        })?;
         let records = built.plan().records().to_vec();
         let net = built.into_inner();
         let samples = (0..inputs.first().map_or(4, |shape| shape[0] as u64)).map(|row| 100 + row).collect();

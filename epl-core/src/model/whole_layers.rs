@@ -1,0 +1,109 @@
+//! Layers that are whole where something is to be cut: which they are, and what to use in their place.
+//!
+//! Burn tells a visitor the type of what it enters, and no more: a layer is known by the name of its type.
+
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::topology::layout::WholeLayer;
+
+/// What to do about a layer that is whole, by the name of its type: a line for each answer. Of a layer in a layer, the outer
+/// one answers.
+const INSTEAD: &[(&[&str], &str)] = &[
+    (&["Linear", "ReplicatedLinear"], "use SplitLinear of epl-modules"),
+    (&["Embedding"], "use SplitEmbedding of epl-modules"),
+    (&["Conv2d", "ReplicatedConv2d"], "use SplitConv2d of epl-modules"),
+    (&["MultiHeadAttention", "CrossAttention"], "use MultiHeadAttention of epl-modules"),
+    (&["PositionWiseFeedForward", "SwiGlu"], "use ParallelMlp of epl-modules"),
+    (
+        &["TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer"],
+        "use TransformerLayer of epl-modules for each of its layers",
+    ),
+    (
+        &["LayerNorm", "RmsNorm", "GroupNorm", "InstanceNorm", "BatchNorm", "SyncBatchNorm", "PRelu"],
+        "may stay whole beside a layer that is cut",
+    ),
+    (
+        &["Dropout", "GaussianNoise", "RRelu"],
+        "has no parameter; where others are cut use Dropout of epl-modules, which draws the same mask on all devices",
+    ),
+    (
+        &[
+            "Rnn",
+            "BiRnn",
+            "Lstm",
+            "BiLstm",
+            "Gru",
+            "BiGru",
+            "Conv1d",
+            "Conv3d",
+            "ConvTranspose1d",
+            "ConvTranspose2d",
+            "ConvTranspose3d",
+            "DeformConv2d",
+        ],
+        "cannot be cut: use replicate",
+    ),
+];
+
+/// The same of a layer that is none of these.
+const OWN: &str = "make what is to be cut by `Place::split_param`";
+
+fn instead(kind: &str) -> Option<&'static str> {
+    INSTEAD.iter().find(|(kinds, _)| kinds.contains(&kind)).map(|(_, remedy)| *remedy)
+}
+
+/// The layers of a model that have a parameter, or draw, of which the identifier `is_meant`: in the order of the model.
+pub(crate) fn whole_layers<M: Module>(model: &M, is_meant: impl Fn(ParamId) -> bool) -> Vec<WholeLayer> {
+    let mut search = Search { fields: Vec::new(), is_meant, found: Vec::new() };
+    model.visit(&mut search);
+    search.found
+}
+
+struct Search<F> {
+    /// From the model to where the visit is: the name of each field, and the type that has it.
+    fields: Vec<(String, String)>,
+    is_meant: F,
+    found: Vec<WholeLayer>,
+}
+
+impl<F: Fn(ParamId) -> bool> Search<F> {
+    /// Adds the layer that the visit is in; in one that the table does not know, a switch is no reason to.
+    fn add(&mut self, id: ParamId, is_switch: bool) {
+        if !(self.is_meant)(id) {
+            return;
+        }
+        let named = |(_, container): &'_ (String, String)| {
+            let (kind, name) = container.split_once(':')?;
+            matches!(kind, "Struct" | "Enum").then(|| name.to_string())
+        };
+        let kinds: Vec<Option<String>> = self.fields.iter().map(named).collect();
+        let known = |kind: &Option<String>| kind.as_deref().and_then(instead).is_some();
+        let innermost = || kinds.iter().rposition(Option::is_some).filter(|_| !is_switch);
+        let Some(depth) = kinds.iter().position(known).or_else(innermost) else { return };
+        let path: Vec<&str> = self.fields[..depth].iter().map(|(name, _)| name.as_str()).collect();
+        let (path, kind) = (path.join("."), kinds[depth].clone().unwrap_or_default());
+        if self.found.iter().all(|layer| layer.path != path) {
+            let remedy = instead(&kind).unwrap_or(OWN);
+            self.found.push(WholeLayer { path, kind, remedy });
+        }
+    }
+}
+
+impl<F: Fn(ParamId) -> bool> ModuleVisitor for Search<F> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.fields.push((name.to_string(), container_type.to_string()));
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.fields.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param.id, false);
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        self.add(flag.id, true);
+    }
+}
