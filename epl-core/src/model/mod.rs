@@ -5,8 +5,10 @@
 //! - `place`: where a part of a model goes.
 //! - `carry`: what goes from segment to segment.
 //! - `precision`: casts to 16 bits.
+//! - `generator`: Burn's generator, held and seeded.
 //! - `graph`: the ends of a segment's graph.
 //! - `stateful`: layers of Burn that remember that they ran.
+//! - `mixing`: layers of Burn that would mix types in 16 bits.
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
@@ -17,8 +19,10 @@ pub(crate) mod context;
 pub(crate) mod place;
 pub(crate) mod carry;
 pub mod precision;
+pub(crate) mod generator;
 pub(crate) mod graph;
 pub(crate) mod stateful;
+pub(crate) mod mixing;
 pub(crate) mod rerun;
 pub(crate) mod loss;
 pub(crate) mod segment;
