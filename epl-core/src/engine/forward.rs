@@ -87,7 +87,7 @@ impl<'a, M: Model> Forward<'a, M> {
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
                 let enters = match self.is_half {
-                    true => carry.map(|carry| engine.plan.entering(index, carry)),
+                    true => carry.map(|carry| engine.plan.enter(index, carry)),
                     false => carry,
                 };
                 carry = Some(segment(&seen, index, enters, &micro_batch.batch));

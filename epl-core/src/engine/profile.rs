@@ -109,7 +109,7 @@ impl<M: Model> Engine<M> {
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
         self.context.enter(segment);
         let untracked = parameters.segment(segment, false)?;
-        let entrance = entrance.map(|carry| self.plan.entering(segment, carry));
+        let entrance = entrance.map(|carry| self.plan.enter(segment, carry));
         let part = ForwardPart::Segment(segment);
         let warm = || self.repeatable(part, 0, || untracked.forward_segment(segment, entrance, batch));
         let (warm, results) = self.context.world().record(warm);
@@ -121,9 +121,8 @@ impl<M: Model> Engine<M> {
         let timed = || {
             self.wait()?;
             let (before, begun) = (ThreadMemory::now(), Instant::now());
-            let forward = || {
-                model.forward_segment(segment, entrance.clone().map(|carry| self.plan.entering(segment, carry)), batch)
-            };
+            let forward =
+                || model.forward_segment(segment, entrance.clone().map(|carry| self.plan.enter(segment, carry)), batch);
             let (exit, told) = self.context.with_flops(forward);
             self.wait()?;
             Ok::<_, Error>((exit, told, before, begun.elapsed()))

@@ -300,7 +300,7 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
     }
 
     fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
-        self.run.engine.plan.entering(segment, carry)
+        self.run.engine.plan.enter(segment, carry)
     }
 
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {

@@ -156,6 +156,7 @@ impl PlanBuilder {
             zero,
             tiers,
             half,
+            full_segments: half.map_or_else(Vec::new, |_| self.full_segments()),
             max_splits,
             exceptions: exceptions(config),
             burn_layers: self.survey.burn_layers.clone(),
@@ -174,6 +175,11 @@ impl PlanBuilder {
             record.sparse &= !is_dense;
         }
         records
+    }
+
+    /// The segments that compute in f32 under mixed precision.
+    fn full_segments(&self) -> Vec<usize> {
+        (0..self.segments.len()).filter(|segment| self.survey.burn_layers.mixes[*segment]).collect()
     }
 
     /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.

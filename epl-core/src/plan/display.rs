@@ -133,8 +133,7 @@ impl Plan {
             )?;
         }
         for layer in self.burn_layers.mixing.iter().filter(|_| self.half.is_some()) {
-            let mixes = self.burn_layers.mixes.iter().zip(&self.segments).filter(|(mixes, _)| **mixes);
-            let names: Vec<&str> = mixes.map(|(_, name)| name.as_str()).collect();
+            let names: Vec<&str> = self.full_segments.iter().map(|segment| &*self.segments[*segment]).collect();
             writeln!(f, "  `{layer}` would mix types in 16 bits: computed in f32 is {}", names.join(", "))?;
         }
         Ok(())

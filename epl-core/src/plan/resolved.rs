@@ -52,6 +52,8 @@ pub struct Plan {
     pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
+    /// Under mixed precision: the segments that compute in f32 all the same, as a layer of Burn in them would mix types.
+    pub full_segments: Vec<usize>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
@@ -72,13 +74,13 @@ impl Plan {
         &self.burn_layers.batch_norms
     }
 
-    /// The type of 16 bits in which a segment computes, if it does.
+    /// The 16-bit type in which a segment computes, if it does.
     pub(crate) fn half_in(&self, segment: usize) -> Option<HalfPrecision> {
-        self.half.filter(|_| !self.burn_layers.mixes[segment])
+        self.half.filter(|_| !self.full_segments.contains(&segment))
     }
 
     /// What enters a segment, in the type in which it computes.
-    pub(crate) fn entering<C: Carry>(&self, segment: usize, carry: C) -> C {
+    pub(crate) fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
         match (self.half, self.half_in(segment)) {
             (None, _) => carry,
             (Some(_), Some(half)) => half.carry(carry),

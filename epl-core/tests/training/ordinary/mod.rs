@@ -100,6 +100,8 @@ fn assert_repeats<M: Model<Batch: Rows>>(
             let zero = |level: &str| run(&base.clone().with("zero.level", level).unwrap());
             assert_eq!(zero("v0"), zero("v3"), "{micro_batches} micro-batches");
         }
+        let staged = run(&base.clone().with("pipeline.num_stages", 2).unwrap());
+        assert_eq!(staged.losses, first.losses, "{data} replicas, {micro_batches} micro-batches, two stages");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saved");
         train(&base, model, batch, 0..2, Folders { save: Some(&path), load: None });
