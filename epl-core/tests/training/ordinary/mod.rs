@@ -64,10 +64,6 @@ fn train<M: Model<Batch: Rows>>(
     ranks.into_iter().next().unwrap()
 }
 
-fn with(config: Config, options: &[(&str, &str)]) -> Config {
-    options.iter().fold(config, |config, (key, value)| config.with(key, *value).unwrap())
-}
-
 fn recomputing(mut config: Config) -> Config {
     config = config.with("gradient_checkpoint.type", "collection").unwrap();
     config.gradient_checkpoint.kept = Some(vec!["1".to_string()]);
@@ -82,8 +78,8 @@ fn assert_repeats<M: Model<Batch: Rows>>(
     batch: impl Fn(u64, &Device) -> M::Batch + Sync + Copy,
 ) {
     let run = |config: &Config| train(config, model, batch, 0..3, Folders::default());
-    for (data, micro_batches) in [(1, "1"), (2, "1"), (2, "2")] {
-        let base = with(config(data, 1, 1), &[("pipeline.num_micro_batch", micro_batches)]);
+    for (data, micro_batches) in [(1, 1), (2, 1), (2, 2)] {
+        let base = config(data, 1, 1).with("pipeline.num_micro_batch", micro_batches).unwrap();
         let first = run(&base);
         assert_eq!(first, run(&base), "{data} replicas, {micro_batches} micro-batches, the second time");
         assert_eq!(
@@ -100,7 +96,8 @@ fn assert_repeats<M: Model<Batch: Rows>>(
             let zero = |level: &str| run(&base.clone().with("zero.level", level).unwrap());
             assert_eq!(zero("v0"), zero("v3"), "{micro_batches} micro-batches");
         }
-        let staged = run(&base.clone().with("pipeline.num_stages", 2).unwrap());
+        let staged = base.clone().with("auto.auto_parallel", true).unwrap().with("pipeline.num_stages", 2).unwrap();
+        let staged = run(&staged);
         assert_eq!(staged.losses, first.losses, "{data} replicas, {micro_batches} micro-batches, two stages");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saved");
@@ -141,12 +138,12 @@ fn assert_learns<M: Model<Batch: Rows>>(
     let others = [
         ("data 2", two.clone()),
         ("recomputed", recomputing(two.clone())),
-        ("v3", with(two.clone(), &[("zero.level", "v3")])),
-        ("offloaded", with(two.clone(), &[("offload.level", "v0")])),
+        ("v3", two.clone().with("zero.level", "v3").unwrap()),
+        ("offloaded", two.clone().with("offload.level", "v0").unwrap()),
         ("O1", in_half(config(1, 1, 1), HalfDtype::Bf16)),
         ("v3, offloaded, accumulated, O1", {
-            let options = [("zero.level", "v3"), ("offload.level", "v0"), ("pipeline.num_micro_batch", "2")];
-            in_half(with(two, &options), HalfDtype::Bf16)
+            let sharded = two.with("zero.level", "v3").unwrap().with("offload.level", "v0").unwrap();
+            in_half(sharded.with("pipeline.num_micro_batch", 2).unwrap(), HalfDtype::Bf16)
         }),
     ];
     for (what, config) in others {

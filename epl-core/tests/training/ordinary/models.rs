@@ -62,7 +62,7 @@ pub fn recurrent(at: &Place) -> Chain<Recurrent, Batch<3>, Tensor<2>> {
         .first(&["lstm"], |net: &Recurrent, (sequences, _): &Batch<3>| {
             let [rows, length, _] = sequences.dims();
             let (states, _) = net.lstm.forward(net.noise.forward(sequences.clone()), None);
-            states.slice([0..rows, length - 1..length]).squeeze_dim(1)
+            states.slice([0..rows, length - 1..length]).squeeze_dim::<2>(1)
         })
         .then(&["head"], |net, x, _| net.head.forward(net.rrelu.forward(x)))
         .mean_loss(|x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
@@ -82,7 +82,7 @@ pub fn encoder(at: &Place) -> Chain<Encoder, Batch<3>, Tensor<2>> {
     };
     Chain::of(net)
         .first(&["encoder"], |net: &Encoder, (sequences, _): &Batch<3>| {
-            net.encoder.forward(TransformerEncoderInput::new(sequences.clone())).mean_dim(1).squeeze_dim(1)
+            net.encoder.forward(TransformerEncoderInput::new(sequences.clone())).mean_dim(1).squeeze_dim::<2>(1)
         })
         .then(&["head"], |net, x, _| net.head.forward(x))
         .mean_loss(|x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
