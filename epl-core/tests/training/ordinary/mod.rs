@@ -15,7 +15,7 @@ use burn::tensor::{Device, TensorData};
 use epl_core::config::HalfDtype;
 use epl_core::data::Rows;
 use epl_core::testing::{config, in_half};
-use epl_core::{Config, Engine, Model, Place, launch};
+use epl_core::{Config, Engine, MicroBatch, Model, Place, launch};
 
 use models::{cnn, encoder, images, recurrent, sequences};
 
@@ -55,8 +55,9 @@ fn train<M: Model<Batch: Rows>>(
         if let Some(folder) = folders.save {
             engine.save(folder)?;
         }
-        let all = epl_core::MicroBatch::new(batch(0, &device.clone().without_autodiff()), (0..12).collect::<Vec<_>>());
-        let evaluated = engine.evaluate([Ok(all)])?.loss;
+        let all = batch(0, &device.clone().without_autodiff());
+        let samples: Vec<u64> = (0..all.rows()? as u64).collect();
+        let evaluated = engine.evaluate([Ok(MicroBatch::new(all, samples))])?.loss;
         Ok(Run { losses, parameters: engine.parameters()?, evaluated })
     });
     let ranks = ranks.unwrap_or_else(|error| panic!("{error}"));
@@ -75,8 +76,9 @@ fn recomputing(mut config: Config) -> Config {
 /// as one that is not.
 fn assert_repeats<M: Model<Batch: Rows>>(
     model: impl Fn(&Place) -> M + Sync + Copy,
-    batch: impl Fn(u64, &Device) -> M::Batch + Sync + Copy,
+    rows: impl Fn(usize, u64, &Device) -> M::Batch + Sync,
 ) {
+    let batch = &|step, device: &Device| rows(12, step, device);
     let run = |config: &Config| train(config, model, batch, 0..3, Folders::default());
     for (data, micro_batches) in [(1, 1), (2, 1), (2, 2)] {
         let base = config(data, 1, 1).with("pipeline.num_micro_batch", micro_batches).unwrap();
@@ -94,7 +96,9 @@ fn assert_repeats<M: Model<Batch: Rows>>(
         assert_eq!(run(&offload), run(&offload), "{data} replicas, {micro_batches} micro-batches, offloaded");
         if data > 1 {
             let zero = |level: &str| run(&base.clone().with("zero.level", level).unwrap());
-            assert_eq!(zero("v0"), zero("v3"), "{micro_batches} micro-batches");
+            assert_eq!(zero("v2"), zero("v3"), "{micro_batches} micro-batches");
+            // Micro-batch by micro-batch, gradients are added in another order.
+            assert!(micro_batches > 1 || zero("v0") == zero("v3"), "{micro_batches} micro-batches");
         }
         let staged = base.clone().with("auto.auto_parallel", true).unwrap().with("pipeline.num_stages", 2).unwrap();
         let staged = run(&staged);
@@ -125,12 +129,12 @@ fn an_encoder_with_dropout_in_its_layers_repeats() {
 /// The loss after some steps, for one rank and under other layouts.
 fn assert_learns<M: Model<Batch: Rows>>(
     model: impl Fn(&Place) -> M + Sync + Copy,
-    batch: impl Fn(u64, &Device) -> M::Batch + Sync + Copy,
+    rows: impl Fn(usize, u64, &Device) -> M::Batch + Sync,
 ) {
+    let batch = |step, device: &Device| rows(32, step % 16, device);
     let run = |config: &Config| {
-        let run = train(config, model, |step, device: &Device| batch(step % 4, device), 0..60, Folders::default());
-        let first = run.losses[..4].iter().sum::<f64>();
-        assert!(run.evaluated < 0.5 * first / 4.0, "{} after {first}", run.evaluated);
+        let run = train(config, model, &batch, 0..80, Folders::default());
+        assert!(run.evaluated < 0.75 * run.losses[0], "{} after {}", run.evaluated, run.losses[0]);
         run.evaluated
     };
     let one = run(&config(1, 1, 1));
@@ -148,7 +152,8 @@ fn assert_learns<M: Model<Batch: Rows>>(
     ];
     for (what, config) in others {
         let other = run(&config);
-        println!("{what}: {other} against {one}: {}", other / one - 1.0);
+        println!("{what}: {other} against {one}: {:.4}", other / one - 1.0);
+        assert!((other / one - 1.0).abs() < 0.05, "{what}: {other} against {one}");
     }
 }
 
