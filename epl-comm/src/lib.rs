@@ -64,6 +64,7 @@
 
 mod rank;
 mod error;
+mod call_hooks;
 mod per_member;
 mod operation;
 mod log;
@@ -89,6 +90,7 @@ pub mod testing;
 
 pub use autodiff::{VjpInputs, custom_vjp};
 pub use buffer::Buffer;
+pub use call_hooks::{CallHooks, with_call_hooks};
 pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous};
 pub use error::{Error, LaunchError, Result, catch, unwind};
 pub use launch::Launcher;

@@ -24,8 +24,8 @@ pub struct DropoutConfig {
 /// Sets elements to zero at random during training, and multiplies the others by `1 / (1 - prob)`.
 ///
 /// See [Improving neural networks by preventing co-adaptation of feature
-/// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share;
-/// this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
+/// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share,
+/// which EPL seeds for each segment and rank; this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
 /// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says
 /// that the pass is one of training.
 ///

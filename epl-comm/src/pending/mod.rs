@@ -21,6 +21,7 @@ pub(crate) use ticket::Ticket;
 use core::fmt;
 
 use crate::buffer::Buffer;
+use crate::call_hooks::hooked;
 use crate::error::{Error, Result};
 
 /// A started collective.
@@ -70,10 +71,10 @@ impl<T> Pending<T> {
     ///
     /// What the collective failed with; by then the world has been ended. [`Error::Invalid`] on another thread, over NCCL.
     pub fn wait(self) -> Result<T> {
-        match self.0 {
+        hooked(|| match self.0 {
             PendingState::Ready(value) => Ok(value),
             PendingState::Running { ticket, finish } => ticket.wait().map(finish),
-        }
+        })
     }
 
     /// Whether [`wait`](Self::wait) would return at once. Not to be asked until it is so: over NCCL, calls of ranks that

@@ -5,6 +5,7 @@ use std::thread;
 
 use super::rank_state::RankState;
 use crate::buffer::Buffer;
+use crate::call_hooks::hooked;
 use crate::error::{Error, Result};
 use crate::log::LogMark;
 use crate::operation::{Call, Operation};
@@ -50,6 +51,10 @@ impl Communicator {
 
     /// Runs a call after all started ones.
     pub(super) fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        hooked(|| self.run_hooked(call, buffer))
+    }
+
+    fn run_hooked(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
         self.enter()?;
         if !self.rank_state.recall.is_on() {
             return self.run_anew(call, buffer);
@@ -80,13 +85,22 @@ impl Communicator {
     /// Queues a call behind the started ones.
     pub(super) fn start<T>(
         &self,
+        call: Box<Call>,
+        buffer: Buffer,
+        finish: impl FnOnce(Buffer) -> T + Send + 'static,
+    ) -> Result<Pending<T>> {
+        hooked(|| self.start_hooked(call, buffer, finish))
+    }
+
+    fn start_hooked<T>(
+        &self,
         mut call: Box<Call>,
         buffer: Buffer,
         finish: impl FnOnce(Buffer) -> T + Send + 'static,
     ) -> Result<Pending<T>> {
         if self.rank_state.recall.is_on() {
             // What is kept, or given again, is known at once.
-            return Ok(Pending::from(finish(self.run(call, buffer)?)));
+            return Ok(Pending::from(finish(self.run_hooked(call, buffer)?)));
         }
         self.enter()?;
         let helper = self.helper()?;
@@ -119,6 +133,14 @@ impl Communicator {
 
     /// Divides the group, after all started calls.
     pub(super) fn split(
+        &self,
+        call: Call,
+        divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,
+    ) -> Result<Arc<dyn Transport>> {
+        hooked(|| self.split_hooked(call, divide))
+    }
+
+    fn split_hooked(
         &self,
         mut call: Call,
         divide: impl FnOnce(&dyn Transport, u64) -> Result<Arc<dyn Transport>>,

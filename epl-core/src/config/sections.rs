@@ -270,9 +270,6 @@ options! {
         /// Stop and save after this many steps; none: after schedule.steps. The schedule does not
         /// change with it.
         steps: Option<usize> = None, MAYBE_COUNT, Implemented;
-        /// Allow layers of Burn that draw from the generator that all ranks share (Dropout,
-        /// GaussianNoise, RRelu), although their masks then depend on the layout.
-        allow_unseeded_layers: bool = false, ValueKind::Switch, Implemented;
         /// Evaluate after every so many steps; none: only at the end.
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Save after every so many steps; none: only at the end.

@@ -18,7 +18,7 @@ use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use crate::error::Result;
-use crate::model::precision::{HalfPrecision, narrow_carry, widen_carry};
+use crate::model::precision::widen_carry;
 use crate::model::segment::Model;
 
 /// A model without autodiff, whose segments are run forward.
@@ -26,8 +26,8 @@ pub(super) struct Forward<'a, M: Model> {
     engine: &'a Engine<M>,
     model: M,
     device: Device,
-    /// In which type of 16 bits segments compute, if they do.
-    half: Option<HalfPrecision>,
+    /// Whether segments compute in 16 bits where training does.
+    is_half: bool,
     /// What a segment's run is called in a trace.
     what: &'static str,
 }
@@ -36,12 +36,12 @@ impl<'a, M: Model> Forward<'a, M> {
     /// Of the engine's model as it is.
     pub fn new(engine: &'a Engine<M>, what: &'static str) -> Self {
         let device = engine.device.clone().without_autodiff();
-        Self { engine, model: engine.model().valid(), device, half: None, what }
+        Self { engine, model: engine.model().valid(), device, is_half: false, what }
     }
 
     /// As training computes under mixed precision.
     pub fn in_half(mut self) -> Self {
-        self.half = self.engine.plan.half;
+        self.is_half = true;
         self
     }
 
@@ -77,7 +77,7 @@ impl<'a, M: Model> Forward<'a, M> {
         let looks = |(_, part): (usize, Range<usize>)| {
             micro_batches.iter().flat_map(move |_| part.clone().map(|index| -> Look { (index, true) }))
         };
-        let mut parameters = Parameters::new(engine, model, parts.into_iter().flat_map(looks)).with_half(self.half);
+        let mut parameters = Parameters::new(engine, model, parts.into_iter().flat_map(looks)).with_half(self.is_half);
         // The model that ran the last segment.
         let last: RefCell<Option<Seen<'_, M>>> = RefCell::new(None);
         let run = |number, part: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
@@ -86,7 +86,10 @@ impl<'a, M: Model> Forward<'a, M> {
                 let _span = engine.enter(index, self.what, number);
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
-                let enters = carry.map(|carry| narrow_carry(self.half, carry));
+                let enters = match self.is_half {
+                    true => carry.map(|carry| engine.plan.enter(index, carry)),
+                    false => carry,
+                };
                 carry = Some(segment(&seen, index, enters, &micro_batch.batch));
                 last.replace(Some(seen).filter(|_| index + 1 == count));
             }

@@ -10,6 +10,7 @@
 //! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
+//! - `repeatable`: a segment's forward that does the same again; `statistics`: running statistics over a step.
 //! - `run`: the schedule's actions, one after the other; `step`: from the gradients to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
@@ -51,6 +52,7 @@ mod profile;
 mod rank;
 mod recomputation;
 mod reduce;
+mod repeatable;
 mod replicas;
 mod report;
 mod restore;
@@ -62,6 +64,7 @@ mod snapshot;
 mod sparse;
 mod state;
 mod states;
+mod statistics;
 mod step;
 mod tape;
 mod update;

@@ -17,7 +17,6 @@ use burn::tensor::Tensor;
 use super::meter::{Lease, bytes};
 use super::rank::Engine;
 use crate::error::Result;
-use crate::model::precision::HalfPrecision;
 use crate::model::segment::Model;
 use crate::params::store::{Gathered, fill};
 
@@ -54,8 +53,8 @@ pub(super) struct Parameters<'a, M: Model> {
     model: &'a M,
     /// Whether a segment's parameters are gathered for it.
     gathers: bool,
-    /// In which type of 16 bits segments compute, if they do.
-    half: Option<HalfPrecision>,
+    /// Whether segments compute in 16 bits, those that the plan says.
+    is_half: bool,
     /// The same without a parameter that asks for a gradient, where segments are recomputed.
     untracked: Option<Rc<Own<M>>>,
     /// What will be asked for, in this order.
@@ -71,20 +70,20 @@ struct Coming(Gathered, Lease);
 impl<'a, M: Model> Parameters<'a, M> {
     /// Those of `model`, which is the engine's. `next` are the segments that will be asked for.
     pub fn new(engine: &'a Engine<M>, model: &'a M, next: impl IntoIterator<Item = Look>) -> Self {
-        let (gathers, half) = (engine.plan.params.gathers(), engine.plan.half);
+        let (gathers, is_half) = (engine.plan.params.gathers(), engine.plan.half.is_some());
         let next: VecDeque<Look> = next.into_iter().filter(|_| gathers).collect();
-        Self { engine, model, gathers, half, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
+        Self { engine, model, gathers, is_half, untracked: None, next, coming: HashMap::new(), seen: HashMap::new() }
     }
 
-    /// Cast to this type of 16 bits, or none; without this, as the plan says.
-    pub fn with_half(self, half: Option<HalfPrecision>) -> Self {
-        Self { half, ..self }
+    /// As the plan says, or not cast in any case.
+    pub fn with_half(self, is_half: bool) -> Self {
+        Self { is_half: self.is_half && is_half, ..self }
     }
 
     /// The model for a segment, whose parameters ask for gradients if `tracked` and they do. Collective where parameters
     /// are parked.
     pub fn segment(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>> {
-        if !self.gathers && self.half.is_none() {
+        if !self.gathers && !self.is_half {
             return Ok(match tracked {
                 true => Seen::All(self.model),
                 false => Seen::Some(self.untracked().clone()),
@@ -134,7 +133,8 @@ impl<'a, M: Model> Parameters<'a, M> {
             false => self.untracked().model.clone(),
         };
         let (mut values, mut leases) = self.gathered(look.0)?;
-        let (plan, half, meter) = (&self.engine.plan, self.half, &self.engine.diagnostics.meters.parameters);
+        let (plan, meter) = (&self.engine.plan, &self.engine.diagnostics.meters.parameters);
+        let half = plan.half_in(look.0).filter(|_| self.is_half);
         let model = fill(model, &plan.params.records, look.1, |number, own| {
             let record = &plan.params.records[number];
             let is_cast = half.is_some() && record.half && record.held && record.segments.contains(&look.0);

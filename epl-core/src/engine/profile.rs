@@ -9,6 +9,7 @@ use epl_comm::{ReduceOp, ThreadMemory};
 use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
 use super::rank::{Engine, caught};
+use super::repeatable::ForwardPart;
 use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Flops;
@@ -48,14 +49,8 @@ impl<M: Model> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When a layer of Burn would keep something of it, such as statistics, or a peer fails.
+    /// When a peer fails.
     pub fn profile(&self, micro_batch: &MicroBatch<M::Batch>) -> Result<Profile> {
-        if let Some(path) = self.plan.batch_norms.iter().chain(&self.plan.unseeded_layers).next() {
-            return Err(Error::invalid(format!(
-                "`{path}` remembers that it ran, so that measuring the segments would change the training; use the layer of \
-                 epl-modules, or leave profile.segments out"
-            )));
-        }
         let (Plan { stages, segments, .. }, records) = (&self.plan, self.plan.records());
         // Of what another stage runs this rank knows nothing.
         let mut numbers = vec![-1.0; NUMBERS * segments.len()];
@@ -114,19 +109,26 @@ impl<M: Model> Engine<M> {
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
         self.context.enter(segment);
         let untracked = parameters.segment(segment, false)?;
-        let entrance = entrance.map(|carry| self.narrow(carry));
-        let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
+        let entrance = entrance.map(|carry| self.plan.enter(segment, carry));
+        let part = ForwardPart::Segment(segment);
+        let warm = || self.repeatable(part, 0, || untracked.forward_segment(segment, entrance, batch));
+        let (warm, results) = self.context.world().record(warm);
         drop((warm, untracked));
         let model = parameters.segment(segment, true)?;
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let carry_bytes = entrance.as_ref().map_or(0, bytes);
         let span = self.enter(segment, "measure", 0);
-        self.wait()?;
-        let (before, begun) = (ThreadMemory::now(), Instant::now());
-        let forward = || model.forward_segment(segment, entrance.clone().map(|carry| self.narrow(carry)), batch);
-        let (exit, told) = self.context.with_flops(forward);
-        self.wait()?;
-        let forward = begun.elapsed();
+        let timed = || {
+            self.wait()?;
+            let (before, begun) = (ThreadMemory::now(), Instant::now());
+            let forward =
+                || model.forward_segment(segment, entrance.clone().map(|carry| self.plan.enter(segment, carry)), batch);
+            let (exit, told) = self.context.with_flops(forward);
+            self.wait()?;
+            Ok::<_, Error>((exit, told, before, begun.elapsed()))
+        };
+        // Without the time in which another thread draws.
+        let (exit, told, before, forward) = self.repeatable(part, 0, timed)?;
         // What enters is kept, what leaves belongs to the next segment.
         let stored = |(before, after): (ThreadMemory, ThreadMemory)| {
             u64::try_from(after.live - before.live).unwrap_or(0).saturating_sub(bytes(&exit)) + carry_bytes

@@ -27,7 +27,9 @@ use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use super::reduce::Reducer;
+use super::repeatable::ForwardPart;
 use super::report::TermSums;
+use super::statistics::StepStatistics;
 use super::tape::{Around, Start, Tape};
 use super::{norm, weights};
 use crate::error::{Error, Result};
@@ -56,6 +58,7 @@ pub(super) struct StepRun<'a, M: Model> {
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
+    statistics: StepStatistics,
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
 }
@@ -100,6 +103,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             store: GradientStore::new(&engine.diagnostics.meters.gradients),
             reducer: Reducer::new(engine),
             sums: TermSums::default(),
+            statistics: StepStatistics::before(engine),
             again,
         })
     }
@@ -119,6 +123,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let clip = LocalClip::new(plan, context, scale);
         let (store, own_norm) = self.reducer.finish(self.store, clip)?;
         self.links.finish()?;
+        self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
@@ -152,7 +157,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let end = match is_last {
             true => {
                 let model = tape.last().unwrap_or(engine.model());
-                explained(engine, &segments, || self.end(model, exit, micro_batch))?
+                explained(engine, &segments, || self.end(number, model, exit))?
             }
             false => {
                 self.links.send_carry(number, after, exit)?;
@@ -164,10 +169,12 @@ impl<'a, M: Model> StepRun<'a, M> {
     }
 
     /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
-    fn end(&self, model: &M, exit: M::Carry, micro_batch: &MicroBatch<M::Batch>) -> Result<End> {
+    fn end(&self, number: usize, model: &M, exit: M::Carry) -> Result<End> {
+        let micro_batch = &self.micro_batches[number];
         let own = weights::weights_of(model, micro_batch);
         // What is handed out of 16 bits is summed in f32.
-        let loss = model.loss(widen_carry(exit), &micro_batch.batch);
+        let loss = || model.loss(widen_carry(exit), &micro_batch.batch);
+        let loss = self.engine.repeatable(ForwardPart::Loss, number, loss);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
         let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
@@ -301,13 +308,13 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         Ok(model)
     }
 
-    fn enter<C: Carry>(&self, carry: C) -> C {
-        self.run.engine.narrow(carry)
+    fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
+        self.run.engine.plan.enter(segment, carry)
     }
 
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
         let _span = self.run.engine.enter(segment, self.what, self.number);
-        f()
+        self.run.engine.repeatable(ForwardPart::Segment(segment), self.number, f)
     }
 
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording) {

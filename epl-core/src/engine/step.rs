@@ -14,8 +14,6 @@ use super::rank::{Engine, caught};
 use super::report::StepReport;
 use super::run::StepRun;
 use crate::error::{Error, Result};
-use crate::model::carry::Carry;
-use crate::model::precision::narrow_carry;
 use crate::model::segment::Model;
 use crate::offload::Update;
 use crate::plan::Compression;
@@ -57,13 +55,6 @@ impl<M: Model> Engine<M> {
     }
 
     fn accumulate_given(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, given: Given) -> Result<Accumulated> {
-        if let (Some(path), true) = (self.plan.batch_norms.first(), micro_batches.len() > 1) {
-            return Err(Error::invalid(format!(
-                "`{path}` is a BatchNorm: over {} micro-batches its statistics would differ from one batch's; use \
-                 one micro-batch",
-                micro_batches.len()
-            )));
-        }
         self.look_at_segments(&micro_batches)?;
         if self.plan.settings.check_recomputation && self.state.steps == 0 {
             self.check_recomputation(&micro_batches)?;
@@ -149,11 +140,6 @@ impl<M: Model> Engine<M> {
             )),
             None => error,
         }
-    }
-
-    /// What enters a segment, in the type in which it computes.
-    pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
-        narrow_carry(self.plan.half, carry)
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over

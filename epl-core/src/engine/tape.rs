@@ -61,7 +61,7 @@ pub(crate) trait Around<'a, M> {
     fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>>;
 
     /// What enters a segment, as it computes with it.
-    fn enter<C: Carry>(&self, carry: C) -> C;
+    fn enter<C: Carry>(&self, segment: usize, carry: C) -> C;
 
     /// Runs a segment's forward.
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
@@ -140,7 +140,7 @@ impl<'a, M: Model> TapeEntry<'a, M> {
     ) -> Result<(M::Carry, Self)> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let model = around.model(segment, true)?;
-        let enters = entrance.clone().map(|carry| around.enter(carry));
+        let enters = entrance.clone().map(|carry| around.enter(segment, carry));
         let exit = around.forward(segment, || model.forward_segment(segment, enters, batch));
         let seed = (segment + 1 < model.segments()).then(|| Seed::of(&exit));
         Ok((exit, Self { segments: segment..segment + 1, entrance, left: Left::Graph(model, seed) }))
@@ -157,7 +157,8 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         let mut carry = entrance.clone();
         let (ran, results) = around.first(|around| {
             segments.clone().try_for_each(|segment| {
-                let (enters, model) = (carry.take().map(|carry| around.enter(carry)), around.model(segment, false)?);
+                let (enters, model) =
+                    (carry.take().map(|carry| around.enter(segment, carry)), around.model(segment, false)?);
                 carry = Some(around.forward(segment, || model.forward_segment(segment, enters, batch)));
                 Ok(())
             })

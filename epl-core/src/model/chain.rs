@@ -20,8 +20,8 @@ pub struct Links<M, B, C> {
 /// An ordinary model, cut into a chain: what pipeline stages, recomputation and the overlap of communication with
 /// backward need.
 ///
-/// Each segment names the fields of the model that it uses, and says how it goes on from what the one before it
-/// returned, the *carry*: a tensor, several, or a struct ([`carry!`](crate::carry)). At the end stands a loss that is a
+/// Each segment names the fields of the model that it uses (a Dropout of Burn's in each that does, or in none), and says how
+/// it goes on from what the one before it returned, the *carry*: a tensor, several, or a struct ([`carry!`](crate::carry)). At the end stands a loss that is a
 /// mean over the rows of a batch, as most of Burn's are.
 ///
 /// ```

@@ -5,9 +5,11 @@
 //! - `place`: where a part of a model goes.
 //! - `carry`: what goes from segment to segment.
 //! - `precision`: casts to 16 bits.
+//! - `generator`: Burn's generator, held and seeded.
 //! - `graph`: the ends of a segment's graph.
 //! - `stateful`: layers of Burn that remember that they ran.
 //! - `whole_layers`: what to use in place of layers that are whole where something is to be cut.
+//! - `mixing`: layers of Burn that would mix types in 16 bits.
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
@@ -18,9 +20,11 @@ pub(crate) mod context;
 pub(crate) mod place;
 pub(crate) mod carry;
 pub mod precision;
+pub(crate) mod generator;
 pub(crate) mod graph;
 pub(crate) mod stateful;
 pub(crate) mod whole_layers;
+pub(crate) mod mixing;
 pub(crate) mod rerun;
 pub(crate) mod loss;
 pub(crate) mod segment;

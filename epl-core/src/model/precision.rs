@@ -62,14 +62,6 @@ impl HalfPrecision {
     }
 }
 
-/// A carry in the type in which a segment computes: as [`HalfPrecision::carry`] has it, if in 16 bits.
-pub(crate) fn narrow_carry<C: Carry>(half: Option<HalfPrecision>, carry: C) -> C {
-    match half {
-        Some(half) => half.carry(carry),
-        None => carry,
-    }
-}
-
 /// A carry with its 16-bit tensors in f32, as operations of the graph that they are in.
 pub(crate) fn widen_carry<C: Carry>(carry: C) -> C {
     carry.map(&mut Widen)

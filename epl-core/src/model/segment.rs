@@ -57,7 +57,8 @@ pub trait Model: Module {
         index.to_string()
     }
 
-    /// The segments that use the parameter at `path`; several for a tied weight. A model of more than one must say.
+    /// The segments that use the parameter at `path`; several for a tied weight. A model of more than one must say. It is also
+    /// asked for a layer of Burn that draws random numbers, such as a Dropout: where it says none, any may.
     fn segments_of(&self, _path: &str) -> Vec<usize> {
         // None where it does not say: the plan refuses that.
         (0..self.segments()).filter(|_| self.segments() == 1).collect()

@@ -1,11 +1,10 @@
 //! The initialisation phase: first values that do not depend on the layout.
 //!
-//! Every parameter is drawn from (seed, path) by the layer's own initializer, as a whole, then cut. Flex has one
-//! generator for all threads of a process, so the generator is locked from seeding to the end of one draw, and
-//! the ranks enter and leave the phase together: no rank trains, and draws, while another one initialises.
+//! Every parameter is drawn from (seed, path) by the layer's own initializer, as a whole, then cut. A backend has one
+//! generator for all threads of a process, so it is held from seeding to the end of one draw, and the ranks enter and leave
+//! the phase together: no rank trains, and draws without holding it, while another one initialises.
 
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
@@ -16,11 +15,9 @@ use super::walk::{self, At, Change, Visit};
 use super::{ParamOrigin, ParamRecord, ParamTable, with_values};
 use crate::error::{Error, Result};
 use crate::model::context::Context;
+use crate::model::generator::{Seeds, seeded};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
-
-/// Guards the one generator that all threads of the process share, between seeding and drawing.
-static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// Draws what is lazy, broadcasts what has values, and gives every parameter its stable identifier. What is parked is
 /// parked as soon as it has its values, one parameter at a time.
@@ -141,12 +138,11 @@ struct Drawer<'a> {
 
 impl Drawer<'_> {
     fn draw<const D: usize>(&self, record: &ParamRecord, param: &Param<Tensor<D>>) {
-        let device = param.lazy_device();
-        let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-        device.seed(stable_hash(&(self.context.seed(), record.name.as_str())));
-        let _ = param.base();
-        // The next draw must not continue this parameter's numbers.
-        device.seed(stable_hash(&(self.context.seed(), "after", record.name.as_str())));
+        let (seed, name) = (self.context.seed(), record.name.as_str());
+        let seeds = Seeds { own: stable_hash(&(seed, name)), after: stable_hash(&(seed, "after", name)) };
+        seeded(&param.lazy_device(), seeds, || {
+            let _ = param.base();
+        });
     }
 
     fn broadcast<const D: usize>(&self, record: &ParamRecord, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {

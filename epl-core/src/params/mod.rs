@@ -8,6 +8,7 @@
 //! - `values`: a parameter with other values.
 //! - `storage`: the means to keep state away from the device.
 //! - `store`: a model whose parameters lie where their residency says.
+//! - `statistics`: running statistics of Burn's layers.
 //! - `init`: first values.
 
 pub(crate) mod record;
@@ -18,6 +19,7 @@ mod values;
 pub(crate) mod walk;
 pub(crate) mod storage;
 pub(crate) mod store;
+pub(crate) mod statistics;
 pub(crate) mod init;
 
 pub use record::{Cut, ParamOrigin, ParamRecord, Shard};

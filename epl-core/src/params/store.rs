@@ -480,7 +480,7 @@ fn slice(flat: Tensor<1>, range: Range<usize>) -> Tensor<1> {
 }
 
 /// Some parameters of a model, flat, by the numbers of their records.
-fn read<M: Module>(model: &M, records: &[ParamRecord], numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
+pub(super) fn read<M: Module>(model: &M, records: &[ParamRecord], numbers: &[usize]) -> HashMap<usize, Tensor<1>> {
     struct Read<'a> {
         wanted: &'a [usize],
         found: HashMap<usize, Tensor<1>>,

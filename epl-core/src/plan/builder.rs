@@ -12,9 +12,9 @@ use std::ops::Range;
 use super::order::Order;
 use super::resolved::Plan;
 use super::settings::EngineSettings;
-use super::units::{Division, parks};
+use super::units::Division;
 use super::{kept, stages};
-use crate::config::{AmpLevel, CheckpointType, Config, ZeroLevel};
+use crate::config::{AmpLevel, Config, ZeroLevel};
 use crate::error::{Error, Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
@@ -124,10 +124,7 @@ impl PlanBuilder {
         let tiers = Tiers::from_config(config);
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
-        let recomputes = config.gradient_checkpoint.r#type != CheckpointType::Off || parks(zero, tiers);
-        let allow_unseeded = config.train.allow_unseeded_layers;
-        let at = (&self.mesh, self.coordinate);
-        self.survey.check(at, allow_unseeded, recomputes, half.is_some(), &mut refusals);
+        self.survey.check(&self.mesh, &mut refusals);
         refusals.of(self.check_local_clip(tiers));
         let mut records = self.records(half, tiers);
         let staged = self.stages(&mut records, &mut refusals);
@@ -161,10 +158,10 @@ impl PlanBuilder {
             zero,
             tiers,
             half,
+            full_segments: half.map_or_else(Vec::new, |_| self.full_segments()),
             max_splits,
             exceptions: self.exceptions(),
-            unseeded_layers: self.survey.unseeded_layers.clone(),
-            batch_norms: self.survey.batch_norms.clone(),
+            burn_layers: self.survey.burn_layers.clone(),
         })
     }
 
@@ -219,11 +216,17 @@ impl PlanBuilder {
         // Rows are not scattered.
         let is_each = self.config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
         let is_dense = self.config.communication.sparse_as_dense || is_each;
+        let mixes = &self.survey.burn_layers.mixes;
         for record in &mut records {
-            record.half &= half.is_some();
+            record.half &= half.is_some() && !record.segments.iter().all(|segment| mixes[*segment]);
             record.sparse &= !is_dense;
         }
         records
+    }
+
+    /// The segments that compute in f32 under mixed precision.
+    fn full_segments(&self) -> Vec<usize> {
+        (0..self.segments.len()).filter(|segment| self.survey.burn_layers.mixes[*segment]).collect()
     }
 
     /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.

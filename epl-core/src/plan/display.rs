@@ -56,10 +56,7 @@ impl Display for Plan {
         for option in &self.exceptions {
             writeln!(f, "  {option}: the result depends on the layout")?;
         }
-        for layer in &self.unseeded_layers {
-            writeln!(f, "  `{layer}` draws from the shared generator: its masks depend on the layout")?;
-        }
-        Ok(())
+        self.fmt_burn_layers(f)
     }
 }
 
@@ -116,6 +113,28 @@ impl Plan {
         if let Some(half) = self.half {
             let count = self.params.records.iter().filter(|record| record.half).count();
             writeln!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
+        }
+        Ok(())
+    }
+
+    /// What is promised of layers of Burn that draw, keep statistics, or mix types.
+    fn fmt_burn_layers(&self, f: &mut Formatter<'_>) -> Result {
+        for layer in self.drawing_layers() {
+            writeln!(
+                f,
+                "  `{layer}` draws by Burn's generator: the same again on this layout; EPL's Dropout does so on any layout"
+            )?;
+        }
+        for layer in self.batch_norms() {
+            writeln!(
+                f,
+                "  `{layer}` takes statistics of each replica and micro-batch by itself, and the mean of the replicas' running \
+                 ones after a step; EPL's SyncBatchNorm takes them over all replicas"
+            )?;
+        }
+        for layer in self.burn_layers.mixing.iter().filter(|_| self.half.is_some()) {
+            let names: Vec<&str> = self.full_segments.iter().map(|segment| &*self.segments[*segment]).collect();
+            writeln!(f, "  `{layer}` would mix types in 16 bits: computed in f32 is {}", names.join(", "))?;
         }
         Ok(())
     }

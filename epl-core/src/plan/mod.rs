@@ -14,6 +14,7 @@
 //! - `stages`: which stage runs which segments.
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
+//! - `burn_layers`: layers of Burn that need something of a plan.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
@@ -31,6 +32,7 @@ mod layers;
 pub(crate) mod stages;
 mod order;
 pub(crate) mod kept;
+pub(crate) mod burn_layers;
 pub(crate) mod survey;
 mod memory;
 pub(crate) mod builder;

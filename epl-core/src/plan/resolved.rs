@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::burn_layers::BurnLayers;
 use super::order::Order;
 use super::settings::EngineSettings;
 use super::units::{parks, reduces_each};
@@ -9,7 +10,8 @@ use super::units::{parks, reduces_each};
 use crate::config::ZeroLevel;
 use crate::error::{Error, Result};
 use crate::memory::{Tier, Tiers};
-use crate::model::precision::HalfPrecision;
+use crate::model::carry::Carry;
+use crate::model::precision::{HalfPrecision, widen_carry};
 use crate::params::{Home, ParamRecord, ParamTable};
 use crate::schedule::{self, Cost, Stages, Timeline, simulate};
 use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
@@ -50,17 +52,47 @@ pub struct Plan {
     pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
+    /// Under mixed precision: the segments that compute in f32 all the same, as a layer of Burn in them would mix types.
+    pub full_segments: Vec<usize>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
     pub exceptions: Vec<String>,
-    /// Layers that draw from the shared generator, so that their masks depend on the layout.
-    pub unseeded_layers: Vec<String>,
-    /// Layers whose statistics depend on how the batch is cut.
-    pub batch_norms: Vec<String>,
+    /// Layers of Burn that draw from its generator, keep running statistics, or mix types in 16 bits.
+    pub(crate) burn_layers: BurnLayers,
 }
 
 impl Plan {
+    /// Layers of Burn that draw from its generator: what they draw is the same again on this layout, and other numbers on
+    /// another one.
+    pub fn drawing_layers(&self) -> &[String] {
+        &self.burn_layers.drawing
+    }
+
+    /// Layers of Burn that take their statistics over what one rank runs at a time.
+    pub fn batch_norms(&self) -> &[String] {
+        &self.burn_layers.batch_norms
+    }
+
+    /// The 16-bit type in which a segment computes, if it does.
+    pub(crate) fn half_in(&self, segment: usize) -> Option<HalfPrecision> {
+        self.half.filter(|_| !self.full_segments.contains(&segment))
+    }
+
+    /// What enters a segment, in the type in which it computes.
+    pub(crate) fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
+        match (self.half, self.half_in(segment)) {
+            (None, _) => carry,
+            (Some(_), Some(half)) => half.carry(carry),
+            (Some(_), None) => widen_carry(carry),
+        }
+    }
+
+    /// The numbers of the records of running statistics that layers of Burn keep on this rank.
+    pub(crate) fn statistics(&self) -> impl Iterator<Item = usize> + '_ {
+        self.burn_layers.statistics.iter().copied().filter(|number| self.params.records[*number].held)
+    }
+
     /// The same plan, where these runs of segments are run again in backward.
     pub(crate) fn with_recompute(self, recompute: Vec<Range<usize>>) -> Self {
         Self { recompute, ..self }
@@ -123,10 +155,10 @@ impl Plan {
     /// The bytes of 16-bit copies of parameters that there are at once: of all segments that are stored for backward, and of
     /// the largest that is not.
     pub(crate) fn casts(&self) -> u64 {
-        let Some(half) = self.half else { return 0 };
         let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
         let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
         let of = |segment: usize| {
+            let Some(half) = self.half_in(segment) else { return 0 };
             let uses = self.params.records.iter().filter(|record| record.half && record.segments.contains(&segment));
             uses.map(|record| (record.numel() * half.dtype().size()) as u64).sum::<u64>()
         };

@@ -6,15 +6,15 @@ use burn::module::{Flag, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
+use super::burn_layers::BurnLayers;
 use crate::error::{Error, Refusals, Result};
 use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::place::Place;
 use crate::model::segment::Model;
-use crate::model::stateful::{Remembers, stateful};
 use crate::model::whole_layers::whole_layers;
 use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::stable_hash::stable_hash;
-use crate::topology::cluster::{Axis, Coordinate, Mesh};
+use crate::topology::cluster::{Axis, Mesh};
 use crate::topology::layout::{LayoutError, WholeLayer};
 use crate::topology::scopes::Owners;
 
@@ -22,90 +22,19 @@ use crate::topology::scopes::Owners;
 #[derive(Clone, Debug)]
 pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
-    pub unseeded_layers: Vec<String>,
-    pub batch_norms: Vec<String>,
+    pub burn_layers: BurnLayers,
     /// All layers, where the tensor axis has several ranks by the options, and nothing is cut over it.
     pub whole_layers: Vec<WholeLayer>,
 }
 
 impl Survey {
-    /// Refuses layers whose result would depend on the layout, each for every reason.
-    pub fn check(
-        &self,
-        at: (&Mesh, Coordinate),
-        allow_unseeded: bool,
-        recomputes: bool,
-        half: bool,
-        refusals: &mut Refusals,
-    ) {
+    /// Refuses a tensor axis over which nothing is cut.
+    pub fn check(&self, mesh: &Mesh, refusals: &mut Refusals) {
         if !self.whole_layers.is_empty() {
-            let (ranks, layers) = (at.0.size(Axis::Tensor), self.whole_layers.clone());
+            let (ranks, layers) = (mesh.size(Axis::Tensor), self.whole_layers.clone());
             refusals.add(LayoutError::NothingCutInModel { ranks, layers }.into());
         }
-        let ranks = at.0.world_size();
-        let (unseeded, norms) = (&*self.unseeded_layers, &*self.batch_norms);
-        let mut refuse = |is_wrong: bool, layers: &[String], reason: &str| {
-            if let (true, [first, others @ ..]) = (is_wrong, layers) {
-                refusals.add(Error::invalid(format!("`{first}` {reason}{}", same_of(others))));
-            }
-        };
-        refuse(
-            recomputes,
-            unseeded,
-            "draws from a generator that goes on, so that its masks would be others when it is recomputed; use the Dropout \
-             of epl-modules, or nothing that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters",
-        );
-        refuse(
-            ranks > 1 && !allow_unseeded,
-            unseeded,
-            &format!(
-                "draws from the generator that all {ranks} ranks share, so that its masks depend on the layout; use the \
-                 Dropout of epl-modules, or set train.allow_unseeded_layers = true"
-            ),
-        );
-        refuse(
-            recomputes,
-            norms,
-            "is a BatchNorm, whose running statistics would move twice when it is recomputed; use SyncBatchNorm, or nothing \
-             that recomputes: gradient_checkpoint.type, zero.level = v3, offloaded parameters",
-        );
-        refuse(
-            half,
-            norms,
-            "is a BatchNorm, which would mix its statistics in f32 with what it gets in 16 bits under amp.level = O1; use \
-             SyncBatchNorm, or leave amp.level out",
-        );
-        let over = |path: &String| self.replicas(path, at);
-        let cut: Vec<String> = norms.iter().filter(|path| over(path) > 1).cloned().collect();
-        let replicas = cut.first().map_or(1, over);
-        refuse(
-            replicas > 1,
-            &cut,
-            &format!(
-                "is a BatchNorm: with {replicas} replicas its statistics would differ from one replica's; use \
-                 SyncBatchNorm, or one replica"
-            ),
-        );
     }
-
-    /// How many ranks run rows of their own in the layer at `path`: those of its stage.
-    fn replicas(&self, path: &str, (mesh, coordinate): (&Mesh, Coordinate)) -> usize {
-        let of = |record: &&ParamRecord| record.name.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
-        let graph = self.records.iter().find(of).and_then(|record| record.task_graph);
-        // Where stages have different widths, each task graph is one.
-        let stage = graph.filter(|_| mesh.is_bridged()).unwrap_or(coordinate.pipeline);
-        mesh.sizes_in(stage).along(Axis::Data)
-    }
-}
-
-/// The layers of which the same is said as of a first one.
-fn same_of(others: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let mut names: Vec<String> = others.iter().take(SHOWN).map(|path| format!("`{path}`")).collect();
-    if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        names.push(format!("{more} more"));
-    }
-    if names.is_empty() { String::new() } else { format!(". The same holds for {}", names.join(", ")) }
 }
 
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
@@ -143,14 +72,12 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
         record.segments = segments_of(model, &record.name)?;
     }
     check_owned(&records, &owners.graphs)?;
-    let (unseeded, norms): (Vec<_>, Vec<_>) =
-        stateful(model).into_iter().partition(|(_, remembers)| *remembers == Remembers::Generator);
-    let paths = |layers: Vec<(String, Remembers)>| layers.into_iter().map(|(path, _)| path).collect();
+    let burn_layers = BurnLayers::of(model, &records);
     // Of scopes each is asked for itself.
     let is_asked = owners.graphs.is_empty() && context.mesh().size(Axis::Tensor) > 1;
     let is_whole = is_asked && !records.iter().any(|record| record.is_cut_over(Axis::Tensor));
     let whole_layers = if is_whole { whole_layers(model, |_| true) } else { Vec::new() };
-    Ok(Survey { records, unseeded_layers: paths(unseeded), batch_norms: paths(norms), whole_layers })
+    Ok(Survey { records, burn_layers, whole_layers })
 }
 
 /// Where some parameters are in scopes, all are: EPL would not know where to put the others.

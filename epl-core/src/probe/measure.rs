@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Segments alike, that is with parameters and an entrance of the same shapes, are measured once. Values do not matter for
-//! memory: they are not the layers' own first values, and no generator moves.
+//! memory: they are not the layers' own first values, and no generator moves but for layers of Burn that draw.
 
 use std::convert::Infallible;
 
@@ -19,9 +19,11 @@ use epl_comm::ThreadMemory;
 use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Pass};
+use crate::model::generator::{self, Seeds};
 use crate::model::graph::{Seed, Track, Untrack};
 use crate::model::segment::Model;
 use crate::params::ParamRecord;
+use crate::params::statistics::RunningStatistics;
 use crate::params::walk::{self, At, Change};
 use crate::plan::Plan;
 
@@ -44,6 +46,8 @@ pub(crate) struct Bench<'a, M> {
     pub model: &'a M,
     pub plan: &'a Plan,
     pub context: &'a Context,
+    /// On which it runs.
+    pub device: &'a Device,
 }
 
 /// What makes segments alike: the shapes of their parameters and of what enters.
@@ -95,15 +99,20 @@ impl<M: Model> Bench<'_, M> {
 
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
-        let model = filled(self.model.clone(), &self.plan.params.records, segment);
+        let records = &self.plan.params.records;
+        let model = filled(self.model.clone(), records, segment);
         self.context.enter(segment);
+        // The model shares them.
+        let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let untracked = model.clone().no_grad();
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
-        let (left, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
+        let warm = || self.holding(segment, || untracked.forward_segment(segment, entrance, batch));
+        let (left, results) = self.context.world().record(warm);
         drop(untracked);
         let counted = || self.count(&model, segment, carry.clone(), batch);
         let counts = [counted()?, counted()?, counted()?];
+        statistics.put_into(&model, records);
         let carry = carry.as_ref().map_or(0, bytes);
         let needs = Needs {
             carry,
@@ -114,6 +123,14 @@ impl<M: Model> Bench<'_, M> {
         Ok((needs, left.map(&mut Untrack)))
     }
 
+    /// Runs a part of a segment that may draw: not into the numbers of another thread, which draws first values.
+    fn holding<T>(&self, segment: usize, f: impl FnOnce() -> T) -> T {
+        match self.plan.burn_layers.draws[segment] {
+            true => generator::seeded(self.device, Seeds { own: 0, after: 0 }, f),
+            false => f(),
+        }
+    }
+
     /// One forward and backward of a segment, counted.
     fn count(&self, model: &M, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<Count> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
@@ -121,9 +138,9 @@ impl<M: Model> Bench<'_, M> {
         let counts = || ThreadMemory::now().ok_or_else(|| Error::invalid(NOT_COUNTED));
         let before = counts()?.live;
         ThreadMemory::look_anew();
-        let exit = model.forward_segment(segment, entrance.clone(), batch);
+        let exit = self.holding(segment, || model.forward_segment(segment, entrance.clone(), batch));
         let is_last = segment + 1 == self.plan.segments.len();
-        let loss = is_last.then(|| model.loss(exit.clone(), batch));
+        let loss = is_last.then(|| self.holding(segment, || model.loss(exit.clone(), batch)));
         let root = match &loss {
             Some(loss) => loss.terms.iter().map(|term| term.value.clone()).reduce(|sum, term| sum + term),
             None => seeded(&exit),

@@ -79,8 +79,7 @@ impl<M: Model> LazyModel<M> {
     ///
     /// # Errors
     ///
-    /// When the two numbers are no two, when a layer of Burn would keep something of it, such as statistics, when stages
-    /// have different widths, or a peer fails.
+    /// When the two numbers are no two, when stages have different widths, or a peer fails.
     pub fn activations(
         &self,
         rows: [usize; 2],
@@ -93,11 +92,6 @@ impl<M: Model> LazyModel<M> {
                 rows[0], rows[1]
             )));
         }
-        if let Some(path) = plan.batch_norms.iter().chain(&plan.unseeded_layers).next() {
-            return Err(Error::invalid(format!(
-                "`{path}` remembers that it ran, so that measuring would change the training; use the layer of epl-modules"
-            )));
-        }
         if plan.mesh.is_bridged() {
             return Err(Error::invalid(
                 "activations are measured where all stages have one width, and these have different ones; measure a built \
@@ -108,7 +102,7 @@ impl<M: Model> LazyModel<M> {
         if ThreadMemory::now().is_none() || !is_host(device) {
             return Ok(None);
         }
-        let bench = Bench { model, plan, context: place.context() };
+        let bench = Bench { model, plan, context: place.context(), device };
         let mut measure = |rows: usize| bench.measure(rows, &batch(rows, device));
         let (few, many) = (measure(rows[0])?, measure(rows[1])?);
         let fit = |(few, many): (Option<Needs>, Option<Needs>)| few.zip(many).map(|needs| fitted(rows, needs));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
 use epl_core::config::Config;
@@ -109,42 +109,4 @@ fn what_is_kept_must_be_named_and_be_there() {
     config.gradient_checkpoint.end_taskgraph = 1;
     let error = refused(&config);
     assert!(error.contains("end_taskgraph = 1") && error.contains("there are 1"), "{error}");
-}
-
-#[derive(Module, Debug)]
-struct Unfit {
-    up: Linear,
-    dropout: Option<Dropout>,
-    norm: Option<BatchNorm>,
-    down: Linear,
-}
-
-#[test]
-fn layers_of_burn_that_would_do_something_else_again_are_named() {
-    let build = |dropout: Option<f64>| {
-        launch(&recomputing(&[1]), |epl| {
-            epl.build(|at| {
-                let linear = || LinearConfig::new(3, 3).init(at);
-                let net = Unfit {
-                    up: linear(),
-                    dropout: dropout.map(|prob| DropoutConfig::new(prob).init()),
-                    norm: dropout.is_none().then(|| BatchNormConfig::new(3).init(at)),
-                    down: linear(),
-                };
-                Chain::of(net)
-                    .first(&["up", "norm"], |net: &Unfit, rows: &Tensor<2>| net.up.forward(rows.clone()))
-                    .then(&["down"], |net, rows, _| net.down.forward(rows))
-                    .mean_loss(|rows, _| rows.mean())
-            })
-            .map(|_| ())
-        })
-    };
-    let unfit = |dropout: bool| build(dropout.then_some(0.1)).unwrap_err().to_string();
-    assert!(build(Some(0.0)).is_ok(), "what never draws is the same again");
-    assert!(unfit(true).contains("`dropout`") && unfit(true).contains("Dropout of epl-modules"), "{}", unfit(true));
-    assert!(
-        unfit(false).contains("`norm` is a BatchNorm") && unfit(false).contains("SyncBatchNorm"),
-        "{}",
-        unfit(false)
-    );
 }

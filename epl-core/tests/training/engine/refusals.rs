@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
-use burn::nn::activation::{RRelu, RReluConfig};
-use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig};
+use burn::nn::activation::RReluConfig;
+use burn::nn::transformer::TransformerEncoderConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GaussianNoiseConfig, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -116,57 +116,54 @@ fn step(config: &Config, model: impl Fn(&Place) -> Net + Sync, count: u64) -> Re
     .map(|_| ())
 }
 
-#[test]
-fn batch_norm_is_refused_where_the_batch_is_cut() {
-    step(&config(1, 1, 1), Net::with_norm, 1).unwrap();
-    let replicas = step(&config(2, 1, 1), Net::with_norm, 1).unwrap_err().to_string();
-    assert!(replicas.contains("`norm` is a BatchNorm: with 2 replicas"), "{replicas}");
-    assert!(replicas.contains("use SyncBatchNorm, or one replica"), "{replicas}");
-    let micro_batches = step(&config(1, 1, 1), Net::with_norm, 3).unwrap_err().to_string();
-    assert!(micro_batches.contains("`norm` is a BatchNorm: over 3 micro-batches"), "{micro_batches}");
+/// What the plan of a model says of its layers.
+fn planned(config: &Config, model: impl Fn(&Place) -> Net + Sync) -> String {
+    let texts = launch(config, |epl| epl.build(&model).map(|built| built.plan().to_string()));
+    texts.unwrap().swap_remove(0)
 }
 
 #[test]
-fn dropout_that_draws_from_the_shared_generator_is_refused_unless_allowed() {
-    step(&config(1, 1, 1), Net::with_dropout, 1).unwrap();
-    let text = step(&config(2, 1, 1), Net::with_dropout, 1).unwrap_err().to_string();
-    assert!(text.contains("`dropout` draws from the generator that all 2 ranks share"), "{text}");
-    assert!(text.contains("use the Dropout of epl-modules, or set train.allow_unseeded_layers = true"), "{text}");
-    step(&config(2, 1, 1).with("train.allow_unseeded_layers", true).unwrap(), Net::with_dropout, 1).unwrap();
+fn batch_norm_runs_where_the_batch_is_cut_and_the_plan_says_what_holds() {
+    for (replicas, micro_batches) in [(1, 1), (2, 1), (1, 3), (2, 3)] {
+        step(&config(replicas, 1, 1), Net::with_norm, micro_batches).unwrap();
+    }
+    let text = planned(&config(2, 1, 1), Net::with_norm);
+    assert!(text.contains("`norm` takes statistics of each replica and micro-batch by itself"), "{text}");
+    assert!(text.contains("SyncBatchNorm takes them over all replicas"), "{text}");
+}
+
+#[test]
+fn dropout_of_burn_runs_and_the_plan_says_what_holds() {
+    for (replicas, micro_batches) in [(1, 1), (2, 1), (2, 3)] {
+        step(&config(replicas, 1, 1), Net::with_dropout, micro_batches).unwrap();
+    }
+    let text = planned(&config(2, 1, 1), Net::with_dropout);
+    assert!(text.contains("`dropout` draws by Burn's generator: the same again on this layout"), "{text}");
+    assert!(!planned(&config(2, 1, 1), Net::plain).contains("generator"));
+    let text = Config::new().with("train.allow_unseeded_layers", true).unwrap_err().to_string();
+    assert!(text.contains("allow_unseeded_layers"), "{text}");
 }
 
 /// A layer of Burn that draws nothing is the same under every layout, also inside a layer that is not the user's own.
 #[test]
 fn dropout_of_probability_zero_is_accepted() {
-    let silent = |place: &Place| Net { dropout: Some(DropoutConfig::new(0.0).init()), ..Net::plain(place) };
-    step(&config(2, 1, 1), silent, 1).unwrap();
-    let encoder = |prob: f64| {
-        launch(&config(2, 1, 1), |epl| {
-            let config = TransformerEncoderConfig::new(4, 8, 2, 2).with_dropout(prob);
-            let loss = |_: &TransformerEncoder, _: &()| unreachable!("nothing is run");
-            epl.build(|at| WithLoss::new(config.init(at), loss)).map(|built| built.plan().unseeded_layers.clone())
-        })
-    };
-    assert_eq!(encoder(0.0).unwrap(), [vec![], Vec::<String>::new()]);
-    let error = encoder(0.1).unwrap_err().to_string();
-    assert!(error.contains("layers.1.") && error.contains("dropout"), "all are named: {error}");
-    let noise = |std: f64| {
-        launch(&config(2, 1, 1), |epl| {
-            let loss = |_: &(Linear, burn::nn::GaussianNoise), _: &()| unreachable!("nothing is run");
-            let net = |at: &Place| (LinearConfig::new(2, 2).init(at), GaussianNoiseConfig::new(std).init());
-            epl.build(|at| WithLoss::new(net(at), loss)).map(drop)
-        })
-    };
-    assert!(noise(0.0).is_ok() && noise(0.5).is_err());
+    fn drawing<M: Module>(net: impl Fn(&Place) -> M + Sync) -> Vec<String> {
+        let drawing = launch(&config(2, 1, 1), |epl| {
+            let loss = |_: &M, _: &()| unreachable!("nothing is run");
+            epl.build(|at| WithLoss::new(net(at), loss)).map(|built| built.plan().drawing_layers().to_vec())
+        });
+        drawing.unwrap().swap_remove(0)
+    }
+    assert!(drawing(|_| DropoutConfig::new(0.0).init()).is_empty());
+    let encoder = |prob: f64| drawing(|at| TransformerEncoderConfig::new(4, 8, 2, 2).with_dropout(prob).init(at));
+    assert!(encoder(0.0).is_empty());
+    let found = encoder(0.1);
+    assert!(found.iter().any(|path| path.starts_with("layers.1.") && path.contains("dropout")), "{found:?}");
+    let noise = |std: f64| drawing(|at| (LinearConfig::new(2, 2).init(at), GaussianNoiseConfig::new(std).init()));
+    assert_eq!((noise(0.0), noise(0.5)), (vec![], vec!["1".to_string()]));
     // It draws its slopes, whatever they are between.
-    let slopes = launch(&config(2, 1, 1), |epl| {
-        let loss = |_: &(Linear, RRelu), _: &()| unreachable!("nothing is run");
-        let net =
-            |at: &Place| (LinearConfig::new(2, 2).init(at), RReluConfig::new().with_lower(0.2).with_upper(0.2).init());
-        epl.build(|at| WithLoss::new(net(at), loss)).map(drop)
-    });
-    let error = slopes.unwrap_err().to_string();
-    assert!(error.contains("draws from the generator that all 2 ranks share"), "{error}");
+    let slopes = || RReluConfig::new().with_lower(0.2).with_upper(0.2).init();
+    assert_eq!(drawing(|at| (LinearConfig::new(2, 2).init(at), slopes())), ["1"]);
     // In a loop of one's own.
     let device = Device::flex().autodiff();
     let forward = |dropout: &Dropout, x: Tensor<2>| dropout.forward(x);
@@ -198,18 +195,10 @@ fn what_is_said_of_nan_in_a_forward_of_ones_own_is_not_kept() {
 /// What is wrong with a model is told at once, not one fault a run.
 #[test]
 fn all_refusals_of_a_plan_are_told_together() {
-    let both = |place: &Place| {
-        let norm = Some(BatchNormConfig::new(3).init(place));
-        Net { norm, dropout: Some(DropoutConfig::new(0.5).init()), ..Net::plain(place) }
-    };
-    let text = step(&config(2, 1, 1).with("zero.level", "v3").unwrap(), both, 1).unwrap_err().to_string();
-    for expected in [
-        "`dropout` draws from a generator that goes on",
-        "`dropout` draws from the generator that all 2 ranks share",
-        "`norm` is a BatchNorm, whose running statistics would move twice",
-        "`norm` is a BatchNorm: with 2 replicas",
-        "the model is 1 segment",
-    ] {
+    let config = config(2, 1, 1).with("zero.level", "v3").unwrap();
+    let config = config.with("train.global_batch_size", 7).unwrap().with("train.micro_batch_size", 2).unwrap();
+    let text = step(&config, Net::plain, 1).unwrap_err().to_string();
+    for expected in ["train.global_batch_size", "the model is 1 segment"] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
 }

@@ -1,0 +1,70 @@
+//! Running statistics of Burn's layers over a step.
+//!
+//! ```text
+//! replica 0   before ──▶ micro-batch ──▶ micro-batch ──▶ after ┐
+//!                                                              ├▶ before + mean of (after - before)
+//! replica 1   before ──▶ micro-batch ──▶ (stand-in)  ──▶ after ┘
+//! ```
+//!
+//! They follow a linear law, and no forward of training reads them: so the mean after each step is the mean of what each
+//! replica alone would have at the end, but for rounding. As all replicas go on from it, a checkpoint needs no communication, a
+//! run that is resumed repeats one that is not to the bit, and any replica evaluates any sample.
+
+use burn::tensor::{DType, Tensor};
+use epl_comm::ReduceOp;
+
+use super::rank::Engine;
+use crate::error::Result;
+use crate::model::segment::Model;
+use crate::params::statistics::RunningStatistics;
+use crate::topology::cluster::Axis;
+
+/// The statistics before a step.
+pub(super) struct StepStatistics(RunningStatistics);
+
+impl StepStatistics {
+    /// Those of this rank.
+    pub fn before<M: Model>(engine: &Engine<M>) -> Self {
+        let numbers: Vec<usize> = engine.plan.statistics().collect();
+        Self(RunningStatistics::of(engine.model(), engine.plan.records(), &numbers))
+    }
+
+    /// Gives each replica the mean over those that had a sample. What has become no number on one counts for nothing; what
+    /// has on all stays as it was. Collective over the replicas.
+    pub fn after<M: Model>(self, engine: &Engine<M>, had_samples: bool) -> Result<()> {
+        let Self(before) = self;
+        let (model, records) = (engine.model(), engine.plan.records());
+        let mut after = RunningStatistics::of(model, records, &before.0.keys().copied().collect::<Vec<_>>());
+        let mut kinds: Vec<(Axis, DType)> = Vec::new();
+        for number in before.0.keys() {
+            let kind = (records[*number].reduced_over(), records[*number].dtype);
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        for (axis, dtype) in kinds {
+            let is_own = |number: &&usize| (records[**number].reduced_over(), records[**number].dtype) == (axis, dtype);
+            let numbers: Vec<usize> = before.0.keys().filter(is_own).copied().collect();
+            let flat =
+                |of: &RunningStatistics| Tensor::cat(numbers.iter().map(|number| of.0[number].clone()).collect(), 0);
+            let (old, new) = (flat(&before), flat(&after));
+            let is_number = new.clone().is_finite();
+            let group = engine.context.axis(axis);
+            let mean = if group.size() == 1 {
+                old.mask_where(is_number, new)
+            } else {
+                let moved = (new - old.clone()).mask_fill(is_number.clone().bool_not(), 0.0);
+                let counts =
+                    Tensor::full([moved.dims()[0]], f64::from(u8::from(had_samples)), (&moved.device(), dtype));
+                let counts = counts.mask_fill(is_number.bool_not(), 0.0);
+                let sums = group.all_reduce(Tensor::cat(vec![moved, counts], 0), ReduceOp::Sum)?;
+                let [moved, counts] = <[Tensor<1>; 2]>::try_from(sums.chunk(2, 0)).expect("two of one length");
+                old + moved / counts.clamp_min(1.0)
+            };
+            let sizes: Vec<usize> = numbers.iter().map(|number| records[*number].numel()).collect();
+            after.0.extend(numbers.into_iter().zip(mean.split_with_sizes(sizes, 0)));
+        }
+        after.put_into(model, records);
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Layers of Burn that need something of a plan, and the segments that run them.
+
+use crate::model::mixing::mixing;
+use crate::model::segment::Model;
+use crate::model::stateful::{Remembers, stateful};
+use crate::params::ParamRecord;
+
+/// The running statistics of Burn's BatchNorm, below its path.
+const STATISTICS: [&str; 2] = [".running_mean", ".running_var"];
+
+/// Layers of Burn that draw, keep something from one forward to the next, or mix types in 16 bits.
+#[derive(Clone, Debug)]
+pub(crate) struct BurnLayers {
+    /// The paths of those that draw from the generator.
+    pub drawing: Vec<String>,
+    /// By segment: whether one of these may run in it.
+    pub draws: Vec<bool>,
+    /// The paths of those that keep running statistics.
+    pub batch_norms: Vec<String>,
+    /// The numbers of the records of these statistics.
+    pub statistics: Vec<usize>,
+    /// The paths of those that mix types in 16 bits.
+    pub mixing: Vec<String>,
+    /// By segment: whether one of these may run in it.
+    pub mixes: Vec<bool>,
+}
+
+impl BurnLayers {
+    /// Those of a model that has these records.
+    pub fn of<M: Model>(model: &M, records: &[ParamRecord]) -> Self {
+        let (drawing, norms): (Vec<_>, Vec<_>) =
+            stateful(model).into_iter().partition(|(_, remembers)| *remembers == Remembers::Generator);
+        let paths = |layers: Vec<(String, Remembers)>| layers.into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+        let (drawing, batch_norms, mixing) = (paths(drawing), paths(norms), mixing(model));
+        let is_statistic = |record: &ParamRecord| {
+            let of = |norm: &String| record.name.strip_prefix(&**norm).is_some_and(|field| STATISTICS.contains(&field));
+            batch_norms.iter().any(of)
+        };
+        let statistics = (0..records.len()).filter(|number| is_statistic(&records[*number])).collect();
+        let (draws, mixes) = (segments_with(model, &drawing), segments_with(model, &mixing));
+        Self { drawing, draws, batch_norms, statistics, mixing, mixes }
+    }
+}
+
+/// By segment: whether one of these layers may run in it. Of one that a model is silent of nobody knows: it has no parameters,
+/// by which it would be found out.
+fn segments_with<M: Model>(model: &M, layers: &[String]) -> Vec<bool> {
+    let mut with = vec![false; model.segments()];
+    for path in layers {
+        let mut said = model.segments_of(path).into_iter().filter(|segment| *segment < with.len()).peekable();
+        match said.peek() {
+            None => with.fill(true),
+            Some(_) => said.collect::<Vec<_>>().into_iter().for_each(|segment| with[segment] = true),
+        }
+    }
+    with
+}
