@@ -23,6 +23,7 @@ mod mesh;
 mod offload;
 mod offload_resident;
 mod optimizer_state;
+mod param_groups;
 mod pipeline;
 mod plan_memory;
 mod recomputation;
