@@ -397,6 +397,7 @@ fn another(kind: ValueKind, default: &Value) -> String {
         ValueKind::Choice(words) => words.iter().map(|word| word.to_string()).collect(),
         ValueKind::Integers => vec!["[0, 1]".into()],
         ValueKind::Words => vec!["[head, 1]".into()],
+        ValueKind::PathNumbers => vec!["[head=0.5, **.bias=0]".into()],
         ValueKind::Text => vec!["a file".into()],
         ValueKind::DeviceList => vec!["0,1".into()],
         ValueKind::Or(_, kind) => return another(*kind, default),

@@ -80,7 +80,7 @@ fn the_groups_of_burns_scheduler_have_rates_of_their_own() {
     };
     let grouped = || burns(base().with_group(ParamGroup::from_predicate("down"), linear(0.05)));
     let halved = ParamGroups::new(optimizer()).group(["down"], |group| group.with_rate_factor(0.5));
-    for given in [&[][..], &[("zero.level", "v3")], &[("offload.level", "v0")]] {
+    for given in [&[][..], &[("zero.level", "v2")], &[("offload.optimizer_state", "host")]] {
         let found = trained(given, &optimizer(), grouped);
         assert_eq!(found, trained(given, &halved, || burns(base())), "{given:?}");
         assert_ne!(found, trained(given, &optimizer(), || burns(base())), "{given:?}");
