@@ -4,6 +4,8 @@ use std::fmt;
 
 use toml::Value;
 
+use super::path_number::PathNumber;
+
 /// The values an option takes: used to check a value, to read one from text, and in the docs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -27,6 +29,8 @@ pub enum ValueKind {
     Integers,
     /// A list of words; an integer is one too.
     Words,
+    /// A list of `path=number`, of numbers of at least zero.
+    PathNumbers,
     /// Any text, such as the path of a file.
     Text,
     /// Device numbers separated by commas, none twice; empty for all devices.
@@ -68,6 +72,10 @@ impl ValueKind {
                 items.iter().all(|item| item.as_integer().is_some_and(|number| number >= 0)).then(|| value.clone())
             }
             (ValueKind::Words, Value::Array(items)) => items.iter().map(word).collect::<Option<_>>().map(Value::Array),
+            (ValueKind::PathNumbers, Value::Array(items)) => items
+                .iter()
+                .all(|item| item.as_str().is_some_and(|text| PathNumber::read(text).is_some()))
+                .then(|| value.clone()),
             (ValueKind::Text, Value::String(_)) => Some(value.clone()),
             (ValueKind::DeviceList, Value::String(text)) => is_device_list(text).then(|| value.clone()),
             _ => None,
@@ -90,7 +98,7 @@ impl ValueKind {
             ValueKind::Integers => {
                 Value::Array(items(text).map(|item| item.parse().ok().map(Value::Integer)).collect::<Option<_>>()?)
             }
-            ValueKind::Words => {
+            ValueKind::Words | ValueKind::PathNumbers => {
                 Value::Array(items(text).map(|item| Value::String(unquoted(item).to_string())).collect())
             }
         };
@@ -98,10 +106,11 @@ impl ValueKind {
     }
 }
 
-/// The items of `[0, 0, 1]` or `0,0,1`.
+/// The items of `[0, 0, 1]` or `0,0,1`; none of `[]`.
 fn items(text: &str) -> impl Iterator<Item = &str> {
-    let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    inner.split(',').map(str::trim)
+    let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let is_empty = inner.is_some_and(|inner| inner.trim().is_empty());
+    inner.unwrap_or(text).split(',').map(str::trim).filter(move |_| !is_empty)
 }
 
 /// A word of a list, which must not be empty.
@@ -142,6 +151,9 @@ impl fmt::Display for ValueKind {
             }
             ValueKind::Integers => write!(f, "a list of integers ≥ 0 such as [0, 1, 1, 2]"),
             ValueKind::Words => write!(f, "a list of words or integers such as [embedding, 3]"),
+            ValueKind::PathNumbers => {
+                write!(f, "a list of path=number with numbers ≥ 0 such as [\"**.bias=0\", \"head=0.1\"]")
+            }
             ValueKind::Text => write!(f, "a text"),
             ValueKind::DeviceList => write!(f, "device numbers such as \"0,4,7\", none twice, or \"\""),
             ValueKind::Or(word, kind) => write!(f, "\"{word}\" or {kind}"),
@@ -177,6 +189,14 @@ mod tests {
         assert_eq!(ValueKind::Words.read("head,3"), words);
         assert_eq!(ValueKind::Words.check(&Value::Array(vec!["head".into(), 3.into()])), words);
         assert_eq!(ValueKind::Words.read(""), None);
+        let numbers = Some(Value::Array(vec!["**.bias=0".into(), "=1e-2".into()]));
+        assert_eq!(ValueKind::PathNumbers.read("[\"**.bias=0\", =1e-2]"), numbers);
+        assert_eq!(ValueKind::PathNumbers.read("**.bias=0,=1e-2"), numbers);
+        assert_eq!(ValueKind::PathNumbers.read("**.bias"), None);
+        assert_eq!(ValueKind::PathNumbers.check(&Value::Array(vec!["a=-1".into()])), None);
+        for kind in [ValueKind::Words, ValueKind::PathNumbers, ValueKind::Integers] {
+            assert_eq!(kind.read("[]"), Some(Value::Array(Vec::new())), "what takes back a list");
+        }
         assert_eq!(ValueKind::Words.check(&Value::Array(vec![1.5.into()])), None);
     }
 

@@ -35,8 +35,9 @@
 //!
 #![doc = include_str!("../../OPTIONS.md")]
 
-mod kind;
 mod setting;
+mod path_number;
+mod kind;
 mod choice;
 mod origin;
 mod error;
@@ -60,6 +61,7 @@ pub use error::{ConfigError, Result};
 pub use kind::ValueKind;
 pub use layers::Layers;
 pub use origin::Origin;
+pub use path_number::PathNumber;
 pub(crate) use sections::MOST_RANKS;
 pub use sections::{
     AmpConfig, AutoConfig, ClusterConfig, CommunicationConfig, Config, DistConfig, GradientCheckpointConfig, IoConfig,

@@ -9,6 +9,7 @@ use super::choice::{
 use super::kind::ValueKind;
 use super::option::options;
 use super::origin::Origin;
+use super::path_number::PathNumber;
 use super::setting::NONE;
 
 /// Whether an option has an effect in this version.
@@ -147,6 +148,16 @@ options! {
         /// Parameters are updated in this many groups, one after the other, to lower the peak of memory. A bucket that is
         /// sharded or lies away from the device is updated by itself, however few these are.
         num_apply_group: usize = 1, COUNT, Implemented;
+        /// Leave these parameters as they are: without gradient, without state. Paths, of which `*` is any one name and `**`
+        /// any number of them; each covers what is below it, too. One that covers nothing is an error, here and in the next
+        /// two.
+        frozen: Vec<String> = Vec::new(), ValueKind::Words, Implemented;
+        /// Multiply the learning rate of these parameters; of several paths that cover one the last decides. The three come
+        /// behind the parameter groups of the program.
+        rate_factor: Vec<PathNumber> = Vec::new(), ValueKind::PathNumbers, Implemented;
+        /// The weight decay of these parameters, in the place of the optimizer's, such as none for norms and biases; of several
+        /// paths that cover one the last decides. An optimizer that has none refuses it.
+        weight_decay: Vec<PathNumber> = Vec::new(), ValueKind::PathNumbers, Implemented;
     }
     /// Which devices are used, and for what.
     cluster: ClusterConfig {

@@ -17,6 +17,7 @@ use super::meter::Meter;
 use crate::error::{Error, Result};
 use crate::memory::Tier;
 use crate::offload::{FlatArray, HostOptimizer, HostState, OnePass};
+use crate::optim::ResolvedOptimizer;
 use crate::params::storage::StateStorage;
 use crate::params::{Bucket, ParamTable};
 use crate::plan::Plan;
@@ -119,23 +120,41 @@ impl OnePassUpdate {
     /// # Errors
     ///
     /// When it cannot, and its state is to lie in files.
-    pub fn new(plan: &Plan, storage: &StateStorage, name: &str, settings: &serde_json::Value) -> Result<Option<Self>> {
+    pub fn new(plan: &Plan, storage: &StateStorage, resolved: &ResolvedOptimizer) -> Result<Option<Self>> {
         let Some(storage) = storage.at(plan.tiers.state) else { return Ok(None) };
-        let optimizer = match HostOptimizer::from_settings(name, settings)? {
-            OnePass::Yes(optimizer) => optimizer,
-            OnePass::No(_) if plan.tiers.state == Tier::Host => return Ok(None),
-            OnePass::No(reason) => {
-                return Err(Error::invalid(format!(
-                    "the optimizer's state is to lie in files, and {reason}; set offload.optimizer_state = host"
-                )));
+        let mut variants = Vec::new();
+        for variant in &resolved.variants {
+            match HostOptimizer::from_settings(resolved.name, &variant.settings)? {
+                OnePass::Yes(optimizer) => variants.push(optimizer),
+                OnePass::No(_) if plan.tiers.state == Tier::Host => return Ok(None),
+                OnePass::No(reason) => {
+                    return Err(Error::invalid(format!(
+                        "the optimizer's state is to lie in files, and {reason}; set offload.optimizer_state = host"
+                    )));
+                }
             }
+        }
+        // The first one is there always.
+        let Some(&optimizer) = variants.first() else { return Ok(None) };
+        let state = |unit: &Bucket| {
+            let updates = unit.members.iter().map(|member| resolved.update(*member));
+            let groups = updates.map(|update| (variants[update.variant], update.rate_factor)).collect();
+            optimizer.state_of_groups(storage, unit.dtype, pieces(unit), groups)
         };
-        let state = |unit: &Bucket| optimizer.state(storage, unit.dtype, pieces(unit));
         let states = plan.params.trained().map(state).collect::<Result<_>>()?;
         let members = plan.params.trained().enumerate().flat_map(|(unit, bucket)| {
             bucket.members.iter().enumerate().map(move |(piece, member)| (*member, (unit, piece)))
         });
         Ok(Some(Self { optimizer, states, places: members.collect() }))
+    }
+
+    /// Gives parameters rates of their own, by the numbers of their records; or none.
+    pub fn set_rates(&mut self, rates: Option<&[f64]>) {
+        self.states.iter_mut().for_each(HostState::clear_rates);
+        let Some(rates) = rates else { return };
+        for (number, (unit, piece)) in &self.places {
+            self.states[*unit].set_rate(*piece, rates[*number]);
+        }
     }
 
     /// The state that has a parameter, and its place there.

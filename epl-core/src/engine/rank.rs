@@ -17,7 +17,7 @@ use crate::launch::{Epl, LaidOutModel};
 use crate::model::context::{Context, Pass};
 use crate::model::place::Place;
 use crate::model::segment::Model;
-use crate::optim::{LossScaler, OptimizerConfig};
+use crate::optim::{LossScaler, OptimizerConfig, ResolvedOptimizer};
 use crate::plan::{EngineSettings, Plan};
 
 use super::micro_batch::MicroBatch;
@@ -63,8 +63,9 @@ impl<M: Model> Engine<M> {
 
     /// The engine of a model that is laid out for this optimizer.
     fn of<O: OptimizerConfig>(built: LaidOutModel<M>, optimizer: &O) -> Result<Self> {
-        let LaidOutModel { params, plan, place, .. } = built;
+        let LaidOutModel { params, builder, plan, place } = built;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
+        let optimizer = ResolvedOptimizer::new(optimizer, &builder.config.optimizer, plan.records())?;
         // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
         let state = ModelState::new(params, &plan, optimizer)?;

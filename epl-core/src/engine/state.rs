@@ -8,10 +8,9 @@ use serde_json::Value;
 use super::away::{AwayGradients, OnePassUpdate};
 use super::communicators::Communicators;
 use crate::error::Result;
-use crate::json::json;
 use crate::model::context::Context;
 use crate::model::segment::Model;
-use crate::optim::{self, LossScaler, OptimizerConfig, PerParameter};
+use crate::optim::{LossScaler, PerParameter, ResolvedOptimizer};
 use crate::params::store::ParamStore;
 use crate::plan::Plan;
 
@@ -51,14 +50,14 @@ impl<M: Model> ModelState<M> {
     ///
     /// When the optimizer would compute something else under this layout, or there is no room
     /// away from the device.
-    pub fn new<O: OptimizerConfig>(params: ParamStore<M>, plan: &Plan, optimizer: &O) -> Result<Self> {
-        let settings = json("optimizer's settings", optimizer)?;
+    pub fn new(params: ParamStore<M>, plan: &Plan, optimizer: ResolvedOptimizer) -> Result<Self> {
+        optimizer.check(plan)?;
         Ok(Self {
-            optimizer: optim::build(optimizer, &settings, plan)?,
+            optimizer: optimizer.per_parameter(plan.records()),
             away: AwayGradients::new(plan, params.storage())?.map(RefCell::new),
-            one_pass: OnePassUpdate::new(plan, params.storage(), O::NAME, &settings)?,
+            one_pass: OnePassUpdate::new(plan, params.storage(), &optimizer)?,
             params,
-            optimizer_settings: (O::NAME, settings),
+            optimizer_settings: (optimizer.name, optimizer.settings),
             scaler: plan.half.map(|half| LossScaler::new(half.choice(), plan.settings.loss_scale)),
             steps: 0,
             drawn: 0,

@@ -100,6 +100,31 @@ impl<M: Model> Engine<M> {
         Ok(report)
     }
 
+    /// Gives the parameters rates of their own in the steps that follow, by the numbers of their records in the plan, in the
+    /// place of the rate that a step is given; none: all have that. The rate factor of a parameter group multiplies either.
+    ///
+    /// # Errors
+    ///
+    /// When they are not one for each parameter, or one is negative or not finite.
+    pub fn set_rates(&mut self, rates: Option<&[f64]>) -> Result<()> {
+        let count = self.plan.records().len();
+        if let Some(given) = rates {
+            given.iter().try_for_each(|rate| self.check_rate(*rate))?;
+            if given.len() != count {
+                return Err(Error::invalid(format!(
+                    "{} learning rates, and the model has {count} parameters; give one for each",
+                    given.len()
+                )));
+            }
+        }
+        let (setup, state) = self.parts();
+        state.optimizer.set_rates(setup.plan.records(), rates);
+        if let Some(one_pass) = &mut state.one_pass {
+            one_pass.set_rates(rates);
+        }
+        Ok(())
+    }
+
     /// A rate with which parameters would be lost, or follow the gradient upwards.
     fn check_rate(&self, rate: f64) -> Result<()> {
         match rate.is_finite() && rate >= 0.0 {

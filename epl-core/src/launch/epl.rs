@@ -13,7 +13,7 @@ use crate::model::whole_layers::whole_layers;
 use crate::optim::OptimizerConfig;
 use crate::params::init;
 use crate::params::storage::StateStorage;
-use crate::params::store::ParamStore;
+use crate::params::store::{ParamStore, freeze};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{self, EngineSettings, Plan};
 use crate::probe::planned::LazyModel;
@@ -108,11 +108,21 @@ impl<M: Model> LaidOutModel<M> {
     ///
     /// # Errors
     ///
-    /// When the plan needs more of the device than `offload.device_bytes`, or the optimizer's settings cannot be read.
+    /// When the plan needs more of the device than `offload.device_bytes`, the optimizer's settings cannot be read, or one of
+    /// its groups has no parameter.
     pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         let Self { params, builder, plan: before, place } = self;
         let (builder, plan) = builder.for_optimizer(optimizer, settings)?;
-        let params = params.recut(&before.params, &plan.params, place.context())?;
+        let records = || before.records().iter().zip(plan.records());
+        if records().all(|(before, record)| before.trainable == record.trainable) {
+            let params = params.recut(&before.params, &plan.params, place.context())?;
+            return Ok(Self { params, builder, plan, place });
+        }
+        // Its groups freeze some: the units are others.
+        let device = place.device().clone().without_autodiff();
+        let (model, storage) = params.into_whole(&before.params, place.context(), &device)?;
+        let model = freeze(model, before.records(), builder.frozen_by_groups());
+        let params = ParamStore::of(model, &plan.params, storage, &device)?;
         Ok(Self { params, builder, plan, place })
     }
 }
@@ -211,7 +221,8 @@ impl Epl {
     pub fn draw<M: Model>(&self, planned: LazyModel<M>) -> Result<LaidOutModel<M>> {
         let LazyModel { model, builder, plan, place } = planned;
         let (context, storage) = (place.context(), StateStorage::from_config(&builder.config)?);
-        let params = init::draw(model, &plan.params, context, storage, place.device())?;
+        let mut params = init::draw(model, &plan.params, context, storage, place.device())?;
+        params.freeze(plan.records(), builder.frozen_by_groups());
         let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
         plan.check_drawn(&drawn)?;

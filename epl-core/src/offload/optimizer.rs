@@ -8,7 +8,7 @@ use super::array::FlatArray;
 use super::lane::{Lane, folder_of, window_elements};
 use super::number::Number;
 use super::pass::{self, Arrays, GradientSource, ParamUpdate};
-use super::rules::{HostRule, Rule, Sgd};
+use super::rules::{Adam, AdamW, BertAdam, HostRule, Lion, OfKind, RmsProp, Rule, Sgd};
 use super::state::HostState;
 use super::storage::Storage;
 use super::values::FlatValues;
@@ -48,6 +48,24 @@ impl HostOptimizer {
         HostState::new(self.kind, storage, dtype, pieces)
     }
 
+    /// [`state`](Self::state) of parameters in groups: of each, the settings with which it is updated, and what the learning
+    /// rate is multiplied by.
+    ///
+    /// # Errors
+    ///
+    /// As [`state`](Self::state); and when the groups are not one for each parameter, or one is another optimizer or would keep
+    /// other state.
+    pub fn state_of_groups(
+        &self,
+        storage: &Storage,
+        dtype: DType,
+        pieces: Vec<Range<usize>>,
+        groups: Vec<(Self, f64)>,
+    ) -> Result<HostState> {
+        let rules = groups.into_iter().map(|(optimizer, factor)| (optimizer.kind, factor)).collect();
+        HostState::new(self.kind, storage, dtype, pieces)?.with_groups(rules)
+    }
+
     /// Updates the parameters that have a gradient. Loops run in the rayon pool of the caller.
     ///
     /// # Errors
@@ -82,14 +100,15 @@ impl HostOptimizer {
     ) -> Result<()> {
         let step = OptimizerStep { parameters, gradients, state, update };
         match (&self.kind, self.kind.fields().len()) {
-            (HostRule::Adam(rule), _) => step.run::<E, _, 2>(rule),
-            (HostRule::AdamW(rule), _) => step.run::<E, _, 2>(rule),
-            (HostRule::Lion(rule), _) => step.run::<E, _, 1>(rule),
-            (HostRule::RmsProp(rule), 1) => step.run::<E, _, 1>(rule),
-            (HostRule::RmsProp(rule), 2) => step.run::<E, _, 2>(rule),
-            (HostRule::RmsProp(rule), _) => step.run::<E, _, 3>(rule),
-            (HostRule::Sgd(rule @ Sgd { momentum: Some(_), .. }), _) => step.run::<E, _, 1>(rule),
-            (HostRule::Sgd(rule), _) => step.run::<E, _, 0>(rule),
+            (HostRule::Adam(_), _) => step.run::<E, Adam, 2>(),
+            (HostRule::AdamW(_), _) => step.run::<E, AdamW, 2>(),
+            (HostRule::BertAdam(_), _) => step.run::<E, BertAdam, 2>(),
+            (HostRule::Lion(_), _) => step.run::<E, Lion, 1>(),
+            (HostRule::RmsProp(_), 1) => step.run::<E, RmsProp, 1>(),
+            (HostRule::RmsProp(_), 2) => step.run::<E, RmsProp, 2>(),
+            (HostRule::RmsProp(_), _) => step.run::<E, RmsProp, 3>(),
+            (HostRule::Sgd(_), 1) => step.run::<E, Sgd, 1>(),
+            (HostRule::Sgd(_), _) => step.run::<E, Sgd, 0>(),
         }
     }
 }
@@ -102,7 +121,7 @@ struct OptimizerStep<'a> {
 }
 
 impl OptimizerStep<'_> {
-    fn run<E: Number, R: Rule<E, N>, const N: usize>(self, rule: &R) -> Result<()> {
+    fn run<E: Number, R: Rule<E, N> + OfKind, const N: usize>(self) -> Result<()> {
         let Self { parameters, gradients, state, update } = self;
         let numbers: Vec<usize> = match gradients {
             Gradients::Array(_, numbers) => numbers.to_vec(),
@@ -111,13 +130,15 @@ impl OptimizerStep<'_> {
         state.expect_in_order(&numbers)?;
         state.expect_array("the parameters", parameters)?;
         let values = values_of(gradients, state)?;
-        let pieces: Vec<ParamUpdate<R::Constants>> = numbers
-            .iter()
-            .map(|number| {
-                let (range, steps) = (state.pieces[*number].clone(), state.steps[*number]);
-                ParamUpdate { range, constants: rule.constants(update.rate, steps + 1), first: steps == 0 }
-            })
-            .collect();
+        let piece = |number: &usize| -> Option<ParamUpdate<R::Constants>> {
+            let (range, steps) = (state.pieces[*number].clone(), state.steps[*number]);
+            let (rule, factor) = &state.groups[*number];
+            let rate = state.rates.get(number).copied().unwrap_or(update.rate) * factor;
+            let constants = R::of_kind(rule)?.constants(rate, steps + 1);
+            Some(ParamUpdate { range, constants, first: steps == 0 })
+        };
+        let pieces: Option<Vec<ParamUpdate<R::Constants>>> = numbers.iter().map(piece).collect();
+        let pieces = pieces.ok_or_else(|| Error::invalid("the groups of a state are of several optimizers"))?;
         let gradient_array = match gradients {
             Gradients::Array(array, _) => Some(array),
             Gradients::Tensors(_) => None,

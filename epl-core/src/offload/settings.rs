@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::optimizer::HostOptimizer;
-use super::rules::{Adam, AdamW, HostRule, Lion, Momentum, RmsProp, Sgd};
+use super::rules::{Adam, AdamW, BertAdam, HostRule, Lion, Momentum, RmsProp, Sgd};
 use crate::error::{Error, Result};
 
 /// Whether an optimizer can update in one pass.
@@ -28,6 +28,7 @@ impl HostOptimizer {
         let found = match name {
             "Adam" => read::<AdamSettings>(name, settings)?.kind(),
             "AdamW" => read::<AdamWSettings>(name, settings)?.kind(),
+            "BertAdam" => read::<BertAdamSettings>(name, settings)?.kind(),
             "Lion" => read::<LionSettings>(name, settings)?.kind(),
             "RMSProp" => read::<RmsPropSettings>(name, settings)?.kind(),
             "SGD" => read::<SgdSettings>(name, settings)?.kind(),
@@ -37,7 +38,7 @@ impl HostOptimizer {
         Ok(match found {
             Ok(kind) => OnePass::Yes(Self { kind }),
             Err(reason) => OnePass::No(format!(
-                "{name} cannot update in one pass: {reason}; Adam, AdamW, Lion, RMSProp and SGD can, without amsgrad, \
+                "{name} cannot update in one pass: {reason}; Adam, AdamW, BertAdam, Lion, RMSProp and SGD can, without amsgrad, \
                  cautious weight decay and clipping of single parameters"
             )),
         })
@@ -102,6 +103,22 @@ impl AdamWSettings {
         refuse([(self.amsgrad, AMSGRAD), (self.cautious_weight_decay, CAUTIOUS), (clips, CLIPPING)])?;
         let Self { beta_1, beta_2, epsilon, weight_decay, .. } = self;
         Ok(HostRule::AdamW(AdamW { beta_1, beta_2, epsilon, weight_decay }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BertAdamSettings {
+    beta_1: f64,
+    beta_2: f64,
+    epsilon: f64,
+    weight_decay: f64,
+}
+
+impl BertAdamSettings {
+    fn kind(self) -> Found {
+        let Self { beta_1, beta_2, epsilon, weight_decay } = self;
+        Ok(HostRule::BertAdam(BertAdam { beta_1, beta_2, epsilon, weight_decay }))
     }
 }
 

@@ -26,6 +26,10 @@ pub struct HostState {
     pub(super) pieces: Vec<Range<usize>>,
     /// How many steps each parameter has made; before the first it has no state.
     pub(super) steps: Vec<usize>,
+    /// What updates each parameter, and what the learning rate is multiplied by.
+    pub(super) groups: Vec<(HostRule, f64)>,
+    /// The learning rates that single parameters have in the place of the one that a step is given.
+    pub(super) rates: BTreeMap<usize, f64>,
 }
 
 impl HostState {
@@ -47,8 +51,36 @@ impl HostState {
             end = piece.end;
         }
         let arrays = kind.fields().iter().map(|_| storage.zeros(end, dtype)).collect::<Result<_>>()?;
-        let steps = vec![0; pieces.len()];
-        Ok(Self { kind, dtype, arrays, pieces, steps })
+        let (steps, groups) = (vec![0; pieces.len()], vec![(kind, 1.0); pieces.len()]);
+        Ok(Self { kind, dtype, arrays, pieces, steps, groups, rates: BTreeMap::new() })
+    }
+
+    /// With these rules, and factors on the learning rate: one of both for each parameter.
+    pub(super) fn with_groups(self, groups: Vec<(HostRule, f64)>) -> Result<Self> {
+        if let Some((other, _)) = groups.iter().find(|(other, _)| !other.is_like(&self.kind)) {
+            return Err(Error::invalid(format!(
+                "{other:?} keeps other state than {:?}; give all parameters of an array settings that keep the same",
+                self.kind
+            )));
+        }
+        if groups.len() != self.pieces.len() {
+            return Err(Error::invalid(format!(
+                "settings of {} parameters, and there are {}; give one of each",
+                groups.len(),
+                self.pieces.len()
+            )));
+        }
+        Ok(Self { groups, ..self })
+    }
+
+    /// Gives a parameter a learning rate of its own for the steps that follow.
+    pub fn set_rate(&mut self, piece: usize, rate: f64) {
+        self.rates.insert(piece, rate);
+    }
+
+    /// Gives all parameters the learning rate that a step is given.
+    pub fn clear_rates(&mut self) {
+        self.rates.clear();
     }
 
     /// Where each parameter lies.

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use burn::module::ParamId;
-use burn::optim::{DynOptimizer, DynState, Optimizer, StateSink, StateSource};
+use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 
+use super::variant::Variant;
 use crate::checkpoint::Scalar;
+use crate::params::ParamRecord;
 
 /// One value of a parameter's state.
 #[derive(Clone, Debug)]
@@ -30,9 +32,28 @@ impl StateField {
 /// By name, in a parameter's state.
 pub(crate) type StateFields = BTreeMap<String, StateField>;
 
+/// What updates a parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct UpdateBy {
+    /// The number of the variant.
+    pub variant: usize,
+    /// What the learning rate is multiplied by.
+    pub rate_factor: f64,
+}
+
+impl UpdateBy {
+    /// As what no group names.
+    pub const ALIKE: Self = Self { variant: 0, rate_factor: 1.0 };
+}
+
 /// An optimizer of any kind, and its state of the parameters that it has updated.
 pub(crate) struct PerParameter {
-    optimizer: Arc<dyn DynOptimizer>,
+    /// The first one is of what no group names.
+    variants: Vec<Arc<dyn DynOptimizer>>,
+    /// Of those that a group names.
+    updates: HashMap<ParamId, UpdateBy>,
+    /// The learning rates that parameters have in the place of the one that a step is given.
+    rates: HashMap<ParamId, f64>,
     states: HashMap<ParamId, DynState>,
 }
 
@@ -40,17 +61,34 @@ pub(crate) struct PerParameter {
 const PREFIX: &str = "";
 
 impl PerParameter {
-    /// One that has updated nothing yet.
-    pub fn new(optimizer: impl Optimizer) -> Self {
-        Self { optimizer: Arc::new(optimizer), states: HashMap::new() }
+    /// One that has updated nothing yet. The first variant updates what no group names.
+    pub fn new(variants: &[Variant], updates: HashMap<ParamId, UpdateBy>) -> Self {
+        let variants = variants.iter().map(|variant| variant.optimizer.clone()).collect();
+        Self { variants, updates, rates: HashMap::new(), states: HashMap::new() }
+    }
+
+    /// Gives parameters learning rates of their own, by the numbers of their records; or none.
+    pub fn set_rates(&mut self, records: &[ParamRecord], rates: Option<&[f64]>) {
+        self.rates.clear();
+        let rates = rates.unwrap_or_default();
+        self.rates.extend(records.iter().zip(rates).map(|(record, rate)| (record.id, *rate)));
+    }
+
+    /// What updates a parameter.
+    fn update(&self, id: ParamId) -> (&Arc<dyn DynOptimizer>, f64) {
+        let UpdateBy { variant, rate_factor } = self.updates.get(&id).copied().unwrap_or(UpdateBy::ALIKE);
+        (&self.variants[variant], rate_factor)
     }
 
     /// The parameter after a step, on its device; none of the tensors tracks gradients. Gradient and state go to that device.
     pub fn step<const D: usize>(&mut self, id: ParamId, rate: f64, value: Tensor<D>, gradient: Tensor<D>) -> Tensor<D> {
         let device = value.device();
         let gradient = gradient.to_device(&device);
-        let state = self.states.remove(&id).map(|state| self.optimizer.to_device_dyn(state, &device));
-        let (value, state) = self.optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
+        let state = self.states.remove(&id);
+        let (optimizer, factor) = self.update(id);
+        let rate = self.rates.get(&id).copied().unwrap_or(rate) * factor;
+        let state = state.map(|state| optimizer.to_device_dyn(state, &device));
+        let (value, state) = optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
         self.states.extend(state.map(|state| (id, state)));
         Tensor::from_bridge(value)
     }
@@ -59,7 +97,7 @@ impl PerParameter {
     pub fn state(&self, id: ParamId) -> StateFields {
         let mut sink = StateSink::default();
         if let Some(state) = self.states.get(&id) {
-            self.optimizer.state_flatten(PREFIX, state, &mut sink);
+            self.update(id).0.state_flatten(PREFIX, state, &mut sink);
         }
         let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
         let scalars = sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(from_burn(value))));
@@ -80,7 +118,7 @@ impl PerParameter {
     /// Replaces the state of a parameter of so many dims; it lies on `device` until the next step. Whether the optimizer
     /// knows it.
     pub fn set_state(&mut self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> bool {
-        let state = self.rebuilt(dims, fields, device);
+        let state = self.rebuilt(id, dims, fields, device);
         let is_known = state.is_some();
         self.states.extend(state.map(|state| (id, state)));
         is_known
@@ -89,7 +127,12 @@ impl PerParameter {
     /// The names of what the optimizer keeps of a parameter of this shape and type, after its first step and after the
     /// second: tried, from zeros.
     pub fn names(&self, shape: &[usize], dtype: DType) -> [BTreeSet<String>; 2] {
-        let mut trial = Self { optimizer: self.optimizer.clone(), states: HashMap::new() };
+        let mut trial = Self {
+            variants: self.variants.clone(),
+            updates: HashMap::new(),
+            rates: HashMap::new(),
+            states: HashMap::new(),
+        };
         let id = ParamId::from(0);
         [1, 2].map(|_| {
             match shape.len() {
@@ -111,7 +154,7 @@ impl PerParameter {
         self.step(id, 0.0, zeros(), zeros());
     }
 
-    fn rebuilt(&self, dims: usize, fields: StateFields, device: &Device) -> Option<DynState> {
+    fn rebuilt(&self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> Option<DynState> {
         let (mut tensors, mut scalars) = (Vec::new(), BTreeMap::new());
         for (name, field) in fields {
             match field {
@@ -121,7 +164,7 @@ impl PerParameter {
         }
         let mut source = StateSource::new(scalars);
         tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
-        self.optimizer.state_unflatten(dims, PREFIX, &mut source, device)
+        self.update(id).0.state_unflatten(dims, PREFIX, &mut source, device)
     }
 }
 

@@ -150,6 +150,13 @@ impl<M: Module> ParamStore<M> {
         result
     }
 
+    /// The model, of whose parameters these ask for no gradient any more, by the numbers of their records.
+    pub fn freeze(&mut self, records: &[ParamRecord], frozen: &[bool]) {
+        if frozen.contains(&true) {
+            self.change(|model| (freeze(model, records, frozen), ()));
+        }
+    }
+
     /// The model, without what lies beside it; that is dropped.
     pub fn into_model(self) -> M {
         self.model.expect("the model is only away while it is changed")
@@ -349,6 +356,27 @@ impl<M: Module> ParamStore<M> {
         let flats = recut.collect::<Result<_>>()?;
         Ok(Self { model, flats, storage })
     }
+}
+
+/// The model, of whose parameters these ask for no gradient, by the numbers of their records.
+pub(crate) fn freeze<M: Module>(model: M, records: &[ParamRecord], frozen: &[bool]) -> M {
+    struct Freezing<'a>(&'a [bool]);
+
+    impl Change for Freezing<'_> {
+        type Error = Infallible;
+
+        fn float<const D: usize>(
+            &mut self,
+            at: At<'_>,
+            param: Param<Tensor<D>>,
+        ) -> Result<Param<Tensor<D>>, Infallible> {
+            let is_frozen = self.0.get(at.number).copied().unwrap_or_default();
+            Ok(if is_frozen { param.set_require_grad(false) } else { param })
+        }
+    }
+
+    let Ok(model) = walk::change(model, records, &mut Freezing(frozen));
+    model
 }
 
 /// The whole of a unit. Collective where ranks keep shards.

@@ -32,6 +32,8 @@ pub(crate) struct PlanBuilder {
     settings: EngineSettings,
     /// Whether the optimizer updates each element by itself.
     element_wise: bool,
+    /// The parameters that a group of the optimizer freezes, by the numbers of their records; nothing: none.
+    frozen: Vec<bool>,
     mesh: Mesh,
     placement: Placement,
     coordinate: Coordinate,
@@ -62,6 +64,7 @@ impl PlanBuilder {
             config: config.clone(),
             settings: EngineSettings::from_config(config),
             element_wise: true,
+            frozen: Vec::new(),
             mesh: mesh.clone(),
             placement,
             coordinate: mesh.coordinate(rank),
@@ -93,9 +96,20 @@ impl PlanBuilder {
         Self { settings, ..self }
     }
 
-    /// The same, for an optimizer that updates each element by itself, or for one that does not.
-    pub fn with_optimizer(self, element_wise: bool) -> Self {
-        Self { element_wise, ..self }
+    /// The same, for an optimizer that updates each element by itself, or for one that does not, and whose groups freeze these
+    /// parameters.
+    pub fn with_optimizer(self, element_wise: bool, frozen: Vec<bool>) -> Self {
+        Self { element_wise, frozen, ..self }
+    }
+
+    /// What is known of the model's parameters before they are laid out.
+    pub fn parameters(&self) -> &[ParamRecord] {
+        &self.survey.records
+    }
+
+    /// The parameters that a group of the optimizer freezes.
+    pub fn frozen_by_groups(&self) -> &[bool] {
+        &self.frozen
     }
 
     /// The same model under other options.
@@ -221,6 +235,7 @@ impl PlanBuilder {
             record.half &= half.is_some() && !record.segments.iter().all(|segment| mixes[*segment]);
             record.sparse &= !is_dense;
         }
+        records.iter_mut().zip(&self.frozen).for_each(|(record, frozen)| record.trainable &= !frozen);
         records
     }
 

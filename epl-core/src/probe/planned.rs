@@ -12,7 +12,7 @@ use crate::memory::{
 use crate::model::context::Context;
 use crate::model::place::Place;
 use crate::model::segment::Model;
-use crate::optim::OptimizerConfig;
+use crate::optim::{Groups, OptimizerConfig};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{EngineSettings, Plan};
 use crate::probe::measure::{Bench, NOT_COUNTED, Needs, is_host};
@@ -113,9 +113,9 @@ impl<M: Model> LazyModel<M> {
     ///
     /// # Errors
     ///
-    /// When the optimizer's settings cannot be read.
+    /// When the optimizer's settings cannot be read, or one of its groups has no parameter.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
-        let builder = self.builder.clone().with_optimizer(O::ELEMENT_WISE);
+        let builder = self.builder.clone().laid_for(optimizer)?;
         Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
     }
 
@@ -278,12 +278,23 @@ impl PlanBuilder {
         optimizer: &O,
         settings: EngineSettings,
     ) -> Result<(Self, Plan)> {
-        let builder = self.with_settings(settings).with_optimizer(O::ELEMENT_WISE);
+        let builder = self.with_settings(settings).laid_for(optimizer)?;
         let plan = builder.plan()?;
         if let Some(budget) = builder.config.offload.device_bytes {
             PlannedMemory::of(&builder, plan.clone(), optimizer.state()?).check(budget)?;
         }
         Ok((builder, plan))
+    }
+
+    /// The builder for an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When one of its groups has no parameter.
+    fn laid_for<O: OptimizerConfig>(self, optimizer: &O) -> Result<Self> {
+        let records = self.parameters();
+        let frozen = Groups::new(optimizer, &self.config.optimizer, records)?.frozen(records);
+        Ok(self.with_optimizer(O::ELEMENT_WISE, frozen))
     }
 }
 

@@ -7,7 +7,8 @@ use super::pattern::Pattern;
 /// Which stored tensors fill which parameters, as TensorFlow's assignment maps and EPL's do.
 ///
 /// A path covers itself and all below it; the empty one is the whole model. `*` in a path is any one name, such as the
-/// number of a layer: the stored path takes over what the stars of ours are, in their order, or has none and goes to all.
+/// number of a layer, and `**` any number of names, none included: the stored path takes over what the stars of ours are, in
+/// their order, or has none and goes to all.
 /// Of several assignments that fit a parameter the last one counts; one that fills a part of it only
 /// ([`Assignment::putting`]) is laid over what those before it fill.
 ///

@@ -27,6 +27,7 @@ mod stored;
 
 pub use assigning::assign;
 pub use map::{AssignMap, Assignment};
+pub(crate) use pattern::Pattern;
 pub use record::{BurnRecord, save_burnpack, save_safetensors};
 pub use resolve::listed;
 pub use slice::cut;

@@ -1,60 +1,76 @@
-//! Paths of parameters in which `*` stands for any one name.
+//! Paths of parameters in which `*` stands for any one name, and `**` for any number of names.
 
 use core::fmt;
 
 /// How any one name is written.
 const ANY: &str = "*";
+/// How any number of names is written, none included.
+const ANY_NUMBER: &str = "**";
 
-/// Names joined by dots, of which `*` is any one name. It covers the path that it spells, and all below that.
+/// Names joined by dots, of which `*` is any one name and `**` any number of them. It covers the path that it spells, and all
+/// below that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(Vec<PatternPart>);
+pub(crate) struct Pattern(Vec<PatternPart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PatternPart {
     Name(String),
     Any,
+    AnyNumber,
 }
 
 impl PatternPart {
-    fn name(&self) -> Option<&str> {
+    fn of(text: &str) -> Self {
+        match text {
+            ANY => Self::Any,
+            ANY_NUMBER => Self::AnyNumber,
+            name => Self::Name(name.to_string()),
+        }
+    }
+
+    fn written(&self) -> &str {
         match self {
-            Self::Name(name) => Some(name),
-            Self::Any => None,
+            Self::Name(name) => name,
+            Self::Any => ANY,
+            Self::AnyNumber => ANY_NUMBER,
+        }
+    }
+
+    /// Whether it may stand for these names, the first ones of a path.
+    fn takes(&self, names: &[&str]) -> bool {
+        match self {
+            Self::Name(own) => names == [own.as_str()],
+            Self::Any => names.len() == 1,
+            Self::AnyNumber => true,
         }
     }
 }
 
 /// What a path has at the stars of a pattern, and below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Match<'a> {
-    any: Vec<&'a str>,
+pub(crate) struct Match<'a> {
+    any: Vec<Vec<&'a str>>,
     rest: Vec<&'a str>,
 }
 
 impl Pattern {
     /// Nothing stands for the whole model.
     pub fn new(text: &str) -> Self {
-        let part = |name: &str| if name == ANY { PatternPart::Any } else { PatternPart::Name(name.to_string()) };
-        Self(text.split('.').filter(|name| !name.is_empty()).map(part).collect())
+        Self(text.split('.').filter(|name| !name.is_empty()).map(PatternPart::of).collect())
     }
 
-    /// How many names may be any.
+    /// How many of its names are stars.
     pub fn stars(&self) -> usize {
-        self.0.iter().filter(|part| **part == PatternPart::Any).count()
+        self.0.iter().filter(|part| !matches!(part, PatternPart::Name(_))).count()
     }
 
-    /// What a path has at the stars and below; nothing when the pattern does not cover it.
+    /// What a path has at the stars and below; nothing when the pattern does not cover it. Each `**` has as few names as it can,
+    /// the first ones first.
     pub fn of<'a>(&self, path: &'a str) -> Option<Match<'a>> {
-        let mut names = path.split('.');
+        let names: Vec<&str> = path.split('.').collect();
         let mut any = Vec::new();
-        for part in &self.0 {
-            match (part, names.next()?) {
-                (PatternPart::Any, name) => any.push(name),
-                (PatternPart::Name(own), name) if own == name => {}
-                _ => return None,
-            }
-        }
-        Some(Match { any, rest: names.collect() })
+        let rest = below(&self.0, &names, &mut any)?.to_vec();
+        Some(Match { any, rest })
     }
 
     /// Whether it covers a path.
@@ -64,16 +80,46 @@ impl Pattern {
 
     /// The path that another pattern's match spells here: its stars in their order, and what is below.
     pub fn spelled(&self, found: &Match<'_>) -> String {
-        let mut any = found.any.iter().copied();
-        let spelled = |part: &PatternPart| part.name().unwrap_or_else(|| any.next().unwrap_or(ANY)).to_string();
-        let own: Vec<String> = self.0.iter().map(spelled).collect();
-        own.into_iter().chain(found.rest.iter().map(ToString::to_string)).collect::<Vec<_>>().join(".")
+        let mut any = found.any.iter();
+        let mut own: Vec<&str> = Vec::new();
+        for part in &self.0 {
+            match (part, any.as_slice().first()) {
+                (PatternPart::Name(name), _) => own.push(name),
+                (star, None) => own.push(star.written()),
+                (_, Some(names)) => {
+                    own.extend(names);
+                    any.next();
+                }
+            }
+        }
+        own.extend(&found.rest);
+        own.join(".")
     }
+}
+
+/// The names below a pattern, of a path that it covers; `any` gets those at its stars.
+fn below<'n, 'a>(parts: &[PatternPart], names: &'n [&'a str], any: &mut Vec<Vec<&'a str>>) -> Option<&'n [&'a str]> {
+    let Some((part, parts)) = parts.split_first() else { return Some(names) };
+    let stars = any.len();
+    for count in 0..=names.len() {
+        let (taken, rest) = names.split_at(count);
+        if !part.takes(taken) {
+            continue;
+        }
+        if !matches!(part, PatternPart::Name(_)) {
+            any.push(taken.to_vec());
+        }
+        if let Some(rest) = below(parts, rest, any) {
+            return Some(rest);
+        }
+        any.truncate(stars);
+    }
+    None
 }
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.0.iter().map(|part| part.name().unwrap_or(ANY)).collect();
+        let names: Vec<&str> = self.0.iter().map(PatternPart::written).collect();
         f.write_str(&names.join("."))
     }
 }
@@ -103,5 +149,25 @@ mod tests {
         assert_eq!(spelled("*.l.*", "*.b.*", "enc.l.7.w").unwrap(), "enc.b.7.w");
         assert_eq!(Pattern::new("*.l.*").to_string(), "*.l.*");
         assert_eq!(Pattern::new("*.l.*").stars(), 2);
+    }
+
+    #[test]
+    fn two_stars_are_any_number_of_names() {
+        let covers = |pattern: &str, path: &str| Pattern::new(pattern).covers(path);
+        for path in ["bias", "head.bias", "enc.l.7.f.bias", "enc.bias.lora_a"] {
+            assert!(covers("**.bias", path), "{path}");
+        }
+        assert!(!covers("**.bias", "enc.bias_table") && !covers("*.bias", "enc.l.bias"));
+        assert!(covers("enc.**.norm.*", "enc.l.7.norm.gamma") && covers("enc.**.norm.*", "enc.norm.gamma"));
+        assert!(!covers("enc.**.norm.*", "enc.l.7.norm") && !covers("enc.**.norm.*", "dec.norm.gamma"));
+        assert!(covers("**", "a") && covers("**.l.**.w", "a.b.l.l.w"));
+    }
+
+    #[test]
+    fn what_two_stars_are_is_taken_over() {
+        assert_eq!(spelled("**.norm", "x.**.LayerNorm", "enc.l.7.norm.gamma").unwrap(), "x.enc.l.7.LayerNorm.gamma");
+        assert_eq!(spelled("**.norm", "x.**.LayerNorm", "norm.gamma").unwrap(), "x.LayerNorm.gamma");
+        assert_eq!(spelled("**.l.*", "**.b.*", "a.l.l.7").unwrap(), "a.b.l.7", "as few as it can");
+        assert_eq!(Pattern::new("a.**.b").to_string(), "a.**.b");
     }
 }

@@ -54,6 +54,8 @@ impl<M: Model> Cycle<'_, '_, M> {
         let start = Instant::now();
         let data = loader.next_step()?;
         let rate = self.schedule.at(self.run.step());
+        let rates = self.schedule.of_parameters(self.run.step(), self.run.engine().plan().records());
+        self.run.engine_mut().set_rates(rates.as_deref())?;
         let report = self.run.engine_mut().step(data.micro_batches, rate)?;
         match report.skipped {
             true => self.run.skip(data.position),

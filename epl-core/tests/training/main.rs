@@ -24,6 +24,7 @@ mod offload;
 mod offload_resident;
 mod optimizer_state;
 mod ordinary;
+mod param_groups;
 mod pipeline;
 mod plan_memory;
 mod recomputation;

@@ -9,7 +9,7 @@ use burn::optim::{
     ModuleOptimizer, RmsPropConfig, SgdConfig,
 };
 use burn::tensor::{Device, Tensor};
-use epl_core::optim::OptimizerConfig;
+use epl_core::optim::{BertAdamConfig, OptimizerConfig};
 
 use crate::ALLOCATOR;
 
@@ -86,6 +86,7 @@ keeps! {
     adam_amsgrad: AdamConfig::new().with_amsgrad(true), false;
     adamw: AdamWConfig::new(), false;
     adamw_amsgrad: AdamWConfig::new().with_amsgrad(true), false;
+    bert_adam: BertAdamConfig::new(), false;
     adagrad: AdaGradConfig::new(), false;
     adan: AdanConfig::new(), false;
     lion: LionConfig::new(), false;

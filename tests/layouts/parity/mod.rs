@@ -18,9 +18,10 @@ use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
+use epl::optim::{OptimizerConfig, ParamGroups};
 use epl::testing::{config, error_together, in_half, largest_error};
 use epl::topology::cluster::Mesh;
-use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport, optim::OptimizerConfig};
+use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -40,6 +41,10 @@ pub enum Optimizer {
     /// With momentum.
     Sgd,
     Adafactor,
+    /// AdamW in parameter groups: other decay, other rate, other settings, frozen.
+    GroupedAdamW,
+    /// Adafactor in the same.
+    GroupedAdafactor,
 }
 
 /// The sizes of the mesh, the micro-batches of a step, and how they go through the stages.
@@ -221,6 +226,15 @@ impl Case {
         Self { optimizer: Optimizer::Adafactor, ..self }
     }
 
+    /// In parameter groups.
+    pub fn grouped(self) -> Self {
+        let optimizer = match self.optimizer {
+            Optimizer::Adafactor => Optimizer::GroupedAdafactor,
+            _ => Optimizer::GroupedAdamW,
+        };
+        Self { optimizer, ..self }
+    }
+
     /// Trains low-rank factors only.
     pub fn lora(self) -> Self {
         Self { lora: true, ..self }
@@ -325,7 +339,25 @@ fn steps(case: &Case, accumulation: usize, epl: &Epl) -> epl::Result<Outcome> {
             steps_with(case, accumulation, epl, &SgdConfig::new().with_momentum(Some(MomentumConfig::new())))
         }
         Optimizer::Adafactor => steps_with(case, accumulation, epl, &AdafactorConfig::new()),
+        Optimizer::GroupedAdamW => {
+            let adamw = AdamWConfig::new().with_epsilon(1e-4).with_weight_decay(0.3);
+            let own = adamw.clone().with_beta_1(0.7).with_beta_2(0.9);
+            steps_with(case, accumulation, epl, &grouped(adamw, own))
+        }
+        Optimizer::GroupedAdafactor => {
+            let adafactor = AdafactorConfig::new().with_weight_decay(0.3);
+            steps_with(case, accumulation, epl, &grouped(adafactor.clone(), adafactor.with_clip_threshold(0.5)))
+        }
     }
+}
+
+/// Groups that leave out parts of buckets and of stages; biases of attention stay, and parts of both sides are frozen.
+fn grouped<O: OptimizerConfig>(optimizer: O, own: O) -> ParamGroups<O> {
+    ParamGroups::new(optimizer)
+        .group(["**.norm", "*.final_norm"], |group| group.with_weight_decay(0.0))
+        .group(["embedding", "decoder.blocks.*.feed_forward"], |group| group.with_rate_factor(0.25))
+        .group(["decoder.blocks.*.self_attention.heads"], |group| group.with_optimizer(own))
+        .group(["encoder.blocks.0", "decoder.**.cross_attention.norm"], |group| group.with_frozen(true))
 }
 
 fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, optimizer: &O) -> epl::Result<Outcome> {

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler, ModuleLrSchedulerConfig};
 use burn::lr_scheduler::{LrScheduler, LrSchedulerConfig};
 
 use super::LearningRate;
 use crate::error::{Error, Result};
+use crate::params::ParamRecord;
 
 /// A learning-rate scheduler of Burn's, which goes on behind its end as Burn's does. For a step before the last one that was
 /// asked for, and after a resume, it runs again from its beginning: a step is asked for in a time that grows with it.
@@ -23,14 +24,22 @@ use crate::error::{Error, Result};
 pub struct BurnLrSchedule {
     /// Before its first step.
     initial: ModuleLrScheduler,
+    /// Whether it has groups.
+    has_groups: bool,
     position: Mutex<Position>,
 }
 
 struct Position {
     scheduler: ModuleLrScheduler,
-    /// Steps that were taken, and the rate of the last one.
+    /// Steps that were taken, and the rates of the last one.
     taken: u64,
-    rate: f64,
+    rates: ModuleLearningRate,
+}
+
+impl Position {
+    fn before(scheduler: ModuleLrScheduler) -> Self {
+        Self { scheduler, taken: 0, rates: ModuleLearningRate::default() }
+    }
 }
 
 impl fmt::Debug for BurnLrSchedule {
@@ -42,7 +51,7 @@ impl fmt::Debug for BurnLrSchedule {
 impl BurnLrSchedule {
     /// A scheduler that implements Burn's trait, such as one of one's own.
     pub fn new(scheduler: impl LrScheduler + 'static) -> Self {
-        Self::of(ModuleLrScheduler::new(scheduler))
+        Self::of(ModuleLrScheduler::new(scheduler), false)
     }
 
     /// The scheduler of one of Burn's configurations.
@@ -52,28 +61,60 @@ impl BurnLrSchedule {
     /// When Burn refuses the configuration.
     pub fn from_config(config: impl Into<LrSchedulerConfig>) -> Result<Self> {
         let scheduler = ModuleLrSchedulerConfig::new(config.into()).init();
-        Ok(Self::of(
-            scheduler.map_err(|reason| Error::invalid(format!("a learning-rate scheduler of Burn: {reason}")))?,
-        ))
+        let scheduler =
+            scheduler.map_err(|reason| Error::invalid(format!("a learning-rate scheduler of Burn: {reason}")))?;
+        Ok(Self::of(scheduler, false))
     }
 
-    fn of(initial: ModuleLrScheduler) -> Self {
-        let position = Position { scheduler: initial.clone(), taken: 0, rate: 0.0 };
-        Self { initial, position: Mutex::new(position) }
+    /// A scheduler of Burn with groups of parameters, each of which has a schedule of its own: by path (`ParamGroup::from_path`,
+    /// `from_predicate`), or by the identifiers that a plan gives them ([`ParamRecord::id`]), which are not those of the model
+    /// before it is built. What is shown and logged is the base rate. The rate factor of a parameter group of the optimizer
+    /// multiplies the rate of either.
+    ///
+    /// ```
+    /// use burn::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
+    /// use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+    /// use burn::module::ParamGroup;
+    /// use epl_core::trainer::learning_rate::BurnLrSchedule;
+    ///
+    /// let groups = ModuleLrSchedulerConfig::new(LinearLrSchedulerConfig::new(1e-3, 1e-5, 1000).into())
+    ///     .with_group(ParamGroup::from_predicate("head"), 1e-2);
+    /// let rate = BurnLrSchedule::from_module(groups.init()?);
+    /// # let _ = rate;
+    /// # Ok::<_, String>(())
+    /// ```
+    pub fn from_module(scheduler: ModuleLrScheduler) -> Self {
+        Self::of(scheduler, true)
+    }
+
+    fn of(initial: ModuleLrScheduler, has_groups: bool) -> Self {
+        Self { position: Mutex::new(Position::before(initial.clone())), initial, has_groups }
+    }
+
+    /// What `read` finds in the rates of a step.
+    fn rates<T>(&self, step: u64, read: impl FnOnce(&ModuleLearningRate) -> T) -> T {
+        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        if step.saturating_add(1) < position.taken {
+            *position = Position::before(self.initial.clone());
+        }
+        while position.taken <= step {
+            position.rates = position.scheduler.step();
+            position.taken += 1;
+        }
+        read(&position.rates)
     }
 }
 
 impl LearningRate for BurnLrSchedule {
     fn at(&self, step: u64) -> f64 {
-        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-        if step.saturating_add(1) < position.taken {
-            *position = Position { scheduler: self.initial.clone(), taken: 0, rate: 0.0 };
-        }
-        while position.taken <= step {
-            position.rate = position.scheduler.step().base();
-            position.taken += 1;
-        }
-        position.rate
+        self.rates(step, ModuleLearningRate::base)
+    }
+
+    fn of_parameters(&self, step: u64, parameters: &[ParamRecord]) -> Option<Vec<f64>> {
+        let rate =
+            |rates: &ModuleLearningRate, record: &ParamRecord| rates.lr_from_param(record.id, Some(&record.name));
+        let all = |rates: &ModuleLearningRate| parameters.iter().map(|record| rate(rates, record)).collect();
+        self.has_groups.then(|| self.rates(step, all))
     }
 }
 

@@ -9,6 +9,8 @@ mod burn_schedule;
 mod sequential;
 mod schedule;
 
+use crate::params::ParamRecord;
+
 pub use burn_schedule::BurnLrSchedule;
 pub use schedule::{Decay, LrSchedule};
 pub use sequential::SequentialLr;
@@ -24,11 +26,22 @@ pub use sequential::SequentialLr;
 pub trait LearningRate: Send + Sync {
     /// The rate of a step; 0 is the first. A finite number of at least 0, the same on every rank.
     fn at(&self, step: u64) -> f64;
+
+    /// The rates of these parameters in a step, one of each, where they are different ones: those of
+    /// [`BurnLrSchedule::from_module`]. None: all have that of [`at`](Self::at).
+    fn of_parameters(&self, step: u64, parameters: &[ParamRecord]) -> Option<Vec<f64>> {
+        let _ = (step, parameters);
+        None
+    }
 }
 
 impl LearningRate for Box<dyn LearningRate + '_> {
     fn at(&self, step: u64) -> f64 {
         (**self).at(step)
+    }
+
+    fn of_parameters(&self, step: u64, parameters: &[ParamRecord]) -> Option<Vec<f64>> {
+        (**self).of_parameters(step, parameters)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::LearningRate;
+use crate::params::ParamRecord;
 
 /// Schedules one after the other, each counting its steps from where it begins, as PyTorch's `SequentialLR`.
 ///
@@ -40,14 +41,25 @@ impl<'a> SequentialLr<'a> {
         self.later.insert(index, (start, Box::new(next)));
         self
     }
+
+    /// The schedule of a step, and which of its own steps that is.
+    fn of_step(&self, step: u64) -> (&(dyn LearningRate + 'a), u64) {
+        match self.later.iter().rfind(|(start, _)| *start <= step) {
+            Some((start, schedule)) => (&**schedule, step - start),
+            None => (&*self.first, step),
+        }
+    }
 }
 
 impl LearningRate for SequentialLr<'_> {
     fn at(&self, step: u64) -> f64 {
-        match self.later.iter().rfind(|(start, _)| *start <= step) {
-            Some((start, schedule)) => schedule.at(step - start),
-            None => self.first.at(step),
-        }
+        let (schedule, step) = self.of_step(step);
+        schedule.at(step)
+    }
+
+    fn of_parameters(&self, step: u64, parameters: &[ParamRecord]) -> Option<Vec<f64>> {
+        let (schedule, step) = self.of_step(step);
+        schedule.of_parameters(step, parameters)
     }
 }
 

@@ -5,7 +5,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, LionConfig, Optimizer, RmsPropConfig, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use epl_core::offload::{FlatArray, Gradients, HostOptimizer, HostState, OnePass, Storage, Update};
-use epl_core::optim::OptimizerConfig;
+use epl_core::optim::{BertAdamConfig, OptimizerConfig};
 
 use crate::offload::{tiers, values};
 
@@ -152,6 +152,13 @@ fn adam() {
 #[test]
 fn adam_w() {
     for config in [AdamWConfig::new(), AdamWConfig::new().with_weight_decay(0.0), AdamWConfig::new().with_beta_1(0.8)] {
+        assert_burn(&config, &config.build());
+    }
+}
+
+#[test]
+fn bert_adam() {
+    for config in [BertAdamConfig::new(), BertAdamConfig::new().with_weight_decay(0.0).with_beta_1(0.8)] {
         assert_burn(&config, &config.build());
     }
 }

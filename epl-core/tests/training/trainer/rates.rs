@@ -1,9 +1,15 @@
 //! Learning rates that a program gives the trainer itself.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
 use burn::lr_scheduler::noam::NoamLrSchedulerConfig;
+use burn::module::ParamGroup;
+use burn::tensor::TensorData;
 use epl_core::config::ConfigError;
+use epl_core::optim::{OptimizerConfig, ParamGroups};
 use epl_core::trainer::{Hook, Run, StepRecord};
 use epl_core::{
     BurnLrSchedule, Config, Decay, LearningRate, LrSchedule, Model, Result, SequentialLr, Trainer, launch, testing,
@@ -47,6 +53,46 @@ fn a_program_gives_any_function_of_the_step() {
         rates(Ok, || Box::new(SequentialLr::new(constant(0.1)).then(2, constant(0.01)))).unwrap(),
         [0.1, 0.1, 0.01]
     );
+}
+
+/// The parameters after some steps.
+fn trained<O: OptimizerConfig + Sync>(
+    given: &[(&str, &str)],
+    optimizer: &O,
+    rate: impl Fn() -> Box<dyn LearningRate> + Sync,
+) -> BTreeMap<String, TensorData> {
+    let config = testing::config(2, 1, 1).with("train.steps", 5).unwrap();
+    let config = given.iter().fold(config, |config, (key, value)| config.with(key, *value).unwrap());
+    let all = launch(&config, |epl| {
+        let trainer = Trainer::build(&epl, Net::new, optimizer)?.with_learning_rate(rate()).quiet();
+        trainer.fit(&data())?.engine.parameters()
+    });
+    all.unwrap().swap_remove(0)
+}
+
+/// A group whose rate is half of the base's in all steps is one whose factor is a half, to the bit.
+#[test]
+fn the_groups_of_burns_scheduler_have_rates_of_their_own() {
+    let linear = |rate| LinearLrSchedulerConfig::new(rate, 0.5 * rate, 4);
+    let base = || ModuleLrSchedulerConfig::new(linear(0.1).into());
+    let burns = |config: ModuleLrSchedulerConfig| -> Box<dyn LearningRate> {
+        Box::new(SequentialLr::new(BurnLrSchedule::from_module(config.init().unwrap())))
+    };
+    let grouped = || burns(base().with_group(ParamGroup::from_predicate("down"), linear(0.05)));
+    let halved = ParamGroups::new(optimizer()).group(["down"], |group| group.with_rate_factor(0.5));
+    for given in [&[][..], &[("zero.level", "v2")], &[("offload.optimizer_state", "host")]] {
+        let found = trained(given, &optimizer(), grouped);
+        assert_eq!(found, trained(given, &halved, || burns(base())), "{given:?}");
+        assert_ne!(found, trained(given, &optimizer(), || burns(base())), "{given:?}");
+    }
+}
+
+#[test]
+fn a_rate_below_zero_of_a_group_ends_the_run_in_its_step() {
+    let falling =
+        || ModuleLrSchedulerConfig::new(0.1.into()).init().unwrap().with_group(ParamGroup::from_path("up.bias"), -0.5);
+    let text = message(rates(Ok, || Box::new(BurnLrSchedule::from_module(falling()))).map(|_| ()));
+    assert!(text.contains("learning rate -0.5 at step 1; give a finite number of at least 0"), "{text}");
 }
 
 #[test]

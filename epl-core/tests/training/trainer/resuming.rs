@@ -7,7 +7,7 @@ use burn::optim::SgdConfig;
 use epl_core::checkpoint::Checkpoint;
 use epl_core::config::Config;
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
-use epl_core::optim::OptimizerConfig;
+use epl_core::optim::{OptimizerConfig, ParamGroups};
 use epl_core::testing::{largest_error, run};
 use epl_core::trainer::{Best, Hook, Run};
 use epl_core::{Engine, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
@@ -243,6 +243,30 @@ fn another_optimizer_or_other_settings_of_it_are_refused_with_both() {
     assert!(set.contains("another optimizer's settings: `beta_2` 0.999, now 0.98; resume with"), "{set}");
     run(folder.path(), 4, &optimizer()).unwrap();
     assert_eq!(lines(folder.path()).len(), 4);
+}
+
+#[test]
+fn other_parameter_groups_are_refused_and_the_same_go_on() {
+    let run = |out: &Path, steps: u64, options: &[(&str, &str)], factor: f64| {
+        let set = |config: Config, (key, item): &(&str, &str)| config.with(key, vec![*item]).unwrap();
+        let options = options.iter().fold(testing::config(1, 1, 1), set);
+        let groups = ParamGroups::new(optimizer()).group(["up"], |group| group.with_rate_factor(factor));
+        let mut all = launch(&options, |epl| {
+            let config = config(out, steps).with_resume(out.join("checkpoints").exists());
+            trainer_with(&epl, config, &groups)?.with_valid(valid()).fit(&data())?.engine.parameters()
+        })?;
+        Ok::<_, epl_core::Error>(all.swap_remove(0))
+    };
+    let (folder, whole) = (tempdir().unwrap(), tempdir().unwrap());
+    let options = [("optimizer.weight_decay", "**.bias=0"), ("optimizer.frozen", "down.bias")];
+    run(folder.path(), 2, &options, 0.5).unwrap();
+    let other = message(run(folder.path(), 4, &options, 0.25));
+    assert!(other.contains("another optimizer's settings"), "{other}");
+    assert!(other.contains("0.5") && other.contains("0.25"), "{other}");
+    let none = message(run(folder.path(), 4, &options[1..], 0.5));
+    assert!(none.contains("another optimizer's settings"), "{none}");
+    let resumed = run(folder.path(), 4, &options, 0.5).unwrap();
+    assert_eq!(resumed, run(whole.path(), 4, &options, 0.5).unwrap(), "to the bit");
 }
 
 #[test]

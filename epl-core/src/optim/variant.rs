@@ -1,0 +1,39 @@
+//! An optimizer of any type.
+
+use std::sync::Arc;
+
+use burn::optim::{DynOptimizer, Optimizer};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// An optimizer, and what it was made with.
+#[derive(Clone)]
+pub struct Variant {
+    pub(super) optimizer: Arc<dyn DynOptimizer>,
+    pub(crate) settings: Value,
+}
+
+impl std::fmt::Debug for Variant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Variant").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Variant {
+    /// An optimizer of this name, and what its configuration serializes to.
+    ///
+    /// # Errors
+    ///
+    /// When it clips each parameter by itself.
+    pub fn new(name: &str, optimizer: impl Optimizer, settings: Value) -> Result<Self> {
+        // Burn's optimizers have it under one of these names.
+        if ["grad_clipping", "gradient_clipping"].iter().any(|name| !settings[*name].is_null()) {
+            return Err(Error::invalid(format!(
+                "{name}Config has `grad_clipping`, which clips each parameter by its own norm before it is reduced; leave \
+                 it out and set `train.clip_norm`, the limit of the global norm"
+            )));
+        }
+        Ok(Self { optimizer: Arc::new(optimizer), settings })
+    }
+}
