@@ -13,6 +13,11 @@ pub mod comm {
     pub use epl_comm::*;
 }
 
+/// Burn's layers under every strategy: `epl_modules::nn`.
+pub mod nn {
+    pub use epl_modules::nn::*;
+}
+
 /// Layers that are divided over ranks: `epl-modules`.
 pub mod modules {
     pub use epl_modules::*;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor};
 use epl_comm::custom_vjp;
+use epl_core::Place;
 use epl_core::model::precision::{in_wide, widen};
-use epl_core::{Context, Place};
 
+use crate::draws::{Draws, Elements, row_length};
 use crate::host::{self, HostFloat, Owned, Real, host_float};
 use crate::invalid::refuse;
 use crate::placement::NOTHING;
@@ -27,7 +28,10 @@ pub struct DropoutConfig {
 /// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share,
 /// which EPL seeds for each segment and rank; this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
 /// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says
-/// that the pass is one of training.
+/// that the pass is one of training, but where the layer is [frozen](Module::freeze) or of a [valid](Module::valid) model.
+///
+/// Dim 0 of the input is the batch, or the batch times the rows of a sample, which stand behind each other: `[batch, seq, d]`
+/// and the same as `[batch * seq, d]` get the same mask.
 ///
 /// Should be created with [`DropoutConfig`].
 #[derive(Module, Debug)]
@@ -35,10 +39,10 @@ pub struct DropoutConfig {
 pub struct Dropout {
     /// The probability with which an element becomes zero during training.
     pub prob: f64,
+    /// Whether the layer may drop anything; off when it is frozen.
+    pub enabled: Param<Flag>,
     #[module(skip)]
-    context: Context,
-    #[module(skip)]
-    key: u64,
+    draws: Draws,
 }
 
 impl DropoutConfig {
@@ -51,7 +55,7 @@ impl DropoutConfig {
         if !(0.0..1.0).contains(&self.prob) {
             refuse(format!("{}: dropout probability {} is not in [0, 1)", place.path(), self.prob));
         }
-        Dropout { prob: self.prob, context: place.context().clone(), key: place.layer_key("dropout") }
+        Dropout { prob: self.prob, enabled: Param::from_bool(true), draws: Draws::new("dropout", place) }
     }
 }
 
@@ -60,12 +64,12 @@ impl Dropout {
     ///
     /// # Shapes
     ///
-    /// - input: `[samples, ...]`
-    /// - output: `[samples, ...]`
+    /// - input: `[samples * rows of a sample, ...]`
+    /// - output: `[samples * rows of a sample, ...]`
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when dim 0 is not the batch of the current pass.
+    /// Unwinds with an error when dim 0 is no multiple of the batch of the current pass, or dim 1 looks like the batch.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         self.forward_split(input, 0, 0)
     }
@@ -74,44 +78,40 @@ impl Dropout {
     ///
     /// # Shapes
     ///
-    /// - input: `[samples, ...]`
-    /// - output: `[samples, ...]`
+    /// As [`forward`](Self::forward).
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when dim 0 is not the batch of the current pass.
+    /// As there.
     pub fn forward_split<const D: usize>(&self, input: Tensor<D>, dim: usize, offset: usize) -> Tensor<D> {
-        match self.mask(input.dims()[0], dim, offset) {
+        match self.mask(&input.dims(), dim, offset) {
             Some(mask) => mask.forward(input),
             None => input,
         }
     }
 
-    /// The mask of the next call, for `rows` samples; `None` when nothing is dropped.
-    pub(crate) fn mask(&self, rows: usize, dim: usize, offset: usize) -> Option<Mask> {
-        let (noise, samples) = self.next_call(rows)?;
-        Some(Mask { keep: Keep::new(self.prob), rows: Rows::Samples { noise, samples }, dim, offset })
+    /// The mask of the next call, for a tensor of which at least the first of its dims is given; `None` when nothing is
+    /// dropped.
+    pub(crate) fn mask(&self, dims: &[usize], dim: usize, offset: usize) -> Option<Mask> {
+        let elements = self.drops().then(|| self.draws.next_elements(dims, dim, offset))??;
+        Some(Mask { keep: Keep::new(self.prob), elements })
     }
 
     /// A mask of these rows, whatever tensor they lie in: their first number is `offset`. For a layer that moves rows
     /// between ranks, and with them the names that [`next_call`](Self::next_call) gave them.
     pub(crate) fn mask_of_rows<const D: usize>(&self, rows: Vec<Row>, offset: usize) -> Mask {
-        Mask { keep: Keep::new(self.prob), rows: Rows::Listed(rows.into()), dim: D - 1, offset }
+        Mask { keep: Keep::new(self.prob), elements: Elements::listed::<D>(rows, offset) }
     }
 
     /// The random numbers of the next call, and the samples of its `rows`; `None` when nothing is dropped.
     pub(crate) fn next_call(&self, rows: usize) -> Option<(Noise, Arc<[u64]>)> {
-        if self.prob == 0.0 || !self.context.is_training() {
-            return None;
-        }
-        let samples = self.context.samples();
-        if samples.len() != rows {
-            refuse(format!(
-                "dropout got {rows} rows, but the micro-batch has {} samples: dim 0 of its input must be the batch",
-                samples.len()
-            ));
-        }
-        Some((Noise::next_call(&self.context, self.key), samples))
+        let (noise, samples) = self.drops().then(|| self.draws.next_call())??;
+        self.draws.check_rows(rows, samples.len());
+        Some((noise, samples))
+    }
+
+    fn drops(&self) -> bool {
+        self.prob != 0.0 && self.enabled.is_enabled()
     }
 }
 
@@ -129,26 +129,14 @@ impl ModuleDisplay for Dropout {
 #[derive(Clone, Debug)]
 pub(crate) struct Mask {
     pub keep: Keep,
-    rows: Rows,
-    /// The dim of which the tensor is a slice, and where the slice begins.
-    dim: usize,
-    offset: usize,
-}
-
-/// How the rows along the last dim are named.
-#[derive(Clone, Debug)]
-enum Rows {
-    /// By the sample of dim 0, then by the coordinates up to the last one.
-    Samples { noise: Noise, samples: Arc<[u64]> },
-    /// One after the other.
-    Listed(Arc<[Row]>),
+    elements: Elements,
 }
 
 impl Mask {
     /// A mask of a whole tensor of these samples.
     #[cfg(test)]
     pub(crate) fn new(prob: f64, noise: Noise, samples: Arc<[u64]>) -> Self {
-        Self { keep: Keep::new(prob), rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
+        Self { keep: Keep::new(prob), elements: Elements::of_samples(noise, samples) }
     }
 
     /// Multiplies a tensor by the mask. Differentiable.
@@ -156,27 +144,9 @@ impl Mask {
         custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))
     }
 
-    /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
+    /// See [`Elements::row`].
     pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
-        let (noise, samples) = match &self.rows {
-            Rows::Samples { noise, samples } => (noise, samples),
-            Rows::Listed(rows) => return rows[row],
-        };
-        let inside: usize = shape[1..D.max(2) - 1].iter().product();
-        let mut numbers = noise.sample(samples[row / inside]);
-        let (mut rest, mut below) = (row % inside, inside);
-        for (dim, extent) in shape.iter().enumerate().take(D.max(2) - 1).skip(1) {
-            below /= extent;
-            let first = if dim == self.dim { self.offset } else { 0 };
-            numbers = numbers.at(first + rest / below);
-            rest %= below;
-        }
-        numbers
-    }
-
-    /// The number of a row's first element.
-    fn first<const D: usize>(&self) -> usize {
-        if D > 1 && self.dim == D - 1 { self.offset } else { 0 }
+        self.elements.row(shape, row)
     }
 
     /// Multiplies a tensor by the mask. The second result applies the same mask to the gradient.
@@ -196,12 +166,12 @@ impl Mask {
 
     fn apply_host<T: Real, const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (shape, device) = (x.dims(), x.device());
-        let length = if D > 1 { shape[D - 1] } else { 1 };
-        let rows = host::rows_a_task(length);
+        let length = row_length(shape);
+        let (rows, first) = (host::rows_a_task(length), self.elements.first::<D>());
         let mut values = Owned::<T>::take(x);
         host::for_blocks(values.slice_mut(), (rows * length).max(1), |block, values| {
             for (index, values) in values.chunks_exact_mut(length).enumerate() {
-                self.keep.apply(self.row(shape, block * rows + index), self.first::<D>(), values);
+                self.keep.apply(self.row(shape, block * rows + index), first, values);
             }
         });
         values.into_tensor(&device)

@@ -77,35 +77,7 @@ impl SplitEmbedding {
     /// Unwinds with an error when there is no such id (in host memory; elsewhere this is not checked, as reading the
     /// ids would wait for the device), or a peer fails.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
-        self.check_ids(&ids);
-        self.context.count_flops(Some(self.weight.id), 0.0);
-        let group = self.context.tensor();
-        if group.size() == 1 {
-            return lookup(self.weight.val(), ids);
-        }
-        let mine = shard_range(self.n_embedding, group.size(), group.rank());
-        let (start, end) = (mine.start as i64, mine.end as i64);
-        let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
-        let rows = ids.sub_scalar(start).mask_fill(foreign.clone(), 0);
-        let vectors = lookup(self.weight.val(), rows);
-        let [batch_size, seq_length, d_model] = vectors.dims();
-        let foreign = foreign.reshape([batch_size, seq_length, 1]).expand([batch_size, seq_length, d_model]);
-        Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
-    }
-
-    /// Refuses ids that no rank holds: their vectors would be zeros.
-    fn check_ids(&self, ids: &Tensor<2, Int>) {
-        if !host::is_host(&ids.device().without_autodiff()) {
-            return;
-        }
-        let unknown = |id: &i64| usize::try_from(*id).map_or(true, |id| id >= self.n_embedding);
-        if let Some(id) = ids.clone().into_data().iter::<i64>().find(unknown) {
-            refuse(format!(
-                "an embedding of n_embedding {} was asked for id {id}: ids are at least 0 and below {}; use the \
-                 vocabulary that the ids were made with",
-                self.n_embedding, self.n_embedding
-            ));
-        }
+        lookup_split(&self.weight, ids, self.n_embedding, &self.context)
     }
 
     /// The product with the transposed table: a head tied to the embedding, with split classes.
@@ -125,6 +97,43 @@ impl SplitEmbedding {
         count_affine(&self.context, self.weight.id, input.dims(), self.n_embedding);
         let local = affine(input, self.weight.val().transpose(), None);
         Split::from_local(local, D - 1, self.n_embedding, group)
+    }
+}
+
+/// The vectors of ids, of whose table this rank holds the rows that are its part of `n_embedding`.
+pub(crate) fn lookup_split(
+    table: &Param<Tensor<2>>,
+    ids: Tensor<2, Int>,
+    n_embedding: usize,
+    context: &Context,
+) -> Tensor<3> {
+    check_ids(&ids, n_embedding);
+    context.count_flops(Some(table.id), 0.0);
+    let group = context.tensor();
+    if group.size() == 1 {
+        return lookup(table.val(), ids);
+    }
+    let mine = shard_range(n_embedding, group.size(), group.rank());
+    let (start, end) = (mine.start as i64, mine.end as i64);
+    let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
+    let rows = ids.sub_scalar(start).mask_fill(foreign.clone(), 0);
+    let vectors = lookup(table.val(), rows);
+    let [batch_size, seq_length, d_model] = vectors.dims();
+    let foreign = foreign.reshape([batch_size, seq_length, 1]).expand([batch_size, seq_length, d_model]);
+    Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
+}
+
+/// Refuses ids that no rank holds: their vectors would be zeros.
+pub(crate) fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
+    if !host::is_host(&ids.device().without_autodiff()) {
+        return;
+    }
+    let unknown = |id: &i64| usize::try_from(*id).map_or(true, |id| id >= n_embedding);
+    if let Some(id) = ids.clone().into_data().iter::<i64>().find(unknown) {
+        refuse(format!(
+            "an embedding of n_embedding {n_embedding} was asked for id {id}: ids are at least 0 and below \
+             {n_embedding}; use the vocabulary that the ids were made with"
+        ));
     }
 }
 

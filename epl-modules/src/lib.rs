@@ -1,5 +1,8 @@
 //! Layers whose parameters may be split over ranks, in the dialect of Burn.
 //!
+//! A model that is written with `burn::nn` takes its layers from [`nn`], which has the same names with whole inputs and
+//! outputs. The layers below say by types how tensors are laid out, and need fewer collectives.
+//!
 //! A layer is made by `XConfig::new(..).with_*(..).init(&place)` and used by `forward`. Its public face takes and
 //! returns ordinary tensors, which are replicated over the tensor axis; a tensor that is split, or must not be used
 //! as it is, has a type that says so ([`epl_comm::Split`], [`epl_comm::Copied`]). On one rank every layer is an
@@ -73,6 +76,7 @@ mod invalid;
 mod placement;
 mod host;
 pub mod random;
+mod draws;
 pub mod global;
 pub mod activation;
 pub mod dropout;
@@ -89,6 +93,7 @@ pub mod attention;
 pub mod mlp;
 pub mod moe;
 pub mod transformer;
+pub mod nn;
 
 pub use activation::Activation;
 pub use argmax::split_argmax;

@@ -18,6 +18,8 @@
 //! a loop over a row is vectorised. This is the counter-based scheme of Salmon et al. (2011) with a cheaper
 //! mixer: meant for masks and noise, not for cryptography.
 
+use core::f64::consts::TAU;
+
 use epl_core::Context;
 use multiversion::multiversion;
 
@@ -102,6 +104,13 @@ impl Row {
 pub fn uniform(noise: Noise, sample: u64, coordinates: &[usize]) -> f64 {
     let (element, prefix) = coordinates.split_last().map_or((0, &[][..]), |(last, prefix)| (*last, prefix));
     prefix.iter().fold(noise.sample(sample), |row, coordinate| row.at(*coordinate)).uniform(element)
+}
+
+/// A number of the standard normal distribution for an element, from those of two rows: the method of Box and Muller (1958).
+pub(crate) fn normal([radius, angle]: [Row; 2], element: usize) -> f64 {
+    // In (0, 1], as zero has no logarithm.
+    let uniform = 1.0 - radius.uniform(element);
+    (-2.0 * uniform.ln()).sqrt() * (TAU * angle.uniform(element)).cos()
 }
 
 /// Keeps an element with probability 1 - `prob` and multiplies it by 1 / (1 - `prob`); the others become zero.

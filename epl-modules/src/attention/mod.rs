@@ -22,3 +22,5 @@ pub use cache::AttentionCache;
 pub use input::AttentionInput;
 pub use multi_head::{MultiHeadAttention, MultiHeadAttentionConfig};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
+
+pub(crate) use multi_head::check_heads;

@@ -123,7 +123,7 @@ impl MultiHeadAttentionConfig {
 }
 
 /// Refuses heads that do not divide over the group.
-pub(super) fn check_heads(group: &ProcessGroup, path: &str, n_heads: usize) {
+pub(crate) fn check_heads(group: &ProcessGroup, path: &str, n_heads: usize) {
     if n_heads == 0 || !n_heads.is_multiple_of(group.size()) {
         refuse(format!(
             "{path}: {n_heads} heads do not divide over {} ranks of the {} axis; use a {} size that divides {n_heads}",
@@ -208,7 +208,7 @@ impl MultiHeadAttention {
             scale: self.scale,
             causal: input.causal,
             padding: input.padding,
-            dropout: self.dropout.mask(batch_size, 1, first_head),
+            dropout: self.dropout.mask(&[batch_size], 1, first_head),
         };
         // Of the scores and of the weighted values, each 2.
         let pairs = (batch_size * self.n_heads) as f64 * (queries * positions) as f64;

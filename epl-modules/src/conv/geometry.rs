@@ -3,14 +3,14 @@
 use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::{Initializer, PaddingConfig2d};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use epl_core::Context;
 
 use crate::host::is_host;
 use crate::invalid::refuse;
 
 /// The default of Burn's `Conv2d`: uniform with bound `1 / sqrt(fan_in)`.
-pub(super) fn default_initializer() -> Initializer {
+pub(crate) fn default_initializer() -> Initializer {
     Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }
 }
 
@@ -30,11 +30,7 @@ pub(super) struct Geometry {
 impl Geometry {
     /// Refuses what no image fits.
     pub fn check(&self, path: &str) {
-        let Self { kernel_size, stride, dilation, .. } = self;
-        let sizes = [("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)];
-        if let Some((name, found)) = sizes.into_iter().find(|(_, size)| size.contains(&0)) {
-            refuse(format!("{path}: a convolution's {name} is {found:?}; give it at least 1 along both dims"));
-        }
+        check_kernel(path, [&self.kernel_size, &self.stride, &self.dilation]);
     }
 
     /// Fan-in and fan-out, as Burn counts them.
@@ -45,9 +41,6 @@ impl Geometry {
 
     /// The convolution, as Burn's layer computes it; the result is in the type of the weight.
     ///
-    /// In host memory Flex adds up the taps of a kernel in f16, where eight times a rounding is lost; of bf16 it makes
-    /// f32. So f16 is brought to f32 there.
-    ///
     /// # Shapes
     ///
     /// - x: `[batch, channels_in, height, width]`
@@ -55,7 +48,7 @@ impl Geometry {
     /// - result: `[batch, channels_out, height, width]`, the sizes by stride and padding
     pub fn apply(&self, x: Tensor<4>, weight: &Param<Tensor<4>>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
         let dtype = weight.val().dtype();
-        let inside = if dtype == DType::F16 && is_host(&x.device().without_autodiff()) { DType::F32 } else { dtype };
+        let inside = type_inside(dtype, &x.device());
         let layer = Conv2d {
             weight: Param::initialized(weight.id, weight.val().cast(inside)),
             bias: bias.map(|bias| Param::initialized(bias.id, bias.val().cast(inside))),
@@ -74,8 +67,23 @@ impl Geometry {
     }
 }
 
+/// The type in which a convolution of `dtype` is computed. In host memory Flex adds up the taps of a kernel in f16, where eight
+/// times a rounding is lost; of bf16 it makes f32. So f16 is brought to f32 there.
+pub(crate) fn type_inside(dtype: DType, device: &Device) -> DType {
+    if dtype == DType::F16 && is_host(&device.clone().without_autodiff()) { DType::F32 } else { dtype }
+}
+
+/// Refuses a kernel that no image fits.
+pub(crate) fn check_kernel(path: &str, [kernel_size, stride, dilation]: [&[usize]; 3]) {
+    let sizes = [("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)];
+    if let Some((name, found)) = sizes.into_iter().find(|(_, size)| size.contains(&0)) {
+        let dims = if found.len() == 1 { "" } else { " along each dim" };
+        refuse(format!("{path}: a convolution's {name} is {found:?}; give it at least 1{dims}"));
+    }
+}
+
 /// Refuses an input of other channels than the layer was made for.
-pub(super) fn check_channels(expected: usize, input: [usize; 4]) {
+pub(crate) fn check_channels<const D: usize>(expected: usize, input: [usize; D]) {
     if input[1] != expected {
         refuse(format!(
             "a convolution of {expected} input channels got an input of {input:?}, which has {}: give it {expected}, \

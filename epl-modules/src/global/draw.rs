@@ -1,12 +1,11 @@
 //! The values of a random global tensor: each is a hash of where it stands, so a rank draws its own part alone.
 
-use core::f64::consts::TAU;
 use core::ops::Range;
 
 use burn::tensor::Distribution;
 
 use crate::invalid::refuse;
-use crate::random::{Noise, Row};
+use crate::random::{Noise, Row, normal};
 
 /// The elements in `ranges` of the tensor that `noise` stands for, in row-major order.
 pub(super) fn draw(noise: Noise, ranges: &[Range<usize>], distribution: Distribution) -> Vec<f64> {
@@ -34,13 +33,6 @@ fn rows(ranges: &[Range<usize>], numbers: [Row; 2], each: &mut impl FnMut([Row; 
             first.clone().for_each(|coordinate| rows(rest, numbers.map(|row| row.at(coordinate)), each));
         }
     }
-}
-
-/// The method of Box and Muller (1958).
-fn normal([radius, angle]: [Row; 2], element: usize) -> f64 {
-    // In (0, 1], as zero has no logarithm.
-    let uniform = 1.0 - radius.uniform(element);
-    (-2.0 * uniform.ln()).sqrt() * (TAU * angle.uniform(element)).cos()
 }
 
 fn check(distribution: Distribution) {

@@ -123,38 +123,56 @@ impl SplitLinear {
         if self.cut != LinearCut::Column {
             refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
         }
-        let group = self.context.tensor();
-        let input = input.copied(group).local();
-        check_last_dim("linear layer", ("d_input", self.d_input), input.dims());
-        count_affine(&self.context, self.weight.id, input.dims(), self.d_output);
-        let local = affine(input, self.weight.val(), self.bias.as_ref().map(Param::val));
-        Split::from_local(local, D - 1, self.d_output, group)
+        columns(input, (&self.weight, self.bias.as_ref()), [self.d_input, self.d_output], &self.context)
     }
 
     fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
         if self.cut != LinearCut::Row {
             refuse("a linear layer cut by columns takes a replicated tensor: gather a Split one first".into());
         }
-        if input.dim() != D - 1 || input.size() != self.d_input {
-            refuse(format!(
-                "a linear layer cut by rows takes a tensor split along its last dim, {} of {}; got dim {} of {}",
-                D - 1,
-                self.d_input,
-                input.dim(),
-                input.size()
-            ));
-        }
-        check_group("split", input.group(), self.context.tensor());
-        let input = input.local();
-        let mut whole = input.dims();
-        whole[D - 1] = self.d_input;
-        count_affine(&self.context, self.weight.id, whole, self.d_output);
-        let local = affine(input, self.weight.val(), None);
-        let sum = Partial::from_local(local, self.context.tensor()).all_reduce();
-        match &self.bias {
-            Some(bias) => sum + bias.val().unsqueeze(),
-            None => sum,
-        }
+        rows(input, (&self.weight, self.bias.as_ref()), [self.d_input, self.d_output], &self.context)
+    }
+}
+
+/// This rank's columns of `x W + b`, of which it holds those of `W` and `b`.
+pub(crate) fn columns<const D: usize>(
+    input: Operand<D>,
+    (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
+    [d_input, d_output]: [usize; 2],
+    context: &Context,
+) -> Split<D> {
+    let group = context.tensor();
+    let input = input.copied(group).local();
+    check_last_dim("linear layer", ("d_input", d_input), input.dims());
+    count_affine(context, weight.id, input.dims(), d_output);
+    let local = affine(input, weight.val(), bias.map(Param::val));
+    Split::from_local(local, D - 1, d_output, group)
+}
+
+/// `x W + b` of an input that is split along its last dim, of which this rank holds its rows of `W`, and `b` whole.
+pub(crate) fn rows<const D: usize>(
+    input: Split<D>,
+    (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
+    [d_input, d_output]: [usize; 2],
+    context: &Context,
+) -> Tensor<D> {
+    if input.dim() != D - 1 || input.size() != d_input {
+        refuse(format!(
+            "a linear layer cut by rows takes a tensor split along its last dim, {} of {d_input}; got dim {} of {}",
+            D - 1,
+            input.dim(),
+            input.size()
+        ));
+    }
+    check_group("split", input.group(), context.tensor());
+    let input = input.local();
+    let mut whole = input.dims();
+    whole[D - 1] = d_input;
+    count_affine(context, weight.id, whole, d_output);
+    let sum = Partial::from_local(affine(input, weight.val(), None), context.tensor()).all_reduce();
+    match bias {
+        Some(bias) => sum + bias.val().unsqueeze(),
+        None => sum,
     }
 }
 

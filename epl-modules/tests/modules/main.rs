@@ -9,4 +9,5 @@ mod layers;
 mod layers_f32;
 mod layers_f64;
 mod moe;
+mod nn;
 mod transformer;

@@ -1,0 +1,163 @@
+//! The linear layer.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::{Initializer, LinearLayout};
+use burn::tensor::Tensor;
+use epl_comm::{Copied, Split, sliced};
+use epl_core::{Axis, Context, Place};
+
+use crate::invalid::check_last_dim;
+use crate::linear::{LinearCut, affine, columns, count_affine, default_initializer, rows};
+use crate::placement::{self, REPLICATED};
+
+/// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
+#[derive(Config, Debug)]
+pub struct LinearConfig {
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The size of the output features.
+    pub d_output: usize,
+    /// Whether a bias is added. Default: true
+    #[config(default = true)]
+    pub bias: bool,
+    /// How the parameters get their first values. Default: as Burn's
+    #[config(default = "default_initializer()")]
+    pub initializer: Initializer,
+    /// How a record of the module holds the weight: `[d_input, d_output]`, or transposed. Default: row
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+}
+
+/// Burn's `Linear`, of which every rank of the tensor axis holds some columns.
+///
+/// `O = I W + b`. Inputs and outputs are whole: outputs of columns are gathered. A layer of fewer columns than there are ranks
+/// is whole on each.
+///
+/// Should be created with [`LinearConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Linear {
+    /// This rank's slice of `[d_input, d_output]`
+    pub weight: Param<Tensor<2>>,
+    /// This rank's slice of `[d_output]`
+    pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    sizes: [usize; 2],
+    #[module(skip)]
+    cut: Option<LinearCut>,
+    #[module(skip)]
+    context: Context,
+}
+
+impl LinearConfig {
+    /// Initializes a new [`Linear`] layer.
+    pub fn init(&self, place: &Place) -> Linear {
+        self.init_cut(LinearCut::Column, place)
+    }
+
+    /// A layer of which this dim is cut, if there is enough of it for all ranks.
+    pub(super) fn init_cut(&self, cut: LinearCut, place: &Place) -> Linear {
+        let (sizes, ranks) = ([self.d_input, self.d_output], place.context().tensor().size());
+        let (cut, of_weight, of_bias): (_, &[_], &[_]) = match cut {
+            LinearCut::Column if self.d_output >= ranks => (Some(cut), &[(Axis::Tensor, 1)], &[(Axis::Tensor, 0)]),
+            LinearCut::Row if self.d_input >= ranks => (Some(cut), &[(Axis::Tensor, 0)], &[]),
+            _ => (None, &[], &[]),
+        };
+        let fans = (self.d_input, self.d_output);
+        let of_layout = match self.layout {
+            LinearLayout::Row => fans,
+            LinearLayout::Col => (self.d_output, self.d_input),
+        };
+        let weight = place.split_param_with_fans(sizes, of_weight, self.initializer.clone(), of_layout);
+        let bias = || place.split_param_with_fans([self.d_output], of_bias, self.initializer.clone(), fans);
+        Linear {
+            weight: match self.layout {
+                LinearLayout::Row => weight,
+                LinearLayout::Col => weight.save_mapper(Tensor::transpose).load_mapper(Tensor::transpose),
+            },
+            bias: self.bias.then(bias),
+            sizes,
+            cut,
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl Linear {
+    /// Applies the layer.
+    ///
+    /// # Shapes
+    ///
+    /// - input: `[..., d_input]`
+    /// - output: `[..., d_output]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another, or a peer fails.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let group = self.context.tensor();
+        match self.cut {
+            Some(LinearCut::Column) => self.columns(epl_comm::copied(input, group)).all_gather(),
+            Some(LinearCut::Row) => {
+                check_last_dim("linear layer", ("d_input", self.sizes[0]), input.dims());
+                self.rows(sliced(input, D - 1, group))
+            }
+            None => {
+                check_last_dim("linear layer", ("d_input", self.sizes[0]), input.dims());
+                count_affine(&self.context, self.weight.id, input.dims(), self.sizes[1]);
+                affine(input, self.weight.val(), self.bias.as_ref().map(Param::val))
+            }
+        }
+    }
+
+    /// The columns of this rank, of a layer that is cut so.
+    pub(super) fn columns<const D: usize>(&self, input: Copied<D>) -> Split<D> {
+        columns(input.into(), (&self.weight, self.bias.as_ref()), self.sizes, &self.context)
+    }
+
+    /// The sum over the rows of all ranks, of a layer that is cut so.
+    pub(super) fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
+        rows(input, (&self.weight, self.bias.as_ref()), self.sizes, &self.context)
+    }
+
+    /// Which dim is cut, if one is.
+    pub(super) fn cut(&self) -> Option<LinearCut> {
+        self.cut
+    }
+
+    /// `d_input` and `d_output`, over all ranks.
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        self.sizes
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Where its parameters are.
+    pub(super) fn placement(&self) -> String {
+        let [d_input, d_output] = self.sizes;
+        match self.cut {
+            Some(LinearCut::Column) => placement::split(self.context.tensor(), "column", d_output),
+            Some(LinearCut::Row) => placement::split(self.context.tensor(), "row", d_input),
+            None => REPLICATED.to_string(),
+        }
+    }
+}
+
+impl ModuleDisplay for Linear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_input, d_output] = self.sizes;
+        content
+            .add("d_input", &d_input)
+            .add("d_output", &d_output)
+            .add("bias", &self.bias.is_some())
+            .add("placement", self.placement().as_str())
+            .optional()
+    }
+}

@@ -1,0 +1,75 @@
+//! Burn's layers under every strategy: the names, configurations, signatures, parameter names and records of `burn::nn`.
+//!
+//! A model of Burn changes one `use` line, and gives constructors the [`Place`](epl_core::Place) of its part instead of a
+//! device:
+//!
+//! ```diff
+//! - use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+//! + use epl::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+//! ```
+//!
+//! A layer that draws needs a place too: `DropoutConfig::new(0.1).init(place)`, where Burn's `init` takes nothing.
+//!
+//! On one rank the layers compute Burn's numbers, and load Burn's records. Replicas compute what one rank with the rows of all
+//! would: masks and noise belong to samples, and a [`BatchNorm`] takes its statistics over all replicas. On a tensor axis of
+//! several ranks, by [`Place::split`](epl_core::Place::split) or `dist.tensor_parallel_size`, what can be cut is, with whole
+//! inputs and outputs. In mixed precision each computes in f32 what the table says.
+//!
+//! | layer of Burn | under a split | computed in f32 | what else is promised |
+//! |---|---|---|---|
+//! | [`Linear`] | columns | the sums inside a product | fewer columns than ranks: whole |
+//! | [`Embedding`] | vectors | the sums in the gradient | fewer vectors than ranks: whole |
+//! | [`conv::Conv1d`], [`conv::Conv2d`], [`conv::Conv3d`], [`conv::ConvTranspose1d`], [`conv::ConvTranspose2d`], [`conv::ConvTranspose3d`] | output channels, or groups | the sums | groups that do not divide over the ranks: whole |
+//! | [`conv::DeformConv2d`] | whole | all | |
+//! | [`LayerNorm`], [`RmsNorm`], [`GroupNorm`], [`InstanceNorm`] | whole | all, and the parameters | |
+//! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |
+//! | [`Dropout`], [`GaussianNoise`], [`activation::RRelu`] | nothing to cut | all | masks by sample: the same in every layout |
+//! | [`PRelu`] | whole | | |
+//! | [`SwiGlu`] | columns | Swish | |
+//! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | heads | scores, masks, softmax, dropout | heads that do not divide over the ranks: refused |
+//! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole |
+//! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | as their parts | as their parts | caches hold this rank's heads |
+//! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
+//! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
+//! | everything else | whole, as it is Burn's | as Burn | what has no parameters and draws nothing: all; others: what holds for layers of Burn |
+//!
+//! A layer of this module that may be frozen has a flag `enabled`, where Burn's is called `training`. Of more control over what
+//! is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.
+
+pub mod activation;
+pub mod attention;
+pub mod cache;
+pub mod conv;
+mod embedding;
+mod linear;
+mod noise;
+pub mod norm;
+mod position;
+pub mod transformer;
+
+// As they are: what has no parameters and draws nothing.
+pub use burn::nn::{
+    Celu, CeluConfig, CosineSimilarity, CosineSimilarityConfig, Elu, EluConfig, Fold4d, Fold4dConfig, GLU, Gelu,
+    HardShrink, HardShrinkConfig, HardSigmoid, HardSigmoidConfig, Identity, Initializer, LeakyRelu, LeakyReluConfig,
+    LinearLayout, LocalResponseNorm, LocalResponseNormConfig, PaddingConfig1d, PaddingConfig2d, PaddingConfig3d,
+    PairwiseDistance, PairwiseDistanceConfig, PixelShuffle, PixelShuffleConfig, PixelUnshuffle, PixelUnshuffleConfig,
+    Relu, Selu, Shrink, ShrinkConfig, Sigmoid, SoftShrink, SoftShrinkConfig, Softplus, SoftplusConfig, Softsign, Tanh,
+    ThresholdedRelu, ThresholdedReluConfig, Unfold4d, Unfold4dConfig, generate_sinusoids, interpolate, loss, pool,
+};
+// As they are, for now: Burn's layers with parameters.
+pub use burn::nn::{
+    BiGru, BiGruConfig, BiLstm, BiLstmConfig, BiRnn, BiRnnConfig, GateController, Gru, GruConfig, Lstm, LstmConfig,
+    LstmState, OptionalInitialLstmState, Rnn, RnnConfig, RnnState,
+};
+
+pub use activation::{PRelu, PReluConfig, SwiGlu, SwiGluConfig};
+pub use embedding::{Embedding, EmbeddingConfig};
+pub use linear::{Linear, LinearConfig};
+pub use noise::{GaussianNoise, GaussianNoiseConfig};
+pub use norm::{
+    BatchNorm, BatchNormConfig, BatchStatistics, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig,
+    LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig,
+};
+pub use position::{PositionalEncoding, PositionalEncodingConfig, RotaryEncoding, RotaryEncodingConfig};
+
+pub use crate::dropout::{Dropout, DropoutConfig};

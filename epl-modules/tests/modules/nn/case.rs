@@ -1,0 +1,102 @@
+//! A layer of `epl_modules::nn` beside Burn's, with the same parameters.
+
+use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+use epl_core::testing::{self, error_on_scale};
+use epl_core::{Epl, Pass, Place};
+
+use crate::layers::Outcome;
+use crate::layers::run::{host, tensor};
+
+/// How a layer is made, and what it makes of `[rows, a, b]`.
+pub(crate) struct Layer<L> {
+    pub(crate) build: fn(&Place) -> L,
+    pub(crate) forward: fn(&L, Tensor<3>) -> Tensor<3>,
+}
+
+// Not derived, which would ask the layer for it.
+impl<L> Clone for Layer<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Layer<L> {}
+
+const ROWS: usize = 4;
+
+/// Output, gradients and values in training, and the output in evaluation.
+fn found<L: Module + ModuleDisplay>(
+    epl: &Epl,
+    layer: &L,
+    forward: fn(&L, Tensor<3>) -> Tensor<3>,
+    x: Tensor<3>,
+) -> Outcome {
+    let pass = |training| Pass { step: 0, training, samples: (0..ROWS as u64).collect(), empty: false };
+    epl.context().begin(pass(true));
+    let x = x.detach().require_grad();
+    let y = forward(layer, x.clone());
+    let gradients = (y.clone() * tensor(99, y.dims(), epl.place().device())).sum().backward();
+    let mut found = Outcome::from([("output".to_string(), host(y.inner()))]);
+    if let Some(gradient) = x.grad(&gradients) {
+        found.insert("input".to_string(), host(gradient));
+    }
+    let mut collector = Collector { gradients: &gradients, path: Vec::new(), found: &mut found };
+    layer.visit(&mut collector);
+    epl.context().begin(pass(false));
+    found.insert("evaluated".to_string(), host(forward(&layer.valid(), x.inner())));
+    found
+}
+
+struct Collector<'a> {
+    gradients: &'a Gradients,
+    path: Vec<String>,
+    found: &'a mut Outcome,
+}
+
+impl ModuleVisitor for Collector<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = param.val().grad(self.gradients) {
+            self.found.insert(format!("∂ {}", self.path.join(".")), host(gradient));
+        }
+    }
+}
+
+#[track_caller]
+fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64) {
+    assert!(found.keys().eq(expected.keys()), "{what}: {:?} beside {:?}", found.keys(), expected.keys());
+    for (name, value) in expected {
+        // A bias of all keys changes no weight: its gradient is zero up to rounding.
+        let scale = expected.get(&name.replace("key.bias", "query.bias")).unwrap_or(value);
+        let error = error_on_scale(&found[name], value, scale);
+        assert!(error <= limit, "{what}: `{name}` is off by {error:e}, limit {limit:e}");
+    }
+}
+
+/// Loads Burn's record into ours and ours into another of Burn's; all three must compute the same in training and in
+/// evaluation.
+pub(crate) fn against_burn<L, B>(name: &str, [a, b]: [usize; 2], ours: Layer<L>, burns: Layer<B>, limit: f64)
+where
+    L: Module + ModuleDisplay,
+    B: Module + ModuleDisplay,
+{
+    testing::run((1, 1, 1), |epl| {
+        let place = epl.place();
+        let theirs = (burns.build)(place);
+        let own = (ours.build)(place).load_record(theirs.clone().into_record());
+        let back = (burns.build)(place).load_record(own.clone().into_record());
+        let x = tensor(3, [ROWS, a, b], place.device());
+        let expected = found(&epl, &theirs, burns.forward, x.clone());
+        check(&format!("{name}: Burn's record in ours"), &found(&epl, &own, ours.forward, x.clone()), &expected, limit);
+        check(&format!("{name}: our record in Burn's"), &found(&epl, &back, burns.forward, x), &expected, limit);
+        Ok(())
+    });
+}

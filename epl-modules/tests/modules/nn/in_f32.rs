@@ -1,0 +1,83 @@
+//! The table in f32: Burn's numbers to 1e-6.
+
+use super::table::{Limits, Table};
+use super::{attention, convolutions, layers};
+
+const LIMITS: Limits = Limits { burn: 1e-6, strategies: 1e-4 };
+
+#[test]
+fn linear() {
+    let mut table = Table::new(LIMITS);
+    layers::linear(&mut table);
+    table.print();
+}
+
+#[test]
+fn embedding() {
+    let mut table = Table::new(LIMITS);
+    layers::embedding(&mut table);
+    table.print();
+}
+
+#[test]
+fn norms() {
+    let mut table = Table::new(LIMITS);
+    layers::norms(&mut table);
+    table.print();
+}
+
+#[test]
+fn activations() {
+    let mut table = Table::new(LIMITS);
+    layers::activations(&mut table);
+    table.print();
+}
+
+#[test]
+fn layers_that_draw() {
+    let mut table = Table::new(LIMITS);
+    layers::drawing(&mut table);
+    table.print();
+}
+
+#[test]
+fn convolutions() {
+    let mut table = Table::new(LIMITS);
+    convolutions::plain(&mut table);
+    table.print();
+}
+
+#[test]
+fn transposed_convolutions() {
+    let mut table = Table::new(LIMITS);
+    convolutions::transposed(&mut table);
+    table.print();
+}
+
+#[test]
+fn deformable_convolution() {
+    let mut table = Table::new(LIMITS);
+    convolutions::deformable(&mut table);
+    table.print();
+}
+
+#[test]
+fn multi_head_attention() {
+    let mut table = Table::new(LIMITS);
+    attention::multi_head(&mut table);
+    table.print();
+}
+
+#[test]
+fn transformers() {
+    let mut table = Table::new(LIMITS);
+    attention::transformers(&mut table);
+    table.print();
+}
+
+#[test]
+fn encodings_of_positions() {
+    let mut table = Table::new(LIMITS);
+    attention::positions(&mut table);
+    table.print();
+}

@@ -1,0 +1,133 @@
+//! One layer in a chain of two segments, trained under a strategy.
+
+use burn::module::{Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
+use burn::optim::SgdConfig;
+use burn::tensor::{Tensor, TensorData};
+use epl_core::config::{CheckpointType, StateTier, ZeroLevel};
+use epl_core::{Chain, Config, Engine, Place, launch, testing};
+
+use super::case::Layer;
+use crate::layers::Outcome;
+use crate::layers::run::tensor;
+
+/// What is asked of the engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Strategy {
+    OneRank,
+    /// One rank with the two micro-batches that two replicas have together.
+    TwoMicroBatches,
+    Data,
+    Tensor(usize),
+    Stages,
+    V3,
+    Offload,
+    Recompute,
+    Accumulate,
+}
+
+impl Strategy {
+    /// The columns of the table.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Data,
+        Self::Tensor(2),
+        Self::Tensor(3),
+        Self::Stages,
+        Self::V3,
+        Self::Offload,
+        Self::Recompute,
+        Self::Accumulate,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OneRank => "one rank",
+            Self::TwoMicroBatches => "two micro-batches",
+            Self::Data => "data 2",
+            Self::Tensor(2) => "tensor 2",
+            Self::Tensor(_) => "tensor 3",
+            Self::Stages => "stages 2",
+            Self::V3 => "v3",
+            Self::Offload => "offload",
+            Self::Recompute => "recompute",
+            Self::Accumulate => "accumulate",
+        }
+    }
+
+    fn config(self) -> Config {
+        let data = if matches!(self, Self::Data | Self::V3 | Self::Accumulate) { 2 } else { 1 };
+        let mut config = testing::config(data, if let Self::Tensor(ranks) = self { ranks } else { 1 }, 1);
+        match self {
+            Self::Stages => config.dist.pipeline_parallel_size = 2,
+            Self::V3 => config.zero.level = ZeroLevel::V3,
+            Self::Offload => {
+                config.offload.parameters = Some(StateTier::Host);
+                config.offload.gradients = Some(StateTier::Host);
+                config.offload.optimizer_state = Some(StateTier::Host);
+            }
+            Self::Recompute => {
+                config.gradient_checkpoint.r#type = CheckpointType::Collection;
+                config.gradient_checkpoint.kept = Some(vec!["0".to_string()]);
+            }
+            Self::Accumulate | Self::TwoMicroBatches => config.pipeline.num_micro_batch = 2,
+            Self::OneRank | Self::Data | Self::Tensor(_) => {}
+        }
+        config
+    }
+}
+
+/// The layer between two factors, so that each segment has a parameter, whose gradients tell those of input and output.
+#[derive(Module, Debug)]
+struct Net<L> {
+    scale: Param<Tensor<1>>,
+    layer: L,
+    gain: Param<Tensor<1>>,
+}
+
+/// Losses and parameters of two steps, and the loss of an evaluation.
+///
+/// # Errors
+///
+/// When the engine refuses.
+pub(crate) fn trained<L: Module + ModuleDisplay + 'static>(
+    [a, b]: [usize; 2],
+    layer: Layer<L>,
+    strategy: Strategy,
+) -> epl_core::Result<Outcome> {
+    let found = launch(&strategy.config(), |epl| {
+        let model = |place: &Place| {
+            let factor = |name: &str| place.child(name).param([1], Initializer::Constant { value: 1.25 });
+            let layer_of_net = (layer.build)(&place.child("layer"));
+            let net = Net { scale: factor("scale"), layer: layer_of_net, gain: factor("gain") };
+            let forward = layer.forward;
+            Chain::of(net)
+                .first(&["scale", "layer"], move |net: &Net<L>, rows: &Tensor<3>| {
+                    forward(&net.layer, rows.clone() * net.scale.val().reshape([1, 1, 1]))
+                })
+                .then(&["gain"], |net, y, _| y * net.gain.val().reshape([1, 1, 1]))
+                .mean_loss(|y: Tensor<3>, _| (y.clone() * probe(&y)).mean() + y.powi_scalar(2).mean())
+        };
+        let mut engine = Engine::build(&epl, model, &SgdConfig::new())?;
+        let device = epl.place().device();
+        let rows = tensor(7, [7, a, b], device);
+        let rows = match strategy {
+            // In the order in which two replicas have them in their two micro-batches.
+            Strategy::TwoMicroBatches => rows.select(0, Tensor::from_data([0, 1, 4, 5, 2, 3, 6], device)),
+            _ => rows,
+        };
+        let mut found = Outcome::new();
+        for step in 0..2 {
+            let report = engine.train_batch(&rows, 0.1)?;
+            found.insert(format!("loss {step}"), TensorData::new(vec![report.loss], [1]));
+        }
+        found.extend(engine.parameters()?);
+        Ok(found)
+    })?;
+    Ok(found.into_iter().next().expect("there is a rank"))
+}
+
+/// Weights for each output of a row, the same for all rows, so that the cut of the batch does not change them.
+fn probe(y: &Tensor<3>) -> Tensor<3> {
+    let [rows, a, b] = y.dims();
+    tensor::<3>(99, [1, a, b], &y.device()).expand([rows, a, b])
+}
