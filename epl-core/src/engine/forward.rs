@@ -13,12 +13,13 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 
+use super::batch_views::BatchViews;
 use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use crate::error::Result;
-use crate::model::precision::{HalfPrecision, narrow_carry, widen_carry};
+use crate::model::precision::{HalfPrecision, widen_carry};
 use crate::model::segment::Model;
 
 /// A model without autodiff, whose segments are run forward.
@@ -43,6 +44,11 @@ impl<'a, M: Model> Forward<'a, M> {
     pub fn in_half(mut self) -> Self {
         self.half = self.engine.plan.half;
         self
+    }
+
+    /// A batch as its segments see it.
+    pub fn batch<'b>(&'b self, batch: &'b M::Batch) -> BatchViews<'b, M::Batch> {
+        BatchViews::new(&self.model, &self.engine.plan, self.half, batch)
     }
 
     /// The model without autodiff. What lies elsewhere is empty in it.
@@ -82,12 +88,16 @@ impl<'a, M: Model> Forward<'a, M> {
         let last: RefCell<Option<Seen<'_, M>>> = RefCell::new(None);
         let run = |number, part: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             engine.begin(micro_batch, false);
+            let batch = self.batch(&micro_batch.batch);
             for index in part {
                 let _span = engine.enter(index, self.what, number);
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
-                let enters = carry.map(|carry| narrow_carry(self.half, carry));
-                carry = Some(segment(&seen, index, enters, &micro_batch.batch));
+                let enters = carry.map(|carry| match self.half {
+                    Some(_) => engine.plan.enter(index, carry),
+                    None => carry,
+                });
+                carry = Some(segment(&seen, index, enters, batch.of(index)));
                 last.replace(Some(seen).filter(|_| index + 1 == count));
             }
             Ok(carry.expect("a part has at least one segment"))

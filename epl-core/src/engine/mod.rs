@@ -8,9 +8,10 @@
 //! - `weights`: the global divisors.
 //! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
+//! - `batch_views`: a micro-batch, as segments and the loss see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
-//! - `run`: the schedule's actions, one after the other; `step`: from the gradients to the parameters.
+//! - `run`: the schedule's actions, one after the other; `explained`: what a panic in them means; `step`: from the gradients to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm.
@@ -27,6 +28,7 @@
 
 mod accumulated;
 mod away;
+mod batch_views;
 mod batches;
 mod communicators;
 mod compress;
@@ -34,6 +36,7 @@ pub(crate) mod difference;
 mod decoding;
 mod diagnostics;
 mod evaluation;
+mod explained;
 mod forward;
 mod gather;
 mod gradients;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
+use super::batch_views::BatchViews;
 use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
 use super::rank::{Engine, caught};
@@ -90,8 +91,9 @@ impl<M: Model> Engine<M> {
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
             let _again = self.context.replaying();
+            let batch = BatchViews::new(self.model(), &self.plan, self.plan.half, &micro_batch.batch);
             for segment in segments {
-                let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, &micro_batch.batch)?;
+                let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, batch.of(segment))?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
@@ -114,7 +116,7 @@ impl<M: Model> Engine<M> {
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
         self.context.enter(segment);
         let untracked = parameters.segment(segment, false)?;
-        let entrance = entrance.map(|carry| self.narrow(carry));
+        let entrance = entrance.map(|carry| self.plan.enter(segment, carry));
         let (warm, results) = self.context.world().record(|| untracked.forward_segment(segment, entrance, batch));
         drop((warm, untracked));
         let model = parameters.segment(segment, true)?;
@@ -123,8 +125,8 @@ impl<M: Model> Engine<M> {
         let span = self.enter(segment, "measure", 0);
         self.wait()?;
         let (before, begun) = (ThreadMemory::now(), Instant::now());
-        let forward = || model.forward_segment(segment, entrance.clone().map(|carry| self.narrow(carry)), batch);
-        let (exit, told) = self.context.with_flops(forward);
+        let enters = entrance.clone().map(|carry| self.plan.enter(segment, carry));
+        let (exit, told) = self.context.with_flops(|| model.forward_segment(segment, enters, batch));
         self.wait()?;
         let forward = begun.elapsed();
         // What enters is kept, what leaves belongs to the next segment.

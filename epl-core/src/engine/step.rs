@@ -14,8 +14,6 @@ use super::rank::{Engine, caught};
 use super::report::StepReport;
 use super::run::StepRun;
 use crate::error::{Error, Result};
-use crate::model::carry::Carry;
-use crate::model::precision::narrow_carry;
 use crate::model::segment::Model;
 use crate::offload::Update;
 use crate::plan::Compression;
@@ -149,11 +147,6 @@ impl<M: Model> Engine<M> {
             )),
             None => error,
         }
-    }
-
-    /// What enters a segment, in the type in which it computes.
-    pub(super) fn narrow<C: Carry>(&self, carry: C) -> C {
-        narrow_carry(self.plan.half, carry)
     }
 
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over

@@ -18,8 +18,8 @@ use crate::config::{AmpLevel, CheckpointType, Config};
 use crate::error::{Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
-use crate::params::ParamRecord;
 use crate::params::record::check_bridged;
+use crate::params::{ParamRecord, pattern};
 use crate::plan::survey::Survey;
 use crate::schedule::Stages;
 use crate::topology::cluster::{Coordinate, Mesh, Placement};
@@ -128,7 +128,7 @@ impl PlanBuilder {
         let allow_unseeded = config.train.allow_unseeded_layers;
         let at = (&self.mesh, self.coordinate);
         self.survey.check(at, allow_unseeded, recomputes, half.is_some(), &mut refusals);
-        let mut records = self.records(half, tiers);
+        let mut records = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;
         let Staged { stages, recompute, schedule, micro_batches } = staged.expect("what is not there was refused");
@@ -142,6 +142,7 @@ impl PlanBuilder {
             max_splits,
             element_wise: self.element_wise,
         };
+        let full_segments = half.map_or_else(Vec::new, |_| full_segments(&records, self.segments.len()));
         let params = division.table(records);
         Ok(Plan {
             mesh: self.mesh.clone(),
@@ -160,6 +161,7 @@ impl PlanBuilder {
             zero,
             tiers,
             half,
+            full_segments,
             max_splits,
             exceptions: exceptions(config),
             unseeded_layers: self.survey.unseeded_layers.clone(),
@@ -168,7 +170,7 @@ impl PlanBuilder {
     }
 
     /// The records of the survey, with what the options say of how they are computed with.
-    fn records(&self, half: Option<HalfPrecision>, tiers: Tiers) -> Vec<ParamRecord> {
+    fn records(&self, half: Option<HalfPrecision>, tiers: Tiers, refusals: &mut Refusals) -> Vec<ParamRecord> {
         let mut records = self.survey.records.clone();
         // Rows are not scattered.
         let is_each = self.config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
@@ -176,6 +178,10 @@ impl PlanBuilder {
         for record in &mut records {
             record.half &= half.is_some();
             record.sparse &= !is_dense;
+        }
+        for said in self.config.amp.full_precision.iter().flatten() {
+            let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
+            covered.into_iter().for_each(|number| records[number].half = false);
         }
         records
     }
@@ -196,6 +202,13 @@ impl PlanBuilder {
         let recompute = refusals.of(kept::runs(records, names, &stages, config))?;
         Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
     }
+}
+
+/// The segments with parameters of which none is computed with in 16 bits.
+fn full_segments(records: &[ParamRecord], segments: usize) -> Vec<usize> {
+    let of = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
+    let is_full = |segment: &usize| of(*segment).next().is_some() && !of(*segment).any(|record| record.half);
+    (0..segments).filter(is_full).collect()
 }
 
 /// The options by which the layout changes the mathematics.

@@ -115,7 +115,12 @@ impl Plan {
         }
         if let Some(half) = self.half {
             let count = self.params.records.iter().filter(|record| record.half).count();
-            writeln!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
+            write!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
+            let full: Vec<&str> = self.full_segments.iter().map(|segment| &*self.segments[*segment]).collect();
+            match full.is_empty() {
+                true => writeln!(f)?,
+                false => writeln!(f, ", {} in F32", full.join(", "))?,
+            }
         }
         Ok(())
     }

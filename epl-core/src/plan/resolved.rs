@@ -9,7 +9,8 @@ use super::units::{parks, reduces_each};
 use crate::config::ZeroLevel;
 use crate::error::{Error, Result};
 use crate::memory::{Tier, Tiers};
-use crate::model::precision::HalfPrecision;
+use crate::model::carry::Carry;
+use crate::model::precision::{HalfPrecision, widen_carry};
 use crate::params::{Home, ParamRecord, ParamTable};
 use crate::schedule::{self, Cost, Stages, Timeline, simulate};
 use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
@@ -50,6 +51,8 @@ pub struct Plan {
     pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
+    /// Under mixed precision: the segments that compute in f32 all the same, as all their parameters stay in f32.
+    pub full_segments: Vec<usize>,
     /// The limit of the number of buckets.
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
@@ -121,6 +124,20 @@ impl Plan {
         };
         let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
         stored.into_iter().map(of).sum::<u64>() + again.into_iter().map(of).max().unwrap_or(0)
+    }
+
+    /// The 16-bit type in which a segment computes, if it does.
+    pub(crate) fn half_in(&self, segment: usize) -> Option<HalfPrecision> {
+        self.half.filter(|_| !self.full_segments.contains(&segment))
+    }
+
+    /// What enters a segment, in the type in which it computes.
+    pub(crate) fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
+        match (self.half, self.half_in(segment)) {
+            (None, _) => carry,
+            (Some(_), Some(half)) => half.carry(carry),
+            (Some(_), None) => widen_carry(carry),
+        }
     }
 
     /// Whether anything lies away from the device.

@@ -8,7 +8,7 @@
 //!
 //! - [`source`]: what can be read;
 //! - `slice`: ranges of tensors on the host;
-//! - `pattern`, [`map`]: which stored tensor goes where, in the user's words;
+//! - [`map`]: which stored tensor goes where, in the user's words;
 //! - `resolve`: the same for every parameter, or all that does not fit;
 //! - `assigning`: fills a model;
 //! - [`stream`]: safetensors files, written tensor by tensor;
@@ -17,7 +17,6 @@
 
 pub mod source;
 mod slice;
-mod pattern;
 pub mod map;
 mod resolve;
 mod assigning;

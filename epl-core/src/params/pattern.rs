@@ -2,12 +2,17 @@
 
 use core::fmt;
 
+use strsim::jaro_winkler;
+
+use crate::error::{Error, Result};
+use crate::params::record::ParamRecord;
+
 /// How any one name is written.
 const ANY: &str = "*";
 
 /// Names joined by dots, of which `*` is any one name. It covers the path that it spells, and all below that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(Vec<PatternPart>);
+pub(crate) struct Pattern(Vec<PatternPart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PatternPart {
@@ -26,7 +31,7 @@ impl PatternPart {
 
 /// What a path has at the stars of a pattern, and below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Match<'a> {
+pub(crate) struct Match<'a> {
     any: Vec<&'a str>,
     rest: Vec<&'a str>,
 }
@@ -76,6 +81,29 @@ impl fmt::Display for Pattern {
         let names: Vec<&str> = self.0.iter().map(|part| part.name().unwrap_or(ANY)).collect();
         f.write_str(&names.join("."))
     }
+}
+
+/// How many paths are named that are like one that is not there.
+const NEAREST: usize = 3;
+
+/// The numbers of the records that a pattern covers, which the option or setting `what` names.
+///
+/// # Errors
+///
+/// When there is none: the paths that are most like it.
+pub(crate) fn covered(said: &str, records: &[ParamRecord], what: &str) -> Result<Vec<usize>> {
+    let pattern = Pattern::new(said);
+    let covered: Vec<usize> = (0..records.len()).filter(|number| pattern.covers(&records[*number].name)).collect();
+    if !covered.is_empty() {
+        return Ok(covered);
+    }
+    let mut nearest: Vec<&str> = records.iter().map(|record| &*record.name).collect();
+    nearest.sort_by(|a, b| jaro_winkler(said, b).total_cmp(&jaro_winkler(said, a)));
+    let nearest: Vec<String> = nearest.iter().take(NEAREST).map(|name| format!("`{name}`")).collect();
+    Err(Error::invalid(format!(
+        "{what}: no parameter is at `{said}`; the nearest are {}, and `*` stands for one name between dots",
+        nearest.join(", ")
+    )))
 }
 
 #[cfg(test)]
