@@ -66,7 +66,7 @@ fn chain(chunks: usize, forward: Duration, at: &Place, busy: &Busy) -> Chain<Net
         let (field, own) = (format!("parts.{index}"), slow.clone());
         links = links.then(&[&field], move |net, rows, _| own(net.parts[index].forward(rows)));
     }
-    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
+    links.mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 /// The idle part of each step.

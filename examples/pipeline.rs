@@ -31,7 +31,7 @@ fn chain(net: Net) -> Chain<Net, Batch, Tensor<2>> {
     Chain::of(net)
         .first(&["encoder"], |net: &Net, (inputs, _): &Batch| tanh(net.encoder.forward(inputs.clone())))
         .then(&["decoder"], |net, hidden, _| net.decoder.forward(hidden))
-        .mean_loss(|outputs, (_, targets)| (outputs - targets.clone()).powi_scalar(2).mean())
+        .mean_loss(|_, outputs, (_, targets)| (outputs - targets.clone()).powi_scalar(2).mean())
 }
 
 /// Points of a sine.

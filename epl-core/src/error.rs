@@ -90,6 +90,9 @@ impl Error {
     }
 }
 
+/// How many of the things that are in the way are told: the same may be wrong with every parameter.
+const SHOWN: usize = 16;
+
 /// What is in the way of a plan: told together, so that not every run shows one fault more.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Vec<Error>);
@@ -115,7 +118,10 @@ impl Refusals {
             0 => Ok(()),
             1 => Err(self.0.remove(0)),
             count => {
-                let all: Vec<String> = self.0.iter().map(|error| format!("- {error}")).collect();
+                let mut all: Vec<String> = self.0.iter().take(SHOWN).map(|error| format!("- {error}")).collect();
+                if count > SHOWN {
+                    all.push(format!("- and {} more", count - SHOWN));
+                }
                 Err(Error::invalid(format!("{count} things are in the way:\n{}", all.join("\n"))))
             }
         }

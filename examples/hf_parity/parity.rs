@@ -10,7 +10,7 @@ use epl::config::{Config, ConfigError};
 use epl::models::huggingface::{Folder, Names, Reference, TensorFile};
 use epl::tensors::save_safetensors;
 use epl::testing::{error_on_scale, relative_error};
-use epl::{Engine, MicroBatch, Model};
+use epl::{Engine, MicroBatch, Model, ModelOutput};
 
 use crate::{bert, resnet, t5};
 
@@ -82,7 +82,7 @@ pub fn compute<M: Model, const D: usize>(
     mut engine: Engine<M>,
     rows: usize,
     batch: impl Fn(Range<usize>, &Device) -> epl::Result<M::Batch>,
-    logits_of: impl Fn(&M, M::Carry) -> Tensor<D>,
+    logits_of: impl Fn(&M, ModelOutput<M>) -> Tensor<D>,
     trained: bool,
 ) -> epl::Result<Computed> {
     let (data, device) = (engine.context().data().clone(), engine.device().clone());

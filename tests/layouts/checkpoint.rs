@@ -273,7 +273,7 @@ fn chain(at: &Place, forward: Forward) -> Model {
     Chain::of(layers(at))
         .first(&["0"], move |layers: &Layers, x: &Tensor<3>| forward(&first, &layers[0], x.clone()))
         .then(&["1"], move |layers, x, _| forward(&second, &layers[1], x))
-        .mean_loss(|x, _| x.powi_scalar(2).mean())
+        .mean_loss(|_, x, _| x.powi_scalar(2).mean())
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn two_engines_take_turns() {
                     .first(&["0", "1"], move |layers: &Layers, x: &Tensor<3>| {
                         layers.iter().fold(x.clone(), |x, layer| stored(&context, layer, x))
                     })
-                    .mean_loss(|x, _| x.powi_scalar(2).mean())
+                    .mean_loss(|_, x, _| x.powi_scalar(2).mean())
             };
             let mut one = Engine::build(&epl, as_one, &SgdConfig::new())?;
             let mut two = Engine::build(&epl, |at| chain(at, stored), &SgdConfig::new())?;

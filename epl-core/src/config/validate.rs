@@ -12,6 +12,7 @@ type Detail = (&'static str, &'static str, fn(&Config) -> bool);
 const DETAILS: &[Detail] = &[
     ("amp.dtype", "amp.level = O1", in_half),
     ("amp.loss_scale", "amp.level = O1", in_half),
+    ("amp.full_precision", "amp.level = O1", in_half),
     ("amp.debug_log", "amp.level = O1", in_half),
     ("offload.folder", "state in files (offload.level = v1, or a tier of file)", in_files),
     ("offload.resident_bytes", "state in files (offload.level = v1, or a tier of file)", in_files),

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::probe::measure::is_host;
 
-/// A batch whose first dim counts its rows.
+/// A batch whose first dim counts its rows. [`batch!`](crate::batch) writes it for a struct.
 pub trait Rows: Sized {
     /// How many rows there are.
     ///
@@ -98,36 +98,81 @@ impl<T: Clone> Rows for Vec<T> {
     }
 }
 
-impl<A: Rows, B: Rows> Rows for (A, B) {
-    fn rows(&self) -> Result<usize> {
-        equal(self.0.rows()?, self.1.rows()?)
-    }
+/// Makes a struct whose fields are all tensors, lists or batches themselves a [`Batch`](crate::Batch), whose tensors are cast
+/// under mixed precision, and [`Rows`], of which [`Engine::train_batch`](crate::Engine::train_batch) gives each rank its own;
+/// or a tuple.
+///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// #[derive(Clone, Debug)]
+/// struct Images { pixels: Tensor<4>, classes: Tensor<1, Int> }
+///
+/// epl_core::batch!(Images { pixels, classes });
+/// ```
+#[macro_export]
+macro_rules! batch {
+    ($batch:ident { $($field:ident),+ $(,)? }) => {
+        impl $crate::Batch for $batch {
+            fn in_half(&self, half: $crate::HalfPrecision) -> Option<Self> {
+                $(let $field = $crate::Batch::in_half(&self.$field, half);)+
+                [$($field.is_some()),+]
+                    .contains(&true)
+                    .then(|| Self { $($field: $field.unwrap_or_else(|| self.$field.clone())),+ })
+            }
 
-    fn narrow(&self, rows: Range<usize>) -> Self {
-        (self.0.narrow(rows.clone()), self.1.narrow(rows))
-    }
+            fn float_types(&self, types: &mut $crate::model::batch::FloatTypes) {
+                $(types.field(stringify!($field), &self.$field);)+
+            }
+        }
 
-    fn digest(&self, digest: &mut Digest) {
-        self.0.digest(digest);
-        self.1.digest(digest);
-    }
+        impl $crate::data::Rows for $batch {
+            fn rows(&self) -> $crate::Result<usize> {
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows(&self.$field)?),+])
+            }
+
+            fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
+                Self { $($field: $crate::data::Rows::narrow(&self.$field, rows.clone())),+ }
+            }
+
+            fn digest(&self, digest: &mut $crate::data::rows::Digest) {
+                $($crate::data::Rows::digest(&self.$field, digest);)+
+            }
+        }
+    };
+    ($($part:ident: $index:tt),+) => {
+        impl<$($part: $crate::Batch + Clone),+> $crate::Batch for ($($part,)+) {
+            #[allow(non_snake_case, reason = "what is made of a part has the name of its type")]
+            fn in_half(&self, half: $crate::HalfPrecision) -> Option<Self> {
+                $(let $part = $crate::Batch::in_half(&self.$index, half);)+
+                [$($part.is_some()),+]
+                    .contains(&true)
+                    .then(|| ($($part.unwrap_or_else(|| self.$index.clone()),)+))
+            }
+
+            fn float_types(&self, types: &mut $crate::model::batch::FloatTypes) {
+                $(types.field(stringify!($index), &self.$index);)+
+            }
+        }
+
+        impl<$($part: $crate::data::Rows),+> $crate::data::Rows for ($($part,)+) {
+            fn rows(&self) -> $crate::Result<usize> {
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows(&self.$index)?),+])
+            }
+
+            fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
+                ($($crate::data::Rows::narrow(&self.$index, rows.clone()),)+)
+            }
+
+            fn digest(&self, digest: &mut $crate::data::rows::Digest) {
+                $($crate::data::Rows::digest(&self.$index, digest);)+
+            }
+        }
+    };
 }
 
-impl<A: Rows, B: Rows, C: Rows> Rows for (A, B, C) {
-    fn rows(&self) -> Result<usize> {
-        equal(equal(self.0.rows()?, self.1.rows()?)?, self.2.rows()?)
-    }
-
-    fn narrow(&self, rows: Range<usize>) -> Self {
-        (self.0.narrow(rows.clone()), self.1.narrow(rows.clone()), self.2.narrow(rows))
-    }
-
-    fn digest(&self, digest: &mut Digest) {
-        self.0.digest(digest);
-        self.1.digest(digest);
-        self.2.digest(digest);
-    }
-}
+batch!(A: 0, B: 1);
+batch!(A: 0, B: 1, C: 2);
+batch!(A: 0, B: 1, C: 2, D: 3);
 
 impl<M: Model> Engine<M>
 where
@@ -160,10 +205,17 @@ where
     }
 }
 
-fn equal(first: usize, second: usize) -> Result<usize> {
-    match first == second {
-        true => Ok(first),
-        false => {
+/// The number of rows of all parts of a batch.
+///
+/// # Errors
+///
+/// When it is not the same of all.
+#[doc(hidden)]
+pub fn equal(parts: &[usize]) -> Result<usize> {
+    let first = parts.first().copied().unwrap_or(0);
+    match parts.iter().find(|other| **other != first) {
+        None => Ok(first),
+        Some(second) => {
             Err(Error::invalid(format!("parts of one batch have {first} and {second} rows; give all the same number")))
         }
     }

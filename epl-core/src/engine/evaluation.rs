@@ -11,9 +11,10 @@ use super::rank::{Engine, caught};
 use super::report::{EvalReport, StepReport, TermSums};
 use super::weights;
 use crate::error::{Error, Result};
+use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, TermWeights};
-use crate::model::segment::Model;
+use crate::model::segment::{Model, ModelOutput};
 
 impl<M: Model> Engine<M> {
     /// The loss without gradients, over at least one micro-batch, as many on every rank. Collective.
@@ -44,7 +45,7 @@ impl<M: Model> Engine<M> {
             model.forward_segment(index, carry, batch)
         };
         let count = self.windows(&forward, micro_batches, begin, segment, |model, carry, micro_batch| {
-            let loss = model.loss(carry, &micro_batch.batch);
+            let loss = model.loss(carry, forward.batch(&micro_batch.batch).of_loss());
             told.borrow_mut().losses.push((loss, self.context.take_nan_causes()));
             Ok(())
         })?;
@@ -71,6 +72,15 @@ impl<M: Model> Engine<M> {
     pub fn forward(
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
+        mut end: impl FnMut(&M, ModelOutput<M>, &MicroBatch<M::Batch>) -> Result<()>,
+    ) -> Result<()> {
+        self.forward_to_loss(micro_batches, |model, carry, micro_batch| end(model, carry.into_output()?, micro_batch))
+    }
+
+    /// [`forward`](Self::forward), with the carry as the model's loss takes it.
+    pub(crate) fn forward_to_loss(
+        &self,
+        micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
         end: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
     ) -> Result<()> {
         let forward = Forward::new(self, "forward");
@@ -81,12 +91,13 @@ impl<M: Model> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When the model has one segment only, the ranks have different numbers of micro-batches, or none, ranks of one replica
-    /// run other samples, a micro-batch could not be loaded, or `head` fails.
+    /// When the model has one segment only, what enters the last one of a chain is of another type than what leaves it, the
+    /// ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, a micro-batch could not
+    /// be loaded, or `head` fails.
     pub(crate) fn forward_to_head(
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
-        head: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
+        mut head: impl FnMut(&M, ModelOutput<M>, &MicroBatch<M::Batch>) -> Result<()>,
     ) -> Result<()> {
         let last = self.plan.segments.len() - 1;
         if last == 0 {
@@ -100,6 +111,9 @@ impl<M: Model> Engine<M> {
             carry => model.forward_segment(index, carry, batch),
         };
         let forward = Forward::new(self, "forward");
+        let head = |model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>| {
+            head(model, carry.into_output()?, micro_batch)
+        };
         self.windows(&forward, micro_batches, |_| Ok(()), segment, head).and_then(measured)
     }
 

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 
+use super::batch_views::BatchViews;
 use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
@@ -43,6 +44,11 @@ impl<'a, M: Model> Forward<'a, M> {
     pub fn in_half(mut self) -> Self {
         self.is_half = true;
         self
+    }
+
+    /// A batch as its segments see it.
+    pub fn batch<'b>(&'b self, batch: &'b M::Batch) -> BatchViews<'b, M::Batch> {
+        BatchViews::new(&self.model, &self.engine.plan, self.engine.plan.half.filter(|_| self.is_half), batch)
     }
 
     /// The model without autodiff. What lies elsewhere is empty in it.
@@ -82,15 +88,16 @@ impl<'a, M: Model> Forward<'a, M> {
         let last: RefCell<Option<Seen<'_, M>>> = RefCell::new(None);
         let run = |number, part: Range<usize>, mut carry: Option<M::Carry>, micro_batch: &MicroBatch<M::Batch>| {
             engine.begin(micro_batch, false);
+            let batch = self.batch(&micro_batch.batch);
             for index in part {
                 let _span = engine.enter(index, self.what, number);
                 let seen = parameters.segment(index, true)?;
                 parameters.ahead()?;
-                let enters = match self.is_half {
-                    true => carry.map(|carry| engine.plan.enter(index, carry)),
+                let enters = carry.map(|carry| match self.is_half {
+                    true => engine.plan.enter(index, carry),
                     false => carry,
-                };
-                carry = Some(segment(&seen, index, enters, &micro_batch.batch));
+                });
+                carry = Some(segment(&seen, index, enters, batch.of(index)));
                 last.replace(Some(seen).filter(|_| index + 1 == count));
             }
             Ok(carry.expect("a part has at least one segment"))

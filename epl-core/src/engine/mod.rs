@@ -8,10 +8,12 @@
 //! - `weights`: the global divisors.
 //! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
+//! - `batch_views`: a micro-batch, as segments and the loss see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `repeatable`: a segment's forward that does the same again; `statistics`: running statistics over a step.
-//! - `run`: the schedule's actions, one after the other; `step`: from the gradients to the parameters.
+//! - `run`: the schedule's actions, one after the other; `explained`: what a panic in them means; `step`: from the gradients
+//!   to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
 //! - `norm`: the global norm; `local_clip`: each replica's own.
@@ -28,6 +30,7 @@
 
 mod accumulated;
 mod away;
+mod batch_views;
 mod batches;
 mod communicators;
 mod compress;
@@ -35,6 +38,7 @@ pub(crate) mod difference;
 mod decoding;
 mod diagnostics;
 mod evaluation;
+mod explained;
 mod forward;
 mod gather;
 mod gradients;

@@ -6,10 +6,10 @@
 //! ```
 
 use burn::backend::DispatchTensor;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::carry::{Carry, CarryMapper, CarryReader};
+use crate::model::carry::{self, Carry, CarryMapper, Stored};
 use crate::model::graph::CarryGradients;
 
 /// What a parcel is: for the forward or the backward of a micro-batch in a part of the model.
@@ -56,22 +56,8 @@ impl Parcel {
 
     /// The carry.
     pub fn into_carry<C: Carry>(self) -> Result<C> {
-        let label = self.label;
-        let mut reader =
-            Reader { counts: self.counts.into_iter(), tensors: self.tensors.into_iter(), dims: None, missing: false };
-        let read = epl_comm::catch(|| C::read(&mut reader))?;
-        match (reader.tensors.next().is_some() || reader.missing, reader.dims) {
-            (false, None) => Ok(read),
-            (_, dims) => Err(Error::invalid(format!(
-                "the carry that enters part {} is not read as it was mapped{}; read its tensors in the order in which \
-                 `map` hands them out, or write both with `carry!`",
-                label.part,
-                dims.map(|(wanted, found)| format!(
-                    ": a tensor of {wanted} dims was asked for where one of {found} comes"
-                ))
-                .unwrap_or_default()
-            ))),
-        }
+        let (part, tensors): (usize, Vec<Flat>) = (self.label.part, self.tensors.into_iter().flatten().collect());
+        carry::read(self.counts, tensors, || format!("the carry that enters part {part}"))
     }
 
     /// The gradients, each in a row.
@@ -247,35 +233,17 @@ impl CarryMapper for Parcel {
     }
 }
 
-struct Reader {
-    counts: std::vec::IntoIter<usize>,
-    tensors: std::vec::IntoIter<Option<Flat>>,
-    /// The first tensor that did not fit: how many dims were asked for, and how many it has.
-    dims: Option<(usize, usize)>,
-    /// Whether more was asked for than there is.
-    missing: bool,
-}
-
-impl CarryReader for Reader {
-    fn float<const D: usize>(&mut self) -> Tensor<D> {
-        let Some(Flat { shape, values }) = self.tensors.next().flatten() else {
-            self.missing = true;
-            return Tensor::empty([0; D], &Device::default());
-        };
-        match <[usize; D]>::try_from(shape.as_slice()) {
-            Ok(shape) if shape.contains(&0) => Tensor::empty(shape, (&values.device(), values.dtype())),
-            Ok(shape) => values.reshape(shape),
-            Err(_) => {
-                self.dims.get_or_insert((D, shape.len()));
-                Tensor::empty([0; D], &values.device())
-            }
-        }
+impl Stored for Flat {
+    fn dims(&self) -> usize {
+        self.shape.len()
     }
 
-    fn count(&mut self) -> usize {
-        self.counts.next().unwrap_or_else(|| {
-            self.missing = true;
-            0
-        })
+    fn into_tensor<const D: usize>(self) -> Tensor<D> {
+        let Self { shape, values } = self;
+        let dims: [usize; D] = core::array::from_fn(|dim| shape[dim]);
+        match dims.contains(&0) {
+            true => Tensor::empty(dims, (&values.device(), values.dtype())),
+            false => values.reshape(dims),
+        }
     }
 }

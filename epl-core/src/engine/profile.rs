@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
+use super::batch_views::BatchViews;
 use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
 use super::rank::{Engine, caught};
@@ -85,8 +86,9 @@ impl<M: Model> Engine<M> {
             self.begin(micro_batch, true);
             // Layers tell nothing and move nothing.
             let _again = self.context.replaying();
+            let batch = BatchViews::new(self.model(), &self.plan, self.plan.half, &micro_batch.batch);
             for segment in segments {
-                let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, &micro_batch.batch)?;
+                let (exit, measured) = self.measure_segment(&mut parameters, segment, carry, batch.of(segment))?;
                 all.push((segment, measured));
                 carry = Some(exit);
             }
@@ -121,9 +123,8 @@ impl<M: Model> Engine<M> {
         let timed = || {
             self.wait()?;
             let (before, begun) = (ThreadMemory::now(), Instant::now());
-            let forward =
-                || model.forward_segment(segment, entrance.clone().map(|carry| self.plan.enter(segment, carry)), batch);
-            let (exit, told) = self.context.with_flops(forward);
+            let enters = entrance.clone().map(|carry| self.plan.enter(segment, carry));
+            let (exit, told) = self.context.with_flops(|| model.forward_segment(segment, enters, batch));
             self.wait()?;
             Ok::<_, Error>((exit, told, before, begun.elapsed()))
         };

@@ -18,7 +18,9 @@ use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
 use super::accumulated::Accumulated;
+use super::batch_views::BatchViews;
 use super::batches::Given;
+use super::explained::explained;
 use super::gradients::GradientStore;
 use super::idle::Work;
 use super::links::StageLinks;
@@ -36,7 +38,7 @@ use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, Term, TermWeights};
-use crate::model::precision::{HalfPrecision, widen, widen_carry};
+use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
 use crate::schedule::{Action, ActionKind};
 
@@ -64,6 +66,7 @@ pub(super) struct StepRun<'a, M: Model> {
 }
 
 struct Flight<'a, M: Model> {
+    batch: BatchViews<'a, M::Batch>,
     tape: Tape<'a, M>,
     end: End,
 }
@@ -151,29 +154,30 @@ impl<'a, M: Model> StepRun<'a, M> {
             engine.context.open_nan_causes();
         }
         let segments = stages.parts()[part].clone();
+        let batch = BatchViews::new(engine.model(), &engine.plan, engine.plan.half, &micro_batch.batch);
         let (again, mut pass) = (self.again, self.pass(number));
-        let forward = || Tape::forward(again, &micro_batch.batch, segments.clone(), entrance, &mut pass);
-        let (exit, tape) = explained(engine, &segments, forward)?;
+        let forward = || Tape::forward(again, &batch, segments.clone(), entrance, &mut pass);
+        let (exit, tape) = explained(engine, &segments, &micro_batch.batch, forward)?;
         let end = match is_last {
             true => {
                 let model = tape.last().unwrap_or(engine.model());
-                explained(engine, &segments, || self.end(number, model, exit))?
+                explained(engine, &segments, &micro_batch.batch, || self.end(number, model, exit, batch.of_loss()))?
             }
             false => {
                 self.links.send_carry(number, after, exit)?;
                 End::Exit
             }
         };
-        self.in_flight.insert((number, chunk), Flight { tape, end });
+        self.in_flight.insert((number, chunk), Flight { batch, tape, end });
         Ok(())
     }
 
     /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
-    fn end(&self, number: usize, model: &M, exit: M::Carry) -> Result<End> {
+    fn end(&self, number: usize, model: &M, exit: M::Carry, batch: &M::Batch) -> Result<End> {
         let micro_batch = &self.micro_batches[number];
         let own = weights::weights_of(model, micro_batch);
         // What is handed out of 16 bits is summed in f32.
-        let loss = || model.loss(widen_carry(exit), &micro_batch.batch);
+        let loss = || model.loss(widen_carry(exit), batch);
         let loss = self.engine.repeatable(ForwardPart::Loss, number, loss);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
@@ -196,13 +200,13 @@ impl<'a, M: Model> StepRun<'a, M> {
         let engine = self.engine;
         let part = engine.plan.stages.part(engine.plan.stage(), chunk);
         let flight = self.in_flight.remove(&(number, chunk));
-        let Flight { tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
+        let Flight { batch, tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
         let (start, told) = match end {
             End::Loss { root, loss, causes, own } => (Start::Root(root), Some((loss, causes, own))),
             End::Exit => (Start::Exit(self.links.receive_gradients(number, part)?), None),
         };
         let micro_batch = &self.micro_batches[number];
-        let found = tape.backward(&micro_batch.batch, start, &mut self.pass(number))?;
+        let found = tape.backward(&batch, start, &mut self.pass(number))?;
         if let Some(before) = part.checked_sub(1) {
             self.links.send_gradients(number, before, found)?;
         }
@@ -238,56 +242,6 @@ fn looks<M: Model>(engine: &Engine<M>, action: &Action, again: &[Range<usize>]) 
             let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
             runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
         }
-    }
-}
-
-/// Runs `f`; a layer's panic in it is an error that says what it probably means, where something is known of that.
-fn explained<T, M: Model>(engine: &Engine<M>, segments: &Range<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    match (engine.plan.stages.count(), engine.plan.half) {
-        (1, None) if engine.plan.params.gathers() => epl_comm::catch(f).map_err(|error| in_parked(error, segments))?,
-        (1, None) => f(),
-        (1, Some(half)) => epl_comm::catch(f).map_err(|error| in_half(error, half, segments))?,
-        _ => epl_comm::catch(f).map_err(|error| on_a_stage(error, engine.plan.stage(), segments))?,
-    }
-}
-
-/// A layer's panic, with what it probably means where the parameters of one segment are there at a time.
-fn in_parked(error: epl_comm::Error, segments: &Range<usize>) -> Error {
-    match error {
-        epl_comm::Error::Panic { message } => Error::invalid(format!(
-            "one of the segments {}..{} panicked: {message}; if a parameter is empty there, it was not gathered for that \
-             segment: name it among those that the segment uses (`segments_of`, or the fields of a `Chain`)",
-            segments.start, segments.end
-        )),
-        other => other.into(),
-    }
-}
-
-/// A layer's panic, with what it probably means where segments compute in 16 bits.
-fn in_half(error: epl_comm::Error, half: HalfPrecision, segments: &Range<usize>) -> Error {
-    match error {
-        epl_comm::Error::Panic { message } => Error::invalid(format!(
-            "one of the segments {}..{} panicked in {:?}: {message}; if it mixes types: layers compute in {:?} under amp.level \
-             = O1, so cast what the batch brings to the type of the weight, or keep a layer in f32 by \
-             `Place::full_precision`",
-            segments.start,
-            segments.end,
-            half.dtype(),
-            half.dtype()
-        )),
-        other => other.into(),
-    }
-}
-
-/// A layer's panic, with what it probably means where a rank holds some of the parameters only.
-fn on_a_stage(error: epl_comm::Error, stage: usize, segments: &Range<usize>) -> Error {
-    match error {
-        epl_comm::Error::Panic { message } => Error::invalid(format!(
-            "stage {stage} panicked in one of the segments {}..{}: {message}; if a parameter is empty there, another stage \
-             holds it: name it among those that the segment uses (`segments_of`, or the fields of a `Chain`)",
-            segments.start, segments.end
-        )),
-        other => other.into(),
     }
 }
 

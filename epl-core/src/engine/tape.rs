@@ -20,6 +20,7 @@ use std::ops::Range;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
+use super::batch_views::BatchViews;
 use super::parameters::Seen;
 use crate::error::Result;
 use crate::model::carry::Carry;
@@ -85,7 +86,7 @@ impl<'a, M: Model> Tape<'a, M> {
     /// returned, and the tape that leads back from there.
     pub fn forward(
         again: &[Range<usize>],
-        batch: &M::Batch,
+        batch: &BatchViews<'_, M::Batch>,
         segments: Range<usize>,
         mut carry: Option<M::Carry>,
         around: &mut impl Around<'a, M>,
@@ -116,7 +117,7 @@ impl<'a, M: Model> Tape<'a, M> {
     /// first segment, if one did.
     pub fn backward(
         self,
-        batch: &M::Batch,
+        batch: &BatchViews<'_, M::Batch>,
         mut start: Start,
         around: &mut impl Around<'a, M>,
     ) -> Result<CarryGradients> {
@@ -133,7 +134,7 @@ impl<'a, M: Model> Tape<'a, M> {
 impl<'a, M: Model> TapeEntry<'a, M> {
     /// One segment, whose graph stays.
     fn store(
-        batch: &M::Batch,
+        batch: &BatchViews<'_, M::Batch>,
         segment: usize,
         carry: Option<M::Carry>,
         around: &mut impl Around<'a, M>,
@@ -141,14 +142,14 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let model = around.model(segment, true)?;
         let enters = entrance.clone().map(|carry| around.enter(segment, carry));
-        let exit = around.forward(segment, || model.forward_segment(segment, enters, batch));
+        let exit = around.forward(segment, || model.forward_segment(segment, enters, batch.of(segment)));
         let seed = (segment + 1 < model.segments()).then(|| Seed::of(&exit));
         Ok((exit, Self { segments: segment..segment + 1, entrance, left: Left::Graph(model, seed) }))
     }
 
     /// Some segments, of which nothing stays but what enters the first one.
     fn run(
-        batch: &M::Batch,
+        batch: &BatchViews<'_, M::Batch>,
         segments: Range<usize>,
         carry: Option<M::Carry>,
         around: &mut impl Around<'a, M>,
@@ -157,9 +158,9 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         let mut carry = entrance.clone();
         let (ran, results) = around.first(|around| {
             segments.clone().try_for_each(|segment| {
-                let (enters, model) =
-                    (carry.take().map(|carry| around.enter(segment, carry)), around.model(segment, false)?);
-                carry = Some(around.forward(segment, || model.forward_segment(segment, enters, batch)));
+                let enters = carry.take().map(|carry| around.enter(segment, carry));
+                let model = around.model(segment, false)?;
+                carry = Some(around.forward(segment, || model.forward_segment(segment, enters, batch.of(segment))));
                 Ok(())
             })
         });
@@ -170,7 +171,12 @@ impl<'a, M: Model> TapeEntry<'a, M> {
     }
 
     /// Returns the gradients of what entered.
-    fn backward(self, batch: &M::Batch, start: Start, around: &mut impl Around<'a, M>) -> Result<CarryGradients> {
+    fn backward(
+        self,
+        batch: &BatchViews<'_, M::Batch>,
+        start: Start,
+        around: &mut impl Around<'a, M>,
+    ) -> Result<CarryGradients> {
         let Self { segments, entrance, left } = self;
         let (model, seed) = match left {
             Left::Graph(model, seed) => (model, seed),

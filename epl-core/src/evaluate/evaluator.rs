@@ -6,7 +6,8 @@ use super::measure::{Measure, Values, join};
 use crate::data::{BatchShard, EvaluationLoader, ValidData};
 use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::model::segment::Model;
+use crate::model::carry::Carry;
+use crate::model::segment::{Model, ModelOutput};
 
 /// Runs a model over a validation set and hands what it says to all measures.
 ///
@@ -41,19 +42,19 @@ impl<'a, M: Model + 'a, O> Evaluator<'a, M, O> {
     /// in the model that it gets, what other segments use alone may be empty.
     pub fn new<I: 'static>(
         data: ValidData<I, M::Batch>,
-        mut outputs: impl FnMut(&M, M::Carry, &M::Batch) -> Result<O> + 'a,
+        mut outputs: impl FnMut(&M, ModelOutput<M>, &M::Batch) -> Result<O> + 'a,
     ) -> Self
     where
         M::Batch: 'static,
     {
-        Self::over(data, move |model, carry, micro_batch| outputs(model, carry, &micro_batch.batch))
+        Self::over(data, move |model, carry, micro_batch| outputs(model, carry.into_output()?, &micro_batch.batch))
     }
 
     /// [`new`](Self::new), where the last segment makes the loss already: `head` runs in its place, with its parameters, and
     /// makes what is measured of what enters it.
     pub fn with_head<I: 'static>(
         data: ValidData<I, M::Batch>,
-        mut head: impl FnMut(&M, M::Carry, &M::Batch) -> Result<O> + 'a,
+        mut head: impl FnMut(&M, ModelOutput<M>, &M::Batch) -> Result<O> + 'a,
     ) -> Self
     where
         M::Batch: 'static,
@@ -66,7 +67,7 @@ impl<'a, M: Model + 'a, O> Evaluator<'a, M, O> {
         })
     }
 
-    /// [`new`](Self::new), for outputs that need the number of rows.
+    /// [`new`](Self::new), for outputs that need the number of rows, and the carry as the model's loss takes it.
     pub(super) fn over<I: 'static>(
         data: ValidData<I, M::Batch>,
         mut outputs: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<O> + 'a,
@@ -75,7 +76,7 @@ impl<'a, M: Model + 'a, O> Evaluator<'a, M, O> {
         M::Batch: 'static,
     {
         Self::of(move |engine, add| {
-            engine.forward(load(&data, engine)?, |model, carry, micro_batch| {
+            engine.forward_to_loss(load(&data, engine)?, |model, carry, micro_batch| {
                 let output = outputs(model, carry, micro_batch)?;
                 if micro_batch.empty { Ok(()) } else { add(&output) }
             })

@@ -1,6 +1,8 @@
 //! What crosses the boundary between two segments.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+
+use crate::error::{Error, Result};
 
 /// The float tensors that cross the boundary between two segments, which may be one between two ranks.
 ///
@@ -17,6 +19,10 @@ use burn::tensor::Tensor;
 /// epl_core::carry!(Hidden { states, memory });
 /// ```
 pub trait Carry: Sized + Clone + Send {
+    /// What it is for who runs a model forward, and not what is inside of it: itself, but for what a
+    /// [`Chain`](crate::Chain) hands on.
+    type Output;
+
     /// Hands every tensor to `mapper`, always in the same order; and every number of tensors that may vary, before
     /// them.
     #[must_use]
@@ -24,6 +30,13 @@ pub trait Carry: Sized + Clone + Send {
 
     /// Puts one together from tensors that come in the order in which [`map`](Self::map) hands them out.
     fn read<R: CarryReader>(reader: &mut R) -> Self;
+
+    /// What it is outside of the model.
+    ///
+    /// # Errors
+    ///
+    /// When a [`Chain`](crate::Chain) hands on something else there than at its end.
+    fn into_output(self) -> Result<Self::Output>;
 }
 
 /// Does something with each tensor of a [`Carry`].
@@ -45,12 +58,20 @@ pub trait CarryReader {
 }
 
 impl Carry for () {
+    type Output = Self;
+
     fn map<M: CarryMapper>(self, _mapper: &mut M) -> Self {}
 
     fn read<R: CarryReader>(_reader: &mut R) -> Self {}
+
+    fn into_output(self) -> Result<Self> {
+        Ok(self)
+    }
 }
 
 impl<const D: usize> Carry for Tensor<D> {
+    type Output = Self;
+
     fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
         mapper.float(self)
     }
@@ -58,9 +79,15 @@ impl<const D: usize> Carry for Tensor<D> {
     fn read<R: CarryReader>(reader: &mut R) -> Self {
         reader.float()
     }
+
+    fn into_output(self) -> Result<Self> {
+        Ok(self)
+    }
 }
 
 impl<C: Carry> Carry for Option<C> {
+    type Output = Self;
+
     fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
         mapper.count(usize::from(self.is_some()));
         self.map(|carry| carry.map(mapper))
@@ -69,9 +96,15 @@ impl<C: Carry> Carry for Option<C> {
     fn read<R: CarryReader>(reader: &mut R) -> Self {
         (reader.count() > 0).then(|| C::read(reader))
     }
+
+    fn into_output(self) -> Result<Self> {
+        Ok(self)
+    }
 }
 
 impl<C: Carry> Carry for Vec<C> {
+    type Output = Self;
+
     fn map<M: CarryMapper>(self, mapper: &mut M) -> Self {
         mapper.count(self.len());
         self.into_iter().map(|carry| Carry::map(carry, mapper)).collect()
@@ -79,6 +112,10 @@ impl<C: Carry> Carry for Vec<C> {
 
     fn read<R: CarryReader>(reader: &mut R) -> Self {
         (0..reader.count()).map(|_| C::read(reader)).collect()
+    }
+
+    fn into_output(self) -> Result<Self> {
+        Ok(self)
     }
 }
 
@@ -95,6 +132,8 @@ impl<C: Carry> Carry for Vec<C> {
 macro_rules! carry {
     ($carry:ident { $($field:ident),* $(,)? }) => {
         impl $crate::Carry for $carry {
+            type Output = Self;
+
             fn map<M: $crate::CarryMapper>(self, mapper: &mut M) -> Self {
                 Self { $($field: $crate::Carry::map(self.$field, mapper)),* }
             }
@@ -102,16 +141,26 @@ macro_rules! carry {
             fn read<R: $crate::CarryReader>(reader: &mut R) -> Self {
                 Self { $($field: $crate::Carry::read(reader)),* }
             }
+
+            fn into_output(self) -> $crate::Result<Self> {
+                Ok(self)
+            }
         }
     };
     ($($part:ident: $index:tt),+) => {
         impl<$($part: $crate::Carry),+> $crate::Carry for ($($part,)+) {
+            type Output = Self;
+
             fn map<M: $crate::CarryMapper>(self, mapper: &mut M) -> Self {
                 ($($crate::Carry::map(self.$index, mapper),)+)
             }
 
             fn read<R: $crate::CarryReader>(reader: &mut R) -> Self {
                 ($(<$part as $crate::Carry>::read(reader),)+)
+            }
+
+            fn into_output(self) -> $crate::Result<Self> {
+                Ok(self)
             }
         }
     };
@@ -120,3 +169,65 @@ macro_rules! carry {
 carry!(A: 0, B: 1);
 carry!(A: 0, B: 1, C: 2);
 carry!(A: 0, B: 1, C: 2, D: 3);
+
+/// A tensor of which a carry is made, whose number of dims is not in its type.
+pub(crate) trait Stored {
+    /// Its number of dims.
+    fn dims(&self) -> usize;
+
+    /// The tensor, whose number of dims `D` is.
+    fn into_tensor<const D: usize>(self) -> Tensor<D>;
+}
+
+/// Makes a carry of what [`Carry::map`] has handed out: the numbers of parts, and the tensors.
+///
+/// # Errors
+///
+/// When it is not read as it was mapped; `what` tells which one it is.
+pub(crate) fn read<C: Carry>(
+    counts: Vec<usize>,
+    tensors: Vec<impl Stored>,
+    what: impl FnOnce() -> String,
+) -> Result<C> {
+    let (counts, tensors) = (counts.into_iter(), tensors.into_iter());
+    let mut reader = StoredReader { counts, tensors, dims: None, missing: false };
+    let carry = epl_comm::catch(|| C::read(&mut reader))?;
+    if reader.tensors.next().is_none() && !reader.missing && reader.dims.is_none() {
+        return Ok(carry);
+    }
+    let (what, dims) = (what(), reader.dims);
+    let dims =
+        dims.map(|(asked, found)| format!(": a tensor of {asked} dims was asked for where one of {found} comes"));
+    Err(Error::invalid(format!(
+        "{what} is not read as it was mapped{}; read its tensors in the order in which `map` hands them out, or write both \
+         with `carry!`",
+        dims.unwrap_or_default()
+    )))
+}
+
+struct StoredReader<T> {
+    counts: std::vec::IntoIter<usize>,
+    tensors: std::vec::IntoIter<T>,
+    /// The first tensor that did not fit: how many dims were asked for, and how many it has.
+    dims: Option<(usize, usize)>,
+    /// Whether more was asked for than there is.
+    missing: bool,
+}
+
+impl<T: Stored> CarryReader for StoredReader<T> {
+    fn float<const D: usize>(&mut self) -> Tensor<D> {
+        match self.tensors.next() {
+            Some(tensor) if tensor.dims() == D => return tensor.into_tensor(),
+            Some(tensor) => _ = self.dims.get_or_insert((D, tensor.dims())),
+            None => self.missing = true,
+        }
+        Tensor::empty([0; D], &Device::default())
+    }
+
+    fn count(&mut self) -> usize {
+        self.counts.next().unwrap_or_else(|| {
+            self.missing = true;
+            0
+        })
+    }
+}

@@ -6,6 +6,7 @@
 //! - `carry`: what goes from segment to segment.
 //! - `precision`: casts to 16 bits.
 //! - `generator`: Burn's generator, held and seeded.
+//! - `batch`: what a model reads, which has casts too.
 //! - `graph`: the ends of a segment's graph.
 //! - `stateful`: layers of Burn that remember that they ran.
 //! - `whole_layers`: what to use in place of layers that are whole where something is to be cut.
@@ -13,7 +14,7 @@
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
-//! - `whole`, `chain`: a model of one segment, and an ordinary model as a chain of them.
+//! - `whole`, `chain`: a model of one segment, and an ordinary model as a chain of them; `chain_carry`: what these hand on.
 
 pub mod output;
 pub(crate) mod context;
@@ -21,6 +22,7 @@ pub(crate) mod place;
 pub(crate) mod carry;
 pub mod precision;
 pub(crate) mod generator;
+pub mod batch;
 pub(crate) mod graph;
 pub(crate) mod stateful;
 pub(crate) mod whole_layers;
@@ -30,3 +32,4 @@ pub(crate) mod loss;
 pub(crate) mod segment;
 pub(crate) mod whole;
 pub(crate) mod chain;
+pub(crate) mod chain_carry;

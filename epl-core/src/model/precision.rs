@@ -4,7 +4,10 @@
 //! parameter f32 ──┬── stays: declared by its layer ──────────▶ the layer computes in f32
 //!                 └── leaf in 16 bits ──▶ products ──▶ gradient in 16 bits ──▶ gradient f32
 //! carry ─────────────▶ in 16 bits, but for what has one dim: sums for the loss
+//! batch ─────────────▶ in 16 bits, where its type is known; the loss gets it as it is
 //! ```
+//!
+//! A segment all of whose parameters stay in f32 computes in f32, and gets its carry and the batch so.
 //!
 //! Only f32 is cast: who chose f64 wants its digits. What a layer computes in f32 all the same, its crate says.
 

@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 
+use crate::model::batch::BatchTensors;
 use crate::model::carry::Carry;
 use crate::model::loss::{Loss, LossWeights};
 
@@ -78,7 +79,16 @@ pub trait Model: Module {
 
     /// The loss, from what the last segment returned.
     fn loss(&self, carry: Self::Carry, batch: &Self::Batch) -> Loss;
+
+    /// What is known of the tensors of a batch. By default nothing, and every segment gets it as it is: what one that computes
+    /// in 16 bits takes of it, it casts. With [`BatchTensors::of`] such a segment gets it in 16 bits, and the loss as it is.
+    fn batch_tensors(&self) -> BatchTensors<Self::Batch> {
+        BatchTensors::unknown()
+    }
 }
+
+/// What leaves a model, for who runs it forward: its carry, and of a [`Chain`](crate::Chain) what the last link returned.
+pub type ModelOutput<M> = <<M as Model>::Carry as Carry>::Output;
 
 /// A model that runs in steps, each going on from where the one before ended: token by token, with a state a segment, such
 /// as the keys and values of its attention. [`Engine::decoding`](crate::Engine::decoding) runs it through the stages.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::{Device, Tensor};
 
+use crate::model::batch::{Batch, BatchTensors};
 use crate::model::loss::{Loss, LossWeights};
+use crate::model::precision::widen;
 use crate::model::segment::Model;
 
 /// The name of the only term of a loss that is a mean over rows.
@@ -28,10 +30,17 @@ pub(crate) const LOSS: &str = "loss";
 /// ```
 ///
 /// It is no level of its own in the module: parameters are named, and stored, as the model names them.
+///
+/// Under mixed precision the closure, in which are network and loss, gets all of the batch in 16 bits, if that is a
+/// [`Batch`], and what it returns is brought to f32. Where targets or the loss are to have the digits of f32, [`Chain`] tells the
+/// two apart: `Chain::of(net).whole(…).mean_loss(…)`.
+///
+/// [`Chain`]: crate::Chain
 pub struct WithLoss<M, B> {
     /// The model.
     pub model: M,
     mean: BatchMean<M, B>,
+    batch: BatchTensors<B>,
 }
 
 type MeanFn<M, B> = dyn Fn(&M, &B) -> Tensor<1> + Send + Sync;
@@ -51,12 +60,15 @@ impl<M, B> WithLoss<M, B> {
     /// # Shapes
     ///
     /// - what `mean` returns: `[1]`
-    pub fn new(model: M, mean: impl Fn(&M, &B) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { model, mean: BatchMean(Arc::new(mean)) }
+    pub fn new(model: M, mean: impl Fn(&M, &B) -> Tensor<1> + Send + Sync + 'static) -> Self
+    where
+        B: Batch,
+    {
+        Self { model, mean: BatchMean(Arc::new(mean)), batch: BatchTensors::of().with_loss() }
     }
 
     fn with_model(&self, model: M) -> Self {
-        Self { model, mean: self.mean.clone() }
+        Self { model, mean: self.mean.clone(), batch: self.batch }
     }
 }
 
@@ -130,6 +142,10 @@ impl<M: Module, B: Send> Model for WithLoss<M, B> {
     }
 
     fn loss(&self, (): (), batch: &B) -> Loss {
-        Loss::new().with_mean(LOSS, (self.mean.0)(&self.model, batch), 1.0)
+        Loss::new().with_mean(LOSS, widen((self.mean.0)(&self.model, batch)), 1.0)
+    }
+
+    fn batch_tensors(&self) -> BatchTensors<B> {
+        self.batch
     }
 }

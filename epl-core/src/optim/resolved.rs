@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use burn::tensor::DType;
 use serde_json::{Value, json};
-use strsim::jaro_winkler;
 
 use super::group_settings::GroupSettings;
 use super::optimizers::OptimizerConfig;
@@ -13,8 +12,8 @@ use super::variant::Variant;
 use crate::config::{self, PathNumber};
 use crate::error::{Error, Refusals, Result};
 use crate::params::ParamRecord;
+use crate::params::pattern::{self, Pattern};
 use crate::plan::Plan;
-use crate::tensors::Pattern;
 
 /// An optimizer whose groups have found their parameters.
 #[derive(Clone, Debug)]
@@ -161,10 +160,8 @@ impl Groups {
                 refusals.add(Error::invalid(format!("{said} has no pattern; name the paths of its parameters")));
             }
             let patterns: Vec<Pattern> = group.patterns.iter().map(|text| Pattern::new(text)).collect();
-            for (text, pattern) in group.patterns.iter().zip(&patterns) {
-                if !records.iter().any(|record| pattern.covers(&record.name)) {
-                    refusals.add(Error::invalid(format!("{said}: no parameter is at `{text}`{}", near(text, records))));
-                }
+            for text in &group.patterns {
+                refusals.of(pattern::covered(text, records, &said));
             }
             all.push((patterns, group));
         }
@@ -220,21 +217,4 @@ fn of_options(options: &config::OptimizerConfig) -> Vec<(Option<&'static str>, G
             .push((Some("frozen"), GroupSettings { frozen: Some(true), ..GroupSettings::of(options.frozen.clone()) }));
     }
     groups
-}
-
-/// What may have been meant by a pattern that covers nothing.
-fn near(text: &str, records: &[ParamRecord]) -> String {
-    let names = || records.iter().map(|record| record.name.as_str());
-    let deeper = text.replace("**", "*").replace('*', "**");
-    if deeper != text && names().any(|name| Pattern::new(&deeper).covers(name)) {
-        return format!("; `*` is one name, and `**` any number of them: `{deeper}` covers some");
-    }
-    let below = format!("**.{text}");
-    if names().any(|name| Pattern::new(&below).covers(name)) {
-        return format!("; a path begins at the whole model: `{below}` covers some");
-    }
-    let mut all: Vec<(f64, &str)> = names().map(|name| (jaro_winkler(text, name), name)).collect();
-    all.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let nearest: Vec<String> = all.iter().take(3).map(|(_, name)| format!("`{name}`")).collect();
-    format!("; the nearest are {}", nearest.join(", "))
 }

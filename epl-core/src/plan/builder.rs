@@ -18,8 +18,8 @@ use crate::config::{AmpLevel, Config, ZeroLevel};
 use crate::error::{Error, Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
-use crate::params::ParamRecord;
 use crate::params::record::check_bridged;
+use crate::params::{ParamRecord, pattern};
 use crate::plan::survey::Survey;
 use crate::schedule::Stages;
 use crate::topology::cluster::{Coordinate, Mesh, Placement};
@@ -140,7 +140,7 @@ impl PlanBuilder {
         let mut refusals = Refusals::default();
         self.survey.check(&self.mesh, &mut refusals);
         refusals.of(self.check_local_clip(tiers));
-        let mut records = self.records(half, tiers);
+        let mut records = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;
         let Staged { stages, recompute, schedule, micro_batches } = staged.expect("what is not there was refused");
@@ -154,6 +154,7 @@ impl PlanBuilder {
             max_splits,
             element_wise: self.element_wise,
         };
+        let full_segments = half.map_or_else(Vec::new, |_| full_segments(&records, &self.survey.burn_layers.mixes));
         let params = division.table(records);
         Ok(Plan {
             mesh: self.mesh.clone(),
@@ -172,7 +173,7 @@ impl PlanBuilder {
             zero,
             tiers,
             half,
-            full_segments: half.map_or_else(Vec::new, |_| self.full_segments()),
+            full_segments,
             max_splits,
             exceptions: self.exceptions(),
             burn_layers: self.survey.burn_layers.clone(),
@@ -225,7 +226,7 @@ impl PlanBuilder {
     }
 
     /// The records of the survey, with what the options say of how they are computed with.
-    fn records(&self, half: Option<HalfPrecision>, tiers: Tiers) -> Vec<ParamRecord> {
+    fn records(&self, half: Option<HalfPrecision>, tiers: Tiers, refusals: &mut Refusals) -> Vec<ParamRecord> {
         let mut records = self.survey.records.clone();
         // Rows are not scattered.
         let is_each = self.config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
@@ -235,13 +236,12 @@ impl PlanBuilder {
             record.half &= half.is_some() && !record.segments.iter().all(|segment| mixes[*segment]);
             record.sparse &= !is_dense;
         }
+        for said in self.config.amp.full_precision.iter().flatten() {
+            let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
+            covered.into_iter().for_each(|number| records[number].half = false);
+        }
         records.iter_mut().zip(&self.frozen).for_each(|(record, frozen)| record.trainable &= !frozen);
         records
-    }
-
-    /// The segments that compute in f32 under mixed precision.
-    fn full_segments(&self) -> Vec<usize> {
-        (0..self.segments.len()).filter(|segment| self.survey.burn_layers.mixes[*segment]).collect()
     }
 
     /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.
@@ -260,4 +260,11 @@ impl PlanBuilder {
         let recompute = refusals.of(kept::runs(records, names, &stages, config))?;
         Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
     }
+}
+
+/// The segments that compute in f32 under mixed precision: all of their parameters do, or a layer of Burn in them `mixes` types.
+fn full_segments(records: &[ParamRecord], mixes: &[bool]) -> Vec<usize> {
+    let of = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
+    let is_full = |segment: &usize| of(*segment).next().is_some() && !of(*segment).any(|record| record.half);
+    (0..mixes.len()).filter(|segment| mixes[*segment] || is_full(segment)).collect()
 }

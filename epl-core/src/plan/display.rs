@@ -112,7 +112,12 @@ impl Plan {
         }
         if let Some(half) = self.half {
             let count = self.params.records.iter().filter(|record| record.half).count();
-            writeln!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
+            write!(f, "  mixed precision: segments compute in {:?} with {count} of the parameters", half.dtype())?;
+            let full: Vec<&str> = self.full_segments.iter().map(|segment| &*self.segments[*segment]).collect();
+            match full.is_empty() {
+                true => writeln!(f)?,
+                false => writeln!(f, ", {} in F32", full.join(", "))?,
+            }
         }
         Ok(())
     }
@@ -133,8 +138,7 @@ impl Plan {
             )?;
         }
         for layer in self.burn_layers.mixing.iter().filter(|_| self.half.is_some()) {
-            let names: Vec<&str> = self.full_segments.iter().map(|segment| &*self.segments[*segment]).collect();
-            writeln!(f, "  `{layer}` would mix types in 16 bits: computed in f32 is {}", names.join(", "))?;
+            writeln!(f, "  `{layer}` would mix types in 16 bits: its segment computes in F32")?;
         }
         Ok(())
     }

@@ -52,7 +52,8 @@ pub struct Plan {
     pub tiers: Tiers,
     /// The 16-bit type in which segments compute; none: in that of the parameters.
     pub half: Option<HalfPrecision>,
-    /// Under mixed precision: the segments that compute in f32 all the same, as a layer of Burn in them would mix types.
+    /// Under mixed precision: the segments that compute in f32 all the same, as all their parameters stay in f32, or a layer of
+    /// Burn in them would mix types.
     pub full_segments: Vec<usize>,
     /// The limit of the number of buckets.
     pub max_splits: usize,

@@ -52,26 +52,24 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
         table: None,
         records: Vec::new(),
         names_by_id: HashMap::new(),
-        error: None,
+        refusals: Refusals::default(),
     };
     model.visit(&mut surveyor);
-    let Surveyor { mut records, names_by_id, error, .. } = surveyor;
-    if let Some(error) = error {
-        return Err(error);
-    }
+    let Surveyor { mut records, names_by_id, mut refusals, .. } = surveyor;
     let lost = place.build().take_shardings().into_iter().filter(|(id, _)| !names_by_id.contains_key(id));
     let is_cut = |sharding: &Sharding| sharding.cuts.iter().any(|(axis, _)| context.axis(*axis).size() > 1);
     if let Some((_, sharding)) = lost.into_iter().find(|(_, sharding)| is_cut(sharding)) {
-        return Err(Error::invalid(format!(
+        refusals.add(Error::invalid(format!(
             "a divided parameter of shape {:?} was declared at `{}` and is not in the model; load checkpoints after \
              `build`, by `LaidOutModel::try_map`",
             sharding.shape, sharding.path
         )));
     }
     for record in &mut records {
-        record.segments = segments_of(model, &record.name)?;
+        record.segments = refusals.of(segments_of(model, &record.name)).unwrap_or_default();
     }
-    check_owned(&records, &owners.graphs)?;
+    refusals.of(check_owned(&records, &owners.graphs));
+    refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
     // Of scopes each is asked for itself.
     let is_asked = owners.graphs.is_empty() && context.mesh().size(Axis::Tensor) > 1;
@@ -114,7 +112,7 @@ struct Surveyor<'a> {
     table: Option<usize>,
     records: Vec<ParamRecord>,
     names_by_id: HashMap<ParamId, String>,
-    error: Option<Error>,
+    refusals: Refusals,
 }
 
 impl Surveyor<'_> {
@@ -206,7 +204,7 @@ impl ModuleVisitor for Surveyor<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let name = self.path.join(".");
         if let Some(other) = self.names_by_id.insert(param.id, name.clone()) {
-            self.error.get_or_insert(Error::Parameter {
+            self.refusals.add(Error::Parameter {
                 name,
                 reason: format!(
                     "is the same parameter as `{other}`, and would be updated twice; hold it once and use it in both"
@@ -214,12 +212,8 @@ impl ModuleVisitor for Surveyor<'_> {
             });
             return;
         }
-        match self.check_device(&name, param).and_then(|()| self.record(name, param)) {
-            Ok(record) => self.records.push(record),
-            Err(error) => {
-                self.error.get_or_insert(error);
-            }
-        }
+        let record = self.check_device(&name, param).and_then(|()| self.record(name, param));
+        self.records.extend(self.refusals.of(record));
     }
 
     fn visit_flag(&mut self, _flag: &Param<Flag>) {}

@@ -30,7 +30,7 @@ use crate::schedule::{self, Action};
 /// # fn model(at: &Place) -> Chain<burn::nn::Linear, Tensor<2>, Tensor<2>> {
 /// #     let layer = LinearConfig::new(100_000, 100_000).init(at);
 /// #     Chain::of(layer).first(&["weight", "bias"], |layer: &burn::nn::Linear, rows: &Tensor<2>| layer.forward(rows.clone()))
-/// #         .mean_loss(|rows, _| rows.mean())
+/// #         .mean_loss(|_, rows, _| rows.mean())
 /// # }
 /// let config = Config::new().with("dist.data_parallel_size", 64)?.with("zero.level", "v2")?;
 /// // 10¹⁰ parameters, of which none is drawn.

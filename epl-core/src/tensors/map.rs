@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pattern::Pattern;
+use crate::params::pattern::Pattern;
 
 /// Which stored tensors fill which parameters, as TensorFlow's assignment maps and EPL's do.
 ///

@@ -8,7 +8,7 @@
 //!
 //! - [`source`]: what can be read;
 //! - `slice`: ranges of tensors on the host;
-//! - `pattern`, [`map`]: which stored tensor goes where, in the user's words;
+//! - [`map`]: which stored tensor goes where, in the user's words;
 //! - `resolve`: the same for every parameter, or all that does not fit;
 //! - `assigning`: fills a model;
 //! - [`stream`]: safetensors files, written tensor by tensor;
@@ -17,7 +17,6 @@
 
 pub mod source;
 mod slice;
-mod pattern;
 pub mod map;
 mod resolve;
 mod assigning;
@@ -27,7 +26,6 @@ mod stored;
 
 pub use assigning::assign;
 pub use map::{AssignMap, Assignment};
-pub(crate) use pattern::Pattern;
 pub use record::{BurnRecord, save_burnpack, save_safetensors};
 pub use resolve::listed;
 pub use slice::cut;

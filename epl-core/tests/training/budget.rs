@@ -31,7 +31,7 @@ fn chain(at: &Place) -> Model {
     let layers = (1..LAYERS).fold(first, |chain, index| {
         chain.then(&[&format!("layers.{index}")], move |net, rows, _| layer(&net.layers[index], rows))
     });
-    layers.then(&["head"], |net, rows, _| net.head.forward(rows)).mean_loss(|rows, _| rows.powi_scalar(2).mean())
+    layers.then(&["head"], |net, rows, _| net.head.forward(rows)).mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 fn config(stages: usize, budget: Option<u64>) -> Config {

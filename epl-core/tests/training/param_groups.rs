@@ -33,7 +33,7 @@ fn net(at: &Place, values: &[Vec<f64>]) -> Chain<Net, Batch, Tensor<2>> {
     Chain::of(net.map(&mut Filled(values.iter())))
         .first(&["first"], |net: &Net, (inputs, _): &Batch| activation::tanh(net.first.forward(inputs.clone())))
         .then(&["norm", "head"], |net, hidden, _| net.head.forward(net.norm.forward(hidden)))
-        .mean_loss(|outputs, (_, targets)| MseLoss::new().forward(outputs, targets.clone(), Reduction::Mean))
+        .mean_loss(|_, outputs, (_, targets)| MseLoss::new().forward(outputs, targets.clone(), Reduction::Mean))
 }
 
 /// Fills parameters in their order; none where there are no values.

@@ -51,7 +51,7 @@ fn model(at: &Place, width: usize) -> Model {
     for index in 1..LAYERS {
         chain = chain.then(&[&format!("layers.{index}")], move |net, rows, _| forward(&net.layers[index], rows));
     }
-    chain.mean_loss(|rows, _| rows.powi_scalar(2).mean())
+    chain.mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 /// Replicas, stages, slices, experts.

@@ -26,7 +26,7 @@ fn chain(at: &Place, scale: impl Fn() -> f64 + Send + Sync + 'static) -> Model {
         .then(&["layers.1"], move |net, rows, _| net.layers[1].forward(rows).tanh() * scale())
         .then(&["layers.2"], |net, rows, _| net.layers[2].forward(rows).tanh())
         .then(&["layers.3"], |net, rows, _| net.layers[3].forward(rows))
-        .mean_loss(|rows, _| rows.powi_scalar(2).mean())
+        .mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 fn recomputing(kept: &[usize]) -> Config {

@@ -34,7 +34,7 @@ fn chain(at: &Place, number: impl Fn(usize) -> Option<isize>) -> Model {
     let layers = (1..LAYERS).fold(first, |chain, index| {
         chain.then(&[&format!("layers.{index}")], move |net, rows, _| net.layers[index].forward(rows).tanh())
     });
-    layers.then(&["head"], |net, rows, _| net.head.forward(rows)).mean_loss(|rows, _| rows.powi_scalar(2).mean())
+    layers.then(&["head"], |net, rows, _| net.head.forward(rows)).mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 fn config(options: &[(&str, &str)]) -> Result<Config, Error> {

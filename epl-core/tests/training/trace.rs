@@ -32,7 +32,7 @@ fn chain(at: &Place, each: Duration) -> Model {
         .then(&["layers.1"], move |net, rows, _| layer(&net.layers[1], rows))
         .then(&["layers.2"], move |net, rows, _| layer(&net.layers[2], rows))
         .then(&["layers.3"], move |net, rows, _| layer(&net.layers[3], rows))
-        .mean_loss(|rows, _| rows.powi_scalar(2).mean())
+        .mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }
 
 /// Steps of two micro-batches over two stages and two replicas; the bubble of the last, and the plan's.

@@ -68,6 +68,9 @@ pub struct BertBatch<L> {
     pub labels: L,
 }
 
+/// It has no float but, perhaps, labels.
+impl<L> epl_core::Batch for BertBatch<L> {}
+
 impl<L> BertBatch<L> {
     /// Rows and tokens of a row.
     pub fn dims(&self) -> [usize; 2] {

@@ -32,6 +32,9 @@ pub struct T5Batch {
     pub tokens: usize,
 }
 
+/// It has no float.
+impl epl_core::Batch for T5Batch {}
+
 /// Makes a [`T5Batch`] of token pairs.
 ///
 /// A negative target does not count (Hugging Face writes -100); the decoder reads padding in its place. A token that

@@ -25,6 +25,8 @@ pub struct ImageBatch {
     pub host_labels: Vec<i64>,
 }
 
+epl_core::batch!(ImageBatch { pixels, labels, host_labels });
+
 impl ImageBatch {
     /// A batch of pixels that are already normalised.
     ///

@@ -3,12 +3,12 @@
 
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use epl::config::HalfDtype::{Bf16, F16};
 use epl::config::PipelineStrategy::PreferBackward;
 use epl::config::ZeroLevel::{V0, V1, V2, V3};
 use epl::config::{LossScale, ReduceMethod, ZeroLevel};
-use epl::{Chain, Engine, MicroBatch, Place, Result, StepReport, WithLoss};
+use epl::{Batch, Chain, Engine, MicroBatch, Place, Result, StepReport, WithLoss};
 
 use crate::parity::{Layout, assert_close, dense, layout, micro_batches, moe, rounding, train};
 
@@ -121,16 +121,12 @@ fn gradients_that_overflow_on_their_way_name_their_scale() {
     assert!(error.contains("amp.dtype") && error.contains("lower communication.fp16_scale"), "{error}");
 }
 
-/// A chain of two plain layers of Burn, which compute in the type of their weights.
+/// A chain of two plain layers of Burn.
 fn plain(at: &Place) -> Chain<[Linear; 2], (Tensor<2>, Tensor<2>), Tensor<2>> {
-    let cast = |layer: &Linear, x: Tensor<2>| {
-        let dtype = layer.weight.val().dtype();
-        layer.forward(x.cast(dtype))
-    };
     Chain::of([(); 2].map(|()| LinearConfig::new(4, 4).init(at)))
-        .first(&["0"], move |net: &[Linear; 2], (x, _): &(Tensor<2>, Tensor<2>)| cast(&net[0], x.clone()))
-        .then(&["1"], move |net, x, _| cast(&net[1], x))
-        .mean_loss(|y, (_, target)| (y.cast(DType::F32) - target.clone()).powi_scalar(2).mean())
+        .first(&["0"], |net: &[Linear; 2], (x, _): &(Tensor<2>, Tensor<2>)| net[0].forward(x.clone()))
+        .then(&["1"], |net, x, _| net[1].forward(x))
+        .mean_loss(|_, y, (_, target)| (y - target.clone()).powi_scalar(2).mean())
 }
 
 #[test]
@@ -162,17 +158,27 @@ fn what_is_not_finite_on_one_rank_is_skipped_by_all() {
     }
 }
 
-/// Whoever forgets to cast is told what to do, before anything is updated.
+/// A batch of which mixed precision knows nothing.
+struct Opaque(Tensor<2>);
+
+impl Batch for Opaque {}
+
+/// Whose batch is not cast is told what to do, before anything is updated.
 #[test]
 fn types_that_do_not_fit_are_an_error_with_a_remedy() {
-    let config = layout(1, 1, 1, 1).half(Bf16).config();
-    let ran = epl::launch(&config, |epl| {
-        let loss = |net: &Linear, x: &Tensor<2>| net.forward(x.clone()).mean();
-        let mut engine =
-            Engine::build(&epl, |at| WithLoss::new(LinearConfig::new(4, 4).init(at), loss), &AdamWConfig::new())?;
-        let x = Tensor::ones([2, 4], epl.place().device());
-        engine.step(vec![MicroBatch::new(x, [0, 1])], 0.01)
-    });
-    let error = ran.expect_err("f32 meets bf16").to_string();
-    assert!(error.contains("BF16") && error.contains("Place::full_precision"), "{error}");
+    let run = |config: &epl::Config| {
+        epl::launch(config, |epl| {
+            let loss = |net: &Linear, x: &Opaque| net.forward(x.0.clone()).mean();
+            let mut engine =
+                Engine::build(&epl, |at| WithLoss::new(LinearConfig::new(4, 4).init(at), loss), &AdamWConfig::new())?;
+            let x = Opaque(Tensor::ones([2, 4], epl.place().device()));
+            engine.step(vec![MicroBatch::new(x, [0, 1])], 0.01).map(|_| ())
+        })
+    };
+    assert!(run(&layout(1, 1, 1, 1).config()).is_ok(), "in f32 any batch will do");
+    let error = run(&layout(1, 1, 1, 1).half(Bf16).config()).expect_err("f32 meets bf16").to_string();
+    assert!(
+        error.contains("BF16") && error.contains("Place::full_precision") && error.contains("no `Batch`"),
+        "{error}"
+    );
 }

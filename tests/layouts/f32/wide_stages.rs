@@ -5,7 +5,7 @@ use burn::data::dataset::InMemDataset;
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use epl::comm::{EventKind, Operation, Trace};
 use epl::data::{BatchShard, ShuffledSampler, TrainData, ValidData, micro_batches};
 use epl::evaluate::{Accuracy, Classified, Evaluator};
@@ -238,9 +238,9 @@ fn carries(ranks: usize, scopes: [Strategy; 2], beside: fn(Tensor<2>, &Context) 
                     (hidden.clone(), beside(hidden, &context))
                 })
                 .then(&["second"], |net, (hidden, beside): (Tensor<2>, Tensor<2>), _| {
-                    (net.second.forward(hidden) + beside.sum_dim(1), Tensor::zeros([1, 1], &Device::default()))
+                    net.second.forward(hidden) + beside.sum_dim(1)
                 })
-                .mean_loss(|(hidden, _), _| hidden.powi_scalar(2).mean())
+                .mean_loss(|_, hidden, _| hidden.powi_scalar(2).mean())
         })?;
         let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
         engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
@@ -282,10 +282,10 @@ fn between_stages_of_one_width_anything_crosses() {
                     (hidden.clone(), Some(hidden.sum().reshape([1, 1])))
                 })
                 .then(&["0.second"], |net, (hidden, sum): (Tensor<2>, Option<Tensor<2>>), _| {
-                    (net.0.second.forward(hidden) + sum.expect("the first stage sends one"), None)
+                    net.0.second.forward(hidden) + sum.expect("the first stage sends one")
                 })
-                .then(&["1"], |net, (hidden, _), _| (net.1.forward(hidden), None))
-                .mean_loss(|(hidden, _), _| hidden.powi_scalar(2).mean())
+                .then(&["1"], |net, hidden, _| net.1.forward(hidden))
+                .mean_loss(|_, hidden, _| hidden.powi_scalar(2).mean())
         })?;
         let mut engine = Engine::new(net, &SgdConfig::new(), EngineSettings::default())?;
         engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1).map(|report| report.loss)
@@ -314,7 +314,7 @@ fn a_batch_norm_of_burn() {
                 Chain::of(net(at))
                     .first(&["layer"], |net: &Normed, (inputs, _): &Batch| net.layer.forward(inputs.clone()))
                     .then(&["norm"], |net, hidden: Tensor<2>, _| net.norm.forward(hidden))
-                    .mean_loss(|hidden, _| hidden.powi_scalar(2).mean())
+                    .mean_loss(|_, hidden, _| hidden.powi_scalar(2).mean())
             };
             let mut engine = Engine::build(&epl, build, &SgdConfig::new())?;
             engine.train_batch(&rows(0..5, &engine.device().clone()), 0.1)?;

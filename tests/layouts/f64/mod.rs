@@ -1,5 +1,6 @@
 //! No layout changes what a run computes: in f64, all errors are at most 1e-10.
 
+mod chain_types;
 mod groups;
 mod layouts;
 mod local_clip;

@@ -27,6 +27,8 @@ pub struct Rows {
     targets: Tensor<1, Int>,
 }
 
+epl::batch!(Rows { inputs, targets });
+
 /// Rows by rule.
 fn rows(step: usize, range: core::ops::Range<usize>, classes: usize, device: &Device) -> Rows {
     let number = |at: usize| ((at * 7919 + step * 104_729 + 17) as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0;

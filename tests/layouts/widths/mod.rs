@@ -22,7 +22,7 @@ use epl::modules::{
 };
 use epl::prelude::*;
 use epl::testing::largest_error;
-use epl::{StepReport, launch};
+use epl::{Carry, StepReport, launch};
 
 const FEATURES: usize = 6;
 const CLASSES: usize = 7;
@@ -205,7 +205,7 @@ fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
             hidden
         })
         .then(&["rest.1"], |net, hidden, (_, classes)| net.rest.1.forward_loss(hidden, classes.clone()).reshape([1, 1]))
-        .mean_loss(|sum, (_, classes)| sum.reshape([1]) * (1.0 / classes.dims()[0] as f64))
+        .mean_loss(|_, sum, (_, classes)| sum.reshape([1]) * (1.0 / classes.dims()[0] as f64))
 }
 
 /// What one run left, on one rank.
@@ -293,7 +293,7 @@ fn train(epl: &Epl, case: &Case, folder: &Path) -> epl::Result<Outcome> {
     let (inputs, _) = rows(0..5, &device.clone().without_autodiff());
     let batch = (inputs, Tensor::zeros([5], &device.clone().without_autodiff()));
     let hidden = (0..3).fold(None, |carry, segment| Some(model.forward_segment(segment, carry, &batch)));
-    let whole = model.model.logits(hidden.expect("three segments were run")).into_data();
+    let whole = model.model.logits(hidden.expect("three segments were run").into_output()?).into_data();
     Ok(Outcome {
         reports,
         eval: (eval.loss, eval.outputs),

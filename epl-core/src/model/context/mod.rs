@@ -334,6 +334,11 @@ impl Context {
         state.segment = (segment, state.segment.1 + 1);
     }
 
+    /// The segment that was entered last.
+    pub(crate) fn segment(&self) -> usize {
+        self.state().segment.0
+    }
+
     /// Takes the sums of all metrics of this rank and sets them to zero.
     pub fn take_metrics(&self) -> BTreeMap<String, Vec<f64>> {
         let mut state = self.state();

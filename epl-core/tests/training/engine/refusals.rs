@@ -296,3 +296,36 @@ fn a_parameter_on_another_device_is_refused() {
     assert!(text.contains("parameter `layer.weight`: lies on Device<Flex(Cpu)>, and"), "{text}");
     assert!(text.contains("make its layer at the place that the closure of `build` is given"), "{text}");
 }
+
+/// Of parameters, too.
+#[test]
+fn all_parameters_that_cannot_be_laid_out_are_told_together() {
+    let text = launch(&config(1, 1, 1), |epl| {
+        let linear = |at: &Device| LinearConfig::new(2, 2).init(at);
+        let net = |at: &Place| [linear(at.device()), linear(at.device()), linear(&Device::default())];
+        let chain = |at: &Place| {
+            epl_core::Chain::of(net(at))
+                .first(&["0.weight"], |net: &[Linear; 3], x: &Tensor<2>| net[0].forward(x.clone()))
+                .mean_loss(|_, x, _| x.mean())
+        };
+        epl.build(chain).map(drop)
+    });
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains("5 things are in the way"), "{text}");
+    for expected in [
+        "parameter `0.bias`: no segment uses it; name it in the one that does",
+        "parameter `1.weight`: no segment uses it",
+        "parameter `2.weight`: lies on Device<Flex(Cpu)>, and",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// Whichever rank comes first.
+#[test]
+fn what_all_ranks_refuse_is_told_by_the_first() {
+    for _ in 0..10 {
+        let text = step(&config(4, 1, 1), Net::with_a_parameter_twice, 1).unwrap_err().to_string();
+        assert!(text.starts_with("rank 0: "), "{text}");
+    }
+}

@@ -18,5 +18,5 @@ pub fn chain(layers: usize, width: usize, at: &Place) -> Chain<Net, Tensor<2>, T
         let field = format!("layers.{index}");
         links = links.then(&[&field], move |net, rows, _| net.layers[index].forward(rows));
     }
-    links.mean_loss(|rows, _| rows.powi_scalar(2).mean())
+    links.mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
 }

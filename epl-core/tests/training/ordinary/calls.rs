@@ -40,7 +40,7 @@ fn mixed(at: &Place) -> Chain<Mixed, Tensor<2>, Tensor<2>> {
             net.drop.forward(x) * sum.reshape([1, 1])
         })
         .then(&["second"], |net, x, _| net.second.forward(net.drop.forward(x)))
-        .mean_loss(|x, _| x.powi_scalar(2).mean())
+        .mean_loss(|_, x, _| x.powi_scalar(2).mean())
 }
 
 /// The losses of two steps, and what the first layer has become.
@@ -99,7 +99,7 @@ fn steps_micro_batches_segments_and_replicas_draw_other_masks() {
                             rows.clone()
                         })
                         .then(&["0"], move |net, x: Tensor<2>, _| net.0.forward(second(net.1.forward(x))))
-                        .mean_loss(|x, _| x.mean())
+                        .mean_loss(|_, x, _| x.mean())
                 },
                 &SgdConfig::new(),
             )?;

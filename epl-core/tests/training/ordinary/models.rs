@@ -39,7 +39,7 @@ pub fn cnn(at: &Place) -> Chain<Cnn, Batch<4>, Tensor<2>> {
         })
         .then(&["drop", "hidden"], |net, x, _| activation::relu(net.hidden.forward(net.drop.forward(x))))
         .then(&["head"], |net, x, _| net.head.forward(x))
-        .mean_loss(|x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
+        .mean_loss(|_, x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
 }
 
 /// An LSTM, and a head behind layers that draw, which no segment names.
@@ -65,7 +65,7 @@ pub fn recurrent(at: &Place) -> Chain<Recurrent, Batch<3>, Tensor<2>> {
             states.slice([0..rows, length - 1..length]).squeeze_dim::<2>(1)
         })
         .then(&["head"], |net, x, _| net.head.forward(net.rrelu.forward(x)))
-        .mean_loss(|x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
+        .mean_loss(|_, x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
 }
 
 /// Dropout inside of layers that are not the user's own.
@@ -87,7 +87,7 @@ pub fn encoder(at: &Place) -> Chain<Encoder, Batch<3>, Tensor<2>> {
             net.encoder.forward(TransformerEncoderInput::new(sequences)).mean_dim(1).squeeze_dim::<2>(1)
         })
         .then(&["head"], |net, x, _| net.head.forward(x))
-        .mean_loss(|x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
+        .mean_loss(|_, x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
 }
 
 /// Numbers between -1 and 1, which no generator makes.

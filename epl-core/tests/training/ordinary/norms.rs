@@ -12,7 +12,7 @@ fn net(at: &Place) -> Net {
     Chain::of((BatchNormConfig::new(1).init(at), LinearConfig::new(1, 1).init(at)))
         .first(&["0"], |net: &(BatchNorm, Linear), rows: &Tensor<2>| net.0.forward(rows.clone()))
         .then(&["1"], |net, x, _| net.1.forward(x))
-        .mean_loss(|x, _| x.powi_scalar(2).mean())
+        .mean_loss(|_, x, _| x.powi_scalar(2).mean())
 }
 
 /// Two rows around a mean, a distance from it.

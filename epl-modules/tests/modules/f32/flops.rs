@@ -55,7 +55,7 @@ fn chain(at: &Place) -> Chain<Net, Batch, Tensor<3>> {
         .then(&["burns_linear"], |net, x, _| net.burns_linear.forward(x))
         .then(&["burns_conv"], |net, x, _| through(|picture| net.burns_conv.forward(picture), x))
         .then(&["words"], |net, x, _| net.words.logits(x).all_gather())
-        .mean_loss(|x, _| x.powi_scalar(2).mean())
+        .mean_loss(|_, x, _| x.powi_scalar(2).mean())
 }
 
 /// Of every segment.

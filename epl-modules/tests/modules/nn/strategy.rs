@@ -105,7 +105,7 @@ pub(crate) fn trained<L: Module + ModuleDisplay + 'static>(
                     forward(&net.layer, rows.clone() * net.scale.val().reshape([1, 1, 1]))
                 })
                 .then(&["gain"], |net, y, _| y * net.gain.val().reshape([1, 1, 1]))
-                .mean_loss(|y: Tensor<3>, _| (y.clone() * probe(&y)).mean() + y.powi_scalar(2).mean())
+                .mean_loss(|_, y: Tensor<3>, _| (y.clone() * probe(&y)).mean() + y.powi_scalar(2).mean())
         };
         let mut engine = Engine::build(&epl, model, &SgdConfig::new())?;
         let device = epl.place().device();

@@ -1,6 +1,11 @@
-//! Paths of parameters in which `*` stands for any one name, and `**` for any number of names.
+//! Paths of parameters in which `*` stands for any one name, and `**` for any number of them.
 
 use core::fmt;
+
+use strsim::jaro_winkler;
+
+use crate::error::{Error, Result};
+use crate::params::record::ParamRecord;
 
 /// How any one name is written.
 const ANY: &str = "*";
@@ -122,6 +127,40 @@ impl fmt::Display for Pattern {
         let names: Vec<&str> = self.0.iter().map(PatternPart::written).collect();
         f.write_str(&names.join("."))
     }
+}
+
+/// How many paths are named that are like one that is not there.
+const NEAREST: usize = 3;
+
+/// What may have been meant by a pattern that covers nothing.
+fn near(text: &str, records: &[ParamRecord]) -> String {
+    let names = || records.iter().map(|record| record.name.as_str());
+    let deeper = text.replace("**", "*").replace('*', "**");
+    if deeper != text && names().any(|name| Pattern::new(&deeper).covers(name)) {
+        return format!("; `*` is one name, and `**` any number of them: `{deeper}` covers some");
+    }
+    let below = format!("**.{text}");
+    if names().any(|name| Pattern::new(&below).covers(name)) {
+        return format!("; a path begins at the whole model: `{below}` covers some");
+    }
+    let mut all: Vec<(f64, &str)> = names().map(|name| (jaro_winkler(text, name), name)).collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let nearest: Vec<String> = all.iter().take(NEAREST).map(|(_, name)| format!("`{name}`")).collect();
+    format!("; the nearest are {}", nearest.join(", "))
+}
+
+/// The numbers of the records that a pattern covers, which the option or setting `what` names.
+///
+/// # Errors
+///
+/// When there is none: the paths that are most like it.
+pub(crate) fn covered(said: &str, records: &[ParamRecord], what: &str) -> Result<Vec<usize>> {
+    let pattern = Pattern::new(said);
+    let covered: Vec<usize> = (0..records.len()).filter(|number| pattern.covers(&records[*number].name)).collect();
+    if !covered.is_empty() {
+        return Ok(covered);
+    }
+    Err(Error::invalid(format!("{what}: no parameter is at `{said}`{}", near(said, records))))
 }
 
 #[cfg(test)]
