@@ -21,6 +21,12 @@ impl<L> Net<L> {
     pub(crate) fn new(layer: L) -> Self {
         Self { layer, cut: None }
     }
+
+    pub(crate) fn beside_a_cut(layer: L, place: &Place) -> Self {
+        let ranks = place.context().tensor().size();
+        let cut = place.child("cut").split_param([ranks], &[(Axis::Tensor, 0)], Initializer::Zeros);
+        Self { layer, cut: Some(cut) }
+    }
 }
 
 impl<L: Module + ModuleDisplay> Model for Net<L> {
@@ -80,10 +86,7 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
     forward: impl Fn(At<'_, L>) -> Tensor<3> + Sync,
 ) -> Outcome {
     let parts = testing::run((1, ranks, 1), |epl| {
-        let built = epl.build(|place| {
-            let cut = place.child("cut").split_param([ranks], &[(Axis::Tensor, 0)], Initializer::Zeros);
-            Net { layer: build(&place.child("layer")), cut: Some(cut) }
-        })?;
+        let built = epl.build(|place| Net::beside_a_cut(build(&place.child("layer")), place))?;
         let records = built.plan().records().to_vec();
         let net = built.into_inner();
         let samples = (0..inputs.first().map_or(4, |shape| shape[0] as u64)).map(|row| 100 + row).collect();
