@@ -19,4 +19,4 @@ pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
 pub(crate) use replicated::{affine, count_affine, default_initializer};
-pub(crate) use split::{columns, rows};
+pub(crate) use split::{Parameters, columns, rows};

@@ -1,7 +1,7 @@
 //! A linear layer split over the tensor axis, by columns or by rows.
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{Copied, Partial, Split};
@@ -123,36 +123,51 @@ impl SplitLinear {
         if self.cut != LinearCut::Column {
             refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
         }
-        columns(input, (&self.weight, self.bias.as_ref()), [self.d_input, self.d_output], &self.context)
+        columns(input, self.parameters(), [self.d_input, self.d_output], &self.context)
     }
 
     fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
         if self.cut != LinearCut::Row {
             refuse("a linear layer cut by columns takes a replicated tensor: gather a Split one first".into());
         }
-        rows(input, (&self.weight, self.bias.as_ref()), [self.d_input, self.d_output], &self.context)
+        rows(input, self.parameters(), [self.d_input, self.d_output], &self.context)
     }
+
+    fn parameters(&self) -> Parameters {
+        let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
+        Parameters { id: self.weight.id, weight, bias }
+    }
+}
+
+/// What a rank holds of a linear layer.
+pub(crate) struct Parameters {
+    /// That of the weight.
+    pub(crate) id: ParamId,
+    /// `[d_input, d_output]`, or a slice
+    pub(crate) weight: Tensor<2>,
+    /// `[d_output]`, or a slice
+    pub(crate) bias: Option<Tensor<1>>,
 }
 
 /// This rank's columns of `x W + b`, of which it holds those of `W` and `b`.
 pub(crate) fn columns<const D: usize>(
     input: Operand<D>,
-    (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
+    Parameters { id, weight, bias }: Parameters,
     [d_input, d_output]: [usize; 2],
     context: &Context,
 ) -> Split<D> {
     let group = context.tensor();
     let input = input.copied(group).local();
     check_last_dim("linear layer", ("d_input", d_input), input.dims());
-    count_affine(context, weight.id, input.dims(), d_output);
-    let local = affine(input, weight.val(), bias.map(Param::val));
+    count_affine(context, id, input.dims(), d_output);
+    let local = affine(input, weight, bias);
     Split::from_local(local, D - 1, d_output, group)
 }
 
 /// `x W + b` of an input that is split along its last dim, of which this rank holds its rows of `W`, and `b` whole.
 pub(crate) fn rows<const D: usize>(
     input: Split<D>,
-    (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
+    Parameters { id, weight, bias }: Parameters,
     [d_input, d_output]: [usize; 2],
     context: &Context,
 ) -> Tensor<D> {
@@ -168,10 +183,10 @@ pub(crate) fn rows<const D: usize>(
     let input = input.local();
     let mut whole = input.dims();
     whole[D - 1] = d_input;
-    count_affine(context, weight.id, whole, d_output);
-    let sum = Partial::from_local(affine(input, weight.val(), None), context.tensor()).all_reduce();
+    count_affine(context, id, whole, d_output);
+    let sum = Partial::from_local(affine(input, weight, None), context.tensor()).all_reduce();
     match bias {
-        Some(bias) => sum + bias.val().unsqueeze(),
+        Some(bias) => sum + bias.unsqueeze(),
         None => sum,
     }
 }

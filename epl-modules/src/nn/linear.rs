@@ -8,7 +8,7 @@ use epl_comm::{Copied, Split, sliced};
 use epl_core::{Axis, Context, Place};
 
 use crate::invalid::check_last_dim;
-use crate::linear::{LinearCut, affine, columns, count_affine, default_initializer, rows};
+use crate::linear::{LinearCut, Parameters, affine, columns, count_affine, default_initializer, rows};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
@@ -24,7 +24,7 @@ pub struct LinearConfig {
     /// How the parameters get their first values. Default: as Burn's
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
-    /// How a record of the module holds the weight: `[d_input, d_output]`, or transposed. Default: row
+    /// How the weight lies in memory and in records: `[d_input, d_output]`, or transposed. Default: row
     #[config(default = "LinearLayout::Row")]
     pub layout: LinearLayout,
 }
@@ -38,10 +38,12 @@ pub struct LinearConfig {
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// This rank's slice of `[d_input, d_output]`
+    /// This rank's slice of `[d_input, d_output]`; with [`LinearLayout::Col`] of `[d_output, d_input]`, as Burn's records have it
     pub weight: Param<Tensor<2>>,
     /// This rank's slice of `[d_output]`
     pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    layout: LinearLayout,
     #[module(skip)]
     sizes: [usize; 2],
     #[module(skip)]
@@ -59,24 +61,27 @@ impl LinearConfig {
     /// A layer of which this dim is cut, if there is enough of it for all ranks.
     pub(super) fn init_cut(&self, cut: LinearCut, place: &Place) -> Linear {
         let (sizes, ranks) = ([self.d_input, self.d_output], place.context().tensor().size());
-        let (cut, of_weight, of_bias): (_, &[_], &[_]) = match cut {
-            LinearCut::Column if self.d_output >= ranks => (Some(cut), &[(Axis::Tensor, 1)], &[(Axis::Tensor, 0)]),
-            LinearCut::Row if self.d_input >= ranks => (Some(cut), &[(Axis::Tensor, 0)], &[]),
-            _ => (None, &[], &[]),
+        let cut = match cut {
+            LinearCut::Column if self.d_output >= ranks => Some(cut),
+            LinearCut::Row if self.d_input >= ranks => Some(cut),
+            _ => None,
+        };
+        // Burn's fans of a transposed weight are those of its shape.
+        let (shape, dims) = match self.layout {
+            LinearLayout::Row => (sizes, [0, 1]),
+            LinearLayout::Col => ([self.d_output, self.d_input], [1, 0]),
+        };
+        let (of_weight, of_bias) = match cut {
+            Some(LinearCut::Column) => (vec![(Axis::Tensor, dims[1])], vec![(Axis::Tensor, 0)]),
+            Some(LinearCut::Row) => (vec![(Axis::Tensor, dims[0])], Vec::new()),
+            None => (Vec::new(), Vec::new()),
         };
         let fans = (self.d_input, self.d_output);
-        let of_layout = match self.layout {
-            LinearLayout::Row => fans,
-            LinearLayout::Col => (self.d_output, self.d_input),
-        };
-        let weight = place.split_param_with_fans(sizes, of_weight, self.initializer.clone(), of_layout);
-        let bias = || place.split_param_with_fans([self.d_output], of_bias, self.initializer.clone(), fans);
+        let bias = || place.split_param_with_fans([self.d_output], &of_bias, self.initializer.clone(), fans);
         Linear {
-            weight: match self.layout {
-                LinearLayout::Row => weight,
-                LinearLayout::Col => weight.save_mapper(Tensor::transpose).load_mapper(Tensor::transpose),
-            },
+            weight: place.split_param(shape, &of_weight, self.initializer.clone()),
             bias: self.bias.then(bias),
+            layout: self.layout,
             sizes,
             cut,
             context: place.context().clone(),
@@ -106,19 +111,28 @@ impl Linear {
             None => {
                 check_last_dim("linear layer", ("d_input", self.sizes[0]), input.dims());
                 count_affine(&self.context, self.weight.id, input.dims(), self.sizes[1]);
-                affine(input, self.weight.val(), self.bias.as_ref().map(Param::val))
+                let Parameters { weight, bias, .. } = self.parameters();
+                affine(input, weight, bias)
             }
         }
     }
 
+    fn parameters(&self) -> Parameters {
+        let weight = match self.layout {
+            LinearLayout::Row => self.weight.val(),
+            LinearLayout::Col => self.weight.val().transpose(),
+        };
+        Parameters { id: self.weight.id, weight, bias: self.bias.as_ref().map(Param::val) }
+    }
+
     /// The columns of this rank, of a layer that is cut so.
     pub(super) fn columns<const D: usize>(&self, input: Copied<D>) -> Split<D> {
-        columns(input.into(), (&self.weight, self.bias.as_ref()), self.sizes, &self.context)
+        columns(input.into(), self.parameters(), self.sizes, &self.context)
     }
 
     /// The sum over the rows of all ranks, of a layer that is cut so.
     pub(super) fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
-        rows(input, (&self.weight, self.bias.as_ref()), self.sizes, &self.context)
+        rows(input, self.parameters(), self.sizes, &self.context)
     }
 
     /// Which dim is cut, if one is.

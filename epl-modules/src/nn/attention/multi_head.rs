@@ -9,7 +9,7 @@ use epl_core::{Context, Place};
 
 use super::cache::MhaCache;
 use super::input::{MhaInput, MhaOutput};
-use super::weighing::{Weighing, by_head, by_position};
+use super::weighing::{Scale, Weighing, by_head, by_position};
 use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_last_dim, refuse};
@@ -217,8 +217,8 @@ impl MultiHeadAttention {
 
     fn weighing(&self) -> Weighing {
         // Burn's root is an f32.
-        let divisor = f64::from((self.d_k as f32).sqrt());
-        Weighing { divisor, min_float: self.min_float, quiet: self.quiet_softmax }
+        let scale = Scale::Divide(f64::from((self.d_k as f32).sqrt()));
+        Weighing { scale, min_float: self.min_float, quiet: self.quiet_softmax }
     }
 
     /// The sequences, queries and keys.

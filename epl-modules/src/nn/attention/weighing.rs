@@ -5,11 +5,18 @@ use epl_core::model::precision::widen;
 
 use crate::dropout::Mask;
 
+/// How scores are brought to their scale. Burn's gradient of a division has a factor in f32, of f64 too: so each layer does
+/// as Burn's.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scale {
+    Divide(f64),
+    Multiply(f64),
+}
+
 /// What the scores of one layer are made with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weighing {
-    /// What scores are divided by.
-    pub(super) divisor: f64,
+    pub(super) scale: Scale,
     /// The score of a pair that is masked.
     pub(super) min_float: f64,
     /// Whether a query may attend to nothing.
@@ -32,7 +39,11 @@ impl Weighing {
         dropout: Option<Mask>,
     ) -> Tensor<4> {
         let dtype = key.dtype();
-        let scores = widen(query.matmul(key.transpose())) / self.divisor;
+        let scores = widen(query.matmul(key.transpose()));
+        let scores = match self.scale {
+            Scale::Divide(by) => scores / by,
+            Scale::Multiply(by) => scores * by,
+        };
         let scores = masks.into_iter().fold(scores, |scores, mask| scores.mask_fill(mask, self.min_float));
         let weights = match self.quiet {
             true => activation::quiet_softmax(scores, 3),

@@ -1,7 +1,7 @@
 //! A layer of `epl_modules::nn` beside Burn's, with the same parameters.
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor, TensorData};
 use epl_core::testing::{self, error_on_scale};
 use epl_core::{Epl, Pass, Place};
 
@@ -70,13 +70,26 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
+/// Transposed, where the other is: a linear layer may store its weight so.
+fn as_stored(value: &TensorData, other: &TensorData) -> TensorData {
+    let (shape, stored) = (value.shape().to_vec(), other.shape().to_vec());
+    if shape == stored || shape.iter().rev().ne(&stored) || shape.len() != 2 {
+        return value.clone();
+    }
+    let [a, b] = [shape[0], shape[1]];
+    let values: Vec<f64> = value.iter::<f64>().collect();
+    let transposed = (0..a * b).map(|at| values[at % a * b + at / a]).collect::<Vec<_>>();
+    TensorData::new(transposed, [b, a])
+}
+
 #[track_caller]
 fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64) {
     assert!(found.keys().eq(expected.keys()), "{what}: {:?} beside {:?}", found.keys(), expected.keys());
     for (name, value) in expected {
         // A bias of all keys changes no weight: its gradient is zero up to rounding.
         let scale = expected.get(&name.replace("key.bias", "query.bias")).unwrap_or(value);
-        let error = error_on_scale(&found[name], value, scale);
+        let (value, scale) = (as_stored(value, &found[name]), as_stored(scale, &found[name]));
+        let error = error_on_scale(&found[name], &value, &scale);
         assert!(error <= limit, "{what}: `{name}` is off by {error:e}, limit {limit:e}");
     }
 }

@@ -12,6 +12,8 @@ use super::strategy::{Strategy, trained};
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) burn: f64,
+    /// Of several layers behind each other.
+    pub(crate) deep: f64,
     pub(crate) strategies: f64,
 }
 
@@ -23,6 +25,10 @@ pub(crate) struct Line<L> {
     pub(crate) layer: Layer<L>,
     /// What a strategy is refused with.
     pub(crate) refused: &'static [(Strategy, &'static str)],
+    /// Whether it is of several layers.
+    pub(crate) deep: bool,
+    /// What Burn's kernel is exact to, of f64 too.
+    pub(crate) exact: f64,
     /// Whether a micro-batch is computed with the statistics of its rows: then two are compared with two.
     pub(crate) by_micro_batch: bool,
 }
@@ -38,18 +44,19 @@ const WIDTH: usize = 18;
 impl Table {
     pub(crate) fn new(limits: Limits) -> Self {
         let mut text = format!("\n| {:WIDTH$} | {:9} ", "layer", "Burn");
-        Strategy::ALL.iter().for_each(|strategy| drop(write!(text, "| {:10} ", strategy.name())));
+        text.extend(Strategy::ALL.map(|strategy| format!("| {:10} ", strategy.name())));
         text.push_str("|\n");
         Self { limits, text }
     }
 
-    /// A layer that Burn has too, with the same numbers. The last is the least that its own numbers are exact to.
+    /// A layer that Burn has too, with the same numbers. The last is what those of Burn's layer are exact to.
     pub(crate) fn line<L, B>(&mut self, line: Line<L>, burns: Layer<B>, exact: f64)
     where
         L: Module + ModuleDisplay + 'static,
         B: Module + ModuleDisplay,
     {
-        case::against_burn(line.name, line.row, line.layer, burns, self.limits.burn.max(exact));
+        let limit = if line.deep { self.limits.deep } else { self.limits.burn };
+        case::against_burn(line.name, line.row, line.layer, burns, limit.max(exact).max(line.exact));
         self.cells(line, "the same");
     }
 
@@ -59,7 +66,7 @@ impl Table {
     }
 
     fn cells<L: Module + ModuleDisplay + 'static>(&mut self, line: Line<L>, burn: &str) {
-        let Line { name, row, layer, refused, by_micro_batch } = line;
+        let Line { name, row, layer, refused, exact, by_micro_batch, .. } = line;
         let reference = |strategy| trained(row, layer, strategy).unwrap_or_else(|error| panic!("{name}: {error}"));
         let one = reference(Strategy::OneRank);
         let two = by_micro_batch.then(|| reference(Strategy::TwoMicroBatches));
@@ -71,7 +78,7 @@ impl Table {
             let cell = match (trained(row, layer, strategy), refusal) {
                 (Ok(found), None) => {
                     let (tensor, error) = largest_error(&found, expected);
-                    let limit = self.limits.strategies;
+                    let limit = self.limits.strategies.max(exact);
                     assert!(error <= limit, "{name}, {}: `{tensor}` is off by {error:e}", strategy.name());
                     "worked"
                 }
@@ -86,8 +93,8 @@ impl Table {
             };
             let _ = write!(self.text, "| {cell:10} ");
         }
-        let _ = writeln!(self.text, "|\n{notes}").map(|()| self.text.truncate(self.text.trim_end().len()));
-        self.text.push('\n');
+        self.text.push_str("|\n");
+        self.text.push_str(&notes);
     }
 
     /// Prints it.
