@@ -136,10 +136,10 @@ fn assert_learns<M: Model<Batch: Rows>>(
     model: impl Fn(&Place) -> M + Sync + Copy,
     rows: impl Fn(usize, u64, &Device) -> M::Batch + Sync,
 ) {
-    let batch = |step, device: &Device| rows(32, step % 16, device);
+    let batch = |step, device: &Device| rows(64, step % 16, device);
     let run = |config: &Config| {
         let run = train(config, model, batch, 0..80, Folders::default());
-        assert!(run.evaluated < 0.9 * run.losses[0], "{} after {}", run.evaluated, run.losses[0]);
+        assert!(run.evaluated < 0.75 * run.losses[0], "{} after {}", run.evaluated, run.losses[0]);
         run.evaluated
     };
     let one = run(&config(1, 1, 1));

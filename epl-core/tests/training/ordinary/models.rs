@@ -104,7 +104,7 @@ fn numbers<const D: usize>(dims: [usize; D], seed: u64, device: &Device) -> Tens
 fn rows<const D: usize>(dims: [usize; D], step: u64, device: &Device) -> Batch<D> {
     let inputs = numbers(dims, step, device);
     let halves = inputs.clone().reshape([dims[0] as i32, 2, -1]).mean_dim(2).squeeze_dim::<2>(2);
-    (inputs, halves * 2.0 + numbers([dims[0], 2], step + 1000, device) * 0.8)
+    (inputs, halves * 2.0 + numbers([dims[0], 2], step + 1000, device) * 0.5)
 }
 
 pub fn images(rows_of_step: usize, step: u64, device: &Device) -> Batch<4> {
