@@ -261,7 +261,7 @@ fn what_a_group_freezes_has_no_gradient_and_no_state() {
 fn refused<O: OptimizerConfig + Sync>(options: &[(&str, &[&str])], optimizer: &O) -> String {
     let with = |config: Config, (key, list): &(&str, &[&str])| config.with(key, list.to_vec()).unwrap();
     let config = options.iter().fold(Config::new(), with);
-    let built = rates(&config, optimizer).err().expect("it is refused").to_string();
+    let built = rates(&config, optimizer).unwrap_err().to_string();
     let later = launch(&config, |epl| {
         Engine::new(epl.build(|at| net(at, &[]))?, optimizer, EngineSettings::default()).map(|_| ())
     });
