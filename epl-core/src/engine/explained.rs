@@ -49,7 +49,7 @@ fn of_panic<M: Model>(engine: &Engine<M>, segments: &Range<usize>, batch: &M::Ba
     if meanings.is_empty() {
         return epl_comm::Error::Panic { message }.into();
     }
-    let stage = (plan.stages.count() > 1).then(|| format!("stage {}, ", plan.stage())).unwrap_or_default();
+    let stage = if plan.stages.count() > 1 { format!("stage {}, ", plan.stage()) } else { String::new() };
     let half = half.map(|half| format!(" in {:?}", half.dtype())).unwrap_or_default();
     let (name, meanings) = (&plan.segments[segment], meanings.join("; "));
     Error::invalid(format!("{stage}segment `{name}`{half} panicked: {message}; {meanings}"))

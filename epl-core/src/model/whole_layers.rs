@@ -10,40 +10,38 @@ use crate::topology::layout::WholeLayer;
 /// What to do about a layer that is whole, by the name of its type: a line for each answer. Of a layer in a layer, the outer
 /// one answers.
 const INSTEAD: &[(&[&str], &str)] = &[
-    (&["Linear", "ReplicatedLinear"], "use SplitLinear of epl-modules"),
-    (&["Embedding"], "use SplitEmbedding of epl-modules"),
-    (&["Conv2d", "ReplicatedConv2d"], "use SplitConv2d of epl-modules"),
-    (&["MultiHeadAttention", "CrossAttention"], "use MultiHeadAttention of epl-modules"),
-    (&["PositionWiseFeedForward", "SwiGlu"], "use ParallelMlp of epl-modules"),
     (
-        &["TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer"],
-        "use TransformerLayer of epl-modules for each of its layers",
+        &[
+            "Linear",
+            "Embedding",
+            "Conv1d",
+            "Conv2d",
+            "Conv3d",
+            "ConvTranspose1d",
+            "ConvTranspose2d",
+            "ConvTranspose3d",
+            "MultiHeadAttention",
+            "CrossAttention",
+            "PositionWiseFeedForward",
+            "SwiGlu",
+            "TransformerEncoder",
+            "TransformerEncoderLayer",
+            "TransformerDecoder",
+            "TransformerDecoderLayer",
+        ],
+        "use the layer of this name in epl::nn",
     ),
+    (&["ReplicatedLinear"], "use SplitLinear of epl-modules"),
+    (&["ReplicatedConv2d"], "use SplitConv2d of epl-modules"),
     (
         &["LayerNorm", "RmsNorm", "GroupNorm", "InstanceNorm", "BatchNorm", "SyncBatchNorm", "PRelu"],
         "may stay whole beside a layer that is cut",
     ),
     (
         &["Dropout", "GaussianNoise", "RRelu"],
-        "has no parameter; where others are cut use Dropout of epl-modules, which draws the same mask on all devices",
+        "has no parameter; where others are cut use the layer of this name in epl::nn, which draws the same on all devices",
     ),
-    (
-        &[
-            "Rnn",
-            "BiRnn",
-            "Lstm",
-            "BiLstm",
-            "Gru",
-            "BiGru",
-            "Conv1d",
-            "Conv3d",
-            "ConvTranspose1d",
-            "ConvTranspose2d",
-            "ConvTranspose3d",
-            "DeformConv2d",
-        ],
-        "cannot be cut: use replicate",
-    ),
+    (&["Rnn", "BiRnn", "Lstm", "BiLstm", "Gru", "BiGru", "DeformConv2d"], "cannot be cut: use replicate"),
 ];
 
 /// The same of a layer that is none of these.

@@ -36,8 +36,6 @@ fn refused<M: Module + ModuleDisplay>(layer: impl Fn(&Place) -> M, lines: &str) 
     );
     assert_eq!(planned(&config, scope).unwrap_err().to_string(), expected);
     let config = Config::new().with("dist.tensor_parallel_size", 2).unwrap();
-    // What Dropout is refused for is another story.
-    let config = config.with("train.allow_unseeded_layers", true).unwrap();
     let expected = format!(
         "dist.tensor_parallel_size = 2: none of the model's parameters is cut, so that each of the 2 ranks would hold all \
          of them and run the same rows; leave the option out, which makes the ranks replicas, or change the layers:{lines}"
@@ -47,17 +45,20 @@ fn refused<M: Module + ModuleDisplay>(layer: impl Fn(&Place) -> M, lines: &str) 
 
 #[test]
 fn linear() {
-    refused(|at| LinearConfig::new(3, 3).init(at), "\n- Linear (`head`): use SplitLinear of epl-modules");
+    refused(|at| LinearConfig::new(3, 3).init(at), "\n- Linear (`head`): use the layer of this name in epl::nn");
 }
 
 #[test]
 fn embedding() {
-    refused(|at| EmbeddingConfig::new(5, 3).init(at), "\n- Embedding (`head`): use SplitEmbedding of epl-modules");
+    refused(|at| EmbeddingConfig::new(5, 3).init(at), "\n- Embedding (`head`): use the layer of this name in epl::nn");
 }
 
 #[test]
 fn convolution() {
-    refused(|at| Conv2dConfig::new([3, 4], [3, 3]).init(at), "\n- Conv2d (`head`): use SplitConv2d of epl-modules");
+    refused(
+        |at| Conv2dConfig::new([3, 4], [3, 3]).init(at),
+        "\n- Conv2d (`head`): use the layer of this name in epl::nn",
+    );
 }
 
 #[test]
@@ -100,14 +101,14 @@ fn many(at: &Place) -> Many {
 fn all_kinds_by_their_paths() {
     refused(
         many,
-        "\n- Embedding (`head.embed`): use SplitEmbedding of epl-modules\
-         \n- Conv2d (`head.convolutions.0`, `head.convolutions.1`): use SplitConv2d of epl-modules\
+        "\n- Embedding (`head.embed`): use the layer of this name in epl::nn\
+         \n- Conv2d (`head.convolutions.0`, `head.convolutions.1`): use the layer of this name in epl::nn\
          \n- BatchNorm (`head.norms.0`): may stay whole beside a layer that is cut\
          \n- LayerNorm (`head.norms.1`): may stay whole beside a layer that is cut\
-         \n- Dropout (`head.drop`): has no parameter; where others are cut use Dropout of epl-modules, which draws the same \
-         mask on all devices\
-         \n- TransformerEncoder (`head.encoder`): use TransformerLayer of epl-modules for each of its layers\
-         \n- Linear (`head.layers.0`, `head.layers.1`): use SplitLinear of epl-modules\
+         \n- Dropout (`head.drop`): has no parameter; where others are cut use the layer of this name in epl::nn, \
+         which draws the same on all devices\
+         \n- TransformerEncoder (`head.encoder`): use the layer of this name in epl::nn\
+         \n- Linear (`head.layers.0`, `head.layers.1`): use the layer of this name in epl::nn\
          \n- Lstm (`head.lstm`): cannot be cut: use replicate\
          \n- Many (`head`): make what is to be cut by `Place::split_param`",
     );

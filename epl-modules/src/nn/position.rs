@@ -144,7 +144,7 @@ impl RotaryEncodingConfig {
         scaling: impl Fn(Tensor<1>) -> Tensor<1>,
         place: &Place,
     ) -> RotaryEncoding {
-        if self.d_model % 2 != 0 || self.theta.is_nan() || self.theta <= 0.0 {
+        if !self.d_model.is_multiple_of(2) || self.theta.is_nan() || self.theta <= 0.0 {
             refuse(format!(
                 "{}: a rotary encoding of d_model {} and theta {}: d_model must be even, theta positive",
                 place.path(),
