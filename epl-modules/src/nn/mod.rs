@@ -31,7 +31,8 @@
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | as their parts | as their parts | caches hold this rank's heads |
 //! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
 //! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
-//! | everything else | whole, as it is Burn's | as Burn | what has no parameters and draws nothing: all; others: what holds for layers of Burn |
+//! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | nothing: as Burn, which takes a batch in the type of its weights | they are Burn's own, and what holds for these |
+//! | [`loss`], pools, interpolation, what else has no parameters and draws nothing | nothing to cut | as Burn | they are Burn's own |
 //!
 //! A layer of this module that may be frozen has a flag `enabled`, where Burn's is called `training`. Of more control over what
 //! is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.

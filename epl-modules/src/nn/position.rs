@@ -49,7 +49,7 @@ impl PositionalEncodingConfig {
     /// Unwinds with an error when `d_model` is odd, or the longest wave is shorter than the sequences.
     pub fn init(&self, place: &Place) -> PositionalEncoding {
         let Self { max_sequence_size, d_model, max_timescale } = *self;
-        if d_model % 2 != 0 || max_timescale < max_sequence_size {
+        if !d_model.is_multiple_of(2) || max_timescale < max_sequence_size {
             refuse(format!(
                 "{}: a positional encoding of d_model {d_model}, max_sequence_size {max_sequence_size} and max_timescale \
                  {max_timescale}: d_model must be even, and max_timescale at least max_sequence_size",
