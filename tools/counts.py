@@ -24,8 +24,17 @@ PREDICATES = [
 DECIDE = ("epl-core/src/params/", "epl-core/src/plan/", "epl-core/src/optim/")
 # Types of one name in a crate that stay.
 ALIKE = {
-    "epl-core": {"Constants": "each update rule's own, which its trait names"},
-    "epl-modules": {"Saved": "each operation's own, private: what its backward needs"},
+    "epl-core": {
+        "Batch": "the sizes of a batch, in `config`, and the trait of what a model reads",
+        "BertAdam": "the optimizer, and its rule for state away from the device, private, as the others' are called like Burn's",
+        "Constants": "each update rule's own, which its trait names",
+    },
+    "epl-modules": {
+        "Activation": "a function, and in `nn` Burn's name of the module that is one",
+        "MultiHeadAttention": "and in `nn` Burn's name",
+        "MultiHeadAttentionConfig": "and in `nn` Burn's name",
+        "Saved": "each operation's own, private: what its backward needs",
+    },
     "epl-models": {"Error": "each room's own, as `std::io::Error` and `std::fmt::Error`"},
 }
 # Public items that users need, though nothing outside their crate names them.
@@ -51,6 +60,13 @@ NEEDED = {
         InProcess PerProcess Distributed CudaBlock CudaPoint CudaQueue LogEntry VjpInputs
     """,
     "learning rates beside the options'": "BurnLrSchedule SequentialLr",
+    "what `Model::batch_tensors`, a group's closure and an option of paths take or give": """
+        BatchTensors FloatTypes GroupSettings PathNumber WholeLayer
+    """,
+    "Burn's names in `nn`": """
+        MhaOutput TensorCache TransformerDecoderAutoregressiveCache TransformerDecoderLayerAutoregressiveCache
+        TransformerEncoderAutoregressiveCache TransformerEncoderLayerAutoregressiveCache
+    """,
     "traits that say what a function takes": "CarryReader FromSetting ToSetting Operand SplitConvInput SplitInput",
     "functions for programs without a trainer or an evaluator": "write_trace option_table tokenize_13a english",
 }

@@ -32,35 +32,16 @@ impl Draws {
     /// tensor; `None` outside training. Of its dims at least the first is given.
     pub(crate) fn next_elements(&self, dims: &[usize], dim: usize, offset: usize) -> Option<Elements> {
         let (noise, samples) = self.next_call()?;
-        let each = self.rows_of_a_sample(dims, samples.len());
-        Some(Elements { rows: Rows::Samples { noise, samples, each }, dim, offset })
-    }
-
-    /// How many rows along dim 0 a sample has: one, or several behind each other.
-    fn rows_of_a_sample(&self, dims: &[usize], samples: usize) -> usize {
-        let (what, rows) = (self.what, dims[0]);
-        let each = rows / samples.max(1);
-        if each * samples != rows {
-            refuse(format!(
-                "{what} got {rows} rows, but the micro-batch has {samples} samples: dim 0 of its input must be the batch, or \
-                 the batch times the rows of a sample, which stand behind each other"
-            ));
-        }
-        if each > 1 && samples > 1 && dims.len() > 2 && dims[1] == samples {
-            refuse(format!(
-                "{what} got an input of {dims:?} for {samples} samples, of which dim 1 looks like the batch, and its numbers \
-                 go by the rows of dim 0: put the batch first, by `swap_dims(0, 1)`, or give the rows of a sample a dim of \
-                 their own, [{samples}, {each}, ...]"
-            ));
-        }
-        each
+        self.check_rows(dims[0], samples.len());
+        Some(Elements { rows: Rows::Samples { noise, samples }, dim, offset })
     }
 
     /// Refuses another number of rows than there are samples.
     pub(crate) fn check_rows(&self, rows: usize, samples: usize) {
         if rows != samples {
             refuse(format!(
-                "{} got {rows} rows, but the micro-batch has {samples} samples: dim 0 of its input must be the batch",
+                "{} got {rows} rows, but the micro-batch has {samples} samples: dim 0 of its input must be the batch; give \
+                 the rows of a sample a dim of their own",
                 self.what
             ));
         }
@@ -79,9 +60,8 @@ pub(crate) struct Elements {
 /// How the rows along the last dim are named.
 #[derive(Clone, Debug)]
 enum Rows {
-    /// By the sample, then by the coordinates up to the last one. Where dim 0 has several rows of each sample, their number
-    /// is a coordinate too, as if they had a dim of their own.
-    Samples { noise: Noise, samples: Arc<[u64]>, each: usize },
+    /// By the sample, then by the coordinates up to the last one.
+    Samples { noise: Noise, samples: Arc<[u64]> },
     /// One after the other.
     Listed(Arc<[Row]>),
 }
@@ -90,7 +70,7 @@ impl Elements {
     /// Of a whole tensor of these samples.
     #[cfg(test)]
     pub(crate) fn of_samples(noise: Noise, samples: Arc<[u64]>) -> Self {
-        Self { rows: Rows::Samples { noise, samples, each: 1 }, dim: 0, offset: 0 }
+        Self { rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
     }
 
     /// Of a tensor of D dims with these rows along the last one, in which its first element has number `offset`.
@@ -100,16 +80,12 @@ impl Elements {
 
     /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
     pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
-        let (noise, samples, each) = match &self.rows {
-            Rows::Samples { noise, samples, each } => (noise, samples, *each),
+        let (noise, samples) = match &self.rows {
+            Rows::Samples { noise, samples } => (noise, samples),
             Rows::Listed(rows) => return rows[row],
         };
         let inside: usize = shape[1..D.max(2) - 1].iter().product();
-        let first = row / inside;
-        let mut numbers = noise.sample(samples[first / each]);
-        if each > 1 {
-            numbers = numbers.at(first % each);
-        }
+        let mut numbers = noise.sample(samples[row / inside]);
         let (mut rest, mut below) = (row % inside, inside);
         for (dim, extent) in shape.iter().enumerate().take(D.max(2) - 1).skip(1) {
             below /= extent;

@@ -26,12 +26,11 @@ pub struct DropoutConfig {
 ///
 /// See [Improving neural networks by preventing co-adaptation of feature
 /// detectors](https://arxiv.org/abs/1207.0580). Burn's own layer draws from the generator that all threads share,
-/// which EPL seeds for each segment and rank; this one draws by global sample number ([`random`](crate::random)), so that neither the cut of the batch nor
-/// its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says
+/// which EPL seeds for each segment and rank; this one draws by global sample number ([`random`](crate::random)), so that
+/// neither the cut of the batch nor its padding, nor a split of the tensor, nor recomputation changes the mask. It is active while the context says
 /// that the pass is one of training, but where the layer is [frozen](Module::freeze) or of a [valid](Module::valid) model.
 ///
-/// Dim 0 of the input is the batch, or the batch times the rows of a sample, which stand behind each other: `[batch, seq, d]`
-/// and the same as `[batch * seq, d]` get the same mask.
+/// Dim 0 of the input is the batch: rows of a sample have a dim of their own.
 ///
 /// Should be created with [`DropoutConfig`].
 #[derive(Module, Debug)]
@@ -64,12 +63,12 @@ impl Dropout {
     ///
     /// # Shapes
     ///
-    /// - input: `[samples * rows of a sample, ...]`
-    /// - output: `[samples * rows of a sample, ...]`
+    /// - input: `[samples, ...]`
+    /// - output: `[samples, ...]`
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when dim 0 is no multiple of the batch of the current pass, or dim 1 looks like the batch.
+    /// Unwinds with an error when dim 0 is not the batch of the current pass.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         self.forward_split(input, 0, 0)
     }

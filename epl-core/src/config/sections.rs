@@ -152,7 +152,7 @@ options! {
         /// Parameters are updated in this many groups, one after the other, to lower the peak of memory. A bucket that is
         /// sharded or lies away from the device is updated by itself, however few these are.
         num_apply_group: usize = 1, COUNT, Implemented;
-        /// Leave these parameters as they are: without gradient, without state. Paths, of which `*` is any one name and `**`
+        /// Leave these parameters as they are: without gradient, without state (running statistics of a BatchNorm move as before). Paths, of which `*` is any one name and `**`
         /// any number of them; each covers what is below it, too. One that covers nothing is an error, here and in the next
         /// two.
         frozen: Vec<String> = Vec::new(), ValueKind::Words, Implemented;
@@ -241,7 +241,7 @@ options! {
     dist: DistConfig {
         /// Replicas; none: ranks ÷ (tensor × pipeline).
         data_parallel_size: Option<usize> = None, MAYBE_SIZE, Implemented;
-        /// Ranks that share each split layer; an error where no parameter of the model is cut.
+        /// Ranks that share each split layer.
         tensor_parallel_size: usize = 1, SIZE, Implemented;
         /// Stages of a replica.
         pipeline_parallel_size: usize = 1, SIZE, Implemented;

@@ -99,7 +99,7 @@ impl<T: Clone> Rows for Vec<T> {
 }
 
 /// Makes a struct whose fields are all tensors, lists or batches themselves a [`Batch`](crate::Batch), whose tensors are cast
-/// under mixed precision, and [`Rows`], of which [`Engine::train_batch`](crate::Engine::train_batch) gives each rank its own;
+/// under mixed precision (no options: these need a [`Batch`](crate::Batch) and [`Rows`] by hand), and [`Rows`], of which [`Engine::train_batch`](crate::Engine::train_batch) gives each rank its own;
 /// or a tuple.
 ///
 /// ```

@@ -35,7 +35,7 @@ fn of_panic<M: Model>(engine: &Engine<M>, segments: &Range<usize>, batch: &M::Ba
     let wrong = dtype.filter(|_| is_of_types).and_then(|dtype| wrong_types(&types, dtype));
     let mut meanings: Vec<String> = match (wrong, half, dtype) {
         (Some(wrong), _, _) => vec![wrong],
-        (None, Some(half), _) => vec![mixed(half)],
+        (None, Some(half), _) if is_of_types => vec![mixed(half)],
         (None, None, Some(dtype)) if is_of_types => vec![format!(
             "two types meet there, and its parameters are {dtype:?}: cast what it gets or makes to that type"
         )],

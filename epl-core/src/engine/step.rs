@@ -102,6 +102,7 @@ impl<M: Model> Engine<M> {
 
     /// Gives the parameters rates of their own in the steps that follow, by the numbers of their records in the plan, in the
     /// place of the rate that a step is given; none: all have that. The rate factor of a parameter group multiplies either.
+    /// A [`Trainer`](crate::Trainer) sets them in each step, by its schedule.
     ///
     /// # Errors
     ///

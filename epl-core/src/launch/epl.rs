@@ -304,7 +304,10 @@ impl Epl {
         layout.check_agrees(&self.config)?;
         for graph in 0..layout.task_graphs().len() {
             let own = owners.graphs.iter().filter(|(_, owner)| **owner == graph);
-            layout.check_cut(graph, own.map(|(id, _)| build.is_cut_over(*id, place.context().split_axis())), || {
+            // A model that is made for the axis of the options is made again for that of its scopes.
+            let axes = [place.context().split_axis(), layout.split_axis()];
+            let is_cut = |id| axes.iter().any(|axis| build.is_cut_over(id, *axis));
+            layout.check_cut(graph, own.map(|(id, _)| is_cut(*id)), || {
                 whole_layers(made, |id| owners.is_in(id, graph))
             })?;
         }

@@ -70,7 +70,7 @@ pub(crate) fn seeded<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) ->
     let mut section = Section { device: device.clone(), seeds, calls: 0, held: None };
     section.hold();
     SECTION.set(Some(section));
-    let _end = End;
+    let _end = SectionEnd;
     with_call_hooks(CallHooks { before: || of_thread(Section::let_go), after: || of_thread(Section::hold) }, f)
 }
 
@@ -79,9 +79,9 @@ fn of_thread(change: fn(&mut Section)) {
 }
 
 /// Ends the section of this thread, also when what was run unwinds.
-struct End;
+struct SectionEnd;
 
-impl Drop for End {
+impl Drop for SectionEnd {
     fn drop(&mut self) {
         of_thread(Section::let_go);
         SECTION.set(None);

@@ -15,17 +15,17 @@ const LAYERS: [(&str, &str); 5] = [
 
 /// Those of a module, by their paths, in its order.
 pub(crate) fn mixing<M: Module>(module: &M) -> Vec<String> {
-    let mut search = Search { path: Vec::new(), found: Vec::new() };
+    let mut search = MixingSearch { path: Vec::new(), found: Vec::new() };
     module.visit(&mut search);
     search.found
 }
 
-struct Search {
+struct MixingSearch {
     path: Vec<String>,
     found: Vec<String>,
 }
 
-impl ModuleVisitor for Search {
+impl ModuleVisitor for MixingSearch {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         if LAYERS.contains(&(container_type, name)) {
             self.found.push(self.path.join("."));

@@ -242,7 +242,8 @@ impl Place {
             _ if self.context.tensor().size() == 1 => {}
             SplitScope::Colocated { gathered: false } if is_cut => refuse(format!(
                 "{}: a `split` scope is colocated with replicated parts on {} ranks, which run rows of their own, and a \
-                 split layer needs the same rows on all: use SplitClassifier, or make the layer behind a Bridge",
+                 split layer needs the same rows on all: use SplitClassifier, or SplitLinear or SplitConv2d behind a Bridge; \
+                 layers of epl::nn take whole tensors and do not fit there",
                 self.name(),
                 self.context.tensor().size()
             )),

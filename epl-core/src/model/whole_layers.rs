@@ -10,12 +10,12 @@ use crate::topology::layout::WholeLayer;
 /// What to do about a layer that is whole, by the name of its type: a line for each answer. Of a layer in a layer, the outer
 /// one answers.
 const INSTEAD: &[(&[&str], &str)] = &[
+    (&["Linear", "ReplicatedLinear"], "use Linear of epl::nn, or SplitLinear of epl-modules"),
+    (&["Embedding"], "use Embedding of epl::nn, or SplitEmbedding of epl-modules"),
+    (&["Conv2d", "ReplicatedConv2d"], "use Conv2d of epl::nn, or SplitConv2d of epl-modules"),
     (
         &[
-            "Linear",
-            "Embedding",
             "Conv1d",
-            "Conv2d",
             "Conv3d",
             "ConvTranspose1d",
             "ConvTranspose2d",
@@ -31,8 +31,6 @@ const INSTEAD: &[(&[&str], &str)] = &[
         ],
         "use the layer of this name in epl::nn",
     ),
-    (&["ReplicatedLinear"], "use SplitLinear of epl-modules"),
-    (&["ReplicatedConv2d"], "use SplitConv2d of epl-modules"),
     (
         &["LayerNorm", "RmsNorm", "GroupNorm", "InstanceNorm", "BatchNorm", "SyncBatchNorm", "PRelu"],
         "may stay whole beside a layer that is cut",
@@ -53,19 +51,19 @@ fn instead(kind: &str) -> Option<&'static str> {
 
 /// The layers of a model that have a parameter, or draw, of which the identifier `is_meant`: in the order of the model.
 pub(crate) fn whole_layers<M: Module>(model: &M, is_meant: impl Fn(ParamId) -> bool) -> Vec<WholeLayer> {
-    let mut search = Search { fields: Vec::new(), is_meant, found: Vec::new() };
+    let mut search = LayerSearch { fields: Vec::new(), is_meant, found: Vec::new() };
     model.visit(&mut search);
     search.found
 }
 
-struct Search<F> {
+struct LayerSearch<F> {
     /// From the model to where the visit is: the name of each field, and the type that has it.
     fields: Vec<(String, String)>,
     is_meant: F,
     found: Vec<WholeLayer>,
 }
 
-impl<F: Fn(ParamId) -> bool> Search<F> {
+impl<F: Fn(ParamId) -> bool> LayerSearch<F> {
     /// Adds the layer that the visit is in; in one that the table does not know, a switch is no reason to.
     fn add(&mut self, id: ParamId, is_switch: bool) {
         if !(self.is_meant)(id) {
@@ -88,7 +86,7 @@ impl<F: Fn(ParamId) -> bool> Search<F> {
     }
 }
 
-impl<F: Fn(ParamId) -> bool> ModuleVisitor for Search<F> {
+impl<F: Fn(ParamId) -> bool> ModuleVisitor for LayerSearch<F> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.fields.push((name.to_string(), container_type.to_string()));
     }

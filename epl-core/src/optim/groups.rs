@@ -60,7 +60,8 @@ impl<O> ParamGroup<O> {
         Self { weight_decay: Some(weight_decay), ..self }
     }
 
-    /// Whether the parameters are left as they are: without gradient, without state. `false` takes back what a group before
+    /// Whether the parameters are left as they are: without gradient, without state. Their layers go on as in training: a Dropout
+    /// draws, and running statistics of a BatchNorm move; `Module::freeze` where a layer is made stops these too. `false` takes back what a group before
     /// said; what a layer froze itself stays so.
     #[must_use]
     pub fn with_frozen(self, frozen: bool) -> Self {

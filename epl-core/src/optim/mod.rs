@@ -33,5 +33,5 @@ pub use groups::{ParamGroup, ParamGroups};
 pub use loss_scale::{LossScaleState, LossScaler};
 pub use optimizers::OptimizerConfig;
 pub(crate) use per_parameter::{PerParameter, StateField, StateFields};
-pub(crate) use resolved::{Groups, ResolvedOptimizer};
+pub(crate) use resolved::{ResolvedGroups, ResolvedOptimizer};
 pub use variant::Variant;

@@ -33,14 +33,14 @@ impl ResolvedOptimizer {
     ///
     /// # Errors
     ///
-    /// As [`Groups::new`]; and when a group's settings are not those of the optimizer, clip each parameter by itself, or would
+    /// As [`ResolvedGroups::new`]; and when a group's settings are not those of the optimizer, clip each parameter by itself, or would
     /// keep other state than the rest.
     pub fn new<O: OptimizerConfig>(
         optimizer: &O,
         options: &config::OptimizerConfig,
         records: &[ParamRecord],
     ) -> Result<Self> {
-        let groups = Groups::new(optimizer, options, records)?;
+        let groups = ResolvedGroups::new(optimizer, options, records)?;
         let mut variants = vec![optimizer.variant(None, None)?];
         let mut known: Vec<(Option<usize>, Option<f64>)> = vec![(None, None)];
         let mut updates = Vec::new();
@@ -122,7 +122,7 @@ fn check_state(variants: &[Variant], record: &ParamRecord, name: &str) -> Result
 
 /// The groups of a program and of the options, in their order.
 #[derive(Clone, Debug)]
-pub(crate) struct Groups(Vec<(Vec<Pattern>, GroupSettings)>);
+pub(crate) struct ResolvedGroups(Vec<(Vec<Pattern>, GroupSettings)>);
 
 /// What the groups say of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,7 +134,7 @@ struct Said {
     frozen: bool,
 }
 
-impl Groups {
+impl ResolvedGroups {
     /// The groups of an optimizer, and behind them those of the options, for a model with these parameters.
     ///
     /// # Errors

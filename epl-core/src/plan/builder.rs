@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 
+use burn::tensor::DType;
+
 use super::order::Order;
 use super::resolved::Plan;
 use super::settings::EngineSettings;
@@ -138,7 +140,6 @@ impl PlanBuilder {
         let tiers = Tiers::from_config(config);
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
-        self.survey.check(&self.mesh, &mut refusals);
         refusals.of(self.check_local_clip(tiers));
         let mut records = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
@@ -182,15 +183,20 @@ impl PlanBuilder {
 
     /// What is sharded. Where each replica clips its own gradient, that is whole until the last backward of a step: v2 is v1.
     fn zero(&self) -> ZeroLevel {
-        match (self.config.zero.level, self.settings.local_clip_norm()) {
+        match (self.config.zero.level, self.local_clip_norm()) {
             (ZeroLevel::V2, Some(_)) => ZeroLevel::V1,
             (level, _) => level,
         }
     }
 
+    /// The limit of the norm of each replica's own gradient, where there are several.
+    fn local_clip_norm(&self) -> Option<f64> {
+        self.settings.local_clip_norm().filter(|_| self.mesh.model_replicas() > 1)
+    }
+
     /// Refuses that each replica clips its own gradient where no rank has its part of that.
     fn check_local_clip(&self, tiers: Tiers) -> Result<()> {
-        if self.settings.local_clip_norm().is_none() {
+        if self.local_clip_norm().is_none() {
             return Ok(());
         }
         let what = if self.config.zero.level == ZeroLevel::V3 {
@@ -198,7 +204,7 @@ impl PlanBuilder {
         } else if tiers.gradients != Tier::Device {
             "gradients that lie away from the device are the sum over all replicas, from every micro-batch on; set \
              offload.gradients = device"
-        } else if self.mesh.is_bridged() && self.mesh.model_replicas() > 1 {
+        } else if self.mesh.is_bridged() {
             "in stages of different widths its devices have parts of it; give all stages one width"
         } else {
             return Ok(());
@@ -217,7 +223,7 @@ impl PlanBuilder {
         let replicas = self.mesh.model_replicas();
         let local =
             format!("communication.clip_after_allreduce = false (each of {replicas} replicas clips its own gradient)");
-        let clips = self.settings.local_clip_norm().is_some() && replicas > 1;
+        let clips = self.local_clip_norm().is_some();
         [(communication.fp16, fp16), (clips, local)]
             .into_iter()
             .filter(|(is_on, _)| *is_on)
@@ -257,14 +263,32 @@ impl PlanBuilder {
         if self.mesh.is_bridged() {
             refusals.of(check_bridged(records))?;
         }
+        let statistics = self.survey.burn_layers.statistics.iter().map(|number| &records[*number]);
+        refusals.of(check_statistics(statistics))?;
         let recompute = refusals.of(kept::runs(records, names, &stages, config))?;
         Some(Staged { stages, recompute, schedule: schedule?, micro_batches: micro_batches? })
+    }
+}
+
+/// Refuses running statistics of which two stages would each keep half.
+fn check_statistics<'a>(mut statistics: impl Iterator<Item = &'a ParamRecord>) -> Result<()> {
+    match statistics.find(|record| record.is_tied_over_stages()) {
+        None => Ok(()),
+        Some(record) => Err(Error::Parameter {
+            name: record.name.clone(),
+            reason: format!(
+                "is of a BatchNorm of Burn that runs on the stages {:?}, each of which would keep statistics of its own; use \
+                 SyncBatchNorm, or run its segments on one stage",
+                record.stages
+            ),
+        }),
     }
 }
 
 /// The segments that compute in f32 under mixed precision: all of their parameters do, or a layer of Burn in them `mixes` types.
 fn full_segments(records: &[ParamRecord], mixes: &[bool]) -> Vec<usize> {
     let of = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
-    let is_full = |segment: &usize| of(*segment).next().is_some() && !of(*segment).any(|record| record.half);
+    let is_f32 = |record: &ParamRecord| !record.half && !matches!(record.dtype, DType::F16 | DType::BF16);
+    let is_full = |segment: &usize| of(*segment).next().is_some() && of(*segment).all(is_f32);
     (0..mixes.len()).filter(|segment| mixes[*segment] || is_full(segment)).collect()
 }

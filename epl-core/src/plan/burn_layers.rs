@@ -37,20 +37,28 @@ impl BurnLayers {
             batch_norms.iter().any(of)
         };
         let statistics = (0..records.len()).filter(|number| is_statistic(&records[*number])).collect();
-        let (draws, mixes) = (segments_with(model, &drawing), segments_with(model, &mixing));
+        let (draws, mixes) = (segments_with(model, records, &drawing), segments_with(model, records, &mixing));
         Self { drawing, draws, batch_norms, statistics, mixing, mixes }
     }
 }
 
-/// By segment: whether one of these layers may run in it. Of one that a model is silent of nobody knows: it has no parameters,
-/// by which it would be found out.
-fn segments_with<M: Model>(model: &M, layers: &[String]) -> Vec<bool> {
+/// By segment: whether one of these layers may run in it: where its parameters are used, and of one without any, where the
+/// model says; of one that a model is silent of nobody knows.
+fn segments_with<M: Model>(model: &M, records: &[ParamRecord], layers: &[String]) -> Vec<bool> {
     let mut with = vec![false; model.segments()];
     for path in layers {
-        let mut said = model.segments_of(path).into_iter().filter(|segment| *segment < with.len()).peekable();
-        match said.peek() {
-            None => with.fill(true),
-            Some(_) => said.collect::<Vec<_>>().into_iter().for_each(|segment| with[segment] = true),
+        let is_inside = |record: &&ParamRecord| {
+            path.is_empty() || record.name.strip_prefix(&**path).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let mut segments: Vec<usize> =
+            records.iter().filter(is_inside).flat_map(|record| record.segments.clone()).collect();
+        if segments.is_empty() {
+            segments = model.segments_of(path);
+            segments.retain(|segment| *segment < with.len());
+        }
+        match segments.is_empty() {
+            true => with.fill(true),
+            false => segments.into_iter().for_each(|segment| with[segment] = true),
         }
     }
     with

@@ -7,6 +7,7 @@ use crate::config::ZeroLevel;
 use crate::memory::Tiers;
 use crate::model::precision::HalfPrecision;
 use crate::params::{ParamOrigin, ParamRecord};
+use crate::topology::cluster::Axis;
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -107,6 +108,10 @@ impl Plan {
             ZeroLevel::V2 => "optimizer state and gradients, reduced in every micro-batch,",
             ZeroLevel::V3 => "optimizer state, gradients and parameters, gathered for a segment at a time,",
         };
+        let ranks = self.mesh.size(Axis::Tensor);
+        if ranks > 1 && !self.params.records.iter().any(|record| record.is_cut_over(Axis::Tensor)) {
+            writeln!(f, "  nothing is cut over the tensor axis: its {ranks} ranks hold and run the same")?;
+        }
         if !what.is_empty() {
             writeln!(f, "  ZeRO {}: {what} are sharded over the replicas", self.zero)?;
         }

@@ -11,11 +11,8 @@ use crate::error::{Error, Refusals, Result};
 use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::place::Place;
 use crate::model::segment::Model;
-use crate::model::whole_layers::whole_layers;
 use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::stable_hash::stable_hash;
-use crate::topology::cluster::{Axis, Mesh};
-use crate::topology::layout::{LayoutError, WholeLayer};
 use crate::topology::scopes::Owners;
 
 /// What a survey of a model found.
@@ -23,18 +20,6 @@ use crate::topology::scopes::Owners;
 pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
     pub burn_layers: BurnLayers,
-    /// All layers, where the tensor axis has several ranks by the options, and nothing is cut over it.
-    pub whole_layers: Vec<WholeLayer>,
-}
-
-impl Survey {
-    /// Refuses a tensor axis over which nothing is cut.
-    pub fn check(&self, mesh: &Mesh, refusals: &mut Refusals) {
-        if !self.whole_layers.is_empty() {
-            let (ranks, layers) = (mesh.size(Axis::Tensor), self.whole_layers.clone());
-            refusals.add(LayoutError::NothingCutInModel { ranks, layers }.into());
-        }
-    }
 }
 
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
@@ -71,11 +56,7 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     refusals.of(check_owned(&records, &owners.graphs));
     refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
-    // Of scopes each is asked for itself.
-    let is_asked = owners.graphs.is_empty() && context.mesh().size(Axis::Tensor) > 1;
-    let is_whole = is_asked && !records.iter().any(|record| record.is_cut_over(Axis::Tensor));
-    let whole_layers = if is_whole { whole_layers(model, |_| true) } else { Vec::new() };
-    Ok(Survey { records, burn_layers, whole_layers })
+    Ok(Survey { records, burn_layers })
 }
 
 /// Where some parameters are in scopes, all are: EPL would not know where to put the others.

@@ -12,7 +12,7 @@ use crate::memory::{
 use crate::model::context::Context;
 use crate::model::place::Place;
 use crate::model::segment::Model;
-use crate::optim::{Groups, OptimizerConfig};
+use crate::optim::{OptimizerConfig, ResolvedGroups};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{EngineSettings, Plan};
 use crate::probe::measure::{Bench, NOT_COUNTED, Needs, is_host};
@@ -293,7 +293,7 @@ impl PlanBuilder {
     /// When one of its groups has no parameter.
     fn laid_for<O: OptimizerConfig>(self, optimizer: &O) -> Result<Self> {
         let records = self.parameters();
-        let frozen = Groups::new(optimizer, &self.config.optimizer, records)?.frozen(records);
+        let frozen = ResolvedGroups::new(optimizer, &self.config.optimizer, records)?.frozen(records);
         Ok(self.with_optimizer(O::ELEMENT_WISE, frozen))
     }
 }

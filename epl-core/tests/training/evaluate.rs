@@ -3,7 +3,7 @@
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -11,8 +11,6 @@ use epl_core::data::ValidData;
 use epl_core::evaluate::{Accuracy, Average, Classified, Evaluator, F1, MeanLoss, Measure, Perplexity, Values};
 use epl_core::testing::run;
 use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, Model, Result, launch, testing};
-
-use crate::layers::cut;
 
 const CLASSES: usize = 6;
 /// A target that stands for none.
@@ -22,7 +20,6 @@ const NONE: i64 = -1;
 #[derive(Module, Debug)]
 struct Scorer {
     head: Linear,
-    cut: Option<Param<Tensor<1>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -83,7 +80,7 @@ fn valid(samples: usize, batch: usize) -> ValidData<usize, Points> {
 }
 
 fn engine(epl: &Epl) -> Result<Engine<Scorer>> {
-    let built = epl.build(|place| Scorer { head: LinearConfig::new(3, CLASSES).init(place), cut: cut(place) })?;
+    let built = epl.build(|place| Scorer { head: LinearConfig::new(3, CLASSES).init(place) })?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::default())
 }
 

@@ -26,7 +26,7 @@ fn planned<M: Module>(config: &Config, model: impl Fn(&Place) -> M) -> Result<()
     launch_dry(config, 0, |epl| epl.plan(|at| whole(model(at))).map(drop)).map(drop)
 }
 
-/// What is said of a layer in a scope of two devices, and of the same one over a tensor axis.
+/// What is said of a layer in a scope of two devices.
 fn refused<M: Module + ModuleDisplay>(layer: impl Fn(&Place) -> M, lines: &str) {
     let config = Config::new().with("cluster.ranks", 2).unwrap();
     let scope = |at: &Place| Net { head: at.scope(Strategy::split(2).named("head"), &layer) };
@@ -35,29 +35,29 @@ fn refused<M: Module + ModuleDisplay>(layer: impl Fn(&Place) -> M, lines: &str) 
          same rows; use replicate(2), or change its layers:{lines}"
     );
     assert_eq!(planned(&config, scope).unwrap_err().to_string(), expected);
-    let config = Config::new().with("dist.tensor_parallel_size", 2).unwrap();
-    let expected = format!(
-        "dist.tensor_parallel_size = 2: none of the model's parameters is cut, so that each of the 2 ranks would hold all \
-         of them and run the same rows; leave the option out, which makes the ranks replicas, or change the layers:{lines}"
-    );
-    assert_eq!(planned(&config, |at| Net { head: layer(at) }).unwrap_err().to_string(), expected);
 }
 
 #[test]
 fn linear() {
-    refused(|at| LinearConfig::new(3, 3).init(at), "\n- Linear (`head`): use the layer of this name in epl::nn");
+    refused(
+        |at| LinearConfig::new(3, 3).init(at),
+        "\n- Linear (`head`): use Linear of epl::nn, or SplitLinear of epl-modules",
+    );
 }
 
 #[test]
 fn embedding() {
-    refused(|at| EmbeddingConfig::new(5, 3).init(at), "\n- Embedding (`head`): use the layer of this name in epl::nn");
+    refused(
+        |at| EmbeddingConfig::new(5, 3).init(at),
+        "\n- Embedding (`head`): use Embedding of epl::nn, or SplitEmbedding of epl-modules",
+    );
 }
 
 #[test]
 fn convolution() {
     refused(
         |at| Conv2dConfig::new([3, 4], [3, 3]).init(at),
-        "\n- Conv2d (`head`): use the layer of this name in epl::nn",
+        "\n- Conv2d (`head`): use Conv2d of epl::nn, or SplitConv2d of epl-modules",
     );
 }
 
@@ -101,14 +101,14 @@ fn many(at: &Place) -> Many {
 fn all_kinds_by_their_paths() {
     refused(
         many,
-        "\n- Embedding (`head.embed`): use the layer of this name in epl::nn\
-         \n- Conv2d (`head.convolutions.0`, `head.convolutions.1`): use the layer of this name in epl::nn\
+        "\n- Embedding (`head.embed`): use Embedding of epl::nn, or SplitEmbedding of epl-modules\
+         \n- Conv2d (`head.convolutions.0`, `head.convolutions.1`): use Conv2d of epl::nn, or SplitConv2d of epl-modules\
          \n- BatchNorm (`head.norms.0`): may stay whole beside a layer that is cut\
          \n- LayerNorm (`head.norms.1`): may stay whole beside a layer that is cut\
          \n- Dropout (`head.drop`): has no parameter; where others are cut use the layer of this name in epl::nn, \
          which draws the same on all devices\
          \n- TransformerEncoder (`head.encoder`): use the layer of this name in epl::nn\
-         \n- Linear (`head.layers.0`, `head.layers.1`): use the layer of this name in epl::nn\
+         \n- Linear (`head.layers.0`, `head.layers.1`): use Linear of epl::nn, or SplitLinear of epl-modules\
          \n- Lstm (`head.lstm`): cannot be cut: use replicate\
          \n- Many (`head`): make what is to be cut by `Place::split_param`",
     );
@@ -124,8 +124,8 @@ fn other_scopes() {
     }
     let linear = |at: &Place| LinearConfig::new(3, 3).init(at);
     let expected = "split(2): none of its parameters is cut, so that each of the 2 devices would hold all of them and run \
-                    the same rows; use replicate(2), or change its layers:\n- Linear (`head`): use SplitLinear of \
-                    epl-modules";
+                    the same rows; use replicate(2), or change its layers:\n- Linear (`head`): use Linear of epl::nn, \
+                    or SplitLinear of epl-modules";
     let config = Config::new().with("cluster.ranks", 2).unwrap();
     let config = config.with("cluster.colocate_split_and_replicate", true).unwrap();
     let two = |at: &Place| Two { body: at.replicate(2, linear), head: at.split(2, linear) };
@@ -143,7 +143,6 @@ fn one_device_is_no_split() {
     let config = Config::new().with("cluster.ranks", 1).unwrap();
     let all = |epl: &epl_core::Epl| epl.cluster().total_gpu_num();
     launch_dry(&config, 0, |epl| epl.plan(|at| whole(Net { head: at.split(all(&epl), linear) })).map(drop)).unwrap();
-    planned(&Config::new().with("dist.tensor_parallel_size", 1).unwrap(), linear).unwrap();
 }
 
 /// An axis that the scope has not cuts nothing in it, and one cut is enough for all.
@@ -164,6 +163,4 @@ fn what_counts_as_cut() {
     planned(&config, |at| at.split(2, cut(Axis::Tensor))).unwrap();
     let error = planned(&config, |at| at.split(2, cut(Axis::Expert))).unwrap_err().to_string();
     assert!(error.contains("- LayerNorm (`norm`)") && error.contains("- Cut (the model itself): make what"), "{error}");
-    let tensor = Config::new().with("dist.tensor_parallel_size", 2).unwrap();
-    planned(&tensor, cut(Axis::Tensor)).unwrap();
 }

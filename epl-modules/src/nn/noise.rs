@@ -56,8 +56,8 @@ impl GaussianNoise {
     ///
     /// # Shapes
     ///
-    /// - input: `[samples * rows of a sample, ...]`
-    /// - output: `[samples * rows of a sample, ...]`
+    /// - input: `[samples, ...]`
+    /// - output: `[samples, ...]`
     ///
     /// # Errors
     ///

@@ -194,11 +194,10 @@ fn a_segment_whose_parameters_stay_in_f32_computes_in_f32() {
     for dtype in [F16, Bf16] {
         for ranks in [1, 2] {
             let config = half(Config::new().with("cluster.ranks", ranks).expect("an option"), dtype);
-            let error = series(&config).expect_err("f32 meets 16 bits").to_string();
-            assert!(error.contains("segment `lstm`") && error.contains("amp.full_precision"), "{error}");
-            let config = config.with("amp.full_precision", vec!["lstm.*"]).expect("an option");
+            // Which a segment with Burn's Lstm does by itself; here both are kept.
+            let config = config.with("amp.full_precision", vec!["head"]).expect("an option");
             let (losses, plan) = series(&config).unwrap_or_else(|error| panic!("{dtype}: {error}"));
-            assert!(plan.contains("lstm in F32"), "{plan}");
+            assert!(plan.contains("lstm, head in F32"), "{plan}");
             let (last, expected) = (losses[19], full[19]);
             assert!(
                 (last - expected).abs() <= 4.0 * rounding(dtype) * expected && last < 0.8 * losses[0],

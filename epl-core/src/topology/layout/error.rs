@@ -35,16 +35,6 @@ pub enum LayoutError {
         /// All layers in it.
         layers: Vec<WholeLayer>,
     },
-    /// A tensor axis, and a model of which nobody cuts a parameter.
-    #[error("dist.tensor_parallel_size = {ranks}: none of the model's parameters is cut, so that each of the {ranks} ranks \
-             would hold all of them and run the same rows; leave the option out, which makes the ranks replicas, or change \
-             the layers:{}", by_kind(.layers))]
-    NothingCutInModel {
-        /// The ranks of the tensor axis.
-        ranks: usize,
-        /// All layers of the model.
-        layers: Vec<WholeLayer>,
-    },
     /// Replicas cannot be made of the ranks.
     #[error("{} need {devices} devices a replica{how}, and {ranks} ranks do not divide by that; use {below}{above} ranks{remedy}",
         listed(.graphs))]

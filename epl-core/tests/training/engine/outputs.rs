@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -12,13 +12,10 @@ use epl_core::model::output::{Combine, Merge};
 use epl_core::testing::{relative_error, run};
 use epl_core::{Context, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Place, Result};
 
-use crate::layers::cut;
-
 /// A model that hands out every kind of output of its batch of numbers.
 #[derive(Module, Debug)]
 struct Talker {
     linear: Linear,
-    cut: Option<Param<Tensor<1>>>,
     #[module(skip)]
     context: Context,
 }
@@ -33,7 +30,7 @@ impl Talker {
             context.declare_output(&format!("local {name}"), Merge::Local(combine));
         }
         context.declare_output("words", Merge::Global(Combine::Concat));
-        Self { linear: LinearConfig::new(1, 1).init(place), cut: cut(place), context }
+        Self { linear: LinearConfig::new(1, 1).init(place), context }
     }
 }
 

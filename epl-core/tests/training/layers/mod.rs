@@ -1,15 +1,9 @@
-//! A chain of square layers without biases, one layer a segment: what the tests of memory train; and a parameter that is cut.
+//! A chain of square layers without biases, one layer a segment: what the tests of memory train.
 
-use burn::module::{Module, Param};
-use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
-use epl_core::{Axis, Chain, Place};
-
-/// What is cut where the tensor axis has several ranks, so that a model's layers may stay whole beside it.
-pub fn cut(at: &Place) -> Option<Param<Tensor<1>>> {
-    let ranks = at.context().tensor().size();
-    (ranks > 1).then(|| at.child("cut").split_param([ranks], &[(Axis::Tensor, 0)], Initializer::Zeros))
-}
+use epl_core::{Chain, Place};
 
 #[derive(Module, Debug)]
 pub struct Net {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation};
@@ -17,20 +17,17 @@ use epl_core::trainer::learning_rate::{Decay, LrSchedule};
 use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, Model, Place, Result, Trainer, TrainerConfig};
 use serde_json::Value;
 
-use crate::layers::cut;
-
 /// Two layers that learn a sum of squares.
 #[derive(Module, Debug)]
 pub struct Net {
     up: Linear,
     down: Linear,
-    cut: Option<Param<Tensor<1>>>,
 }
 
 impl Net {
     pub fn new(place: &Place) -> Self {
         let (up, down) = (LinearConfig::new(3, 8), LinearConfig::new(8, 1));
-        Self { up: up.init(place), down: down.init(place), cut: cut(place) }
+        Self { up: up.init(place), down: down.init(place) }
     }
 }
 

@@ -61,8 +61,8 @@ impl RRelu {
     ///
     /// # Shapes
     ///
-    /// - input: `[samples * rows of a sample, ...]`
-    /// - output: `[samples * rows of a sample, ...]`
+    /// - input: `[samples, ...]`
+    /// - output: `[samples, ...]`
     ///
     /// # Errors
     ///

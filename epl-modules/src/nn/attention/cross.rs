@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Tensor};
 use epl_comm::{ProcessGroup, Split, copied, shard_range};
 use epl_core::{Context, Place};
 
-use super::weighing::{Scale, Weighing, by_head, by_position};
+use super::weighing::{MaskedWeighing, ScoreScale, by_head, by_position};
 use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_last_dim, refuse};
@@ -179,8 +179,8 @@ impl CrossAttention {
         self.context.count_flops(None, 4.0 * (batch_size * n_heads * queries * keys * d_head) as f64);
         let first_head = shard_range(n_heads, group.size(), group.rank()).start;
         let dropout = self.dropout.mask(&[batch_size], 1, first_head);
-        let scale = Scale::Multiply((d_head as f64).sqrt().recip());
-        let weighing = Weighing { scale, min_float, quiet: quiet_softmax };
+        let scale = ScoreScale::Multiply((d_head as f64).sqrt().recip());
+        let weighing = MaskedWeighing { scale, min_float, quiet: quiet_softmax };
         let weights = weighing.weigh(query, key, mask.map(|mask| mask.reshape([batch_size, 1, 1, keys])), dropout);
         let heads = by_position(weights.matmul(value));
         self.output.rows(Split::from_local(heads, 2, n_heads * d_head, group))

@@ -9,7 +9,7 @@ use epl_core::{Context, Place};
 
 use super::cache::MhaCache;
 use super::input::{MhaInput, MhaOutput};
-use super::weighing::{Scale, Weighing, by_head, by_position};
+use super::weighing::{MaskedWeighing, ScoreScale, by_head, by_position};
 use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_last_dim, refuse};
@@ -215,10 +215,10 @@ impl MultiHeadAttention {
         (weights, context)
     }
 
-    fn weighing(&self) -> Weighing {
+    fn weighing(&self) -> MaskedWeighing {
         // Burn's root is an f32.
-        let scale = Scale::Divide(f64::from((self.d_k as f32).sqrt()));
-        Weighing { scale, min_float: self.min_float, quiet: self.quiet_softmax }
+        let scale = ScoreScale::Divide(f64::from((self.d_k as f32).sqrt()));
+        MaskedWeighing { scale, min_float: self.min_float, quiet: self.quiet_softmax }
     }
 
     /// The sequences, queries and keys.

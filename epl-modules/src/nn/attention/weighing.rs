@@ -8,22 +8,22 @@ use crate::dropout::Mask;
 /// How scores are brought to their scale. Burn's gradient of a division has a factor in f32, of f64 too: so each layer does
 /// as Burn's.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scale {
+pub(super) enum ScoreScale {
     Divide(f64),
     Multiply(f64),
 }
 
 /// What the scores of one layer are made with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weighing {
-    pub(super) scale: Scale,
+pub(super) struct MaskedWeighing {
+    pub(super) scale: ScoreScale,
     /// The score of a pair that is masked.
     pub(super) min_float: f64,
     /// Whether a query may attend to nothing.
     pub(super) quiet: bool,
 }
 
-impl Weighing {
+impl MaskedWeighing {
     /// The weights of these queries and keys: in f32 at least, and then in the type of the keys.
     ///
     /// # Shapes
@@ -39,10 +39,10 @@ impl Weighing {
         dropout: Option<Mask>,
     ) -> Tensor<4> {
         let dtype = key.dtype();
-        let scores = widen(query.matmul(key.transpose()));
+        let scores = widen(query.cast(dtype).matmul(key.transpose()));
         let scores = match self.scale {
-            Scale::Divide(by) => scores / by,
-            Scale::Multiply(by) => scores * by,
+            ScoreScale::Divide(by) => scores / by,
+            ScoreScale::Multiply(by) => scores * by,
         };
         let scores = masks.into_iter().fold(scores, |scores, mask| scores.mask_fill(mask, self.min_float));
         let weights = match self.quiet {

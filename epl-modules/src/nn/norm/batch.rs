@@ -19,9 +19,8 @@ pub struct BatchNormConfig {
     /// How much of the running statistics a batch replaces, in `[0, 1]`. Default: 0.1
     #[config(default = 0.1)]
     pub momentum: f64,
-    /// Over which rows mean and variance are taken: of all replicas, or of each. Default: global
-    #[config(default = "BatchStatistics::Global")]
-    pub statistics: BatchStatistics,
+    /// Over which rows mean and variance are taken: of all replicas, or of each. None: of all
+    pub statistics: Option<BatchStatistics>,
 }
 
 impl BatchNormConfig {
@@ -34,7 +33,7 @@ impl BatchNormConfig {
         SyncBatchNormConfig::new(self.num_features)
             .with_epsilon(self.epsilon)
             .with_momentum(self.momentum)
-            .with_statistics(self.statistics)
+            .with_statistics(self.statistics.unwrap_or(BatchStatistics::Global))
             .with_unbiased(false)
             .init(place)
     }

@@ -19,7 +19,7 @@ fn build(place: &Place) -> Block {
 /// Runs on `ranks` tensor ranks with an untracked, untrained pass.
 fn evaluate(ranks: usize, f: impl Fn(&Epl, &Block) + Sync) {
     testing::run((1, ranks, 1), |epl| -> Result<()> {
-        let net = epl.build(|place| Net::new(build(&place.child("layer"))))?.into_inner();
+        let net = epl.build(|place| Net { layer: build(&place.child("layer")) })?.into_inner();
         epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
         f(&epl, &net.layer);
         Ok(())

@@ -133,8 +133,8 @@ fn check<L: Module + ModuleDisplay, const D: usize>(
         let (data, tensor_ranks, experts) = mesh;
         let outcome = launch(&in_half(config(data, tensor_ranks, experts), half), |epl| {
             let what = format!("{} in {half}, mesh {mesh:?}", line.layer);
-            let build = |place: &Place| Net::beside_a_cut(build(&place.child("layer")), place);
-            let net = Net::new(half_model(&epl.build(build)?).layer);
+            let build = |place: &Place| Net { layer: build(&place.child("layer")) };
+            let net = half_model(&epl.build(build)?);
             let reference = net.clone().map(&mut Widen);
             let x = tensor::<3>(1, [2, 5, 24], epl.place().device()).cast(precision.dtype());
             let found = run(&epl, &net, x.clone(), &forward);

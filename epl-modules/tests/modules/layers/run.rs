@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
-use burn::nn::Initializer;
 use burn::tensor::{Gradients, Tensor, TensorData};
-use epl_core::{Axis, Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
+use epl_core::{Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
 
 use super::Outcome;
 
@@ -13,20 +12,6 @@ use super::Outcome;
 #[derive(Module, Debug)]
 pub(crate) struct Net<L> {
     pub(crate) layer: L,
-    /// Something that is cut, so that a layer that stays whole may stand beside it.
-    cut: Option<Param<Tensor<1>>>,
-}
-
-impl<L> Net<L> {
-    pub(crate) fn new(layer: L) -> Self {
-        Self { layer, cut: None }
-    }
-
-    pub(crate) fn beside_a_cut(layer: L, place: &Place) -> Self {
-        let ranks = place.context().tensor().size();
-        let cut = place.child("cut").split_param([ranks], &[(Axis::Tensor, 0)], Initializer::Zeros);
-        Self { layer, cut: Some(cut) }
-    }
 }
 
 impl<L: Module + ModuleDisplay> Model for Net<L> {
@@ -86,7 +71,7 @@ pub(crate) fn outcome<L: Module + ModuleDisplay>(
     forward: impl Fn(At<'_, L>) -> Tensor<3> + Sync,
 ) -> Outcome {
     let parts = testing::run((1, ranks, 1), |epl| {
-        let built = epl.build(|place| Net::beside_a_cut(build(&place.child("layer")), place))?;
+        let built = epl.build(|place| Net { layer: build(&place.child("layer")) })?;
         let records = built.plan().records().to_vec();
         let net = built.into_inner();
         let samples = (0..inputs.first().map_or(4, |shape| shape[0] as u64)).map(|row| 100 + row).collect();

@@ -146,15 +146,6 @@ pub(crate) fn drawing(table: &mut Table) {
         forward: |layer, x| layer.forward(x),
     };
     table.line(line("Dropout of 0", [3, 5], dropout(|place| nn::DropoutConfig::new(0.0).init(place))), theirs, 0.0);
-    // The rows of a sample behind each other: the same masks.
-    let flattened = Layer::<nn::Dropout> {
-        build: |place| nn::DropoutConfig::new(0.3).init(place),
-        forward: |layer, x| {
-            let [rows, a, b] = x.dims();
-            layer.forward(x.reshape([rows * a, b])).reshape([rows, a, b])
-        },
-    };
-    table.drawing(line("Dropout, flattened", [3, 5], flattened));
     let noise = |build| Layer::<nn::GaussianNoise> { build, forward: |layer, x| layer.forward(x) };
     table.drawing(line("GaussianNoise", [3, 5], noise(|place| nn::GaussianNoiseConfig::new(0.3).init(place))));
     let theirs = Layer::<burns::GaussianNoise> {

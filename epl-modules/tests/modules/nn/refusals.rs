@@ -50,27 +50,24 @@ fn what_does_not_fit() {
 
 #[test]
 fn rows_that_belong_to_no_sample() {
-    refused(&["5 rows", "2 samples", "stand behind each other"], |epl| {
+    refused(&["5 rows", "2 samples", "a dim of their own"], |epl| {
         nn::DropoutConfig::new(0.5).init(epl.place()).forward(Tensor::<2>::ones([5, 3], epl.place().device()))
     });
     // Sequences first: the batch is dim 1.
-    refused(&["[4, 2, 3]", "swap_dims(0, 1)", "[2, 2, ...]"], |epl| {
+    refused(&["4 rows", "2 samples", "must be the batch"], |epl| {
         nn::GaussianNoiseConfig::new(0.5).init(epl.place()).forward(Tensor::<3>::ones([4, 2, 3], epl.place().device()))
     });
 }
 
-/// `[batch, seq, d]` and `[batch * seq, d]` get the same mask, and a frozen layer none.
+/// A frozen layer drops nothing.
 #[test]
-fn a_mask_of_flattened_rows() {
+fn a_mask_of_a_layer_that_learns() {
     testing::run((1, 1, 1), |epl| {
         let layer = nn::DropoutConfig::new(0.5).init(epl.place());
         let ones = Tensor::<3>::ones([2, 3, 4], epl.place().device());
         let begin = || epl.context().begin(Pass { step: 1, training: true, samples: [5, 6].into(), empty: false });
         begin();
         let whole = layer.forward(ones.clone());
-        begin();
-        let flat = layer.forward(ones.clone().reshape([6, 4]));
-        assert_eq!(flat.reshape([2, 3, 4]).into_data(), whole.clone().into_data());
         assert_ne!(whole.into_data(), ones.clone().into_data());
         begin();
         assert_eq!(layer.clone().freeze().forward(ones.clone()).into_data(), ones.clone().into_data());
