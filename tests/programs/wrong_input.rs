@@ -89,7 +89,8 @@ wrong_arguments! {
         ["--set", "train.clip_norm=none", "--set", "communication.clip_after_allreduce=false"] => 1,
         ["communication.clip_after_allreduce = false (command line) has no effect without train.clip_norm"];
     own_clipping_of_shards:
-        ["--set", "train.clip_norm=1", "--set", "communication.clip_after_allreduce=false", "--set", "zero.level=v3"] => 1,
+        ["--data", "2", "--expert", "1", "--set", "train.clip_norm=1", "--set", "communication.clip_after_allreduce=false",
+         "--set", "zero.level=v3"] => 1,
         ["communication.clip_after_allreduce = false clips the gradient that each replica has", "set zero.level = v2"];
     no_list_of_files_to_divide: ["--set", "io.slicing=true"] => 1,
         ["io.slicing = true divides input files", "leave io.slicing out"];
