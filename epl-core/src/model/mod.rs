@@ -8,9 +8,8 @@
 //! - `generator`: Burn's generator, held and seeded.
 //! - `batch`: what a model reads, which has casts too.
 //! - `graph`: the ends of a segment's graph.
-//! - `stateful`: layers of Burn that remember that they ran.
+//! - `stateful`: layers of Burn that remember that they ran, or would mix types in 16 bits.
 //! - `whole_layers`: what to use in place of layers that are whole where something is to be cut.
-//! - `mixing`: layers of Burn that would mix types in 16 bits.
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
@@ -26,7 +25,6 @@ pub mod batch;
 pub(crate) mod graph;
 pub(crate) mod stateful;
 pub(crate) mod whole_layers;
-pub(crate) mod mixing;
 pub(crate) mod rerun;
 pub(crate) mod loss;
 pub(crate) mod segment;

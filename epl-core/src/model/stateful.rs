@@ -1,4 +1,5 @@
-//! Burn's layers that remember something from one forward to the next, beside their parameters.
+//! Burn's layers that need care, by the names of their types: those that remember something from one forward to the next,
+//! beside their parameters, and those that would mix types in 16 bits.
 
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -12,30 +13,50 @@ pub(crate) enum Remembers {
     Statistics,
 }
 
-impl Remembers {
-    /// What the layer remembers that has this field, if it is of Burn and remembers anything. Of each layer one field
-    /// tells.
+/// What is known of a type of layer.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    remembers: Option<Remembers>,
+    /// Whether it makes a part of what it computes with in the device's own type, whatever it is given: running statistics,
+    /// noise, first states. In 16 bits it would mix types, and Burn panics.
+    mixes: bool,
+}
+
+impl Kind {
+    /// Of the layer that has this field, if it is of Burn and needs care. Of each layer one field tells.
     fn of(container_type: &str, field: &str) -> Option<Self> {
-        match (container_type, field) {
-            ("Struct:Dropout" | "Struct:GaussianNoise" | "Struct:RRelu", "training") => Some(Self::Generator),
-            ("Struct:BatchNorm", "gamma") => Some(Self::Statistics),
-            _ => None,
-        }
+        let (remembers, mixes) = match (container_type, field) {
+            ("Struct:Dropout" | "Struct:RRelu", "training") => (Some(Remembers::Generator), false),
+            ("Struct:GaussianNoise", "training") => (Some(Remembers::Generator), true),
+            ("Struct:BatchNorm", "gamma") => (Some(Remembers::Statistics), true),
+            ("Struct:Lstm", "input_gate") | ("Struct:Gru", "update_gate") | ("Struct:Rnn", "gate") => (None, true),
+            _ => return None,
+        };
+        Some(Self { remembers, mixes })
     }
 }
 
 /// The layers of a module that remember something, by their paths, in its order. One that draws with probability zero, or
 /// adds noise of no deviation, leaves the generator alone and is none.
 pub(crate) fn stateful<M: Module>(module: &M) -> Vec<(String, Remembers)> {
-    let mut search = Search { path: Vec::new(), found: Vec::new() };
-    module.visit(&mut search);
-    let mut found = search.found;
+    let mut found = search(module);
     if found.iter().any(|layer| layer.flag.is_some()) {
         // A visitor is shown parameters and no plain numbers. The text of a module has these; of parameters, identifiers.
         let text = format!("{module:?}");
         found.retain(|layer| !layer.flag.is_some_and(|flag| is_silent(&text, flag)));
     }
-    found.into_iter().map(|layer| (layer.path, layer.remembers)).collect()
+    found.into_iter().filter_map(|layer| Some((layer.path, layer.kind.remembers?))).collect()
+}
+
+/// The layers of a module that would mix types in 16 bits, by their paths, in its order.
+pub(crate) fn mixing<M: Module>(module: &M) -> Vec<String> {
+    search(module).into_iter().filter(|layer| layer.kind.mixes).map(|layer| layer.path).collect()
+}
+
+fn search<M: Module>(module: &M) -> Vec<Layer> {
+    let mut search = Search { path: Vec::new(), found: Vec::new() };
+    module.visit(&mut search);
+    search.found
 }
 
 /// Whether the layer with this flag never draws, in the text of its module.
@@ -49,7 +70,7 @@ fn is_silent(text: &str, flag: ParamId) -> bool {
 
 struct Layer {
     path: String,
-    remembers: Remembers,
+    kind: Kind,
     /// Of one that draws: what switches it.
     flag: Option<ParamId>,
 }
@@ -61,8 +82,8 @@ struct Search {
 
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        if let Some(remembers) = Remembers::of(container_type, name) {
-            self.found.push(Layer { path: self.path.join("."), remembers, flag: None });
+        if let Some(kind) = Kind::of(container_type, name) {
+            self.found.push(Layer { path: self.path.join("."), kind, flag: None });
         }
         self.path.push(name.to_string());
     }
@@ -75,7 +96,8 @@ impl ModuleVisitor for Search {
 
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         let Some((field, layer)) = self.path.split_last() else { return };
-        let own = self.found.last_mut().filter(|found| found.remembers == Remembers::Generator && field == "training");
+        let draws = |found: &&mut Layer| found.kind.remembers == Some(Remembers::Generator);
+        let own = self.found.last_mut().filter(draws).filter(|_| field == "training");
         if let Some(found) = own.filter(|found| found.path == layer.join(".")) {
             found.flag = Some(flag.id);
         }

@@ -191,7 +191,7 @@ impl PlanBuilder {
 
     /// The limit of the norm of each replica's own gradient, where there are several.
     fn local_clip_norm(&self) -> Option<f64> {
-        self.settings.local_clip_norm().filter(|_| self.mesh.model_replicas() > 1)
+        self.settings.local_clip_norm(self.mesh.model_replicas())
     }
 
     /// Refuses that each replica clips its own gradient where no rank has its part of that.

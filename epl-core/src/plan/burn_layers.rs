@@ -1,8 +1,7 @@
 //! Layers of Burn that need something of a plan, and the segments that run them.
 
-use crate::model::mixing::mixing;
 use crate::model::segment::Model;
-use crate::model::stateful::{Remembers, stateful};
+use crate::model::stateful::{Remembers, mixing, stateful};
 use crate::params::ParamRecord;
 
 /// The running statistics of Burn's BatchNorm, below its path.

@@ -132,10 +132,9 @@ impl Plan {
         self.mesh.sizes_in(self.stage()).along(axis)
     }
 
-    /// The limit of the norm of each replica's own gradient, where these are clipped before they are reduced. Of one replica
-    /// the reduced gradient is the own.
+    /// The limit of the norm of each replica's own gradient, where these are clipped before they are reduced.
     pub(crate) fn local_clip_norm(&self) -> Option<f64> {
-        self.settings.local_clip_norm().filter(|_| self.mesh.model_replicas() > 1)
+        self.settings.local_clip_norm(self.mesh.model_replicas())
     }
 
     /// The limit of the norm of the reduced gradient, where that is clipped.

@@ -104,9 +104,10 @@ impl EngineSettings {
         }
     }
 
-    /// The limit of the norm of each replica's own gradient, where that is clipped.
-    pub(crate) fn local_clip_norm(&self) -> Option<f64> {
-        self.clip_norm.filter(|_| !self.clip_after_allreduce)
+    /// The limit of the norm of each replica's own gradient, where that is clipped. Of one replica the reduced gradient is the
+    /// own.
+    pub(crate) fn local_clip_norm(&self, replicas: usize) -> Option<f64> {
+        self.clip_norm.filter(|_| !self.clip_after_allreduce && replicas > 1)
     }
 
     /// What the options `train.clip_norm`, `optimizer.num_apply_group`, `communication.*`, `amp.*`, `profile.*` and

@@ -82,6 +82,15 @@ pub(crate) fn check_kernel(path: &str, [kernel_size, stride, dilation]: [&[usize
     }
 }
 
+/// Refuses padding that is to keep the size, of a kernel that has no middle.
+pub(crate) fn check_keeps_size(path: &str, kernel_size: &[usize]) {
+    if kernel_size.iter().any(|size| size % 2 == 0) {
+        refuse(format!(
+            "{path}: padding of a kernel of {kernel_size:?} cannot keep the size; give it odd sizes, or another padding"
+        ));
+    }
+}
+
 /// Refuses an input of other channels than the layer was made for.
 pub(crate) fn check_channels<const D: usize>(expected: usize, input: [usize; D]) {
     if input[1] != expected {

@@ -11,6 +11,7 @@
 //! fewer channels than ranks, are not cut: each rank computes all.
 
 use burn::module::Param;
+use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{Split, copied, sliced};
 use epl_core::{Axis, Context, Place};
@@ -93,8 +94,22 @@ impl Channels {
         if self.transposed { [input, output] } else { [output, input] }
     }
 
+    /// This rank's slices of weight and bias, which are drawn with the fans of the whole weight.
+    pub(super) fn parameters<const D: usize>(
+        &self,
+        place: &Place,
+        kernel: &[usize],
+        has_bias: bool,
+        initializer: &Initializer,
+    ) -> (Param<Tensor<D>>, Option<Param<Tensor<1>>>) {
+        let (shape, fans) = (self.shape(kernel), self.fans());
+        let weight = place.split_param_with_fans(shape, self.cuts(), initializer.clone(), fans);
+        let bias = || place.split_param_with_fans([self.sizes[1]], self.bias_cuts(), initializer.clone(), fans);
+        (weight, has_bias.then(bias))
+    }
+
     /// The shape of the whole weight.
-    pub(super) fn shape<const D: usize>(&self, kernel: &[usize]) -> [usize; D] {
+    fn shape<const D: usize>(&self, kernel: &[usize]) -> [usize; D] {
         let [first, second] = self.ordered(self.sizes);
         let mut shape = [0; D];
         (shape[0], shape[1]) = (first, second / self.groups);
@@ -103,13 +118,13 @@ impl Channels {
     }
 
     /// Fan-in and fan-out, as Burn counts them.
-    pub(super) fn fans(&self) -> (usize, usize) {
+    fn fans(&self) -> (usize, usize) {
         let [output, input] = self.ordered(self.sizes);
         (input / self.groups * self.taps, output / self.groups * self.taps)
     }
 
     /// How the weight is cut.
-    pub(super) fn cuts(&self) -> &'static [(Axis, usize)] {
+    fn cuts(&self) -> &'static [(Axis, usize)] {
         match (self.division, self.transposed) {
             (Division::Whole, _) => &[],
             (Division::Output, true) => &[(Axis::Tensor, 1)],
@@ -118,7 +133,7 @@ impl Channels {
     }
 
     /// How the bias is cut.
-    pub(super) fn bias_cuts(&self) -> &'static [(Axis, usize)] {
+    fn bias_cuts(&self) -> &'static [(Axis, usize)] {
         if self.division == Division::Whole { &[] } else { &[(Axis::Tensor, 0)] }
     }
 

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::widen;
 
-use crate::conv::{check_channels, check_kernel, default_initializer};
+use crate::conv::{check_channels, check_keeps_size, check_kernel, default_initializer};
 use crate::invalid::refuse;
 use crate::placement::REPLICATED;
 
@@ -86,11 +86,8 @@ impl DeformConv2dConfig {
             ));
         }
         check_kernel(path, [&self.kernel_size, &self.stride, &self.dilation]);
-        if self.padding == PaddingConfig2d::Same && self.kernel_size.iter().any(|size| size % 2 == 0) {
-            refuse(format!(
-                "{path}: padding of a kernel of {:?} cannot keep the size; give it odd sizes, or another padding",
-                self.kernel_size
-            ));
+        if self.padding == PaddingConfig2d::Same {
+            check_keeps_size(path, &self.kernel_size);
         }
         let [height, width] = self.kernel_size;
         let fans = (input / groups * height * width, output / groups * height * width);

@@ -7,8 +7,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::channels::{Channels, Extents};
-use crate::conv::default_initializer;
-use crate::invalid::refuse;
+use crate::conv::{check_keeps_size, default_initializer};
 
 /// Makes a convolution: the rank of its tensors, the type of its sizes, and what is a size of one.
 macro_rules! convolution {
@@ -80,21 +79,13 @@ macro_rules! convolution {
                 let sizes = [self.kernel_size.list(), self.stride.list(), self.dilation.list()];
                 let both: fn(&Self) -> [usize; 2] = $both;
                 let channels = Channels::new(place, both(self), self.groups, false, sizes);
-                if $same_is_odd && self.padding == $padding::Same && sizes[0].iter().any(|size| size % 2 == 0) {
-                    refuse(format!(
-                        "{}: padding of a kernel of {:?} cannot keep the size; give it odd sizes, or another padding",
-                        place.path(),
-                        self.kernel_size
-                    ));
+                if $same_is_odd && self.padding == $padding::Same {
+                    check_keeps_size(place.path(), sizes[0]);
                 }
-                let (shape, fans) = (channels.shape(sizes[0]), channels.fans());
-                let weight = place.split_param_with_fans(shape, channels.cuts(), self.initializer.clone(), fans);
-                let whole_bias = [both(self)[1]];
-                let initializer = self.initializer.clone();
-                let bias = || place.split_param_with_fans(whole_bias, channels.bias_cuts(), initializer, fans);
+                let (weight, bias) = channels.parameters(place, sizes[0], self.bias, &self.initializer);
                 $layer {
                     weight,
-                    bias: self.bias.then(bias),
+                    bias,
                     stride: self.stride,
                     kernel_size: self.kernel_size,
                     dilation: self.dilation,

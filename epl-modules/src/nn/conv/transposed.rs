@@ -81,13 +81,10 @@ macro_rules! transposed {
             pub fn init(&self, place: &Place) -> $layer {
                 let sizes = [self.kernel_size.list(), self.stride.list(), self.dilation.list()];
                 let parts = Channels::new(place, self.channels, self.groups, true, sizes);
-                let (shape, fans) = (parts.shape(sizes[0]), parts.fans());
-                let weight = place.split_param_with_fans(shape, parts.cuts(), self.initializer.clone(), fans);
-                let (whole_bias, initializer) = ([self.channels[1]], self.initializer.clone());
-                let bias = || place.split_param_with_fans(whole_bias, parts.bias_cuts(), initializer, fans);
+                let (weight, bias) = parts.parameters(place, sizes[0], self.bias, &self.initializer);
                 $layer {
                     weight,
-                    bias: self.bias.then(bias),
+                    bias,
                     stride: self.stride,
                     kernel_size: self.kernel_size,
                     dilation: self.dilation,
