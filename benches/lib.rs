@@ -1,4 +1,5 @@
 //! What the benches share. They are a package of their own, so that tests wait for none of what only they need.
 
 pub mod moe;
+pub mod pairs;
 pub mod quartiles;

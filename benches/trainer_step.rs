@@ -7,8 +7,6 @@
 //! cargo bench --bench trainer_step [-- PAIRS]
 //! ```
 
-use std::time::{Duration, Instant};
-
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
@@ -16,10 +14,10 @@ use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
 use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Pass};
 use epl_benches::moe::{batch, model};
+use epl_benches::pairs;
 
 const CLIP: f64 = 1.0;
 const RATE: f64 = 1e-4;
-const WARM_UP: usize = 3;
 
 /// The model as one segment.
 #[derive(Module, Debug)]
@@ -102,36 +100,6 @@ fn clip(model: &T5, gradients: &mut GradientsParams) {
     }
 }
 
-/// Alternates the two programs; the ratio of each pair is `ours` ÷ `plain`.
-fn alternate(pairs: usize, mut ours: impl FnMut(), mut plain: impl FnMut()) -> Vec<(Duration, Duration)> {
-    let time = |f: &mut dyn FnMut()| {
-        let start = Instant::now();
-        f();
-        start.elapsed()
-    };
-    (0..WARM_UP + pairs).map(|_| (time(&mut ours), time(&mut plain))).skip(WARM_UP).collect()
-}
-
-fn print(what: &str, times: &[(Duration, Duration)]) {
-    let mut ratios: Vec<f64> = times.iter().map(|(a, b)| a.as_secs_f64() / b.as_secs_f64()).collect();
-    ratios.sort_by(f64::total_cmp);
-    let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
-    let median = |of: fn(&(Duration, Duration)) -> Duration| {
-        let mut all: Vec<Duration> = times.iter().map(of).collect();
-        all.sort();
-        all[all.len() / 2].as_secs_f64() * 1e3
-    };
-    println!(
-        "{what}: {:.3} (quartiles {:.3}-{:.3}, {} pairs), {:.0} ms against {:.0} ms",
-        at(0.5),
-        at(0.25),
-        at(0.75),
-        ratios.len(),
-        median(|pair| pair.0),
-        median(|pair| pair.1)
-    );
-}
-
 fn against_plain<M: Model<Batch = T5Batch>>(what: &str, pairs: usize, wrap: impl Fn(T5) -> M + Sync) {
     run((1, 1, 1), |epl| {
         let optimizer = AdamWConfig::new();
@@ -146,7 +114,7 @@ fn against_plain<M: Model<Batch = T5Batch>>(what: &str, pairs: usize, wrap: impl
             engine.step(vec![micro_batch], RATE).map(drop).expect("a step of the engine");
         };
         let plain = || assert!(plain.step(&batch).is_finite());
-        print(what, &alternate(pairs, ours, plain));
+        pairs::alternate(pairs, ours, plain).print(what);
         Ok(())
     });
 }

@@ -259,7 +259,7 @@ impl Epl {
     pub fn layout<M: Module>(&self, model: impl FnOnce(&Place) -> M) -> Result<Option<Layout>> {
         let place = self.place.clone();
         place.build().forget();
-        let made = epl_comm::catch(|| model(&place))?;
+        let made = epl_comm::catch(|| place.enter(model))?;
         Ok(self.resolve(&place, &made)?.0)
     }
 
@@ -267,7 +267,7 @@ impl Epl {
     fn lay<M: Module>(&self, model: &mut impl FnMut(&Place) -> M) -> Result<Laid<M>> {
         let mut place = self.place.clone();
         place.build().forget();
-        let mut made = epl_comm::catch(|| model(&place))?;
+        let mut made = epl_comm::catch(|| place.enter(&mut *model))?;
         let (mut layout, mut owners) = self.resolve(&place, &made)?;
         let context = place.context();
         let other = layout.as_ref().map(|layout| (layout.mesh().clone(), layout.split_axis()));
@@ -277,7 +277,7 @@ impl Epl {
             let (world, seed) = (self.world.clone(), self.config.train.seed);
             let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
             place = Place::new(place.device().clone(), context);
-            made = epl_comm::catch(|| model(&place))?;
+            made = epl_comm::catch(|| place.enter(&mut *model))?;
             let (again, new_owners) = self.resolve(&place, &made)?;
             if again != layout {
                 let shown = |layout: &Option<Layout>| layout.as_ref().map_or("none".to_string(), Layout::to_string);

@@ -1,5 +1,6 @@
 //! Where a part of the model goes: a device, the rank's context and the part's path.
 
+use core::cell::RefCell;
 use core::ops::Deref;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -23,6 +24,11 @@ pub struct Place {
     /// What the layers of its model declare.
     build: BuildContext,
     path: String,
+}
+
+thread_local! {
+    /// The places whose parts are being made on this thread, the innermost last.
+    static ENTERED: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Deref for Place {
@@ -63,6 +69,26 @@ impl Place {
     pub fn child(&self, name: &str) -> Place {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Place { path, ..self.clone() }
+    }
+
+    /// Makes a part of the model whose layers may ask for this place by [`current`](Self::current): the closures that
+    /// [`Epl::build`](crate::Epl::build) and the scopes are given run so.
+    pub fn enter<M>(&self, part: impl FnOnce(&Place) -> M) -> M {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                ENTERED.with_borrow_mut(|entered| entered.pop());
+            }
+        }
+        ENTERED.with_borrow_mut(|entered| entered.push(self.clone()));
+        let _leave = Leave;
+        part(self)
+    }
+
+    /// The place of the innermost closure that makes a part of a model on this thread; `None` outside. For layers whose
+    /// constructors have no argument in Burn, such as Dropout's.
+    pub fn current() -> Option<Place> {
+        ENTERED.with_borrow(|entered| entered.last().cloned())
     }
 
     /// Makes a part of the model in a `replicate` scope: each of so many devices holds it whole, and they divide the
@@ -111,7 +137,7 @@ impl Place {
     pub fn scope<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
         let context = self.context.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, false);
-        let part = part(&Place { context, ..self.clone() });
+        let part = Place { context, ..self.clone() }.enter(part);
         self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
@@ -125,7 +151,7 @@ impl Place {
     pub fn default_strategy<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
         let context = self.context.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, true);
-        let part = part(&Place { context, ..self.clone() });
+        let part = Place { context, ..self.clone() }.enter(part);
         self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
@@ -159,7 +185,7 @@ impl Place {
         if index < -1 {
             refuse(format!("layer {index}: layers are numbered from 0, and -1 is the last stage; give one of these"));
         }
-        let layer = layer(self);
+        let layer = self.enter(layer);
         self.build.scopes(|scopes| scopes.number(index, &layer));
         layer
     }
@@ -205,7 +231,7 @@ impl Place {
             SplitScope::Mesh => SplitScope::Mesh,
             SplitScope::Colocated { .. } => SplitScope::Colocated { gathered: true },
         };
-        let layers = layers(&Place { context: self.context.of_part(part), ..self.clone() });
+        let layers = Place { context: self.context.of_part(part), ..self.clone() }.enter(layers);
         if part != SplitScope::Mesh && self.context.tensor().size() > 1 {
             let mut whole = FindWhole { build: &self.build, found: false };
             layers.visit(&mut whole);

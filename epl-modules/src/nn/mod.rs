@@ -8,7 +8,8 @@
 //! + use epl::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 //! ```
 //!
-//! A layer that draws needs a place too: `DropoutConfig::new(0.1).init(place)`, where Burn's `init` takes nothing.
+//! Where Burn's `init` takes nothing, as `DropoutConfig::new(0.1).init()`, it takes nothing here: a layer that draws finds
+//! its place by the closure that makes the model ([`Place::current`](epl_core::Place::current)).
 //!
 //! On one rank the layers compute Burn's numbers, and load Burn's records. Replicas compute what one rank with the rows of all
 //! would: masks and noise belong to samples, and a [`BatchNorm`] takes its statistics over all replicas. On a tensor axis of
@@ -71,11 +72,11 @@ pub use burn::nn::{
 pub use activation::{PRelu, PReluConfig, SwiGlu, SwiGluConfig};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
-pub use noise::{GaussianNoise, GaussianNoiseConfig};
+pub use noise::{DropoutConfig, GaussianNoise, GaussianNoiseConfig};
 pub use norm::{
     BatchNorm, BatchNormConfig, BatchStatistics, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig,
     LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig,
 };
 pub use position::{PositionalEncoding, PositionalEncodingConfig, RotaryEncoding, RotaryEncodingConfig};
 
-pub use crate::dropout::{Dropout, DropoutConfig};
+pub use crate::dropout::Dropout;

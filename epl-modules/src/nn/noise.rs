@@ -1,4 +1,5 @@
-//! Gaussian noise that does not depend on the layout.
+//! Layers that draw, and whose constructors have no argument in Burn: dropout, and Gaussian noise that does not depend on the
+//! layout.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
@@ -7,9 +8,38 @@ use epl_core::Place;
 use epl_core::model::precision::in_wide;
 
 use crate::draws::Draws;
+use crate::dropout::{self, Dropout};
 use crate::invalid::refuse;
 use crate::placement::NOTHING;
 use crate::random::normal;
+
+/// The place at which a layer is made whose constructor is given none: its draws are named by it.
+pub(crate) fn here(layer: &str) -> Place {
+    Place::current().unwrap_or_else(|| {
+        refuse(format!(
+            "{layer} draws by the place where it stands in its model, and is made in none: make it in the closure that \
+             Epl::build, or Engine::build, is given, or in that of Place::enter"
+        ))
+    })
+}
+
+/// Configuration to create a [`Dropout`] layer using the [init function](DropoutConfig::init).
+#[derive(Config, Debug)]
+pub struct DropoutConfig {
+    /// The probability with which an element becomes zero during training.
+    pub prob: f64,
+}
+
+impl DropoutConfig {
+    /// Initializes a new [`Dropout`] layer, at the place whose closure makes this part of the model.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the probability is not in `[0, 1)`, and outside such a closure.
+    pub fn init(&self) -> Dropout {
+        dropout::DropoutConfig::new(self.prob).init(&here("Dropout"))
+    }
+}
 
 /// Configuration to create a [`GaussianNoise`] layer using the [init function](GaussianNoiseConfig::init).
 #[derive(Config, Debug)]
@@ -34,12 +64,13 @@ pub struct GaussianNoise {
 }
 
 impl GaussianNoiseConfig {
-    /// Initializes a new [`GaussianNoise`] layer.
+    /// Initializes a new [`GaussianNoise`] layer, at the place whose closure makes this part of the model.
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the deviation is not finite or is below 0.
-    pub fn init(&self, place: &Place) -> GaussianNoise {
+    /// Unwinds with an error when the deviation is not finite or is below 0, and outside such a closure.
+    pub fn init(&self) -> GaussianNoise {
+        let place = here("GaussianNoise");
         if !self.std.is_finite() || self.std < 0.0 {
             refuse(format!(
                 "{}: noise of standard deviation {}: give a finite one, not below 0",
@@ -47,7 +78,7 @@ impl GaussianNoiseConfig {
                 self.std
             ));
         }
-        GaussianNoise { std: self.std, enabled: Param::from_bool(true), draws: Draws::new("gaussian noise", place) }
+        GaussianNoise { std: self.std, enabled: Param::from_bool(true), draws: Draws::new("gaussian noise", &place) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Models of Burn's own layers under every strategy: what they draw repeats on the same layout, whatever is run again, and
+//! Models of Burn's own layers, those of `examples/ordinary` among them, under every strategy: what they draw repeats on the same layout, whatever is run again, and
 //! their running statistics move once.
 //!
 //! Burn's generator is a whole process's: each test has one of its own.
@@ -6,6 +6,10 @@
 mod calls;
 mod models;
 mod norms;
+// Here with Burn's own layers only.
+#[allow(dead_code)]
+#[path = "../../../../examples/ordinary/programs/mod.rs"]
+mod programs;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +21,8 @@ use epl_core::data::Rows;
 use epl_core::testing::{config, in_half};
 use epl_core::{Config, Engine, MicroBatch, Model, Place, launch};
 
-use models::{cnn, encoder, images, recurrent, sequences};
+use models::{recurrent, sequences};
+use programs::{data, image, lstm, regression, text};
 
 /// What is compared to the bit.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +30,7 @@ struct Run {
     losses: Vec<f64>,
     /// Also running statistics.
     parameters: BTreeMap<String, TensorData>,
-    /// The loss over the first batches, without Dropout.
+    /// The loss over other batches, without Dropout.
     evaluated: f64,
 }
 
@@ -52,12 +57,12 @@ fn train<M: Model<Batch: Rows>>(
         }
         let losses = steps
             .clone()
-            .map(|step| Ok(engine.train_batch(&batch(step, device), 0.02 * 0.97_f64.powi(step as i32))?.loss));
+            .map(|step| Ok(engine.train_batch(&batch(step, device), 0.01 * 0.97_f64.powi(step as i32))?.loss));
         let losses = losses.collect::<Result<_, epl_core::Error>>()?;
         if let Some(folder) = folders.save {
             engine.save(folder)?;
         }
-        let all = (0..16).map(|step| {
+        let all = (1000..1016).map(|step| {
             let batch = batch(step, &device.clone().without_autodiff());
             let samples: Vec<u64> = (0..batch.rows()? as u64).collect();
             Ok(MicroBatch::new(batch, samples))
@@ -78,10 +83,11 @@ fn recomputing(mut config: Config) -> Config {
 }
 
 /// Of each layout: twice the same; what is run again, gathered or fetched changes nothing; and a run that is stopped goes on
-/// as one that is not.
+/// as one that is not. In mixed precision too, whether or not some segment computes in `half` the bits.
 fn assert_repeats<M: Model<Batch: Rows>>(
     model: impl Fn(&Place) -> M + Sync + Copy,
     rows: impl Fn(usize, u64, &Device) -> M::Batch + Sync,
+    half: bool,
 ) {
     let batch = &|step, device: &Device| rows(12, step, device);
     let run = |config: &Config| train(config, model, batch, 0..3, Folders::default());
@@ -108,35 +114,72 @@ fn assert_repeats<M: Model<Batch: Rows>>(
         let staged = base.clone().with("auto.auto_parallel", true).unwrap().with("pipeline.num_stages", 2).unwrap();
         let staged = run(&staged);
         assert_eq!(staged.losses, first.losses, "{data} replicas, {micro_batches} micro-batches, two stages");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("saved");
-        train(&base, model, batch, 0..2, Folders { save: Some(&path), load: None });
-        let resumed = train(&base, model, batch, 2..3, Folders { load: Some(&path), save: None });
-        assert_eq!((first.losses[2], &first.parameters), (resumed.losses[0], &resumed.parameters), "resumed");
+        assert_resumes(&base, model, batch, &first);
+        let bf16 = in_half(base.clone(), HalfDtype::Bf16);
+        let rounded = run(&bf16);
+        assert_eq!(rounded != first, half, "{data} replicas, {micro_batches} micro-batches, in bf16");
+        assert_eq!(rounded, run(&bf16), "{data} replicas, {micro_batches} micro-batches, in bf16, the second time");
+        assert_eq!(
+            rounded,
+            run(&recomputing(bf16.clone())),
+            "{data} replicas, {micro_batches} micro-batches, in bf16, recomputed"
+        );
+        assert_resumes(&bf16, model, batch, &rounded);
     }
+}
+
+/// A run that is stopped after two of its three steps goes on as one that is not.
+fn assert_resumes<M: Model<Batch: Rows>>(
+    config: &Config,
+    model: impl Fn(&Place) -> M + Sync + Copy,
+    batch: impl Fn(u64, &Device) -> M::Batch + Sync,
+    unbroken: &Run,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    train(config, model, &batch, 0..2, Folders { save: Some(&path), load: None });
+    let resumed = train(config, model, &batch, 2..3, Folders { load: Some(&path), save: None });
+    assert_eq!((unbroken.losses[2], &unbroken.parameters), (resumed.losses[0], &resumed.parameters), "resumed");
 }
 
 #[test]
 fn convolutions_with_batch_norm_and_dropout_repeat() {
-    epl_testing::alone(|| assert_repeats(cnn, images));
+    epl_testing::alone(|| {
+        assert_repeats(|at| image::burns::ImageClassifierConfig::new(4).chain(at), data::images, true)
+    });
+}
+
+#[test]
+fn a_transformer_encoder_with_dropout_repeats() {
+    epl_testing::alone(|| {
+        assert_repeats(|at| text::burns::TextClassifierConfig::new(20, 2).chain(at), data::texts, true)
+    });
+}
+
+#[test]
+fn a_regression_repeats() {
+    epl_testing::alone(|| {
+        assert_repeats(|at| regression::burns::RegressionConfig::new(8).chain(at), data::points, true)
+    });
+}
+
+#[test]
+fn an_lstm_with_dropout_repeats() {
+    epl_testing::alone(|| assert_repeats(|at| lstm::burns::ForecastConfig::new(1).chain(at), data::curves, true));
 }
 
 #[test]
 fn an_lstm_with_noise_and_random_slopes_repeats() {
-    epl_testing::alone(|| assert_repeats(recurrent, sequences));
+    epl_testing::alone(|| assert_repeats(recurrent, sequences, false));
 }
 
-#[test]
-fn an_encoder_with_dropout_in_its_layers_repeats() {
-    epl_testing::alone(|| assert_repeats(encoder, sequences));
-}
-
-/// The loss after some steps, for one rank and under other layouts.
+/// The loss after some steps, for one rank and under other layouts; what is run again, gathered or fetched has the same bits
+/// as what is not ([`assert_repeats`]).
 fn assert_learns<M: Model<Batch: Rows>>(
     model: impl Fn(&Place) -> M + Sync + Copy,
     rows: impl Fn(usize, u64, &Device) -> M::Batch + Sync,
 ) {
-    let batch = |step, device: &Device| rows(64, step % 16, device);
+    let batch = |step, device: &Device| rows(64, step, device);
     let run = |config: &Config| {
         let run = train(config, model, batch, 0..80, Folders::default());
         assert!(run.evaluated < 0.75 * run.losses[0], "{} after {}", run.evaluated, run.losses[0]);
@@ -146,9 +189,6 @@ fn assert_learns<M: Model<Batch: Rows>>(
     let two = config(2, 1, 1);
     let others = [
         ("data 2", two.clone()),
-        ("recomputed", recomputing(two.clone())),
-        ("v3", two.clone().with("zero.level", "v3").unwrap()),
-        ("offloaded", two.clone().with("offload.level", "v0").unwrap()),
         ("O1", in_half(config(1, 1, 1), HalfDtype::Bf16)),
         ("v3, offloaded, accumulated, O1", {
             let sharded = two.with("zero.level", "v3").unwrap().with("offload.level", "v0").unwrap();
@@ -163,10 +203,26 @@ fn assert_learns<M: Model<Batch: Rows>>(
 }
 
 #[test]
-fn models_of_burns_layers_learn() {
-    epl_testing::alone(|| {
-        assert_learns(cnn, images);
-        assert_learns(recurrent, sequences);
-        assert_learns(encoder, sequences);
-    });
+fn convolutions_with_batch_norm_and_dropout_learn() {
+    epl_testing::alone(|| assert_learns(|at| image::burns::ImageClassifierConfig::new(4).chain(at), data::images));
+}
+
+#[test]
+fn a_transformer_encoder_with_dropout_learns() {
+    epl_testing::alone(|| assert_learns(|at| text::burns::TextClassifierConfig::new(20, 2).chain(at), data::texts));
+}
+
+#[test]
+fn a_regression_learns() {
+    epl_testing::alone(|| assert_learns(|at| regression::burns::RegressionConfig::new(8).chain(at), data::points));
+}
+
+#[test]
+fn an_lstm_with_dropout_learns() {
+    epl_testing::alone(|| assert_learns(|at| lstm::burns::ForecastConfig::new(1).chain(at), data::curves));
+}
+
+#[test]
+fn an_lstm_with_noise_and_random_slopes_learns() {
+    epl_testing::alone(|| assert_learns(recurrent, sequences));
 }

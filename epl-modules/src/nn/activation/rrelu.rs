@@ -3,11 +3,11 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
 use burn::tensor::{Tensor, activation};
-use epl_core::Place;
 use epl_core::model::precision::in_wide;
 
 use crate::draws::Draws;
 use crate::invalid::refuse;
+use crate::nn::noise::here;
 use crate::placement::NOTHING;
 
 /// Configuration to create an [`RRelu`] layer using the [init function](RReluConfig::init).
@@ -39,12 +39,13 @@ pub struct RRelu {
 }
 
 impl RReluConfig {
-    /// Initializes a new [`RRelu`] layer.
+    /// Initializes a new [`RRelu`] layer, at the place whose closure makes this part of the model.
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the bounds are not finite, or not in order.
-    pub fn init(&self, place: &Place) -> RRelu {
+    /// Unwinds with an error when the bounds are not finite, or not in order, and outside such a closure.
+    pub fn init(&self) -> RRelu {
+        let place = here("RRelu");
         let Self { lower, upper } = *self;
         if !(lower <= upper && (upper - lower).is_finite()) {
             refuse(format!(
@@ -52,7 +53,7 @@ impl RReluConfig {
                 place.path()
             ));
         }
-        RRelu { lower, upper, enabled: Param::from_bool(true), draws: Draws::new("rrelu", place) }
+        RRelu { lower, upper, enabled: Param::from_bool(true), draws: Draws::new("rrelu", &place) }
     }
 }
 

@@ -104,7 +104,7 @@ where
     testing::run((1, 1, 1), |epl| {
         let place = epl.place();
         let theirs = (burns.build)(place);
-        let own = (ours.build)(place).load_record(theirs.clone().into_record());
+        let own = place.enter(ours.build).load_record(theirs.clone().into_record());
         let back = (burns.build)(place).load_record(own.clone().into_record());
         let x = tensor(3, [ROWS, a, b], place.device());
         let expected = found(&epl, &theirs, burns.forward, x.clone());

@@ -140,25 +140,25 @@ pub(crate) fn activations(table: &mut Table) {
 /// What draws: with numbers of its own, and where it draws nothing as Burn's.
 pub(crate) fn drawing(table: &mut Table) {
     let dropout = |build| Layer::<nn::Dropout> { build, forward: |layer, x| layer.forward(x) };
-    table.drawing(line("Dropout", [3, 5], dropout(|place| nn::DropoutConfig::new(0.3).init(place))));
+    table.drawing(line("Dropout", [3, 5], dropout(|_| nn::DropoutConfig::new(0.3).init())));
     let theirs = Layer::<burns::Dropout> {
         build: |_| burns::DropoutConfig::new(0.0).init(),
         forward: |layer, x| layer.forward(x),
     };
-    table.line(line("Dropout of 0", [3, 5], dropout(|place| nn::DropoutConfig::new(0.0).init(place))), theirs, 0.0);
+    table.line(line("Dropout of 0", [3, 5], dropout(|_| nn::DropoutConfig::new(0.0).init())), theirs, 0.0);
     let noise = |build| Layer::<nn::GaussianNoise> { build, forward: |layer, x| layer.forward(x) };
-    table.drawing(line("GaussianNoise", [3, 5], noise(|place| nn::GaussianNoiseConfig::new(0.3).init(place))));
+    table.drawing(line("GaussianNoise", [3, 5], noise(|_| nn::GaussianNoiseConfig::new(0.3).init())));
     let theirs = Layer::<burns::GaussianNoise> {
         build: |_| burns::GaussianNoiseConfig::new(0.0).init(),
         forward: |layer, x| layer.forward(x),
     };
-    let none = noise(|place| nn::GaussianNoiseConfig::new(0.0).init(place));
+    let none = noise(|_| nn::GaussianNoiseConfig::new(0.0).init());
     table.line(line("GaussianNoise of 0", [3, 5], none), theirs, 0.0);
     let rrelu = |build| Layer::<nn::activation::RRelu> { build, forward: |layer, x| layer.forward(x) };
-    let drawing = rrelu(|place| nn::activation::RReluConfig::new().init(place));
+    let drawing = rrelu(|_| nn::activation::RReluConfig::new().init());
     table.drawing(line("RRelu", [3, 5], drawing));
     // Frozen, both take the middle slope. Burn's own has none to draw where the bounds are equal.
-    let frozen = rrelu(|place| nn::activation::RReluConfig::new().init(place).freeze());
+    let frozen = rrelu(|_| nn::activation::RReluConfig::new().init().freeze());
     let theirs = Layer::<burns::activation::RRelu> {
         build: |_| burns::activation::RReluConfig::new().init().freeze(),
         forward: |layer, x| layer.forward(x),

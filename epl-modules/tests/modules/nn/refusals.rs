@@ -27,9 +27,9 @@ fn what_does_not_fit() {
     refused(&["4 channels", "3 groups"], |epl| nn::GroupNormConfig::new(3, 4).init(epl.place()));
     refused(&["num_channels 6", "[2, 4, 6]"], |epl| nn::GroupNormConfig::new(3, 6).init(epl.place()).forward(x(epl)));
     refused(&["0 channels"], |epl| nn::InstanceNormConfig::new(0).init(epl.place()));
-    refused(&["deviation -1"], |epl| nn::GaussianNoiseConfig::new(-1.0).init(epl.place()));
+    refused(&["deviation -1"], |epl| epl.place().enter(|_| nn::GaussianNoiseConfig::new(-1.0).init()));
     refused(&["slopes from 1 to 0"], |epl| {
-        nn::activation::RReluConfig::new().with_lower(1.0).with_upper(0.0).init(epl.place())
+        epl.place().enter(|_| nn::activation::RReluConfig::new().with_lower(1.0).with_upper(0.0).init())
     });
     refused(&["0 groups"], |epl| nn::conv::Conv1dConfig::new(4, 4, 3).with_groups(0).init(epl.place()));
     refused(&["3 groups", "4 input"], |epl| {
@@ -51,11 +51,11 @@ fn what_does_not_fit() {
 #[test]
 fn rows_that_belong_to_no_sample() {
     refused(&["5 rows", "2 samples", "a dim of their own"], |epl| {
-        nn::DropoutConfig::new(0.5).init(epl.place()).forward(Tensor::<2>::ones([5, 3], epl.place().device()))
+        epl.place().enter(|_| nn::DropoutConfig::new(0.5).init()).forward(Tensor::<2>::ones([5, 3], epl.place().device()))
     });
     // Sequences first: the batch is dim 1.
     refused(&["4 rows", "2 samples", "must be the batch"], |epl| {
-        nn::GaussianNoiseConfig::new(0.5).init(epl.place()).forward(Tensor::<3>::ones([4, 2, 3], epl.place().device()))
+        epl.place().enter(|_| nn::GaussianNoiseConfig::new(0.5).init()).forward(Tensor::<3>::ones([4, 2, 3], epl.place().device()))
     });
 }
 
@@ -63,7 +63,7 @@ fn rows_that_belong_to_no_sample() {
 #[test]
 fn a_mask_of_a_layer_that_learns() {
     testing::run((1, 1, 1), |epl| {
-        let layer = nn::DropoutConfig::new(0.5).init(epl.place());
+        let layer = epl.place().enter(|_| nn::DropoutConfig::new(0.5).init());
         let ones = Tensor::<3>::ones([2, 3, 4], epl.place().device());
         let begin = || epl.context().begin(Pass { step: 1, training: true, samples: [5, 6].into(), empty: false });
         begin();

@@ -1,0 +1,74 @@
+//! A step of the four programs of `examples/ordinary` by the engine, against a plain Burn loop, on one rank.
+//!
+//! The plain loop has Burn's layers, the engine those of `epl::nn` with the same values, as one segment and as a chain; no
+//! dropout. Both read the loss. They are alternated, pair by pair; what is printed is the median of the pairs' ratios, with
+//! quartiles. Bound: 1.02.
+//!
+//! ```text
+//! cargo bench --bench ordinary_step [-- PAIRS [ROWS]]
+//! ```
+
+// The example prints what is not used here.
+#[allow(dead_code)]
+#[path = "../examples/ordinary/programs/mod.rs"]
+mod programs;
+
+use burn::module::Module;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use epl::data::Rows;
+use epl::tensors::AssignMap;
+use epl::{Config, Engine, EngineSettings, Model, Place, WithLoss, launch};
+use epl_benches::pairs;
+use programs::{data, image, lstm, regression, text, train};
+
+/// One program, the layers of plain Burn beside a model of the engine.
+fn against_plain<N: Module, B: Rows, M: Model<Batch = B>>(
+    (what, pairs): (&str, usize),
+    net: impl Fn(&Device) -> N + Sync,
+    loss: impl Fn(&N, &B) -> Tensor<1> + Sync,
+    model: impl Fn(&Place) -> M + Sync,
+    batch: impl Fn(&Device) -> B + Sync,
+) {
+    let ran = launch(&Config::new(), |epl| {
+        let device = epl.place().device();
+        let net = net(device);
+        let built = epl.build(&model)?.assign(&train::record(&net)?, &AssignMap::identity())?;
+        let mut engine = Engine::new(built, &AdamWConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let (mut net, mut optimizer) = (Some(net), AdamWConfig::new().init());
+        let batch = batch(device);
+        let ours = || engine.train_batch(&batch, train::RATE).map(drop).expect("a step of the engine");
+        let plain = || {
+            let (next, loss) = train::step(net.take().expect("it is there"), &mut optimizer, &batch, &loss);
+            net = Some(next);
+            assert!(loss.is_finite());
+        };
+        pairs::alternate(pairs, ours, plain).print(what);
+        Ok(())
+    });
+    ran.expect("the program runs");
+}
+
+macro_rules! program {
+    ($pairs:expr, $rows:expr, $batch:path, $program:ident::$net:ident, $config:ident($($size:expr),+) $(.$with:ident)?) => {{
+        let burns = $program::burns::$config::new($($size),+)$(.$with(0.0))?;
+        let epls = $program::epls::$config::new($($size),+)$(.$with(0.0))?;
+        let net = |device: &Device| burns.init(device);
+        let loss = $program::burns::$net::loss;
+        let batch = |device: &Device| $batch($rows, 0, device);
+        let whole = |at: &Place| WithLoss::new(epls.init(at), $program::epls::$net::loss);
+        let name = stringify!($program);
+        against_plain((&format!("{name}, one segment ÷ plain loop"), $pairs), net, loss, whole, batch);
+        against_plain((&format!("{name}, in segments ÷ plain loop"), $pairs), net, loss, |at| epls.chain(at), batch);
+    }};
+}
+
+fn main() {
+    // `cargo bench` passes `--bench`.
+    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    let (pairs, rows) = (numbers.next().unwrap_or(60), numbers.next().unwrap_or(64));
+    program!(pairs, rows, data::images, image::ImageClassifier, ImageClassifierConfig(4).with_dropout);
+    program!(pairs, rows, data::texts, text::TextClassifier, TextClassifierConfig(20, 2).with_dropout);
+    program!(pairs, rows, data::points, regression::Regression, RegressionConfig(8));
+    program!(pairs, rows, data::curves, lstm::Forecast, ForecastConfig(1).with_dropout);
+}
