@@ -143,21 +143,36 @@ fn a_cnn_with_everything_at_once() {
     });
 }
 
-/// Of 12 rows rank 1 has the last six; the samples of the step before are counted.
+/// What is said of a batch of which one pixel is no number, after a good step.
+fn bad_image<M: Model<Batch = Images>>(options: &[&str], model: impl Fn(&Place) -> M + Sync) -> String {
+    let failed = epl::launch(&config(options), |epl| {
+        let mut net = Engine::build(&epl, &model, &AdamWConfig::new())?;
+        let good = images(0, epl.place());
+        net.train_batch(&good, 0.02)?;
+        let bad = Tensor::full([1, 1, 1, 1], f32::NAN, &good.pixels.device());
+        let pixels = good.pixels.slice_assign([7..8, 1..2, 3..4, 3..4], bad);
+        net.train_batch(&Images { pixels, classes: good.classes }, 0.02)
+    });
+    failed.expect_err("one pixel is no number").to_string()
+}
+
+/// Of 12 rows the second replica has the last six; the samples of the step before are counted.
 #[test]
 fn a_bad_image_is_told_with_rank_samples_and_parameter() {
     epl_testing::alone(|| {
-        let failed = epl::launch(&config(&["cluster.ranks=2"]), |epl| {
-            let mut net = Engine::build(&epl, |at| WithLoss::new(Cnn::new(at), Cnn::loss), &AdamWConfig::new())?;
-            let Images { pixels, classes } = images(0, epl.place());
-            net.train_batch(&Images { pixels: pixels.clone(), classes: classes.clone() }, 0.02)?;
-            let bad = Tensor::full([1, 3, 8, 8], f32::NAN, &pixels.device());
-            net.train_batch(&Images { pixels: pixels.slice_assign([7..8, 0..3, 0..8, 0..8], bad), classes }, 0.02)
-        });
-        let text = failed.expect_err("one pixel is no number").to_string();
-        for part in ["NaN at step 2", "on rank 1 the loss of samples 18, 19, 20, 21, 22, 23", "gradient of `head.bias`"]
-        {
-            assert!(text.contains(part), "{part}: {text}");
+        let whole = |at: &Place| WithLoss::new(Cnn::new(at), Cnn::loss);
+        let of_replica = "on rank 1 the loss of samples 18, 19, 20, 21, 22, 23 of those drawn";
+        let of_stage = "on rank 1 the loss of samples 12, 13, 14, 15, 16, 17, 18, 19, … (12 in all) of those drawn";
+        let stages = ["cluster.ranks=2", "auto.auto_parallel=true", "pipeline.num_stages=2"];
+        for (expected, text) in [
+            (of_replica, bad_image(&["cluster.ranks=2"], whole)),
+            (of_replica, bad_image(&["cluster.ranks=2", "zero.level=v3"], cnn_in_segments)),
+            (of_replica, bad_image(&["cluster.ranks=2", "offload.level=v0"], cnn_in_segments)),
+            (of_stage, bad_image(&stages, cnn_in_segments)),
+        ] {
+            for part in ["NaN at step 2", expected, "the gradient of `head.bias` is the first"] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
         }
     });
 }

@@ -90,7 +90,7 @@ impl Place {
         self.scope(Strategy::split(devices), part)
     }
 
-    /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module.
+    /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module; several are one as a tuple.
     ///
     /// Several are pipeline stages, each on devices of its own, unless `cluster.colocate_split_and_replicate` is set. They
     /// may have different numbers of devices: then the first dim of every tensor that crosses counts the rows.
