@@ -15,6 +15,7 @@ mod f32;
 mod f64;
 mod lora_amp;
 mod lora_f64;
+mod newcomer;
 mod ordinary;
 mod own_process;
 mod parity;

@@ -1,5 +1,6 @@
 //! A Burn dataset and the batcher that makes tensors of its items.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -45,7 +46,7 @@ impl<I, B> DataSource<I, B> {
     ///
     /// # Errors
     ///
-    /// When the dataset cannot read a sample.
+    /// When the dataset cannot read a sample; when it, or the batcher, panics.
     ///
     /// # Panics
     ///
@@ -61,10 +62,14 @@ impl<I, B> DataSource<I, B> {
             [] => vec![batch.stand_in(replica)],
             rows => rows.iter().map(|row| batch.indices[*row]).collect(),
         };
-        let items = self.dataset.get_many(indices.clone()).map_err(|cause| {
-            Error::invalid(format!("the dataset could not read the samples with indices {indices:?}: {cause}"))
-        })?;
-        let made = self.batcher.batch(items, device);
+        let failed = |what: &str, cause: &dyn Display| {
+            Error::invalid(format!("the {what} the samples with indices {indices:?}: {cause}"))
+        };
+        let items = epl_comm::catch(|| self.dataset.get_many(indices.clone()));
+        let items = items.map_err(|panic| failed("dataset failed on", &panic))?;
+        let items = items.map_err(|cause| failed("dataset could not read", &cause))?;
+        let made = epl_comm::catch(|| self.batcher.batch(items, device));
+        let made = made.map_err(|panic| failed("batcher failed on", &panic))?;
         let samples: Vec<u64> = rows.iter().map(|row| batch.first + *row as u64).collect();
         Ok(match rows {
             [] => MicroBatch::stand_in(made, vec![batch.first]),

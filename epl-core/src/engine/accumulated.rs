@@ -8,6 +8,8 @@ pub struct Accumulated {
     /// Of what is scattered this rank's shard.
     pub(super) store: GradientStore,
     pub(super) report: StepReport,
+    /// The samples of this rank's micro-batches whose loss is not finite.
+    pub(super) not_finite: Vec<u64>,
     /// See [`Engine::bubble`](super::Engine::bubble).
     pub(super) bubble: Option<f64>,
     /// Which one it is of those whose gradients lie away from the device, where there is room for one.

@@ -9,7 +9,9 @@ use epl_comm::{ProcessGroup, shard_range};
 
 use super::gradients::GradientStore;
 use crate::error::{Error, Result};
+use crate::launch::LaidOutModel;
 use crate::model::context::Context;
+use crate::model::segment::Model;
 use crate::optim::StateFields;
 use crate::params::ParamRecord;
 use crate::params::store::ParamStore;
@@ -41,6 +43,17 @@ pub(crate) fn gather<M: Module>(
     let mut gatherer = Gatherer { context, source, parked, whole: BTreeMap::new() };
     walk::visit(params.model(), &plan.params.records, &mut gatherer)?;
     Ok(gatherer.whole)
+}
+
+impl<M: Model> LaidOutModel<M> {
+    /// The parameters, whole, by path: for an export of a model that is not trained, and so needs no engine. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails.
+    pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
+        gather(&self.params, &self.plan, self.context(), &GatherSource::Parameters)
+    }
 }
 
 struct Gatherer<'a> {

@@ -16,7 +16,7 @@
 //!   to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
 //! - `compress`, `sparse`: fewer bytes for that.
-//! - `norm`: the global norm; `local_clip`: each replica's own.
+//! - `norm`: the global norm, and `not_finite` why it is none; `local_clip`: each replica's own.
 //! - `update`: the optimizer, on what this rank keeps the state of; `one_pass`: where the state lies away from the
 //!   device, and `away` what lies there.
 //! - `profile`: what segments store and cost, and what is run again because of it.
@@ -49,6 +49,7 @@ mod local_clip;
 mod meter;
 mod micro_batch;
 mod norm;
+mod not_finite;
 mod one_pass;
 mod parameters;
 mod parcel;

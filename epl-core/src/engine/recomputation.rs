@@ -36,7 +36,7 @@ impl<M: Model> Engine<M> {
             self.context.open_outputs();
             let accumulated = caught(|| StepRun::new(self, again, micro_batches, Given::default())?.all())?;
             let is_finite = accumulated.report().grad_norm.is_finite();
-            Ok::<_, Error>((self.whole_store(accumulated)?, is_finite))
+            Ok::<_, Error>((self.whole_store(accumulated.store)?, is_finite))
         };
         let ((stored, is_finite), (recomputed, is_finite_again)) = (gradients(&[])?, gradients(&self.plan.recompute)?);
         if !is_finite && !is_finite_again {

@@ -54,13 +54,13 @@ pub struct EvalReport {
 pub(crate) struct TermSums(Vec<(&'static str, f64, f64)>);
 
 impl TermSums {
-    /// Adds the terms of one micro-batch, read from the device; `own` are its weights.
+    /// Adds the terms of one micro-batch, read from the device; `own` are its weights. Whether all are finite.
     ///
     /// # Errors
     ///
     /// When the model names other terms than for the micro-batch before, or a term is NaN and one of the `causes` is
     /// found.
-    pub fn add(&mut self, loss: Loss, causes: NanCauses, own: &TermWeights, empty: bool) -> Result<()> {
+    pub fn add(&mut self, loss: Loss, causes: NanCauses, own: &TermWeights, empty: bool) -> Result<bool> {
         if self.0.is_empty() {
             self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
         }
@@ -73,18 +73,19 @@ impl TermSums {
             )));
         }
         if empty {
-            return Ok(());
+            return Ok(true);
         }
-        let mut is_nan = false;
+        let (mut is_nan, mut is_finite) = (false, true);
         for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
             let to_sum = term.to_sum(own.get(term.name).unwrap_or(0.0));
             let value = scalar(term.value);
             is_nan |= value.is_nan();
+            is_finite &= value.is_finite();
             *sum += value * to_sum;
         }
         match is_nan.then(|| causes.find()).flatten() {
             Some(cause) => Err(Error::invalid(cause)),
-            None => Ok(()),
+            None => Ok(is_finite),
         }
     }
 

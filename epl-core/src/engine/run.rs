@@ -60,6 +60,8 @@ pub(super) struct StepRun<'a, M: Model> {
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
+    /// The samples of micro-batches whose loss is not finite.
+    not_finite: Vec<u64>,
     statistics: StepStatistics,
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
@@ -106,6 +108,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             store: GradientStore::new(&engine.diagnostics.meters.gradients),
             reducer: Reducer::new(engine),
             sums: TermSums::default(),
+            not_finite: Vec::new(),
             statistics: StepStatistics::before(engine),
             again,
         })
@@ -139,7 +142,8 @@ impl<'a, M: Model> StepRun<'a, M> {
         if let Some(own_norm) = own_norm.filter(|_| report.grad_norm.is_finite()) {
             report.grad_norm = own_norm;
         }
-        Ok(Accumulated { store, report, bubble: work.bubble(context)?, number, loss_scale: scale })
+        let (bubble, not_finite) = (work.bubble(context)?, self.not_finite);
+        Ok(Accumulated { store, report, not_finite, bubble, number, loss_scale: scale })
     }
 
     fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -210,7 +214,12 @@ impl<'a, M: Model> StepRun<'a, M> {
         if let Some(before) = part.checked_sub(1) {
             self.links.send_gradients(number, before, found)?;
         }
-        told.map_or(Ok(()), |(loss, causes, own)| self.sums.add(loss, causes, &own, micro_batch.empty))
+        if let Some((loss, causes, own)) = told
+            && !self.sums.add(loss, causes, &own, micro_batch.empty)?
+        {
+            self.not_finite.extend_from_slice(&micro_batch.samples);
+        }
+        Ok(())
     }
 
     fn pass(&mut self, number: usize) -> RunPass<'_, 'a, M> {

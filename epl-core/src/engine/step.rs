@@ -16,7 +16,6 @@ use super::run::StepRun;
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::offload::Update;
-use crate::plan::Compression;
 
 impl<M: Model> Engine<M> {
     /// Makes one step over the micro-batches of this replica. Collective.
@@ -71,7 +70,7 @@ impl<M: Model> Engine<M> {
     /// are then as before. Under mixed precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
         self.check_rate(rate)?;
-        let Accumulated { store, mut report, bubble, number, loss_scale } = accumulated;
+        let Accumulated { store, mut report, not_finite, bubble, number, loss_scale } = accumulated;
         if self.state.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
                 "other gradients were accumulated after these, and took their place: there is room for one step's away from \
@@ -87,7 +86,7 @@ impl<M: Model> Engine<M> {
             }
         }
         if !report.grad_norm.is_finite() {
-            return Err(self.not_finite(&report));
+            return Err(self.not_finite(&report, store, &not_finite)?);
         }
         let mut factor = 1.0 / loss_scale;
         factor *= self.plan.global_clip_norm().map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
@@ -142,32 +141,6 @@ impl<M: Model> Engine<M> {
         self.state.steps + 1
     }
 
-    /// A norm that is not finite, in full precision.
-    fn not_finite(&self, report: &StepReport) -> Error {
-        let remedy = match self.plan.settings.compression.filter(|_| report.loss.is_finite()) {
-            Some(compression) => lower(compression),
-            None => "look for such a number in the batch, or lower the learning rate".to_string(),
-        };
-        Error::invalid(format!(
-            "the norm of the gradients is {} at step {} (loss {}): {remedy}",
-            report.grad_norm,
-            self.next_step(),
-            report.loss
-        ))
-    }
-
-    /// The error of the loss scale, which knows nothing of another scale on the gradients.
-    fn compressed_too(&self, error: Error) -> Error {
-        match self.plan.settings.compression {
-            Some(compression) => Error::invalid(format!(
-                "{error}. Gradients also travel in {}, which may overflow: {}",
-                compression.dtype,
-                lower(compression)
-            )),
-            None => error,
-        }
-    }
-
     /// The fraction of the last step's forwards and backwards in which stages waited for each other, as the mean over
     /// stages and replicas; none before the first step, and with one stage. The plan's is [`Plan::expected_bubble`](crate::Plan::expected_bubble).
     /// Waiting for the other slices of a layer, or for experts, is no waiting for a stage.
@@ -183,18 +156,17 @@ impl<M: Model> Engine<M> {
         &self,
         micro_batches: Vec<MicroBatch<M::Batch>>,
     ) -> Result<(StepReport, BTreeMap<String, TensorData>)> {
-        let accumulated = self.accumulated(&micro_batches, Given::default())?;
-        let report = accumulated.report.clone();
-        let mut store = self.whole_store(accumulated)?;
+        let Accumulated { store, report, .. } = self.accumulated(&micro_batches, Given::default())?;
+        let mut store = self.whole_store(store)?;
         store.scale_by(1.0 / self.state.loss_scale());
         Ok((report, self.gather(&GatherSource::Gradients(&store))?))
     }
 
     /// The gradients, also those that lie away from the device.
-    pub(super) fn whole_store(&self, accumulated: Accumulated) -> Result<GradientStore> {
+    pub(super) fn whole_store(&self, store: GradientStore) -> Result<GradientStore> {
         match &self.state.away {
             Some(away) => away.borrow().to_store(&self.plan.params, &self.device.clone().without_autodiff()),
-            None => Ok(accumulated.store),
+            None => Ok(store),
         }
     }
 
@@ -204,8 +176,4 @@ impl<M: Model> Engine<M> {
             StepRun::new(self, &self.plan.recompute, micro_batches, given)?.all()
         })
     }
-}
-
-fn lower(compression: Compression) -> String {
-    format!("lower communication.fp16_scale from {}, or set fp16 = false", compression.scale)
 }

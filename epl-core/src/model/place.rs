@@ -16,7 +16,12 @@ use crate::topology::layout::{Strategy, StrategyKind};
 /// Where a part of the model goes.
 ///
 /// It derefs to Burn's [`Device`], so that it can be handed to the `init` of any Burn layer; the layers of
-/// `epl-modules` also read the groups and the path from it.
+/// `epl-modules` also read the groups and the path from it. The closure that makes a model gets the root, here called `at` or
+/// `place`, as do the closures of scopes.
+///
+/// A layer may be made at the root itself. At [`child("encoder")`](Self::child) an error names it by that path, and its masks
+/// stay what they are when other layers are made before it: layers that draw at one path are told apart by their order. A
+/// parameter has the name that its field has in the module, whatever the path.
 #[derive(Clone, Debug)]
 pub struct Place {
     device: Device,
@@ -111,7 +116,7 @@ impl Place {
         self.scope(Strategy::split(devices), part)
     }
 
-    /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module.
+    /// Makes a part of the model in a scope of its own: one task graph. It may be any Burn module; several are one as a tuple.
     ///
     /// Several are pipeline stages, each on devices of its own, unless `cluster.colocate_split_and_replicate` is set. They
     /// may have different numbers of devices: then the first dim of every tensor that crosses counts the rows.
@@ -278,8 +283,30 @@ impl Place {
         }
     }
 
-    /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are. The layer
-    /// must bring what it computes with them to their type, and the result back to that of its input.
+    /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are: in code what the
+    /// option `amp.full_precision` says by name.
+    ///
+    /// A segment all of whose parameters are left computes in f32, and what enters and leaves it is cast, so that any layer of
+    /// Burn may be in it. Beside parameters in 16 bits, the layer must bring what it computes with these to their type, and the
+    /// result back to that of its input.
+    ///
+    /// ```
+    /// # use burn::module::Module;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::{Chain, Place};
+    /// #[derive(Module, Debug)]
+    /// struct Net { body: Linear, head: Linear }
+    ///
+    /// fn net(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+    ///     let body = LinearConfig::new(8, 8).init(at);
+    ///     let head = at.full_precision(LinearConfig::new(8, 2).init(at));
+    ///     Chain::of(Net { body, head })
+    ///         .first(&["body"], |net: &Net, rows: &Tensor<2>| net.body.forward(rows.clone())) // in 16 bits
+    ///         .then(&["head"], |net, hidden, _| net.head.forward(hidden))                     // in f32
+    ///         .mean_loss(|_, outputs, _| outputs.powi_scalar(2).mean())
+    /// }
+    /// ```
     pub fn full_precision<M: Module>(&self, part: M) -> M {
         part.visit(&mut Keep(&self.build));
         part

@@ -60,8 +60,8 @@ pub(crate) fn runs(
     match runs.is_empty() {
         false => Ok(runs),
         true => Err(Error::invalid(format!(
-            "gradient_checkpoint.type = {} leaves nothing to run again in a model of {segments} segments, of which the \
-             last is always stored; cut the model into more segments, or leave the option out",
+            "gradient_checkpoint.type = {} leaves nothing to run again: the last segment is always stored, and the model has \
+             {segments}; cut it into more, such as a `Chain`, or leave the option out",
             config.gradient_checkpoint.r#type
         ))),
     }

@@ -38,6 +38,11 @@ impl StepRecord {
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens / self.time.as_secs_f64().max(1e-9)
     }
+
+    /// Samples of all ranks in a second.
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.time.as_secs_f64().max(1e-9)
+    }
 }
 
 /// What one evaluation found.

@@ -81,7 +81,8 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
         .with_classes(classes))
 }
 
-/// Fills a model from a folder: every rank reads what its records say it holds.
+/// Fills a model from a folder: every rank reads what its records say it holds. They are
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// The weights of another head may be left unread; a head that the folder lacks keeps its first values, as when a
 /// published BERT begins to learn a task. [`BertNames::keeps`](huggingface::Names::keeps) tells which.

@@ -39,7 +39,8 @@ pub trait Names {
 /// Fills a model: every rank reads what its records say it holds, one parameter after another; of what another stage
 /// holds, nothing.
 ///
-/// Values are cast to the type of the parameter. The model may be lazy or drawn; its identifiers stay.
+/// `records` are [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the
+/// model. Values are cast to the type of the parameter. The model may be lazy or drawn; its identifiers stay.
 ///
 /// # Errors
 ///

@@ -12,8 +12,8 @@ use super::tying::EMBEDDINGS;
 use crate::huggingface::{Error, Exported, Result, export};
 
 /// Writes a folder that `T5ForConditionalGeneration` loads, or `SwitchTransformersForConditionalGeneration` where there
-/// are experts. `tensors` are the whole parameters by path, such as the engine's
-/// [`parameters`](epl_core::Engine::parameters).
+/// are experts. `tensors` are the whole parameters by path: an engine's [`parameters`](epl_core::Engine::parameters), or those
+/// of a [model](epl_core::LaidOutModel::parameters) that was not trained.
 ///
 /// # Errors
 ///

@@ -101,7 +101,16 @@ fn read_experts(json: &JsonConfig, shape: &T5Config) -> Result<T5MoeConfig> {
         .with_route_padding(!json.flag_or("router_ignore_padding_tokens", false)?))
 }
 
-/// Fills a model from a folder: every rank reads what its records say it holds.
+/// Fills a model from a folder: every rank reads what its records say it holds. They are the plan's, of which
+/// [`try_map`](epl_core::LaidOutModel::try_map) tells beside the model:
+///
+/// ```
+/// # use epl_core::{Epl, LaidOutModel, Result};
+/// # use epl_models::{huggingface::Folder, t5::{self, T5, T5Config}};
+/// # fn example(epl: &Epl, shape: &T5Config, folder: &Folder) -> Result<LaidOutModel<T5>> {
+/// epl.build(|at| shape.init(at))?.try_map(|model, plan| Ok(t5::load(model, plan.records(), folder)?))
+/// # }
+/// ```
 ///
 /// # Errors
 ///

@@ -26,10 +26,12 @@
 //! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |
 //! | [`Dropout`], [`GaussianNoise`], [`activation::RRelu`] | nothing to cut | all | masks by sample: the same in every layout |
 //! | [`PRelu`] | whole | | |
+//! | [`Celu`], [`Elu`], [`Gelu`], [`GLU`], [`HardShrink`], [`HardSigmoid`], [`LeakyRelu`], [`Relu`], [`Selu`], [`Shrink`], [`Sigmoid`], [`SoftShrink`], [`Softplus`], [`Softsign`], [`Tanh`], [`ThresholdedRelu`], and of [`activation`] [`HardSwish`](activation::HardSwish), [`Hardtanh`](activation::Hardtanh), [`LogSigmoid`](activation::LogSigmoid), [`Mish`](activation::Mish), [`Relu6`](activation::Relu6), [`SiLU`](activation::SiLU), [`Tanhshrink`](activation::Tanhshrink), [`Threshold`](activation::Threshold) | nothing to cut | as Burn | they are Burn's own |
+//! | [`pool`], [`interpolate`], [`PixelShuffle`], [`PixelUnshuffle`], [`Fold4d`], [`Unfold4d`], [`CosineSimilarity`], [`PairwiseDistance`], [`LocalResponseNorm`], [`Identity`] | nothing to cut | as Burn | they are Burn's own |
 //! | [`SwiGlu`] | columns | Swish | |
 //! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | heads | scores, masks, softmax, dropout | heads that do not divide over the ranks: refused |
 //! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole |
-//! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | as their parts | as their parts | caches hold this rank's heads |
+//! | [`transformer::TransformerEncoder`], [`transformer::TransformerEncoderLayer`], [`transformer::TransformerDecoder`], [`transformer::TransformerDecoderLayer`] | as their parts | as their parts | caches hold this rank's heads |
 //! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
 //! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | nothing: as Burn, which takes a batch in the type of its weights | they are Burn's own, and what holds for these |

@@ -56,7 +56,7 @@ impl OpenFolder {
                 &self.out,
                 format!(
                     "the folder holds a run that was saved after step {step}; resume it, choose another folder, or \
-                     allow it to be replaced"
+                     allow it to be replaced (`TrainerConfig::replace`)"
                 ),
             )),
         }

@@ -12,7 +12,7 @@ use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
-/// Shows loss, tokens per second, rate, gradient norm and the time left; with pipeline stages, the fraction in which they
+/// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm and the time left; with pipeline stages, the fraction in which they
 /// waited for each other beside the plan's; and how long a step waited for data where none was loaded.
 pub struct Progress {
     view: ProgressView,
@@ -20,7 +20,7 @@ pub struct Progress {
     /// How many steps were done when the run began, and after how many it ends.
     done: u64,
     steps: u64,
-    /// Tokens per second, smoothed.
+    /// Tokens or samples per second, smoothed.
     speed: f64,
     /// The bubble that the plan expects.
     expected: Option<f64>,
@@ -69,7 +69,10 @@ impl Progress {
 
     /// Shows a step.
     pub fn show_step(&mut self, record: &StepRecord) {
-        let now = record.tokens_per_second();
+        let now = match has_tokens(record) {
+            true => record.tokens_per_second(),
+            false => record.samples_per_second(),
+        };
         self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
         let (step, steps) = (record.step, self.steps);
         let bubble = record
@@ -126,7 +129,13 @@ impl Progress {
 /// The numbers of a step, such as `loss 2.3412 · 12345 tokens/s · rate 1.00e-3 · norm 0.833`.
 fn numbers(record: &StepRecord, speed: f64) -> String {
     let (loss, norm) = (record.report.loss, record.report.grad_norm);
-    format!("loss {loss:.4} · {speed:.0} tokens/s · rate {:.2e} · norm {norm:.3}", record.rate)
+    let counted = if has_tokens(record) { "tokens" } else { "samples" };
+    format!("loss {loss:.4} · {speed:.0} {counted}/s · rate {:.2e} · norm {norm:.3}", record.rate)
+}
+
+/// Whether the weight of the loss counts something of which a sample has several.
+fn has_tokens(record: &StepRecord) -> bool {
+    record.tokens > record.samples as f64
 }
 
 /// A time such as `1h02m`, `2m05s` or `9s`.
@@ -248,6 +257,15 @@ mod tests {
         assert!(!text.contains("bubble"), "{text}");
         assert!(text.contains("step 9 · valid_loss 1.0000 · bleu 9.0000 · 1s"), "{text}");
         assert!(text.ends_with("done after step 9: 9 steps in 0s\n"), "{text}");
+    }
+
+    #[test]
+    fn a_model_whose_rows_are_samples_shows_these() {
+        let output = Output::default();
+        let mut progress = Progress::lines(1, output.clone());
+        progress.show_step(&StepRecord { tokens: 16.0, ..record(1) });
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains(" · 64 samples/s · "), "{text}");
     }
 
     #[test]
