@@ -86,6 +86,7 @@ fn encodings_of_positions() {
 fn lstm() {
     let mut table = Table::new(LIMITS);
     recurrent::lstm(&mut table);
+    recurrent::bi_lstm(&mut table);
     table.print();
 }
 

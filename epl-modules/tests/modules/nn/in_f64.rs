@@ -109,6 +109,7 @@ fn lstm() {
     epl_testing::in_f64(|| {
         let mut table = Table::new(LIMITS);
         recurrent::lstm(&mut table);
+        recurrent::bi_lstm(&mut table);
         table.print();
     });
 }

@@ -103,6 +103,9 @@ pub(crate) fn lstm(table: &mut Table) {
         let ([rows, steps, _], device) = (x.dims(), x.device());
         layer.forward_iter(x.iter_dim(1).enumerate().rev(), None, rows, steps, &device).0
     });
+}
+
+pub(crate) fn bi_lstm(table: &mut Table) {
     both!(table, "BiLstm", BiLstm, |layers| layers::BiLstmConfig::new(INPUT, HIDDEN, true), |layer, x| {
         let state = LstmState::new(of_steps(&x, [0, 1]), of_steps(&x, [1, 2]));
         let (output, state) = layer.forward(x, Some(state));
