@@ -79,7 +79,7 @@ pub(super) fn of_direction(layer: &str, state: &Tensor<3>, backwards: bool) -> T
     let dims = state.dims();
     if dims[0] != 2 {
         refuse(format!(
-            "a {layer} got a state of {dims:?}: give it [2, batch_size, d_hidden], which is {} directions and not 2",
+            "a {layer} got a state of {dims:?}, of {} directions: give it [2, batch_size, d_hidden], or none for zeros",
             dims[0]
         ));
     }

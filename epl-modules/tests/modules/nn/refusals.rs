@@ -71,7 +71,7 @@ fn sequences_and_states_that_do_not_fit() {
     refused(&["GRU of d_input 5", "last dim is 6"], |epl| {
         nn::BiGruConfig::new(5, 3, true).init(epl.place()).forward(x(epl), None)
     });
-    refused(&["BiGRU", "[3, 2, 5]", "3 directions and not 2"], |epl| {
+    refused(&["BiGRU", "[3, 2, 5], of 3 directions", "[2, batch_size"], |epl| {
         nn::BiGruConfig::new(6, 5, true).init(epl.place()).forward(x(epl), Some(states(epl)))
     });
     refused(&["RNN of d_hidden 3", "4 sequences", "[2, 5]"], |epl| {
