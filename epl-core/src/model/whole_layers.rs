@@ -39,7 +39,10 @@ const INSTEAD: &[(&[&str], &str)] = &[
         &["Dropout", "GaussianNoise", "RRelu"],
         "has no parameter; where others are cut use the layer of this name in epl::nn, which draws the same on all devices",
     ),
-    (&["Rnn", "BiRnn", "Lstm", "BiLstm", "Gru", "BiGru", "DeformConv2d"], "cannot be cut: use replicate"),
+    (
+        &["Rnn", "BiRnn", "Lstm", "BiLstm", "Gru", "BiGru", "GateController", "DeformConv2d"],
+        "cannot be cut: use replicate",
+    ),
 ];
 
 /// The same of a layer that is none of these.

@@ -60,12 +60,17 @@ impl LinearConfig {
 
     /// A layer of which this dim is cut, if there is enough of it for all ranks.
     pub(super) fn init_cut(&self, cut: LinearCut, place: &Place) -> Linear {
-        let (sizes, ranks) = ([self.d_input, self.d_output], place.context().tensor().size());
-        let cut = match cut {
-            LinearCut::Column if self.d_output >= ranks => Some(cut),
-            LinearCut::Row if self.d_input >= ranks => Some(cut),
-            _ => None,
-        };
+        let size = if cut == LinearCut::Column { self.d_output } else { self.d_input };
+        self.init_with(Some(cut).filter(|_| size >= place.context().tensor().size()), place)
+    }
+
+    /// A layer that is whole on every rank.
+    pub(super) fn init_whole(&self, place: &Place) -> Linear {
+        self.init_with(None, place)
+    }
+
+    fn init_with(&self, cut: Option<LinearCut>, place: &Place) -> Linear {
+        let sizes = [self.d_input, self.d_output];
         // Burn's fans of a transposed weight are those of its shape.
         let (shape, dims) = match self.layout {
             LinearLayout::Row => (sizes, [0, 1]),

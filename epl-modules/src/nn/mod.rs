@@ -34,8 +34,9 @@
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerEncoderLayer`], [`transformer::TransformerDecoder`], [`transformer::TransformerDecoderLayer`] | as their parts | as their parts | caches hold this rank's heads |
 //! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
 //! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
-//! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | nothing: as Burn, which takes a batch in the type of its weights | they are Burn's own, and what holds for these |
-//! | [`loss`], pools, interpolation, what else has no parameters and draws nothing | nothing to cut | as Burn | they are Burn's own |
+//! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | all but the products: what is added, activations, the state between steps | |
+//! | losses, in [`loss`] | nothing to cut | all, and the result | |
+//! | pools, interpolation, what else has no parameters and draws nothing | nothing to cut | as Burn | they are Burn's own |
 //!
 //! Layers that draw want the batch as dim 0: rows of a sample get a dim of their own. Under a colocated `split` the layers that
 //! are cut are refused, as they take whole tensors. `BatchNorm` is `SyncBatchNorm` to who asks for its type's name, such as
@@ -51,9 +52,11 @@ pub mod cache;
 pub mod conv;
 mod embedding;
 mod linear;
+pub mod loss;
 mod noise;
 pub mod norm;
 mod position;
+pub mod recurrent;
 pub mod transformer;
 
 // As they are: what has no parameters and draws nothing.
@@ -63,12 +66,7 @@ pub use burn::nn::{
     LinearLayout, LocalResponseNorm, LocalResponseNormConfig, PaddingConfig1d, PaddingConfig2d, PaddingConfig3d,
     PairwiseDistance, PairwiseDistanceConfig, PixelShuffle, PixelShuffleConfig, PixelUnshuffle, PixelUnshuffleConfig,
     Relu, Selu, Shrink, ShrinkConfig, Sigmoid, SoftShrink, SoftShrinkConfig, Softplus, SoftplusConfig, Softsign, Tanh,
-    ThresholdedRelu, ThresholdedReluConfig, Unfold4d, Unfold4dConfig, generate_sinusoids, interpolate, loss, pool,
-};
-// As they are, for now: Burn's layers with parameters.
-pub use burn::nn::{
-    BiGru, BiGruConfig, BiLstm, BiLstmConfig, BiRnn, BiRnnConfig, GateController, Gru, GruConfig, Lstm, LstmConfig,
-    LstmState, OptionalInitialLstmState, Rnn, RnnConfig, RnnState,
+    ThresholdedRelu, ThresholdedReluConfig, Unfold4d, Unfold4dConfig, generate_sinusoids, interpolate, pool,
 };
 
 pub use activation::{PRelu, PReluConfig, SwiGlu, SwiGluConfig};
@@ -80,5 +78,9 @@ pub use norm::{
     LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig,
 };
 pub use position::{PositionalEncoding, PositionalEncodingConfig, RotaryEncoding, RotaryEncodingConfig};
+pub use recurrent::{
+    BiGru, BiGruConfig, BiLstm, BiLstmConfig, BiRnn, BiRnnConfig, GateController, Gru, GruConfig, Lstm, LstmConfig,
+    LstmState, OptionalInitialLstmState, Rnn, RnnConfig, RnnState,
+};
 
 pub use crate::dropout::Dropout;

@@ -22,6 +22,7 @@ struct Net {
     attention: MultiHeadAttention,
     moe: Moe,
     conv: ReplicatedConv2d,
+    lstm: nn::Lstm,
     burns_linear: Linear,
     burns_conv: Conv2d,
 }
@@ -43,6 +44,7 @@ fn chain(at: &Place) -> Chain<Net, Batch, Tensor<3>> {
             .with_capacity(Capacity::Unlimited)
             .init(&at.child("moe")),
         conv: ReplicatedConv2dConfig::new([4, 8], [3, 3]).with_groups(2).with_stride([2, 2]).init(&at.child("conv")),
+        lstm: nn::LstmConfig::new(WIDTH, WIDTH, true).init(&at.child("lstm")),
         burns_linear: LinearConfig::new(WIDTH, WIDTH).init(at),
         burns_conv: Conv2dConfig::new([4, 8], [3, 3]).with_stride([2, 2]).init(at),
     };
@@ -52,6 +54,7 @@ fn chain(at: &Place) -> Chain<Net, Batch, Tensor<3>> {
         })
         .then(&["moe"], |net, x, _| net.moe.forward(x, None).hidden)
         .then(&["conv"], |net, x, _| through(|picture| net.conv.forward(picture), x))
+        .then(&["lstm"], |net, x, _| net.lstm.forward(x, None).0)
         .then(&["burns_linear"], |net, x, _| net.burns_linear.forward(x))
         .then(&["burns_conv"], |net, x, _| through(|picture| net.burns_conv.forward(picture), x))
         .then(&["words"], |net, x, _| net.words.logits(x).all_gather())
@@ -76,7 +79,9 @@ fn measured(tensor: usize) -> Vec<Option<f64>> {
 fn layers_tell_their_products_and_what_is_not_known_is_left_out() {
     let tokens = ROWS * LENGTH;
     for tensor in [1, 2] {
-        let [attention, moe, conv, linear, unknown, head] = measured(tensor)[..] else { panic!("six segments") };
+        let [attention, moe, conv, lstm, linear, unknown, head] = measured(tensor)[..] else {
+            panic!("seven segments")
+        };
         let (projections, scores) = (4 * tokens * WIDTH * WIDTH, 2 * ROWS * LENGTH * LENGTH * WIDTH);
         assert_eq!(attention, Some((2 * (projections + scores)) as f64));
         // Every token goes to two experts; those that take fewer than the others have padding.
@@ -85,6 +90,8 @@ fn layers_tell_their_products_and_what_is_not_known_is_left_out() {
         assert!(rows >= 2.0 * tokens as f64 && rows.fract() == 0.0 && rows <= (EXPERTS * tokens) as f64, "{rows}");
         // One pixel a row and channel, over half the input's channels.
         assert_eq!(conv, Some((2 * ROWS * 8 * 2 * 9) as f64));
+        // Two products a gate.
+        assert_eq!(lstm, Some((4 * 2 * 2 * tokens * WIDTH * WIDTH) as f64));
         assert_eq!(linear, Some((2 * tokens * WIDTH * WIDTH) as f64));
         assert_eq!(unknown, None);
         assert_eq!(head, Some((2 * tokens * WIDTH * WORDS) as f64));

@@ -1,7 +1,7 @@
 //! The table in f32: Burn's numbers to 1e-6.
 
 use super::table::{Limits, Table};
-use super::{attention, convolutions, layers};
+use super::{attention, convolutions, layers, recurrent};
 
 const LIMITS: Limits = Limits { burn: 1e-6, deep: 1e-5, strategies: 1e-4 };
 
@@ -79,5 +79,27 @@ fn transformers() {
 fn encodings_of_positions() {
     let mut table = Table::new(LIMITS);
     attention::positions(&mut table);
+    table.print();
+}
+
+#[test]
+fn lstm() {
+    let mut table = Table::new(LIMITS);
+    recurrent::lstm(&mut table);
+    recurrent::bi_lstm(&mut table);
+    table.print();
+}
+
+#[test]
+fn gru() {
+    let mut table = Table::new(LIMITS);
+    recurrent::gru(&mut table);
+    table.print();
+}
+
+#[test]
+fn rnn() {
+    let mut table = Table::new(LIMITS);
+    recurrent::rnn(&mut table);
     table.print();
 }

@@ -1,7 +1,7 @@
 //! The table in f64: Burn's numbers to 1e-12, and one rank's to 1e-10.
 
 use super::table::{Limits, Table};
-use super::{attention, convolutions, layers};
+use super::{attention, convolutions, layers, recurrent};
 
 const LIMITS: Limits = Limits { burn: 1e-12, deep: 1e-12, strategies: 1e-10 };
 
@@ -100,6 +100,34 @@ fn encodings_of_positions() {
     epl_testing::in_f64(|| {
         let mut table = Table::new(LIMITS);
         attention::positions(&mut table);
+        table.print();
+    });
+}
+
+#[test]
+fn lstm() {
+    epl_testing::in_f64(|| {
+        let mut table = Table::new(LIMITS);
+        recurrent::lstm(&mut table);
+        recurrent::bi_lstm(&mut table);
+        table.print();
+    });
+}
+
+#[test]
+fn gru() {
+    epl_testing::in_f64(|| {
+        let mut table = Table::new(LIMITS);
+        recurrent::gru(&mut table);
+        table.print();
+    });
+}
+
+#[test]
+fn rnn() {
+    epl_testing::in_f64(|| {
+        let mut table = Table::new(LIMITS);
+        recurrent::rnn(&mut table);
         table.print();
     });
 }

@@ -4,9 +4,12 @@ pub(crate) mod attention;
 pub(crate) mod case;
 pub(crate) mod convolutions;
 pub(crate) mod layers;
+pub(crate) mod recurrent;
 pub(crate) mod strategy;
 pub(crate) mod table;
 
+mod half;
 mod in_f32;
 mod in_f64;
+mod losses;
 mod refusals;

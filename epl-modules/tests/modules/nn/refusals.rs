@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use epl_core::{Epl, Pass, launch, testing};
+use epl_core::{Config, Epl, Pass, Place, WithLoss, launch, launch_dry, testing};
 use epl_modules::nn;
 
 #[track_caller]
@@ -46,6 +46,60 @@ fn what_does_not_fit() {
     refused(&["0 groups of offsets"], |epl| {
         nn::conv::DeformConv2dConfig::new([4, 4], [3, 3]).with_offset_groups(0).init(epl.place())
     });
+}
+
+#[test]
+fn sequences_and_states_that_do_not_fit() {
+    let x = |epl: &Epl| Tensor::<3>::ones([2, 4, 6], epl.place().device());
+    let states = |epl: &Epl| Tensor::<3>::ones([3, 2, 5], epl.place().device());
+    let state = |epl: &Epl| states(epl).narrow(0, 0, 1).squeeze_dim::<2>(0);
+    refused(&["LSTM of d_input 5", "last dim is 6"], |epl| {
+        nn::LstmConfig::new(5, 3, true).init(epl.place()).forward(x(epl), None)
+    });
+    refused(&["LSTM of d_hidden 3", "2 sequences", "[2, 5]", "[2, 3]"], |epl| {
+        let state = nn::LstmState::new(state(epl), state(epl));
+        nn::LstmConfig::new(6, 3, true).init(epl.place()).forward(x(epl), Some(state))
+    });
+    refused(&["LSTM got 3 steps of a sequence of 4"], |epl| {
+        let (steps, device) = (x(epl).iter_dim(1).enumerate().skip(1), epl.place().device());
+        nn::LstmConfig::new(6, 3, true).init(epl.place()).forward_iter(steps, None, 2, 4, device)
+    });
+    refused(&["LSTM got step 3 of a sequence of 3"], |epl| {
+        let (steps, device) = (x(epl).iter_dim(1).enumerate(), epl.place().device());
+        nn::LstmConfig::new(6, 3, true).init(epl.place()).forward_iter(steps, None, 2, 3, device)
+    });
+    refused(&["GRU of d_input 5", "last dim is 6"], |epl| {
+        nn::BiGruConfig::new(5, 3, true).init(epl.place()).forward(x(epl), None)
+    });
+    refused(&["BiGRU", "[3, 2, 5], of 3 directions", "[2, batch_size"], |epl| {
+        nn::BiGruConfig::new(6, 5, true).init(epl.place()).forward(x(epl), Some(states(epl)))
+    });
+    refused(&["RNN of d_hidden 3", "4 sequences", "[2, 5]"], |epl| {
+        let layer = nn::RnnConfig::new(6, 3, true).with_batch_first(false).init(epl.place());
+        layer.forward(x(epl), Some(nn::RnnState::new(state(epl))))
+    });
+}
+
+/// What cannot be cut is told apart from what is: beside a layer that is cut it is no error.
+#[test]
+fn a_split_of_recurrent_layers_alone() {
+    #[derive(Module, Debug)]
+    struct Two {
+        layer: nn::Lstm,
+        head: Option<nn::Linear>,
+    }
+    let planned = |with_head: bool| {
+        let config = Config::new().with("cluster.ranks", 2).expect("an option");
+        let two = |at: &Place| Two {
+            layer: nn::LstmConfig::new(4, 4, true).init(&at.child("layer")),
+            head: with_head.then(|| nn::LinearConfig::new(4, 4).init(&at.child("head"))),
+        };
+        let model = |at: &Place| WithLoss::new(at.split(2, two), |_: &Two, _: &()| unreachable!("nothing is run"));
+        launch_dry(&config, 0, |epl| epl.plan(model).map(drop)).map(drop)
+    };
+    let error = planned(false).expect_err("nothing is cut").to_string();
+    assert!(error.contains("\n- Lstm (`layer`): cannot be cut: use replicate"), "{error}");
+    planned(true).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

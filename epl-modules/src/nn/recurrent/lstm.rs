@@ -1,0 +1,205 @@
+//! The long short-term memory.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::{Initializer, LstmState};
+use burn::tensor::{Device, Tensor};
+use epl_core::Place;
+use epl_core::model::precision::wide;
+
+use super::Takes16Bits;
+use super::gate::{GateController, activated};
+use super::steps::{batch_first, clipped, run, start, steps};
+use crate::invalid::check_last_dim;
+use crate::nn::activation::{Activation, ActivationConfig};
+use crate::placement::REPLICATED;
+
+/// Configuration to create an [`Lstm`] layer using the [init function](LstmConfig::init).
+#[derive(Config, Debug)]
+pub struct LstmConfig {
+    /// The size of the input features.
+    pub d_input: usize,
+    /// The size of the hidden state.
+    pub d_hidden: usize,
+    /// Whether biases are added.
+    pub bias: bool,
+    /// How the parameters get their first values. Default: Xavier's normal
+    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+    pub initializer: Initializer,
+    /// Whether the batch is dim 0 and the sequence dim 1, or the other way round. Default: true
+    #[config(default = true)]
+    pub batch_first: bool,
+    /// Whether a sequence is run from its end. Default: false
+    #[config(default = false)]
+    pub reverse: bool,
+    /// Bounds the cell state to `[-clip, clip]` after each step.
+    pub clip: Option<f64>,
+    /// Whether there is no forget gate, and its value is one minus the input gate's. Default: false
+    #[config(default = false)]
+    pub input_forget: bool,
+    /// The function of input, forget and output gate. Default: sigmoid
+    #[config(default = "ActivationConfig::Sigmoid")]
+    pub gate_activation: ActivationConfig,
+    /// The function of the cell gate. Default: tanh
+    #[config(default = "ActivationConfig::Tanh")]
+    pub cell_activation: ActivationConfig,
+    /// The function of the cell state on its way to the hidden state. Default: tanh
+    #[config(default = "ActivationConfig::Tanh")]
+    pub hidden_activation: ActivationConfig,
+}
+
+/// Burn's `Lstm`, whole on every rank. See [`recurrent`](super) for what is computed in f32.
+///
+/// See [Long Short-Term Memory](https://www.researchgate.net/publication/13853244). Should be created with [`LstmConfig`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Lstm {
+    /// How much of the candidate enters the cell state.
+    pub input_gate: GateController,
+    /// How much of the cell state stays; none where `input_forget` is.
+    pub forget_gate: Option<GateController>,
+    /// How much of the cell state leaves it.
+    pub output_gate: GateController,
+    /// The candidate for the cell state.
+    pub cell_gate: GateController,
+    /// The size of the hidden state.
+    pub d_hidden: usize,
+    /// Whether the batch is dim 0.
+    pub batch_first: bool,
+    /// Whether a sequence is run from its end.
+    pub reverse: bool,
+    /// The bound of the cell state.
+    pub clip: Option<f64>,
+    /// Whether the forget gate's value is one minus the input gate's.
+    pub input_forget: bool,
+    /// The function of input, forget and output gate.
+    pub gate_activation: Activation,
+    /// The function of the cell gate.
+    pub cell_activation: Activation,
+    /// The function of the cell state on its way to the hidden state.
+    pub hidden_activation: Activation,
+    takes_16_bits: Takes16Bits,
+}
+
+impl LstmConfig {
+    /// Initializes a new [`Lstm`] layer.
+    ///
+    /// # Errors
+    ///
+    /// As the activations' configurations.
+    pub fn init(&self, place: &Place) -> Lstm {
+        let gate = |name: &str| {
+            GateController::new(self.d_input, self.d_hidden, self.bias, self.initializer.clone(), &place.child(name))
+        };
+        Lstm {
+            input_gate: gate("input_gate"),
+            forget_gate: (!self.input_forget).then(|| gate("forget_gate")),
+            output_gate: gate("output_gate"),
+            cell_gate: gate("cell_gate"),
+            d_hidden: self.d_hidden,
+            batch_first: self.batch_first,
+            reverse: self.reverse,
+            clip: self.clip,
+            input_forget: self.input_forget,
+            gate_activation: self.gate_activation.init(&place.child("gate_activation")),
+            cell_activation: self.cell_activation.init(&place.child("cell_activation")),
+            hidden_activation: self.hidden_activation.init(&place.child("hidden_activation")),
+            takes_16_bits: Takes16Bits,
+        }
+    }
+}
+
+impl Lstm {
+    /// Runs sequences: the hidden state of each step, and the last states. Without a state they begin at zero.
+    ///
+    /// # Shapes
+    ///
+    /// - batched_input: `[batch_size, seq_length, d_input]`; `[seq_length, batch_size, d_input]` without `batch_first`
+    /// - state: `[batch_size, d_hidden]`, both
+    /// - output: `[batch_size, seq_length, d_hidden]`, or `[seq_length, batch_size, d_hidden]`, and the states
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a size is another, or there is no step.
+    pub fn forward(&self, batched_input: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<3>, LstmState<2>) {
+        let input = batch_first(batched_input, self.batch_first);
+        let (output, state) = self.directed(input, state, self.reverse);
+        (batch_first(output, self.batch_first), state)
+    }
+
+    /// [`forward`](Self::forward) of steps that come with their numbers, each `[batch_size, 1, d_input]`, in the order in which
+    /// they are run.
+    ///
+    /// # Shapes
+    ///
+    /// - state: `[batch_size, d_hidden]`, both
+    /// - output: `[batch_size, seq_length, d_hidden]` by the numbers, and the states
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a size is another, or a step is left out.
+    pub fn forward_iter<I: Iterator<Item = (usize, Tensor<3>)>>(
+        &self,
+        input_timestep_iter: I,
+        state: Option<LstmState<2>>,
+        batch_size: usize,
+        seq_length: usize,
+        device: &Device,
+    ) -> (Tensor<3>, LstmState<2>) {
+        let (dtype, sizes) = (self.input_gate.dtype(), [batch_size, self.d_hidden]);
+        let (cell, hidden) = state.map(LstmState::unpack).unzip();
+        let cell = start("LSTM", cell, sizes, (device, wide(dtype)));
+        let hidden = start("LSTM", hidden, sizes, (device, dtype));
+        let step = |input: Tensor<2>, state| {
+            let state: LstmState<2> = self.step(input.cast(dtype), state);
+            (state.hidden.clone(), state)
+        };
+        let (output, state) = run("LSTM", input_timestep_iter, seq_length, LstmState::new(cell, hidden), step);
+        (output, state.map_state(|state| state.cast(dtype)))
+    }
+
+    /// [`forward`](Self::forward) of a batch that is dim 0, from the start or the end of sequences.
+    pub(super) fn directed(
+        &self,
+        input: Tensor<3>,
+        state: Option<LstmState<2>>,
+        backwards: bool,
+    ) -> (Tensor<3>, LstmState<2>) {
+        let (dims, device) = (input.dims(), input.device());
+        check_last_dim("LSTM", ("d_input", self.input_gate.d_input()), dims);
+        self.forward_iter(steps(input, backwards).into_iter(), state, dims[0], dims[1], &device)
+    }
+
+    /// The cell state in f32 at least, and the hidden state in the type of the products.
+    fn step(&self, input: Tensor<2>, state: LstmState<2>) -> LstmState<2> {
+        let (cell, hidden) = state.unpack();
+        let value = |gate: &GateController, function: &Activation| {
+            activated(function, gate.gate_product(input.clone(), hidden.clone()))
+        };
+        let enters = value(&self.input_gate, &self.gate_activation);
+        let stays = match &self.forget_gate {
+            Some(gate) if !self.input_forget => value(gate, &self.gate_activation),
+            _ => enters.clone().neg().add_scalar(1.0),
+        };
+        let leaves = value(&self.output_gate, &self.gate_activation);
+        let candidate = value(&self.cell_gate, &self.cell_activation);
+        let cell = clipped(stays * cell + enters * candidate, self.clip);
+        let hidden = leaves * activated(&self.hidden_activation, cell.clone());
+        LstmState::new(cell, hidden.cast(self.input_gate.dtype()))
+    }
+}
+
+impl ModuleDisplay for Lstm {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_input", &self.input_gate.d_input())
+            .add("d_hidden", &self.d_hidden)
+            .add("bias", &self.input_gate.has_bias())
+            .add("placement", REPLICATED)
+            .optional()
+    }
+}

@@ -1,0 +1,28 @@
+//! Recurrent layers, whole on every rank of the tensor axis.
+//!
+//! In mixed precision they take and give 16 bits, and so are their parameters. A product of a gate is of 16 bits, as a
+//! [`Linear`](super::Linear)'s is. In f32 are the sums of the two products, activations, what is done with gates, and the state
+//! that goes from step to step: the cell of an [`Lstm`], the hidden state of a [`Gru`] and an [`Rnn`]. It is rounded where it
+//! enters a product or leaves the layer.
+
+mod gate;
+mod gru;
+mod lstm;
+mod lstm_both;
+mod rnn;
+mod steps;
+
+use burn::module::Module;
+
+// As they are: tensors, and how states are made of these.
+pub use burn::nn::{LstmState, OptionalInitialLstmState, RnnState};
+
+pub use gate::GateController;
+pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
+pub use lstm::{Lstm, LstmConfig};
+pub use lstm_both::{BiLstm, BiLstmConfig};
+pub use rnn::{BiRnn, BiRnnConfig, Rnn, RnnConfig};
+
+/// What a layer tells the plan by a field `takes_16_bits`: that it is not Burn's of the same name, which mixes types in 16 bits.
+#[derive(Module, Debug)]
+struct Takes16Bits;
