@@ -36,8 +36,8 @@
 //!
 //! Layers that draw want the batch as dim 0: rows of a sample get a dim of their own. Under a colocated `split` the layers that
 //! are cut are refused, as they take whole tensors. `BatchNorm` is `SyncBatchNorm` to who asks for its type's name, such as
-//! adapters of PyTorch's names. A bias that alone is kept in f32 by `amp.full_precision` does not go with a weight in 16 bits:
-//! name the layer. Of [`Linear`] with `LinearLayout::Col` the weight is `[d_output, d_input]` while it runs, as in records.
+//! adapters of PyTorch's names. Of [`Linear`] with `LinearLayout::Col` the weight is `[d_output, d_input]` while it runs, as in
+//! records.
 //!
 //! A layer of this module that may be frozen has a flag `enabled`, where Burn's is called `training`. Of more control over what
 //! is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.

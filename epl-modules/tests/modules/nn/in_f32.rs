@@ -3,7 +3,7 @@
 use super::table::{Limits, Table};
 use super::{attention, convolutions, layers};
 
-const LIMITS: Limits = Limits { burn: 1e-6, deep: 1e-5, strategies: 1e-4 };
+const LIMITS: Limits = Limits { burn: 1e-6, deep: 1e-5, strategies: 1e-4, half: Some(16.0) };
 
 #[test]
 fn linear() {

@@ -7,6 +7,7 @@ pub(crate) mod layers;
 pub(crate) mod strategy;
 pub(crate) mod table;
 
+mod half;
 mod in_f32;
 mod in_f64;
 mod refusals;
