@@ -24,13 +24,15 @@
 //! | [`LayerNorm`], [`RmsNorm`], [`GroupNorm`], [`InstanceNorm`] | whole | all, and the parameters | |
 //! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |
 //! | [`Dropout`], [`GaussianNoise`], [`activation::RRelu`] | nothing to cut | all | masks by sample: the same in every layout |
-//! | [`PRelu`] | whole | | |
-//! | [`SwiGlu`] | columns | Swish | |
-//! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | heads | scores, masks, softmax, dropout | heads that do not divide over the ranks: refused |
-//! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole |
+//! | [`PRelu`] | whole | nothing | |
+//! | [`SwiGlu`] | columns | the sums inside products; Swish | fewer columns than ranks: whole |
+//! | [`attention::MultiHeadAttention`] | heads | the sums inside products; scale, masks, softmax and dropout of the scores | heads that do not divide over the ranks: refused |
+//! | [`attention::CrossAttention`] | heads of keys and values, with the heads that share them | as above | `n_heads_kv` that do not divide over the ranks, or do not divide `n_heads`: refused |
+//! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole; activations with parameters (`PRelu`, `SwiGlu`): refused, as Burn's layer neither trains nor records them |
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | as their parts | as their parts | caches hold this rank's heads |
 //! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
-//! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
+//! | [`activation::Activation`] | as what it chooses | all, of what has no parameters | |
+//! | [`norm::Normalization`] | whole | all, and the parameters | statistics as [`BatchNorm`]'s, where it chooses that |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | nothing: as Burn, which takes a batch in the type of its weights | they are Burn's own, and what holds for these |
 //! | [`loss`], pools, interpolation, what else has no parameters and draws nothing | nothing to cut | as Burn | they are Burn's own |
 //!
