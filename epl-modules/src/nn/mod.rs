@@ -19,7 +19,7 @@
 //! |---|---|---|---|
 //! | [`Linear`] | columns | the sums inside a product | fewer columns than ranks: whole |
 //! | [`Embedding`] | vectors | the sums in the gradient | fewer vectors than ranks: whole |
-//! | [`conv::Conv1d`], [`conv::Conv2d`], [`conv::Conv3d`], [`conv::ConvTranspose1d`], [`conv::ConvTranspose2d`], [`conv::ConvTranspose3d`] | output channels, or groups | the sums | groups that do not divide over the ranks: whole |
+//! | [`conv::Conv1d`], [`conv::Conv2d`], [`conv::Conv3d`], [`conv::ConvTranspose1d`], [`conv::ConvTranspose2d`], [`conv::ConvTranspose3d`] | output channels, or groups | the sums | fewer channels than ranks, or groups that do not divide over them: whole |
 //! | [`conv::DeformConv2d`] | whole | all | |
 //! | [`LayerNorm`], [`RmsNorm`], [`GroupNorm`], [`InstanceNorm`] | whole | all, and the parameters | |
 //! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |

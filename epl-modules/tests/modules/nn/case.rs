@@ -88,8 +88,10 @@ pub(crate) fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64)
     let mut worst = 0.0_f64;
     assert!(found.keys().eq(expected.keys()), "{what}: {:?} beside {:?}", found.keys(), expected.keys());
     for (name, value) in expected {
-        // A bias of all keys changes no weight: its gradient is zero up to rounding.
-        let scale = expected.get(&name.replace("key.bias", "query.bias")).unwrap_or(value);
+        // A bias of all keys changes no weight, and a factor before a norm nothing behind it: their gradients are zero up to
+        // rounding.
+        let like = if name == "scale" { "gain".to_string() } else { name.replace("key.bias", "query.bias") };
+        let scale = expected.get(&like).unwrap_or(value);
         let (value, scale) = (as_stored(value, &found[name]), as_stored(scale, &found[name]));
         let error = error_on_scale(&found[name], &value, &scale);
         assert!(error <= limit, "{what}: `{name}` is off by {error:e}, limit {limit:e}");

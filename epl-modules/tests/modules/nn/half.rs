@@ -4,17 +4,16 @@ use burn::module::{Module, ModuleDisplay};
 use epl_core::Config;
 use epl_core::config::HalfDtype;
 use epl_core::model::precision::HalfPrecision;
-use epl_core::testing::in_half;
 use epl_modules::nn;
 
 use super::case::{self, Layer};
-use super::strategy::gradients;
+use super::strategy::{gradients, in_half};
 
 /// Near f32, in 16 bits, on one rank and on two.
 fn check<L: Module + ModuleDisplay + 'static>(name: &str, layer: Layer<L>) {
     let (expected, _) = gradients(&Config::new(), [6, 6], layer).unwrap_or_else(|error| panic!("{name}: {error}"));
     for (half, ranks) in [(HalfDtype::Bf16, 1), (HalfDtype::F16, 1), (HalfDtype::Bf16, 2)] {
-        let config = in_half(Config::new(), half).with("amp.full_precision", vec!["layer.**.bias"]);
+        let config = in_half(half).with("amp.full_precision", vec!["layer.**.bias"]);
         let config = config.and_then(|config| config.with("dist.tensor_parallel_size", ranks)).expect("options");
         let found = gradients(&config, [6, 6], layer);
         let (found, seen) = found.unwrap_or_else(|error| panic!("{name}, {half}, {ranks} ranks: {error}"));

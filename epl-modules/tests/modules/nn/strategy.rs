@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::optim::SgdConfig;
 use burn::tensor::{DType, Tensor, TensorData};
-use epl_core::config::{CheckpointType, StateTier, ZeroLevel};
+use epl_core::config::{CheckpointType, HalfDtype, LossScale, StateTier, ZeroLevel};
 use epl_core::{Chain, Config, Engine, MicroBatch, Place, WithLoss, launch, launch_dry, testing};
 
 use std::sync::{Arc, Mutex};
@@ -126,6 +126,13 @@ pub(crate) fn gradients<L: Module + ModuleDisplay + 'static>(
         Ok((found, seen[0]))
     })?;
     Ok(found.into_iter().next().expect("there is a rank"))
+}
+
+/// Mixed precision, at a scale with which the sums of these gradients do not overflow.
+pub(crate) fn in_half(half: HalfDtype) -> Config {
+    let mut config = testing::in_half(Config::new(), half);
+    config.amp.loss_scale = LossScale::Fixed(64.0);
+    config
 }
 
 /// What a scope over two devices around the layer alone does to it, and the number of its parameters.

@@ -6,16 +6,16 @@ use burn::module::{Module, ModuleDisplay};
 use epl_core::Config;
 use epl_core::config::HalfDtype;
 use epl_core::model::precision::HalfPrecision;
-use epl_core::testing::{in_half, largest_error};
+use epl_core::testing::largest_error;
 
 use super::case::{self, Layer};
-use super::strategy::{Strategy, gradients, scoped, trained};
+use super::strategy::{Strategy, gradients, in_half, scoped, trained};
 
 /// How far from Burn's, and how far from one rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) burn: f64,
-    /// Of several layers behind each other.
+    /// Of several layers behind each other, with norms between them.
     pub(crate) deep: f64,
     pub(crate) strategies: f64,
     /// In roundings of 16 bits, how far from f32; none where f32 is not what is tested.
@@ -132,7 +132,7 @@ impl Table {
             let dtype = HalfPrecision::new(half).dtype();
             let failed = |error: &dyn std::fmt::Display| -> ! { panic!("{name}, O1 {half}: {error}") };
             let (expected, _) = full.as_ref().unwrap_or_else(|error| failed(error));
-            let found = gradients(&in_half(Config::new(), half), row, layer);
+            let found = gradients(&in_half(half), row, layer);
             let (found, seen) = found.unwrap_or_else(|error| failed(&error));
             assert_eq!(seen, [dtype; 2], "{name}: the types of what enters and leaves it");
             let error = case::check(&format!("{name}, O1 {half}"), &found, expected, limit * rounding(half));
