@@ -43,8 +43,11 @@ const RATE: f64 = 1e-4;
 
 /// Layer 0 is frozen, 1 has a quarter of the rate, 2 a decay of its own, and the bias of 3 a rate of zero.
 fn grouped(layout: Layout) -> epl::Config {
-    let options =
-        [("optimizer.frozen", "0"), ("optimizer.rate_factor", "1=0.25,3.bias=0"), ("optimizer.weight_decay", "2=0.5")];
+    let options = [
+        ("optimizer.frozen", vec!["0"]),
+        ("optimizer.rate_factor", vec!["1=0.25", "3.bias=0"]),
+        ("optimizer.weight_decay", vec!["2=0.5"]),
+    ];
     options.into_iter().fold(layout.config(), |config, (key, value)| config.with(key, value).expect("an option"))
 }
 
