@@ -31,6 +31,8 @@ struct Points {
     weights: Vec<f64>,
 }
 
+impl epl_core::Batch for Points {}
+
 impl Model for Scorer {
     type Batch = Points;
     type Carry = ();
