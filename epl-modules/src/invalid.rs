@@ -22,6 +22,14 @@ pub(crate) fn check_last_dim<const D: usize>(layer: &str, (name, size): (&str, u
     }
 }
 
+/// Refuses sizes of which one is 0.
+pub(crate) fn check_not_empty(path: &str, layer: &str, sizes: &[(&str, usize)]) {
+    if sizes.iter().any(|(_, size)| *size == 0) {
+        let sizes: Vec<String> = sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+        refuse(format!("{path}: {layer} of {}; give at least 1 of each", sizes.join(" and ")));
+    }
+}
+
 /// Refuses an epsilon with which a norm would not normalise: of zero or less, equal values have no deviation to be divided
 /// by; with an infinite one every output is the shift.
 pub(crate) fn check_epsilon(path: &str, epsilon: f64) {

@@ -112,7 +112,16 @@ impl<M: Model> Engine<M> {
         };
         let forward = Forward::new(self, "forward");
         let head = |model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>| {
-            head(model, carry.into_output()?, micro_batch)
+            // That of a chain knows its last type alone.
+            let entered = carry.into_output().map_err(|_| {
+                Error::invalid(format!(
+                    "what enters the last segment, `{}`, is no `{}`, as which it leaves it, and a head in its place gets it: let \
+                     the last link return the type that it takes, or measure what leaves it, by `Evaluator::new`",
+                    self.plan.segments[last],
+                    core::any::type_name::<ModelOutput<M>>()
+                ))
+            })?;
+            head(model, entered, micro_batch)
         };
         self.windows(&forward, micro_batches, |_| Ok(()), segment, head).and_then(measured)
     }

@@ -41,18 +41,19 @@ fn of_panic<M: Model>(engine: &Engine<M>, segments: &Range<usize>, batch: &M::Ba
         )],
         _ => Vec::new(),
     };
-    if plan.stages.count() > 1 {
+    let is_divided = plan.stages.count() > 1;
+    if is_divided && may_be_of_empty(&message) {
         meanings.push(empty("another stage holds it"));
-    } else if plan.params.gathers() {
+    } else if plan.params.gathers() && may_be_of_empty(&message) {
         meanings.push(empty("it was not gathered for that segment"));
     }
-    if meanings.is_empty() {
+    if meanings.is_empty() && !is_divided {
         return epl_comm::Error::Panic { message }.into();
     }
-    let stage = if plan.stages.count() > 1 { format!("stage {}, ", plan.stage()) } else { String::new() };
+    let stage = if is_divided { format!("stage {}, ", plan.stage()) } else { String::new() };
     let half = half.map(|half| format!(" in {:?}", half.dtype())).unwrap_or_default();
-    let (name, meanings) = (&plan.segments[segment], meanings.join("; "));
-    Error::invalid(format!("{stage}segment `{name}`{half} panicked: {message}; {meanings}"))
+    let panicked = format!("{stage}segment `{}`{half} panicked: {message}", plan.segments[segment]);
+    Error::invalid([vec![panicked], meanings].concat().join("; "))
 }
 
 /// What of the batch has another type than the parameters; 16 bits are the engine's own doing, or the user's.
@@ -81,6 +82,14 @@ fn mixed(half: HalfPrecision) -> String {
          around it, or make it a segment all of whose parameters stay in f32 by amp.full_precision, which gets f32",
         half.dtype()
     )
+}
+
+/// Whether a panic can be that of a parameter without an element, of which each dim is 0: it speaks of shapes, or of a 0.
+fn may_be_of_empty(message: &str) -> bool {
+    let words = ["shape", "empty", "dimension", "broadcast"];
+    let message = message.to_lowercase();
+    let mut numbers = message.split(|letter: char| !letter.is_alphanumeric() && letter != '.');
+    words.iter().any(|word| message.contains(word)) || numbers.any(|number| number == "0")
 }
 
 fn empty(why: &str) -> String {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::batches::Given;
 use super::gradients::GradientStore;
 use super::micro_batch::MicroBatch;
-use super::rank::{Engine, caught};
+use super::rank::Engine;
 use super::run::StepRun;
 use crate::engine::difference::relative_error;
 use crate::error::{Error, Result};
@@ -34,7 +34,9 @@ impl<M: Model> Engine<M> {
         let _again = self.context.replaying();
         let gradients = |again: &[Range<usize>]| {
             self.context.open_outputs();
-            let accumulated = caught(|| StepRun::new(self, again, micro_batches, Given::default())?.all())?;
+            let accumulated = self.with_statistics(|statistics| {
+                StepRun::new(self, again, micro_batches, Given::default(), statistics)?.all()
+            })?;
             let is_finite = accumulated.report().grad_norm.is_finite();
             Ok::<_, Error>((self.whole_store(accumulated.store)?, is_finite))
         };

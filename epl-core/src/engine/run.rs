@@ -82,12 +82,14 @@ enum End {
 }
 
 impl<'a, M: Model> StepRun<'a, M> {
-    /// Begins a step, in which the runs of segments `again` are run again. Collective over the data axis.
+    /// Begins a step from these statistics, in which the runs of segments `again` are run again. Collective over the data
+    /// axis.
     pub fn new(
         engine: &'a Engine<M>,
         again: &'a [Range<usize>],
         micro_batches: &'a [MicroBatch<M::Batch>],
         mut given: Given,
+        statistics: StepStatistics,
     ) -> Result<Self> {
         let mut links = engine.links(&engine.device);
         links.expect(0, micro_batches)?;
@@ -109,7 +111,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             reducer: Reducer::new(engine),
             sums: TermSums::default(),
             not_finite: Vec::new(),
-            statistics: StepStatistics::before(engine),
+            statistics,
             again,
         })
     }

@@ -9,17 +9,22 @@
 //! They follow a linear law, and no forward of training reads them: so the mean after each step is the mean of what each
 //! replica alone would have at the end, but for rounding. As all replicas go on from it, a checkpoint needs no communication, a
 //! run that is resumed repeats one that is not to the bit, and any replica evaluates any sample.
+//!
+//! A step that fails ends where its error comes, which may be elsewhere on each replica. So each puts its own statistics back
+//! to what they were before the step, on which all agree, without a message: who catches the error goes on with equal ones.
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::ReduceOp;
 
-use super::rank::Engine;
+use super::accumulated::Accumulated;
+use super::rank::{Engine, caught};
 use crate::error::Result;
 use crate::model::segment::Model;
 use crate::params::statistics::RunningStatistics;
 use crate::topology::cluster::Axis;
 
 /// The statistics before a step.
+#[derive(Clone)]
 pub(super) struct StepStatistics(RunningStatistics);
 
 impl StepStatistics {
@@ -66,5 +71,20 @@ impl StepStatistics {
         }
         after.put_into(model, records);
         Ok(())
+    }
+}
+
+impl<M: Model> Engine<M> {
+    /// Runs a step, which is given the statistics before it; those of one that fails are put back.
+    pub(super) fn with_statistics(
+        &self,
+        step: impl FnOnce(StepStatistics) -> Result<Accumulated>,
+    ) -> Result<Accumulated> {
+        let before = StepStatistics::before(self);
+        let found = caught(|| step(before.clone()));
+        if found.is_err() {
+            before.0.put_into(self.model(), self.plan.records());
+        }
+        found
     }
 }

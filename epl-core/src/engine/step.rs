@@ -10,7 +10,7 @@ use super::gather::GatherSource;
 use super::gradients::GradientStore;
 use super::micro_batch::MicroBatch;
 use super::norm;
-use super::rank::{Engine, caught};
+use super::rank::Engine;
 use super::report::StepReport;
 use super::run::StepRun;
 use crate::error::{Error, Result};
@@ -20,12 +20,12 @@ use crate::offload::Update;
 impl<M: Model> Engine<M> {
     /// Makes one step over the micro-batches of this replica. Collective.
     ///
-    /// Layers that keep running statistics update them in forward, also in a step that then fails.
+    /// Layers of Burn that keep running statistics update them in forward, also in a step whose gradients are then not finite.
     ///
     /// # Errors
     ///
-    /// When a collective fails, ranks of one replica run other samples, the rate is negative or not finite, or the norm of the
-    /// gradients is not finite; the parameters are then as before.
+    /// When a collective or a layer fails, ranks of one replica run other samples, the rate is negative or not finite, or the
+    /// norm of the gradients is not finite; the parameters are then as before, and in all but the last case the statistics.
     pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
         self.step_given(micro_batches, Given::default(), rate)
     }
@@ -171,9 +171,9 @@ impl<M: Model> Engine<M> {
     }
 
     fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>], given: Given) -> Result<Accumulated> {
-        caught(|| {
+        self.with_statistics(|statistics| {
             self.context.open_outputs();
-            StepRun::new(self, &self.plan.recompute, micro_batches, given)?.all()
+            StepRun::new(self, &self.plan.recompute, micro_batches, given, statistics)?.all()
         })
     }
 }

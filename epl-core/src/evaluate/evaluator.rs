@@ -51,7 +51,8 @@ impl<'a, M: Model + 'a, O> Evaluator<'a, M, O> {
     }
 
     /// [`new`](Self::new), where the last segment makes the loss already: `head` runs in its place, with its parameters, and
-    /// makes what is measured of what enters it.
+    /// makes what is measured of what enters it. The last link of a chain must return the type that it takes: of the types
+    /// between links a model knows the last alone.
     pub fn with_head<I: 'static>(
         data: ValidData<I, M::Batch>,
         mut head: impl FnMut(&M, ModelOutput<M>, &M::Batch) -> Result<O> + 'a,

@@ -308,7 +308,8 @@ impl Epl {
             let axes = [place.context().split_axis(), layout.split_axis()];
             let is_cut = |id| axes.iter().any(|axis| build.is_cut_over(id, *axis));
             layout.check_cut(graph, own.map(|(id, _)| is_cut(*id)), || {
-                whole_layers(made, |id| owners.is_in(id, graph))
+                let shape = |id| build.sharding(id).map(|declared| declared.shape);
+                whole_layers(made, |id| owners.is_in(id, graph), shape)
             })?;
         }
         Ok((Some(layout), owners))

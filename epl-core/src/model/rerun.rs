@@ -66,6 +66,12 @@ impl Context {
     /// [`checkpoint`], for layers of EPL: the second time they draw the same random numbers, and what collectives gave is
     /// given again, so that no other rank is asked.
     ///
+    /// Burn's layers that draw, and those that keep running statistics, are refused here too, though a segment that the engine
+    /// runs again may have them. The engine seeds Burn's generator for a segment as a whole, which is the same in both runs,
+    /// and finds the statistics by the numbers of its plan. A call of `checkpoint` is a part of such a segment: what is drawn
+    /// in it depends on what was drawn before it, and the second run, in backward, begins with it. The layers of `epl::nn` draw
+    /// by sample and call, and need neither.
+    ///
     /// # Panics
     ///
     /// As [`checkpoint`].

@@ -7,12 +7,14 @@ use burn::tensor::Tensor;
 
 use crate::topology::layout::WholeLayer;
 
-/// What to do about a layer that is whole, by the name of its type: a line for each answer. Of a layer in a layer, the outer
-/// one answers.
-const INSTEAD: &[(&[&str], &str)] = &[
-    (&["Linear", "ReplicatedLinear"], "use Linear of epl::nn, or SplitLinear of epl-modules"),
+/// A line for each answer: names of types, and what to do about them. Of a layer in a layer, the outer one answers.
+type Answers = &'static [(&'static [&'static str], &'static str)];
+
+/// Of layers of Burn that `epl::nn` cuts.
+const CUT: Answers = &[
+    (&["Linear"], "use Linear of epl::nn, or SplitLinear of epl-modules"),
     (&["Embedding"], "use Embedding of epl::nn, or SplitEmbedding of epl-modules"),
-    (&["Conv2d", "ReplicatedConv2d"], "use Conv2d of epl::nn, or SplitConv2d of epl-modules"),
+    (&["Conv2d"], "use Conv2d of epl::nn, or SplitConv2d of epl-modules"),
     (
         &[
             "Conv1d",
@@ -31,6 +33,12 @@ const INSTEAD: &[(&[&str], &str)] = &[
         ],
         "use the layer of this name in epl::nn",
     ),
+];
+
+/// Of other layers.
+const WHOLE: Answers = &[
+    (&["ReplicatedLinear"], "use Linear of epl::nn, or SplitLinear of epl-modules"),
+    (&["ReplicatedConv2d"], "use Conv2d of epl::nn, or SplitConv2d of epl-modules"),
     (
         &["LayerNorm", "RmsNorm", "GroupNorm", "InstanceNorm", "BatchNorm", "SyncBatchNorm", "PRelu"],
         "may stay whole beside a layer that is cut",
@@ -48,25 +56,43 @@ const INSTEAD: &[(&[&str], &str)] = &[
 /// The same of a layer that is none of these.
 const OWN: &str = "make what is to be cut by `Place::split_param`";
 
-fn instead(kind: &str) -> Option<&'static str> {
-    INSTEAD.iter().find(|(kinds, _)| kinds.contains(&kind)).map(|(_, remedy)| *remedy)
+fn answer(answers: Answers, kind: &str) -> Option<&'static str> {
+    answers.iter().find(|(kinds, _)| kinds.contains(&kind)).map(|(_, remedy)| *remedy)
 }
 
-/// The layers of a model that have a parameter, or draw, of which the identifier `is_meant`: in the order of the model.
-pub(crate) fn whole_layers<M: Module>(model: &M, is_meant: impl Fn(ParamId) -> bool) -> Vec<WholeLayer> {
-    let mut search = LayerSearch { fields: Vec::new(), is_meant, found: Vec::new() };
+fn instead(kind: &str) -> Option<&'static str> {
+    answer(CUT, kind).or_else(|| answer(WHOLE, kind))
+}
+
+/// The same of a layer that is of `epl::nn` already, by what its first parameter is called, and its shape.
+fn too_small(name: &str, shape: &[usize]) -> String {
+    format!(
+        "is of epl::nn, whose `{name}` of {shape:?} has too few columns, vectors, channels or features for that, or groups that \
+         do not divide over the devices: give it more of them, or use replicate"
+    )
+}
+
+/// The layers of a model that have a parameter, or draw, of which the identifier `is_meant`: in the order of the model. The
+/// shape of a parameter that a layer `declared` is known; Burn's declare none.
+pub(crate) fn whole_layers<M: Module>(
+    model: &M,
+    is_meant: impl Fn(ParamId) -> bool,
+    declared: impl Fn(ParamId) -> Option<Vec<usize>>,
+) -> Vec<WholeLayer> {
+    let mut search = LayerSearch { fields: Vec::new(), is_meant, declared, found: Vec::new() };
     model.visit(&mut search);
     search.found
 }
 
-struct LayerSearch<F> {
+struct LayerSearch<F, S> {
     /// From the model to where the visit is: the name of each field, and the type that has it.
     fields: Vec<(String, String)>,
     is_meant: F,
+    declared: S,
     found: Vec<WholeLayer>,
 }
 
-impl<F: Fn(ParamId) -> bool> LayerSearch<F> {
+impl<F: Fn(ParamId) -> bool, S: Fn(ParamId) -> Option<Vec<usize>>> LayerSearch<F, S> {
     /// Adds the layer that the visit is in; in one that the table does not know, a switch is no reason to.
     fn add(&mut self, id: ParamId, is_switch: bool) {
         if !(self.is_meant)(id) {
@@ -83,13 +109,19 @@ impl<F: Fn(ParamId) -> bool> LayerSearch<F> {
         let path: Vec<&str> = self.fields[..depth].iter().map(|(name, _)| name.as_str()).collect();
         let (path, kind) = (path.join("."), kinds[depth].clone().unwrap_or_default());
         if self.found.iter().all(|layer| layer.path != path) {
-            let remedy = instead(&kind).unwrap_or(OWN);
+            let remedy = match (self.declared)(id) {
+                Some(shape) if answer(CUT, &kind).is_some() => {
+                    let names: Vec<&str> = self.fields[depth..].iter().map(|(name, _)| name.as_str()).collect();
+                    too_small(&names.join("."), &shape)
+                }
+                _ => instead(&kind).unwrap_or(OWN).to_string(),
+            };
             self.found.push(WholeLayer { path, kind, remedy });
         }
     }
 }
 
-impl<F: Fn(ParamId) -> bool> ModuleVisitor for LayerSearch<F> {
+impl<F: Fn(ParamId) -> bool, S: Fn(ParamId) -> Option<Vec<usize>>> ModuleVisitor for LayerSearch<F, S> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.fields.push((name.to_string(), container_type.to_string()));
     }

@@ -31,6 +31,8 @@ struct Points {
     weights: Vec<f64>,
 }
 
+impl epl_core::Batch for Points {}
+
 impl Model for Scorer {
     type Batch = Points;
     type Carry = ();
@@ -216,4 +218,27 @@ fn what_cannot_be_measured_is_refused() {
         Evaluator::new(valid(7, 2), forward).with(Accuracy::top(1)).measure(engine)
     });
     assert!(target.contains("class -1, and logits of 6 classes"), "{target}");
+}
+
+/// What enters a head is known by the type that leaves the model alone.
+#[test]
+fn a_head_in_the_place_of_a_link_that_changes_the_type() {
+    let found = launch(&testing::config(1, 1, 1), |epl| {
+        let chain = |at: &epl_core::Place| {
+            let link = || LinearConfig::new(3, 3).init(at);
+            epl_core::Chain::of((link(), link()))
+                .first(&["0"], |net: &(Linear, Linear), batch: &Points| {
+                    net.0.forward(batch.points.clone()).unsqueeze_dim::<3>(1)
+                })
+                .then(&["1"], |net, x: Tensor<3>, _| net.1.forward(x).squeeze_dim::<2>(1))
+                .mean_loss(|_, x: Tensor<2>, _| x.powi_scalar(2).mean())
+        };
+        let engine = Engine::build(&epl, chain, &SgdConfig::new())?;
+        let head = |_: &_, x: Tensor<2>, batch: &Points| Classified::from_logits(x, batch.classes.clone(), Some(NONE));
+        Evaluator::with_head(valid(4, 2), head).with(Accuracy::top(1)).measure(&engine).map(drop)
+    });
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains("enters the last segment") && error.contains("Tensor<2>"), "{error}");
+    assert!(error.contains("return the type that it takes") && error.contains("Evaluator::new"), "{error}");
+    assert!(!error.contains("`map`"), "{error}");
 }

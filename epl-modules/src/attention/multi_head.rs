@@ -12,7 +12,7 @@ use super::input::AttentionInput;
 use super::scaled_dot_product::attend;
 use super::weighing::Weighing;
 use crate::dropout::{Dropout, DropoutConfig};
-use crate::invalid::refuse;
+use crate::invalid::{check_not_empty, refuse};
 use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
 use crate::placement;
 
@@ -82,9 +82,11 @@ impl MultiHeadAttentionConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the heads do not divide over the tensor axis, or `d_model` over the heads and no
+    /// Unwinds with an error when a size is 0, the heads do not divide over the tensor axis, or `d_model` over the heads and no
     /// `head_dim` is given.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
+        let sizes = [("d_model", self.d_model), ("n_heads", self.n_heads), ("head_dim", self.head_dim.unwrap_or(1))];
+        check_not_empty(place.path(), "attention", &sizes);
         check_heads(place.context().tensor(), place.path(), self.n_heads);
         let head_dim = self.head_dim.unwrap_or_else(|| self.default_head_dim(place.path()));
         let inner = self.n_heads * head_dim;
@@ -112,7 +114,7 @@ impl MultiHeadAttentionConfig {
     }
 
     fn default_head_dim(&self, path: &str) -> usize {
-        if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
+        if !self.d_model.is_multiple_of(self.n_heads) {
             refuse(format!(
                 "{path}: d_model {} does not divide into {} heads; give head_dim or another number of heads",
                 self.d_model, self.n_heads

@@ -91,6 +91,21 @@ pub(crate) fn check_keeps_size(path: &str, kernel_size: &[usize]) {
     }
 }
 
+/// Refuses padding that is to keep the size, divided by the stride, where one side would get more of it than the other. How
+/// much a dim needs depends on its size, so that this is asked of each image.
+pub(crate) fn check_same_on_both_sides(kernel_size: &[usize], stride: &[usize], image: &[usize]) {
+    let missing = |((kernel, stride), size): ((&usize, &usize), &usize)| {
+        (size.div_ceil(*stride).saturating_sub(1) * stride + kernel).saturating_sub(*size)
+    };
+    let padding: Vec<usize> = kernel_size.iter().zip(stride).zip(image).map(missing).collect();
+    if padding.iter().any(|size| size % 2 == 1) {
+        refuse(format!(
+            "padding `Same` of a kernel of {kernel_size:?} with stride {stride:?} adds {padding:?} to an image of {image:?}, and \
+             this layer adds the same on both sides: give it an image of other sizes, stride 1, or explicit padding"
+        ));
+    }
+}
+
 /// Refuses an input of other channels than the layer was made for.
 pub(crate) fn check_channels<const D: usize>(expected: usize, input: [usize; D]) {
     if input[1] != expected {

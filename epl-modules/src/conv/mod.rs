@@ -10,6 +10,8 @@ mod geometry;
 mod replicated;
 mod split;
 
-pub(crate) use geometry::{check_channels, check_keeps_size, check_kernel, default_initializer, type_inside};
+pub(crate) use geometry::{
+    check_channels, check_keeps_size, check_kernel, check_same_on_both_sides, default_initializer, type_inside,
+};
 pub use replicated::{ReplicatedConv2d, ReplicatedConv2dConfig};
 pub use split::{ChannelCut, SplitConv2d, SplitConv2dConfig, SplitConvInput};

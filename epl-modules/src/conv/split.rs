@@ -10,7 +10,7 @@ use epl_core::{Context, Place};
 
 use super::geometry::{Geometry, check_channels, default_initializer};
 use crate::invalid::{check_group, refuse};
-use crate::linear::Operand;
+use crate::linear::{Operand, add_bias};
 use crate::placement::{self, check_enough};
 
 /// Which channels of the weight are cut.
@@ -178,7 +178,7 @@ impl SplitConv2d {
         let local = self.geometry.apply(input.local(), &self.weight, None);
         let sum = Partial::from_local(local, group).all_reduce();
         match &self.bias {
-            Some(bias) => sum + bias.val().reshape([1, self.channels[1], 1, 1]),
+            Some(bias) => add_bias(sum, bias.val().reshape([1, self.channels[1], 1, 1])),
             None => sum,
         }
     }

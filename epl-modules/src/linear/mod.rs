@@ -18,5 +18,5 @@ pub use operand::Operand;
 pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
-pub(crate) use replicated::{affine, count_affine, default_initializer};
+pub(crate) use replicated::{add_bias, affine, count_affine, default_initializer};
 pub(crate) use split::{Parameters, columns, rows};

@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
+use epl_core::model::precision::widen;
 use epl_core::{Context, Place};
 
 use crate::invalid::check_last_dim;
@@ -117,10 +118,22 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
     shape[D - 1] = d_output;
     let y = x.cast(weight.dtype()).reshape([rows, d_input]).matmul(weight);
     let y = match bias {
-        Some(bias) => y + bias.unsqueeze(),
+        Some(bias) => add_bias(y, bias.unsqueeze()),
         None => y,
     };
     y.reshape(shape)
+}
+
+/// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in
+/// f32 at least, and the sum is rounded.
+pub(crate) fn add_bias<const D: usize>(y: Tensor<D>, bias: Tensor<D>) -> Tensor<D> {
+    let dtype = y.dtype();
+    if bias.dtype() == dtype {
+        return y + bias;
+    }
+    let y = widen(y);
+    let bias = bias.cast(y.dtype());
+    (y + bias).cast(dtype)
 }
 
 /// Tells the operations of [`affine`], of all slices of the layer: `x` is the whole input's shape.

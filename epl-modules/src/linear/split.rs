@@ -9,7 +9,7 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::operand::Operand;
-use super::replicated::{affine, count_affine, default_initializer};
+use super::replicated::{add_bias, affine, count_affine, default_initializer};
 use crate::invalid::{check_group, check_last_dim, refuse};
 use crate::placement::{self, check_enough};
 
@@ -186,7 +186,7 @@ pub(crate) fn rows<const D: usize>(
     count_affine(context, id, whole, d_output);
     let sum = Partial::from_local(affine(input, weight, None), context.tensor()).all_reduce();
     match bias {
-        Some(bias) => sum + bias.unsqueeze(),
+        Some(bias) => add_bias(sum, bias.unsqueeze()),
         None => sum,
     }
 }

@@ -20,28 +20,29 @@
 //! |---|---|---|---|
 //! | [`Linear`] | columns | the sums inside a product | fewer columns than ranks: whole |
 //! | [`Embedding`] | vectors | the sums in the gradient | fewer vectors than ranks: whole |
-//! | [`conv::Conv1d`], [`conv::Conv2d`], [`conv::Conv3d`], [`conv::ConvTranspose1d`], [`conv::ConvTranspose2d`], [`conv::ConvTranspose3d`] | output channels, or groups | the sums | groups that do not divide over the ranks: whole |
+//! | [`conv::Conv1d`], [`conv::Conv2d`], [`conv::Conv3d`], [`conv::ConvTranspose1d`], [`conv::ConvTranspose2d`], [`conv::ConvTranspose3d`] | output channels, or groups | the sums | fewer channels than ranks, or groups that do not divide over them: whole |
 //! | [`conv::DeformConv2d`] | whole | all | |
 //! | [`LayerNorm`], [`RmsNorm`], [`GroupNorm`], [`InstanceNorm`] | whole | all, and the parameters | |
 //! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |
 //! | [`Dropout`], [`GaussianNoise`], [`activation::RRelu`] | nothing to cut | all | masks by sample: the same in every layout |
-//! | [`PRelu`] | whole | | |
+//! | [`PRelu`] | whole | nothing | |
 //! | [`Celu`], [`Elu`], [`Gelu`], [`GLU`], [`HardShrink`], [`HardSigmoid`], [`LeakyRelu`], [`Relu`], [`Selu`], [`Shrink`], [`Sigmoid`], [`SoftShrink`], [`Softplus`], [`Softsign`], [`Tanh`], [`ThresholdedRelu`], and of [`activation`] [`HardSwish`](activation::HardSwish), [`Hardtanh`](activation::Hardtanh), [`LogSigmoid`](activation::LogSigmoid), [`Mish`](activation::Mish), [`Relu6`](activation::Relu6), [`SiLU`](activation::SiLU), [`Tanhshrink`](activation::Tanhshrink), [`Threshold`](activation::Threshold) | nothing to cut | as Burn | they are Burn's own |
 //! | [`pool`], [`interpolate`], [`PixelShuffle`], [`PixelUnshuffle`], [`Fold4d`], [`Unfold4d`], [`CosineSimilarity`], [`PairwiseDistance`], [`LocalResponseNorm`], [`Identity`] | nothing to cut | as Burn | they are Burn's own |
-//! | [`SwiGlu`] | columns | Swish | |
-//! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | heads | scores, masks, softmax, dropout | heads that do not divide over the ranks: refused |
-//! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole |
+//! | [`SwiGlu`] | columns | the sums inside products; Swish | fewer columns than ranks: whole |
+//! | [`attention::MultiHeadAttention`] | heads | the sums inside products; scale, masks, softmax and dropout of the scores | heads that do not divide over the ranks: refused |
+//! | [`attention::CrossAttention`] | heads of keys and values, with the heads that share them | as above | `n_heads_kv` that do not divide over the ranks, or do not divide `n_heads`: refused |
+//! | [`transformer::PositionWiseFeedForward`] | hidden features | as its parts | fewer features than ranks: whole; activations with parameters (`PRelu`, `SwiGlu`): refused, as Burn's layer neither trains nor records them |
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerEncoderLayer`], [`transformer::TransformerDecoder`], [`transformer::TransformerDecoderLayer`] | as their parts | as their parts | caches hold this rank's heads |
 //! | [`PositionalEncoding`], [`RotaryEncoding`] | nothing to cut | all | |
-//! | [`activation::Activation`], [`norm::Normalization`] | as what they choose | what has no parameters | |
+//! | [`activation::Activation`] | as what it chooses | all, of what has no parameters | |
+//! | [`norm::Normalization`] | whole | all, and the parameters | statistics as [`BatchNorm`]'s, where it chooses that |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`], [`Rnn`], [`BiRnn`] | whole | all but the products: what is added, activations, the state between steps | |
 //! | losses, in [`loss`] | nothing to cut | all, and the result | |
-//! | pools, interpolation, what else has no parameters and draws nothing | nothing to cut | as Burn | they are Burn's own |
 //!
 //! Layers that draw want the batch as dim 0: rows of a sample get a dim of their own. Under a colocated `split` the layers that
 //! are cut are refused, as they take whole tensors. `BatchNorm` is `SyncBatchNorm` to who asks for its type's name, such as
-//! adapters of PyTorch's names. A bias that alone is kept in f32 by `amp.full_precision` does not go with a weight in 16 bits:
-//! name the layer. Of [`Linear`] with `LinearLayout::Col` the weight is `[d_output, d_input]` while it runs, as in records.
+//! adapters of PyTorch's names. Of [`Linear`] with `LinearLayout::Col` the weight is `[d_output, d_input]` while it runs, as in
+//! records.
 //!
 //! A layer of this module that may be frozen has a flag `enabled`, where Burn's is called `training`. Of more control over what
 //! is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.

@@ -1,6 +1,7 @@
 //! What layouts, mixed precision, recomputation and checkpoints leave as it is, in f32.
 
 mod amp;
+mod amp_groups;
 mod amp_ordinary;
 mod layouts;
 mod nested;

@@ -85,7 +85,7 @@ pub struct WholeLayer {
     /// Its type.
     pub kind: String,
     /// What to use in its place.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 /// A result whose error is [`LayoutError`].
@@ -95,12 +95,12 @@ fn listed(graphs: &[TaskGraph]) -> String {
     graphs.iter().map(TaskGraph::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// A line for each kind of layer, in the order in which they come: the paths of all, and what to use.
+/// A line for each kind of layer and remedy, in the order in which they come: the paths of all, and what to use.
 fn by_kind(layers: &[WholeLayer]) -> String {
     let mut lines: Vec<(&WholeLayer, Vec<String>)> = Vec::new();
     for layer in layers {
         let path = if layer.path.is_empty() { "the model itself".to_string() } else { format!("`{}`", layer.path) };
-        match lines.iter_mut().find(|(first, _)| first.kind == layer.kind) {
+        match lines.iter_mut().find(|(first, _)| (&first.kind, &first.remedy) == (&layer.kind, &layer.remedy)) {
             Some((_, paths)) => paths.push(path),
             None => lines.push((layer, vec![path])),
         }

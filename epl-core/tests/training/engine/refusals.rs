@@ -329,3 +329,28 @@ fn what_all_ranks_refuse_is_told_by_the_first() {
         assert!(text.starts_with("rank 0: "), "{text}");
     }
 }
+
+/// A guess is given where it can be right.
+#[test]
+fn a_panic_of_a_later_stage() {
+    let panicked = |second: fn(&[Linear; 2], Tensor<2>) -> Tensor<2>| {
+        let two = config(1, 1, 1).with("dist.pipeline_parallel_size", 2).unwrap();
+        let found = launch(&two, |epl| {
+            let chain = |at: &Place| {
+                epl_core::Chain::of([(); 2].map(|()| LinearConfig::new(3, 3).init(at)))
+                    .first(&["0"], |net: &[Linear; 2], x: &Tensor<2>| net[0].forward(x.clone()))
+                    .then(&["1"], move |net, x, _| second(net, x))
+                    .mean_loss(|_, x, _| x.mean())
+            };
+            let mut engine = Engine::build(&epl, chain, &SgdConfig::new())?;
+            let x = Tensor::ones([2, 3], epl.place().device());
+            engine.step(vec![MicroBatch::new(x, [0, 1])], 0.1).map(drop)
+        });
+        found.unwrap_err().to_string()
+    };
+    let own = panicked(|_, _| panic!("no such class"));
+    assert!(own.contains("stage 1, segment") && own.contains("panicked: no such class"), "{own}");
+    assert!(!own.contains("is empty there"), "{own}");
+    let empty = panicked(|net, x| net[1].forward(net[0].forward(x)));
+    assert!(empty.contains("stage 1, segment") && empty.contains("is empty there, another stage holds it"), "{empty}");
+}

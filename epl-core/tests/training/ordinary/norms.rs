@@ -94,6 +94,22 @@ fn what_is_saved_is_not_a_step_behind() {
     assert_close(&saved, [0.1, 0.9 + 0.4]);
 }
 
+/// One replica fails before its norm has moved, the other one behind it; both go on.
+#[test]
+fn a_step_that_fails_moves_nothing() {
+    let moved = statistics(&config(2, 1, 1), |engine, rank, device| {
+        let wide = MicroBatch::new(Tensor::ones([2, 2], device), [2, 3]);
+        let mut batches = vec![around(9.0, 2.0, device), wide];
+        if rank == 0 {
+            batches.reverse();
+        }
+        let text = engine.step(batches, 0.1).unwrap_err().to_string();
+        assert!(text.contains("panicked"), "{text}");
+        engine.step(vec![around(1.0, 2.0, device)], 0.1).map(drop)
+    });
+    assert_close(&moved, [0.1, 0.9 + 0.4]);
+}
+
 #[test]
 fn a_replica_with_a_bad_sample_counts_for_nothing() {
     let moved = statistics(&config(2, 1, 1), |engine, rank, device| {

@@ -10,7 +10,7 @@ use epl_core::{Context, Place};
 use super::weighing::{MaskedWeighing, ScoreScale, by_head, by_position};
 use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
-use crate::invalid::{check_last_dim, refuse};
+use crate::invalid::{check_last_dim, check_not_empty, refuse};
 use crate::linear::LinearCut;
 use crate::nn::cache::TensorCache;
 use crate::nn::linear::{Linear, LinearConfig};
@@ -81,10 +81,13 @@ impl CrossAttentionConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the heads of keys and values do not divide the heads, or do not divide over the tensor axis.
+    /// Unwinds with an error when a size is 0, the heads of keys and values do not divide the heads, or do not divide over the tensor axis.
     pub fn init(&self, place: &Place) -> CrossAttention {
+        let heads = [("n_heads", self.n_heads), ("n_heads_kv", self.n_heads_kv), ("d_head", self.d_head)];
+        let features = [("d_model", self.d_model), ("d_context", self.d_context)];
+        check_not_empty(place.path(), "attention", &[&features[..], &heads].concat());
         check_heads(place.context().tensor(), place.path(), self.n_heads_kv);
-        if self.n_heads == 0 || !self.n_heads.is_multiple_of(self.n_heads_kv) {
+        if !self.n_heads.is_multiple_of(self.n_heads_kv) {
             refuse(format!(
                 "{}: {} heads do not divide by {} heads of keys and values; give a number that they share evenly",
                 place.path(),

@@ -12,7 +12,7 @@ use super::input::{MhaInput, MhaOutput};
 use super::weighing::{MaskedWeighing, ScoreScale, by_head, by_position};
 use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
-use crate::invalid::{check_last_dim, refuse};
+use crate::invalid::{check_last_dim, check_not_empty, refuse};
 use crate::linear::{LinearCut, default_initializer};
 use crate::nn::linear::{Linear, LinearConfig};
 use crate::placement;
@@ -91,9 +91,10 @@ impl MultiHeadAttentionConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the heads do not divide `d_model`, or do not divide over the tensor axis.
+    /// Unwinds with an error when a size is 0, the heads do not divide `d_model`, or do not divide over the tensor axis.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
         let Self { d_model, n_heads, .. } = *self;
+        check_not_empty(place.path(), "attention", &[("d_model", d_model), ("n_heads", n_heads)]);
         check_heads(place.context().tensor(), place.path(), n_heads);
         if !d_model.is_multiple_of(n_heads) {
             refuse(format!(

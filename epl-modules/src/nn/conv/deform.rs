@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::widen;
 
-use crate::conv::{check_channels, check_keeps_size, check_kernel, default_initializer};
+use crate::conv::{check_channels, check_keeps_size, check_kernel, check_same_on_both_sides, default_initializer};
 use crate::invalid::refuse;
 use crate::placement::REPLICATED;
 
@@ -74,7 +74,8 @@ impl DeformConv2dConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the groups do not divide the channels, a size is 0, or the padding cannot keep the size.
+    /// Unwinds with an error when the groups do not divide the channels, a size is 0, or the padding is not the same on both
+    /// sides.
     pub fn init(&self, place: &Place) -> DeformConv2d {
         let ([input, output], path) = (self.channels, place.path());
         let (groups, offset_groups) = (self.weight_groups, self.offset_groups);
@@ -88,6 +89,14 @@ impl DeformConv2dConfig {
         check_kernel(path, [&self.kernel_size, &self.stride, &self.dilation]);
         if self.padding == PaddingConfig2d::Same {
             check_keeps_size(path, &self.kernel_size);
+        }
+        if let PaddingConfig2d::Explicit(top, left, bottom, right) = self.padding
+            && (top, left) != (bottom, right)
+        {
+            refuse(format!(
+                "{path}: a deformable convolution pads both sides alike, and got {top} at the top, {bottom} at the bottom, {left} \
+                 at the left and {right} at the right; give opposite sides the same, or pad the image before it"
+            ));
         }
         let [height, width] = self.kernel_size;
         let fans = (input / groups * height * width, output / groups * height * width);
@@ -119,9 +128,12 @@ impl DeformConv2d {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the channels are others.
+    /// Unwinds with an error when the channels are others, or the padding cannot keep the size.
     pub fn forward(&self, input: Tensor<4>, offset: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
         check_channels(self.channels[0], input.dims());
+        if self.padding == PaddingConfig2d::Same {
+            check_same_on_both_sides(&self.kernel_size, &self.stride, &input.dims()[2..]);
+        }
         let (weight, dtype) = (widen(self.weight.val()), self.weight.val().dtype());
         let inside = weight.dtype();
         let layer = BurnDeformConv2d {

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::channels::{Channels, Extents};
-use crate::conv::{check_keeps_size, default_initializer};
+use crate::conv::{check_keeps_size, check_same_on_both_sides, default_initializer};
 
 /// Makes a convolution: the rank of its tensors, the type of its sizes, and what is a size of one.
 macro_rules! convolution {
@@ -106,8 +106,11 @@ macro_rules! convolution {
             ///
             /// # Errors
             ///
-            /// Unwinds with an error when the channels are others, or a peer fails.
+            /// Unwinds with an error when the channels are others, the padding cannot keep the size, or a peer fails.
             pub fn forward(&self, input: Tensor<$rank>) -> Tensor<$rank> {
+                if $same_is_odd && self.padding == $padding::Same {
+                    check_same_on_both_sides(self.kernel_size.list(), self.stride.list(), &input.dims()[2..]);
+                }
                 let parameters = (&self.weight, self.bias.as_ref());
                 self.channels.apply(input, parameters, |input, weight, bias, groups| {
                     let layer = burn::nn::conv::$layer {

@@ -112,7 +112,7 @@ impl GroupNorm {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when dim 1 is another.
+    /// Unwinds with an error when dim 1 is another, or there are less than 3 numbers, as Burn's does.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         normalise("group norm", input, [&self.gamma, &self.beta], [self.num_groups, self.num_channels], self.epsilon)
     }
@@ -145,7 +145,7 @@ impl InstanceNorm {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when dim 1 is another.
+    /// Unwinds with an error when dim 1 is another, or there are less than 3 numbers, as Burn's does.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let channels = [self.num_channels; 2];
         normalise("instance norm", input, [&self.gamma, &self.beta], channels, self.epsilon)
@@ -165,6 +165,11 @@ fn normalise<const D: usize>(
         refuse(format!(
             "{layer} of num_channels {num_channels} got an input of {dims:?}: give it [batch, {num_channels}, ...], or make \
              the layer with the channels of its input"
+        ));
+    }
+    if dims.iter().product::<usize>() < 3 {
+        refuse(format!(
+            "{layer} got an input of {dims:?}: Burn's layer takes at least 3 numbers; give it [batch, {num_channels}, ...] of more"
         ));
     }
     in_wide(input, |input| {

@@ -317,6 +317,36 @@ fn attention() {
     check(line, build, |_, layer, _| layer.forward(5, 5, 0));
 }
 
+/// The layers of `nn`; all of them are in the table of `nn`'s tests.
+#[test]
+fn layers_by_burns_names() {
+    use epl_modules::nn;
+    let parameters = &[("bias", Half), ("weight", Half)];
+    let line = |layer| Line { layer, parameters, output: Half, within: Roundings(3.0) };
+    check(line("nn's linear"), |at| nn::LinearConfig::new(24, 6).init(at), |_, layer, x| layer.forward(x));
+    let conv = |at: &Place| nn::conv::Conv1dConfig::new(5, 6, 3).init(at);
+    check(line("nn's convolution"), conv, |_, layer, x| layer.forward(x));
+    let transposed = |at: &Place| nn::conv::ConvTranspose1dConfig::new([5, 6], 3).init(at);
+    check(line("nn's transposed convolution"), transposed, |_, layer, x| layer.forward(x));
+    let parameters = &[("beta", Full), ("gamma", Full)];
+    let line = |layer| Line { layer, parameters, output: Half, within: Once };
+    check(line("group norm"), |at| nn::GroupNormConfig::new(1, 5).init(at), |_, layer, x| layer.forward(x));
+    check(line("instance norm"), |at| nn::InstanceNormConfig::new(5).init(at), |_, layer, x| layer.forward(x));
+    let line = |layer| Line { layer, parameters: &[], output: Half, within: Once };
+    check(line("noise"), |at| nn::GaussianNoiseConfig::new(0.3).init(at), |_, layer, x| layer.forward(x));
+    check(line("RRelu"), |at| nn::activation::RReluConfig::new().init(at), |_, layer, x| layer.forward(x));
+    #[rustfmt::skip]
+    let parameters = &[
+        ("key.bias", Half), ("key.weight", Half), ("output.bias", Half), ("output.weight", Half),
+        ("query.bias", Half), ("query.weight", Half), ("value.bias", Half), ("value.weight", Half),
+    ];
+    let line = |layer| Line { layer, parameters, output: Half, within: Roundings(4.0) };
+    let heads = |at: &Place| nn::attention::MultiHeadAttentionConfig::new(24, 4).with_dropout(0.2).init(at);
+    check(line("nn's attention"), heads, |_, layer, x| {
+        layer.forward_context(nn::attention::MhaInput::self_attn(x), None)
+    });
+}
+
 #[test]
 fn feed_forward() {
     #[rustfmt::skip]

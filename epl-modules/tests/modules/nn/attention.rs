@@ -21,7 +21,7 @@ macro_rules! both {
             use burn::nn as $nn;
             Layer::<$layer> { build: |place| $config.init(place), forward: $forward }
         };
-        $table.line(Line { refused: $refused, deep: true, ..line($name, $row, ours) }, theirs, 0.0);
+        $table.line(Line { refused: $refused, deep: $name.contains("coder"), ..line($name, $row, ours) }, theirs, 0.0);
     }};
 }
 

@@ -82,34 +82,46 @@ fn as_stored(value: &TensorData, other: &TensorData) -> TensorData {
     TensorData::new(transposed, [b, a])
 }
 
+/// How far the worst tensor is off, of its largest element.
 #[track_caller]
-fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64) {
+pub(crate) fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64) -> f64 {
+    let mut worst = 0.0_f64;
     assert!(found.keys().eq(expected.keys()), "{what}: {:?} beside {:?}", found.keys(), expected.keys());
     for (name, value) in expected {
-        // A bias of all keys changes no weight: its gradient is zero up to rounding.
-        let scale = expected.get(&name.replace("key.bias", "query.bias")).unwrap_or(value);
+        // A bias of all keys changes no weight, and a factor before a norm nothing behind it: their gradients are zero up to
+        // rounding.
+        let like = if name == "scale" { "gain".to_string() } else { name.replace("key.bias", "query.bias") };
+        let scale = expected.get(&like).unwrap_or(value);
         let (value, scale) = (as_stored(value, &found[name]), as_stored(scale, &found[name]));
         let error = error_on_scale(&found[name], &value, &scale);
         assert!(error <= limit, "{what}: `{name}` is off by {error:e}, limit {limit:e}");
+        worst = worst.max(error);
     }
+    worst
 }
 
 /// Loads Burn's record into ours and ours into another of Burn's; all three must compute the same in training and in
-/// evaluation.
-pub(crate) fn against_burn<L, B>(name: &str, [a, b]: [usize; 2], ours: Layer<L>, burns: Layer<B>, limit: f64)
+/// evaluation. Gives how far ours are off.
+pub(crate) fn against_burn<L, B>(name: &str, [a, b]: [usize; 2], ours: Layer<L>, burns: Layer<B>, limit: f64) -> f64
 where
     L: Module + ModuleDisplay,
     B: Module + ModuleDisplay,
 {
-    testing::run((1, 1, 1), |epl| {
+    let ranks = testing::run((1, 1, 1), |epl| {
         let place = epl.place();
         let theirs = (burns.build)(place);
         let own = place.enter(ours.build).load_record(theirs.clone().into_record());
         let back = (burns.build)(place).load_record(own.clone().into_record());
         let x = tensor(3, [ROWS, a, b], place.device());
         let expected = found(&epl, &theirs, burns.forward, x.clone());
-        check(&format!("{name}: Burn's record in ours"), &found(&epl, &own, ours.forward, x.clone()), &expected, limit);
-        check(&format!("{name}: our record in Burn's"), &found(&epl, &back, burns.forward, x), &expected, limit);
-        Ok(())
+        check(
+            &format!("{name}: our record in Burn's"),
+            &found(&epl, &back, burns.forward, x.clone()),
+            &expected,
+            limit,
+        );
+        let own = found(&epl, &own, ours.forward, x);
+        Ok(check(&format!("{name}: Burn's record in ours"), &own, &expected, limit))
     });
+    ranks[0]
 }

@@ -3,7 +3,7 @@
 use super::table::{Limits, Table};
 use super::{attention, convolutions, layers, recurrent};
 
-const LIMITS: Limits = Limits { burn: 1e-12, deep: 1e-12, strategies: 1e-10 };
+const LIMITS: Limits = Limits { burn: 1e-12, deep: 1e-12, strategies: 1e-10, half: None };
 
 #[test]
 fn linear() {

@@ -92,8 +92,10 @@ pub(crate) fn embedding(table: &mut Table) {
 pub(crate) fn norms(table: &mut Table) {
     both!(table, "LayerNorm", [3, 37], LayerNorm, |LayerNormConfig| LayerNormConfig::new(37), exact 0.0);
     // Burn's computes in f32, of f64 too.
-    both!(table, "RmsNorm", [3, 37], RmsNorm, |RmsNormConfig| RmsNormConfig::new(37), exact 1e-5);
+    both!(table, "RmsNorm", [3, 37], RmsNorm, |RmsNormConfig| RmsNormConfig::new(37), exact 1e-6);
     both!(table, "GroupNorm", [6, 5], GroupNorm, |GroupNormConfig| GroupNormConfig::new(3, 6), exact 0.0);
+    // Each value is its own mean, with no variance.
+    both!(table, "GroupNorm of 1", [6, 1], GroupNorm, |GroupNormConfig| GroupNormConfig::new(6, 6), exact 0.0);
     both!(
         table, "GroupNorm, plain", [6, 5], GroupNorm,
         |GroupNormConfig| GroupNormConfig::new(2, 6).with_affine(false), exact 0.0

@@ -8,6 +8,7 @@ pub(crate) mod recurrent;
 pub(crate) mod strategy;
 pub(crate) mod table;
 
+mod biases;
 mod half;
 mod in_f32;
 mod in_f64;

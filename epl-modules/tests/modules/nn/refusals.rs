@@ -48,6 +48,84 @@ fn what_does_not_fit() {
     });
 }
 
+/// What Burn pads on both sides alike.
+#[test]
+fn padding_of_one_side() {
+    refused(&["1 at the top", "2 at the bottom", "opposite sides the same"], |epl| {
+        let padding = burn::nn::PaddingConfig2d::Explicit(1, 1, 2, 1);
+        nn::conv::DeformConv2dConfig::new([4, 4], [3, 3]).with_padding(padding).init(epl.place())
+    });
+    let parts = &["kernel of [3, 3] with stride [2, 2] adds [1, 2] to an image of [4, 5]", "stride 1"];
+    refused(parts, |epl| {
+        let same = burn::nn::PaddingConfig2d::Same;
+        let layer = nn::conv::DeformConv2dConfig::new([1, 1], [3, 3]).with_padding(same).with_stride([2, 2]);
+        let [image, offset] = [[1, 1, 4, 5], [1, 18, 2, 3]].map(|dims| Tensor::ones(dims, epl.place().device()));
+        layer.init(epl.place()).forward(image, offset, None)
+    });
+    let strided = |epl: &Epl, image: [usize; 5]| {
+        let same = burn::nn::PaddingConfig3d::Same;
+        let layer = nn::conv::Conv3dConfig::new([1, 1], [3, 3, 3]).with_padding(same).with_stride([1, 2, 2]);
+        layer.init(epl.place()).forward(Tensor::ones(image, epl.place().device()))
+    };
+    refused(&["adds [2, 1, 2] to an image of [3, 4, 5]"], |epl| strided(epl, [1, 1, 3, 4, 5]));
+    // Of an odd image both sides get the same.
+    testing::run((1, 1, 1), |epl| {
+        assert_eq!(strided(&epl, [1, 1, 3, 5, 7]).dims(), [1, 1, 3, 3, 4]);
+        Ok(())
+    });
+}
+
+#[test]
+fn attention_of_nothing() {
+    use nn::attention::{CrossAttentionConfig, MultiHeadAttentionConfig};
+    use nn::transformer::{TransformerDecoderConfig, TransformerEncoderConfig};
+    refused(&["d_model 0 and n_heads 2", "at least 1"], |epl| MultiHeadAttentionConfig::new(0, 2).init(epl.place()));
+    refused(&["d_model 4 and n_heads 0", "at least 1"], |epl| MultiHeadAttentionConfig::new(4, 0).init(epl.place()));
+    refused(&["n_heads 2 and n_heads_kv 1 and d_head 0"], |epl| {
+        CrossAttentionConfig::new(4, 4, 2, 1, 0).init(epl.place())
+    });
+    refused(&["n_heads 0 and n_heads_kv 1"], |epl| CrossAttentionConfig::new(4, 4, 0, 1, 2).init(epl.place()));
+    refused(&["n_heads 2 and n_heads_kv 0"], |epl| CrossAttentionConfig::new(4, 4, 2, 0, 2).init(epl.place()));
+    refused(&["d_model 0 and n_heads 2"], |epl| TransformerEncoderConfig::new(0, 4, 2, 1).init(epl.place()));
+    refused(&["d_model 4 and n_heads 0"], |epl| TransformerDecoderConfig::new(4, 4, 0, 1).init(epl.place()));
+    refused(&["n_heads 2 and head_dim 0"], |epl| {
+        epl_modules::MultiHeadAttentionConfig::new(4, 2).with_head_dim(Some(0)).init(epl.place())
+    });
+}
+
+/// Burn counts numbers where it means dims; its layer panics.
+#[test]
+fn a_group_norm_of_two_numbers() {
+    refused(&["an input of [1, 2]", "at least 3 numbers"], |epl| {
+        nn::GroupNormConfig::new(1, 2).init(epl.place()).forward(Tensor::<2>::ones([1, 2], epl.place().device()))
+    });
+    let burns = epl_comm::catch(|| {
+        let device = burn::tensor::Device::flex();
+        burn::nn::GroupNormConfig::new(1, 2).init(&device).forward(Tensor::<2>::ones([1, 2], &device)).dims()
+    });
+    assert!(burns.is_err_and(|error| error.to_string().contains("at least 3")));
+}
+
+/// A scope that cuts nothing tells of a layer of this module by its sizes.
+#[test]
+fn a_scope_around_what_is_too_small() {
+    use super::case::Layer;
+    use super::strategy::scoped;
+    let linear = Layer::<nn::Linear> {
+        build: |place| nn::LinearConfig::new(5, 1).init(place),
+        forward: |layer, x| layer.forward(x),
+    };
+    let error = scoped(linear).expect_err("one column for two devices").to_string();
+    assert!(error.contains("each of the 2 devices") && error.contains("`weight` of [5, 1]"), "{error}");
+    assert!(error.contains("Linear (`layer`): is of epl::nn") && !error.contains("use Linear"), "{error}");
+    let network = Layer::<nn::transformer::PositionWiseFeedForward> {
+        build: |place| nn::transformer::PositionWiseFeedForwardConfig::new(5, 1).init(place),
+        forward: |layer, x| layer.forward(x),
+    };
+    let error = scoped(network).expect_err("one feature for two devices").to_string();
+    assert!(error.contains("`linear_inner.weight` of [5, 1]"), "{error}");
+}
+
 #[test]
 fn sequences_and_states_that_do_not_fit() {
     let x = |epl: &Epl| Tensor::<3>::ones([2, 4, 6], epl.place().device());

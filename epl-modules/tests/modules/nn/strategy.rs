@@ -3,9 +3,11 @@
 use burn::module::{Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::optim::SgdConfig;
-use burn::tensor::{Tensor, TensorData};
-use epl_core::config::{CheckpointType, StateTier, ZeroLevel};
-use epl_core::{Chain, Config, Engine, Place, launch, testing};
+use burn::tensor::{DType, Tensor, TensorData};
+use epl_core::config::{CheckpointType, HalfDtype, LossScale, StateTier, ZeroLevel};
+use epl_core::{Chain, Config, Engine, MicroBatch, Place, WithLoss, launch, launch_dry, testing};
+
+use std::sync::{Arc, Mutex};
 
 use super::case::Layer;
 use crate::layers::Outcome;
@@ -84,6 +86,71 @@ struct Net<L> {
     gain: Param<Tensor<1>>,
 }
 
+/// The types of what enters and leaves a layer.
+type Seen = Arc<Mutex<Vec<[DType; 2]>>>;
+
+fn chain<L>(place: &Place, layer: Layer<L>, seen: &Seen) -> Chain<Net<L>, Tensor<3>, Tensor<3>>
+where
+    L: Module + ModuleDisplay + 'static,
+{
+    let factor = |name: &str| place.child(name).param([1], Initializer::Constant { value: 1.25 });
+    let layer_of_net = (layer.build)(&place.child("layer"));
+    let net = Net { scale: factor("scale"), layer: layer_of_net, gain: factor("gain") };
+    let (forward, seen) = (layer.forward, seen.clone());
+    Chain::of(net)
+        .first(&["scale", "layer"], move |net: &Net<L>, rows: &Tensor<3>| {
+            let x = rows.clone() * net.scale.val().reshape([1, 1, 1]);
+            let entered = x.dtype();
+            let y = forward(&net.layer, x);
+            seen.lock().expect("nobody panicked").push([entered, y.dtype()]);
+            y
+        })
+        .then(&["gain"], |net, y, _| y * net.gain.val().reshape([1, 1, 1]))
+        .mean_loss(|_, y: Tensor<3>, _| (y.clone() * probe(&y)).mean() + y.powi_scalar(2).mean())
+}
+
+/// The loss and all gradients of a step on one rank, and the types of what entered and left the layer.
+pub(crate) fn gradients<L: Module + ModuleDisplay + 'static>(
+    config: &Config,
+    [a, b]: [usize; 2],
+    layer: Layer<L>,
+) -> epl_core::Result<(Outcome, [DType; 2])> {
+    let found = launch(config, |epl| {
+        let seen = Seen::default();
+        let engine = Engine::build(&epl, |place| chain(place, layer, &seen), &SgdConfig::new())?;
+        let rows = tensor(7, [7, a, b], epl.place().device());
+        let (report, mut found) = engine.gradients(vec![MicroBatch::new(rows, (0..7).collect::<Vec<u64>>())])?;
+        found.insert("loss".to_string(), TensorData::new(vec![report.loss], [1]));
+        let seen = seen.lock().expect("nobody panicked").clone();
+        assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?}");
+        Ok((found, seen[0]))
+    })?;
+    Ok(found.into_iter().next().expect("there is a rank"))
+}
+
+/// Mixed precision, at a scale with which the sums of these gradients do not overflow.
+pub(crate) fn in_half(half: HalfDtype) -> Config {
+    let mut config = testing::in_half(Config::new(), half);
+    config.amp.loss_scale = LossScale::Fixed(64.0);
+    config
+}
+
+/// What a scope over two devices around the layer alone does to it, and the number of its parameters.
+pub(crate) fn scoped<L: Module + ModuleDisplay + 'static>(layer: Layer<L>) -> epl_core::Result<usize> {
+    let config = Config::new().with("cluster.ranks", 2)?;
+    let model = |place: &Place| {
+        let alone = Alone { layer: place.split(2, |place| (layer.build)(place)) };
+        WithLoss::new(alone, |_: &Alone<L>, _: &()| unreachable!("nothing is run"))
+    };
+    launch_dry(&config, 0, |epl| Ok(epl.plan(model)?.plan().records().len())).map(|(parameters, _)| parameters)
+}
+
+/// A layer in a scope.
+#[derive(Module, Debug)]
+struct Alone<L> {
+    layer: L,
+}
+
 /// Losses and parameters of two steps, and the loss of an evaluation.
 ///
 /// # Errors
@@ -95,19 +162,7 @@ pub(crate) fn trained<L: Module + ModuleDisplay + 'static>(
     strategy: Strategy,
 ) -> epl_core::Result<Outcome> {
     let found = launch(&strategy.config(), |epl| {
-        let model = |place: &Place| {
-            let factor = |name: &str| place.child(name).param([1], Initializer::Constant { value: 1.25 });
-            let layer_of_net = (layer.build)(&place.child("layer"));
-            let net = Net { scale: factor("scale"), layer: layer_of_net, gain: factor("gain") };
-            let forward = layer.forward;
-            Chain::of(net)
-                .first(&["scale", "layer"], move |net: &Net<L>, rows: &Tensor<3>| {
-                    forward(&net.layer, rows.clone() * net.scale.val().reshape([1, 1, 1]))
-                })
-                .then(&["gain"], |net, y, _| y * net.gain.val().reshape([1, 1, 1]))
-                .mean_loss(|_, y: Tensor<3>, _| (y.clone() * probe(&y)).mean() + y.powi_scalar(2).mean())
-        };
-        let mut engine = Engine::build(&epl, model, &SgdConfig::new())?;
+        let mut engine = Engine::build(&epl, |place| chain(place, layer, &Seen::default()), &SgdConfig::new())?;
         let device = epl.place().device();
         let rows = tensor(7, [7, a, b], device);
         let rows = match strategy {

@@ -3,18 +3,23 @@
 use std::fmt::Write;
 
 use burn::module::{Module, ModuleDisplay};
+use epl_core::Config;
+use epl_core::config::HalfDtype;
+use epl_core::model::precision::HalfPrecision;
 use epl_core::testing::largest_error;
 
 use super::case::{self, Layer};
-use super::strategy::{Strategy, trained};
+use super::strategy::{Strategy, gradients, in_half, scoped, trained};
 
 /// How far from Burn's, and how far from one rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) burn: f64,
-    /// Of several layers behind each other.
+    /// Of several layers behind each other, with norms between them.
     pub(crate) deep: f64,
     pub(crate) strategies: f64,
+    /// In roundings of 16 bits, how far from f32; none where f32 is not what is tested.
+    pub(crate) half: Option<f64>,
 }
 
 /// What is to be shown of one layer.
@@ -41,11 +46,19 @@ pub(crate) struct Table {
 
 const WIDTH: usize = 18;
 
+const HALVES: [HalfDtype; 2] = [HalfDtype::Bf16, HalfDtype::F16];
+
+/// How far a number is off at most that is rounded to 16 bits.
+fn rounding(half: HalfDtype) -> f64 {
+    if half == HalfDtype::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) }
+}
+
 impl Table {
     pub(crate) fn new(limits: Limits) -> Self {
         let mut text = format!("\n| {:WIDTH$} | {:9} ", "layer", "Burn");
         text.extend(Strategy::ALL.map(|strategy| format!("| {:10} ", strategy.name())));
-        text.push_str("|\n");
+        text.extend(HALVES.map(|half| format!("| {:10} ", format!("O1 {half}"))));
+        let _ = writeln!(text, "| {:10} |", "split(2)");
         Self { limits, text }
     }
 
@@ -56,8 +69,8 @@ impl Table {
         B: Module + ModuleDisplay,
     {
         let limit = if line.deep { self.limits.deep } else { self.limits.burn };
-        case::against_burn(line.name, line.row, line.layer, burns, limit.max(exact).max(line.exact));
-        self.cells(line, "the same");
+        let error = case::against_burn(line.name, line.row, line.layer, burns, limit.max(exact).max(line.exact));
+        self.cells(line, &format!("{error:.1e}"));
     }
 
     /// A layer whose random numbers are others than Burn's. It is compared where it draws none, by `line`s of their own.
@@ -93,8 +106,38 @@ impl Table {
             };
             let _ = write!(self.text, "| {cell:10} ");
         }
-        self.text.push_str("|\n");
+        self.in_half(name, row, layer);
+        let cell = match scoped(layer) {
+            Ok(0) => "nothing",
+            Ok(_) => "cut",
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("split(2): none of its parameters is cut"), "{name}: {error}");
+                let _ = writeln!(notes, "    {name}, split(2): {}", error.lines().last().unwrap_or_default());
+                "refused"
+            }
+        };
+        let _ = writeln!(self.text, "| {cell:10} |");
         self.text.push_str(&notes);
+    }
+
+    /// Mixed precision: 16 bits enter and leave the layer, and loss and gradients are near those of f32.
+    fn in_half<L: Module + ModuleDisplay + 'static>(&mut self, name: &str, row: [usize; 2], layer: Layer<L>) {
+        let full = self.limits.half.map(|limit| (limit, gradients(&Config::new(), row, layer)));
+        for half in HALVES {
+            let Some((limit, full)) = &full else {
+                let _ = write!(self.text, "| {:10} ", "");
+                continue;
+            };
+            let dtype = HalfPrecision::new(half).dtype();
+            let failed = |error: &dyn std::fmt::Display| -> ! { panic!("{name}, O1 {half}: {error}") };
+            let (expected, _) = full.as_ref().unwrap_or_else(|error| failed(error));
+            let found = gradients(&in_half(half), row, layer);
+            let (found, seen) = found.unwrap_or_else(|error| failed(&error));
+            assert_eq!(seen, [dtype; 2], "{name}: the types of what enters and leaves it");
+            let error = case::check(&format!("{name}, O1 {half}"), &found, expected, limit * rounding(half));
+            let _ = write!(self.text, "| {:10} ", format!("{:.1} u", error / rounding(half)));
+        }
     }
 
     /// Prints it.
