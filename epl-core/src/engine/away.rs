@@ -76,18 +76,11 @@ impl AwayGradients {
         Ok(sum)
     }
 
-    /// The gradients of a unit on a device, multiplied by `factor`.
-    pub fn read(
-        &self,
-        table: &ParamTable,
-        unit: usize,
-        factor: f64,
-        device: &Device,
-        store: &mut GradientStore,
-    ) -> Result<()> {
+    /// The gradients of a unit on a device.
+    pub fn read(&self, table: &ParamTable, unit: usize, device: &Device, store: &mut GradientStore) -> Result<()> {
         for slot in table.unit(unit).slots.iter().filter(|_| self.filled[unit]) {
             let values = self.arrays[unit].read(slot.own_at.clone(), device)?;
-            store.insert(table.records[slot.record].id, if factor == 1.0 { values } else { values * factor });
+            store.insert(table.records[slot.record].id, values);
         }
         Ok(())
     }
@@ -95,7 +88,7 @@ impl AwayGradients {
     /// All of them on a device.
     pub fn to_store(&self, table: &ParamTable, device: &Device) -> Result<GradientStore> {
         let mut store = GradientStore::new(&Meter::default());
-        (0..self.arrays.len()).try_for_each(|unit| self.read(table, unit, 1.0, device, &mut store))?;
+        (0..self.arrays.len()).try_for_each(|unit| self.read(table, unit, device, &mut store))?;
         Ok(store)
     }
 
@@ -124,8 +117,8 @@ impl OnePassUpdate {
         let Some(storage) = storage.at(plan.tiers.state) else { return Ok(None) };
         let mut variants = Vec::new();
         for variant in &resolved.variants {
-            match HostOptimizer::from_settings(resolved.name, &variant.settings)? {
-                OnePass::Yes(optimizer) => variants.push(optimizer),
+            match &variant.one_pass {
+                OnePass::Yes(optimizer) => variants.push(*optimizer),
                 OnePass::No(_) if plan.tiers.state == Tier::Host => return Ok(None),
                 OnePass::No(reason) => {
                     return Err(Error::invalid(format!(

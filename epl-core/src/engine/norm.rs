@@ -4,6 +4,7 @@
 //! needs the reduced gradients of all ranks.
 
 use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use super::gradients::GradientStore;
@@ -25,13 +26,19 @@ pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
 pub(crate) fn sum_of_squares(tensor: Tensor<1>) -> f64 {
     match tensor.clone().try_into_primitive::<Flex>() {
         Ok(flex) => match flex.dtype() {
-            DType::F32 => offload::sum_of_squares::<f32>(flex.to_contiguous().as_slice().unwrap_or_default()),
-            DType::F64 => offload::sum_of_squares::<f64>(flex.to_contiguous().as_slice().unwrap_or_default()),
+            DType::F32 => squares_in_place::<f32>(flex),
+            DType::F64 => squares_in_place::<f64>(flex),
             _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
         },
         // On an accelerator the sum runs there, and one number comes back.
         Err(_) => (tensor.clone() * tensor).sum().into_data().iter::<f64>().sum(),
     }
+}
+
+/// A view of part of a buffer, as a gradient is of its bucket's, is not copied.
+fn squares_in_place<E: offload::Number>(flex: FlexTensor) -> f64 {
+    let flex = if flex.is_contiguous() { flex } else { flex.to_contiguous() };
+    offload::sum_of_squares::<E>(flex.as_slice().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -31,24 +31,21 @@ impl<M: Model> ModelState<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
         let _span = setup.context.span(|| format!("update {}", self.steps + 1));
-        if self.one_pass.is_none() {
-            store.scale_by(update.factor);
-        }
-        self.update_in_model(setup.plan, &mut store, update.rate);
+        self.update_in_model(setup.plan, &mut store, update);
         (0..setup.plan.params.trained().count()).try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))
     }
 
     /// Updates the parameters that the optimizer is given one by one, in the model.
-    fn update_in_model(&mut self, plan: &Plan, store: &mut GradientStore, rate: f64) {
+    fn update_in_model(&mut self, plan: &Plan, store: &mut GradientStore, update: Update) {
         let table = &plan.params;
         let has_gradient = |number: &usize| store.get(table.records[*number].id).is_some();
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
         for group in groups(plan, &elements, 0) {
             let gradients = store.take_own(numbers[group].iter().map(|number| &table.records[*number]));
-            let mut update = UpdateWhole { optimizer: &mut self.optimizer, gradients, rate };
+            let mut whole = UpdateWhole { optimizer: &mut self.optimizer, gradients, update };
             self.params.change(|model| {
-                let Ok(model) = walk::change(model, &table.records, &mut update);
+                let Ok(model) = walk::change(model, &table.records, &mut whole);
                 (model, ())
             });
         }
@@ -71,13 +68,13 @@ impl<M: Model> ModelState<M> {
         }
         let device = update_device(setup.device, tier);
         if let Some(away) = &self.away {
-            away.borrow().read(table, number, update.factor, &device, store)?;
+            away.borrow().read(table, number, &device, store)?;
         }
         let mut updated = self.params.own(number, table, &device)?;
         for group in groups {
             match is_owned {
-                false => self.update_shards(table, &mut updated[group], store, update.rate),
-                true => self.update_owned(table, &mut updated[group], store, update.rate),
+                false => self.update_shards(table, &mut updated[group], store, update),
+                true => self.update_owned(table, &mut updated[group], store, update),
             }
         }
         let own = updated.into_iter().map(|(_, own)| own).collect();
@@ -97,7 +94,7 @@ impl<M: Model> ModelState<M> {
         table: &ParamTable,
         values: &mut [(usize, Tensor<1>)],
         store: &mut GradientStore,
-        rate: f64,
+        update: Update,
     ) {
         let mut own = store.take_own(values.iter().map(|(number, _)| &table.records[*number]));
         for (number, shard) in values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0) {
@@ -105,7 +102,7 @@ impl<M: Model> ModelState<M> {
             if let Some(gradient) = own.remove(id) {
                 // Not a clone: it is updated in place.
                 let old = std::mem::replace(shard, Tensor::empty([0], &shard.device()));
-                *shard = self.optimizer.step(id, rate, old, gradient);
+                *shard = self.optimizer.step(id, update, old, gradient);
             }
         }
     }
@@ -116,13 +113,13 @@ impl<M: Model> ModelState<M> {
         table: &ParamTable,
         values: &mut [(usize, Tensor<1>)],
         store: &mut GradientStore,
-        rate: f64,
+        update: Update,
     ) {
         let owned = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
         let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
         let gradients = store.take_own(owned.keys().map(|number| &table.records[*number]));
-        let mut update = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, rate };
-        let Ok(()) = walk::visit(self.params.model(), &table.records, &mut update);
+        let mut owned = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, update };
+        let Ok(()) = walk::visit(self.params.model(), &table.records, &mut owned);
     }
 }
 
@@ -167,18 +164,18 @@ fn groups(plan: &Plan, elements: &[usize], before: usize) -> Vec<Range<usize>> {
 struct UpdateWhole<'a> {
     optimizer: &'a mut PerParameter,
     gradients: GradientStore,
-    rate: f64,
+    update: Update,
 }
 
 impl Change for UpdateWhole<'_> {
     type Error = Infallible;
 
     fn float<const D: usize>(&mut self, _: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>, Infallible> {
-        let (id, rate) = (param.id, self.rate);
+        let (id, update) = (param.id, self.update);
         let Some(gradient) = self.gradients.remove(id) else { return Ok(param) };
         Ok(replaced(param, |value| {
             let gradient = gradient.reshape(value.shape());
-            self.optimizer.step(id, rate, value, gradient)
+            self.optimizer.step(id, update, value, gradient)
         }))
     }
 }
@@ -188,7 +185,7 @@ struct UpdateOwned<'a> {
     owned: HashMap<usize, &'a mut Tensor<1>>,
     optimizer: &'a mut PerParameter,
     gradients: GradientStore,
-    rate: f64,
+    update: Update,
 }
 
 impl Visit for UpdateOwned<'_> {
@@ -199,7 +196,8 @@ impl Visit for UpdateOwned<'_> {
         if let (Some(flat), Some(gradient)) = (self.owned.remove(&at.number), self.gradients.remove(param.id)) {
             let old = std::mem::replace(flat, Tensor::empty([0], &flat.device()));
             let shaped = |values: Tensor<1>| values.reshape::<D, _>(Shape::from(record.shape()));
-            *flat = self.optimizer.step(param.id, self.rate, shaped(old), shaped(gradient)).reshape([record.numel()]);
+            let new = self.optimizer.step(param.id, self.update, shaped(old), shaped(gradient));
+            *flat = new.reshape([record.numel()]);
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ mod values;
 pub(crate) use arithmetic::sum_of_squares;
 pub use array::{FlatArray, Window, WindowMut};
 pub use ledger::{Holding, Ledger};
+pub(crate) use number::Number;
 pub use optimizer::{Gradients, HostOptimizer, Update};
 pub use settings::OnePass;
 pub use state::HostState;

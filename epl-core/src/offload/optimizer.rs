@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use super::array::FlatArray;
@@ -86,49 +87,111 @@ impl HostOptimizer {
             )));
         }
         match state.dtype {
-            DType::F64 => self.step_of::<f64>(parameters, gradients, state, update),
-            _ => self.step_of::<f32>(parameters, gradients, state, update),
+            DType::F64 => self.step_of::<f64>(Parameters::Array(parameters), gradients, state, update),
+            _ => self.step_of::<f32>(Parameters::Array(parameters), gradients, state, update),
         }
+    }
+
+    /// Updates one parameter, a tensor of Flex, in place where nothing else holds its values. The state is of it alone.
+    ///
+    /// # Errors
+    ///
+    /// When tensors and state do not fit together.
+    pub(crate) fn step_tensor(
+        &self,
+        value: FlexTensor,
+        gradient: Tensor<1>,
+        state: &mut HostState,
+        update: Update,
+    ) -> Result<FlexTensor> {
+        match state.dtype {
+            DType::F64 => self.step_tensor_of::<f64>(value, gradient, state, update),
+            _ => self.step_tensor_of::<f32>(value, gradient, state, update),
+        }
+    }
+
+    fn step_tensor_of<E: Number>(
+        &self,
+        value: FlexTensor,
+        gradient: Tensor<1>,
+        state: &mut HostState,
+        update: Update,
+    ) -> Result<FlexTensor> {
+        let mut value = whole_buffer(value);
+        let parameters = Parameters::Slice(value.storage_mut::<E>());
+        self.step_of::<E>(parameters, Gradients::Tensors(&[(0, gradient)]), state, update)?;
+        Ok(value)
     }
 
     fn step_of<E: Number>(
         &self,
-        parameters: &mut FlatArray,
+        parameters: Parameters<'_, E>,
         gradients: Gradients<'_>,
         state: &mut HostState,
         update: Update,
     ) -> Result<()> {
         let step = OptimizerStep { parameters, gradients, state, update };
         match (&self.kind, self.kind.fields().len()) {
-            (HostRule::Adam(_), _) => step.run::<E, Adam, 2>(),
-            (HostRule::AdamW(_), _) => step.run::<E, AdamW, 2>(),
-            (HostRule::BertAdam(_), _) => step.run::<E, BertAdam, 2>(),
-            (HostRule::Lion(_), _) => step.run::<E, Lion, 1>(),
-            (HostRule::RmsProp(_), 1) => step.run::<E, RmsProp, 1>(),
-            (HostRule::RmsProp(_), 2) => step.run::<E, RmsProp, 2>(),
-            (HostRule::RmsProp(_), _) => step.run::<E, RmsProp, 3>(),
-            (HostRule::Sgd(_), 1) => step.run::<E, Sgd, 1>(),
-            (HostRule::Sgd(_), _) => step.run::<E, Sgd, 0>(),
+            (HostRule::Adam(_), _) => step.run::<Adam, 2>(),
+            (HostRule::AdamW(_), _) => step.run::<AdamW, 2>(),
+            (HostRule::BertAdam(_), _) => step.run::<BertAdam, 2>(),
+            (HostRule::Lion(_), _) => step.run::<Lion, 1>(),
+            (HostRule::RmsProp(_), 1) => step.run::<RmsProp, 1>(),
+            (HostRule::RmsProp(_), 2) => step.run::<RmsProp, 2>(),
+            (HostRule::RmsProp(_), _) => step.run::<RmsProp, 3>(),
+            (HostRule::Sgd(_), 1) => step.run::<Sgd, 1>(),
+            (HostRule::Sgd(_), _) => step.run::<Sgd, 0>(),
         }
     }
 }
 
-struct OptimizerStep<'a> {
-    parameters: &'a mut FlatArray,
+/// A tensor whose values are all of its buffer, in order.
+fn whole_buffer(value: FlexTensor) -> FlexTensor {
+    let elements = value.bytes().len() / value.dtype().size();
+    let fills = value.is_contiguous() && value.layout().num_elements() == elements;
+    if fills { value } else { value.to_contiguous() }
+}
+
+/// What is updated.
+enum Parameters<'a, E> {
+    Array(&'a mut FlatArray),
+    /// The elements of one parameter.
+    Slice(&'a mut [E]),
+}
+
+impl<E: Number> Parameters<'_, E> {
+    /// Refuses what does not fit to the state.
+    fn check(&self, state: &HostState) -> Result<()> {
+        match self {
+            Self::Array(array) => state.expect_array("the parameters", array),
+            Self::Slice(slice) => state.expect_elements("the values of a parameter", slice.len(), E::dtype()),
+        }
+    }
+
+    fn array(&self) -> Option<&FlatArray> {
+        match self {
+            Self::Array(array) => Some(array),
+            Self::Slice(_) => None,
+        }
+    }
+}
+
+struct OptimizerStep<'a, E> {
+    parameters: Parameters<'a, E>,
     gradients: Gradients<'a>,
     state: &'a mut HostState,
     update: Update,
 }
 
-impl OptimizerStep<'_> {
-    fn run<E: Number, R: Rule<E, N> + OfKind, const N: usize>(self) -> Result<()> {
+impl<E: Number> OptimizerStep<'_, E> {
+    fn run<R: Rule<E, N> + OfKind, const N: usize>(self) -> Result<()> {
         let Self { parameters, gradients, state, update } = self;
         let numbers: Vec<usize> = match gradients {
             Gradients::Array(_, numbers) => numbers.to_vec(),
             Gradients::Tensors(tensors) => tensors.iter().map(|(number, _)| *number).collect(),
         };
         state.expect_in_order(&numbers)?;
-        state.expect_array("the parameters", parameters)?;
+        parameters.check(state)?;
         let values = values_of(gradients, state)?;
         let piece = |number: &usize| -> Option<ParamUpdate<R::Constants>> {
             let (range, steps) = (state.pieces[*number].clone(), state.steps[*number]);
@@ -143,12 +206,15 @@ impl OptimizerStep<'_> {
             Gradients::Array(array, _) => Some(array),
             Gradients::Tensors(_) => None,
         };
-        let all: Vec<&FlatArray> = [&*parameters].into_iter().chain(gradient_array).chain(&state.arrays).collect();
+        let all: Vec<&FlatArray> = parameters.array().into_iter().chain(gradient_array).chain(&state.arrays).collect();
         let folder = folder_of(&all)?;
         let elements = window_elements(&all, folder.as_ref());
         let _turn = folder.as_ref().map(|folder| folder.turn());
         let mut arrays = Arrays {
-            parameters: Lane::change(parameters),
+            parameters: match parameters {
+                Parameters::Array(array) => Lane::change(array),
+                Parameters::Slice(slice) => Lane::Host(slice),
+            },
             gradients: match gradient_array {
                 Some(array) => GradientSource::Array(Lane::read(array)),
                 None => GradientSource::Slices(values.iter().map(FlatValues::slice::<E>).collect()),

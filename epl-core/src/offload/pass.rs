@@ -47,8 +47,13 @@ pub(super) fn update<E: Number, R: Rule<E, N>, const N: usize>(
     elements: usize,
 ) -> Result<()> {
     each_window(arrays, &windows_of(pieces, elements), |arrays, window| {
-        let blocks = blocks_of(arrays, pieces, window);
-        blocks.into_par_iter().for_each(|block| Vectorised::<E, R, N> { block, factor }.run());
+        let mut blocks = blocks_of(arrays, pieces, window);
+        let run = |block| Vectorised::<E, R, N> { block, factor }.run();
+        match blocks.len() {
+            // Not worth waking another thread.
+            0 | 1 => blocks.pop().into_iter().for_each(run),
+            _ => blocks.into_par_iter().for_each(run),
+        }
         Ok(())
     })
 }

@@ -17,6 +17,20 @@ pub enum OnePass {
     No(String),
 }
 
+impl OnePass {
+    /// Of an optimizer of this name that has no rule for it.
+    pub(crate) fn unknown(name: &str) -> Self {
+        Self::refused(name, "its update is not among those that are written for one pass")
+    }
+
+    fn refused(name: &str, reason: &str) -> Self {
+        Self::No(format!(
+            "{name} cannot update in one pass: {reason}; Adam, AdamW, BertAdam, Lion, RMSProp and SGD can, without amsgrad, \
+             cautious weight decay and clipping of single parameters"
+        ))
+    }
+}
+
 impl HostOptimizer {
     /// The optimizer of this name (`OptimizerConfig::NAME`) with the settings
     /// that Burn's configuration serializes to.
@@ -33,14 +47,11 @@ impl HostOptimizer {
             "RMSProp" => read::<RmsPropSettings>(name, settings)?.kind(),
             "SGD" => read::<SgdSettings>(name, settings)?.kind(),
             "Adafactor" | "LAMB" | "Muon" => Err("it looks at whole tensors"),
-            _ => Err("its update is not among those that are written for one pass"),
+            _ => return Ok(OnePass::unknown(name)),
         };
         Ok(match found {
             Ok(kind) => OnePass::Yes(Self { kind }),
-            Err(reason) => OnePass::No(format!(
-                "{name} cannot update in one pass: {reason}; Adam, AdamW, BertAdam, Lion, RMSProp and SGD can, without amsgrad, \
-                 cautious weight decay and clipping of single parameters"
-            )),
+            Err(reason) => OnePass::refused(name, reason),
         })
     }
 }

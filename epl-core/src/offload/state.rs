@@ -197,12 +197,16 @@ impl HostState {
 
     /// Refuses an array of another element type, or one that ends before the last parameter.
     pub(super) fn expect_array(&self, what: &str, array: &FlatArray) -> Result<()> {
+        self.expect_elements(what, array.len(), array.dtype())
+    }
+
+    /// Refuses elements of another type, or fewer than the state has.
+    pub(super) fn expect_elements(&self, what: &str, found: usize, dtype: DType) -> Result<()> {
         let len = self.pieces.last().map_or(0, |piece| piece.end);
-        if array.dtype() != self.dtype || array.len() < len {
+        if dtype != self.dtype || found < len {
             return Err(Error::invalid(format!(
-                "{what} have {} elements of {}, and the optimizer's state has {len} of {}",
-                array.len(),
-                array.dtype().name(),
+                "{what} have {found} elements of {}, and the optimizer's state has {len} of {}",
+                dtype.name(),
                 self.dtype.name()
             )));
         }

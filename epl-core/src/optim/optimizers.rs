@@ -14,6 +14,7 @@ use super::variant::Variant;
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::memory::OptimizerState;
+use crate::offload::{HostOptimizer, OnePass};
 use OptimizerState::PerElement;
 
 /// A configuration of an optimizer that the engine can drive; what it serializes to is kept in checkpoints.
@@ -48,6 +49,15 @@ pub trait OptimizerConfig: Serialize {
         None
     }
 
+    /// Whether it can update in one pass over memory, to the bit as what it [builds](Self::build) does; one of your own cannot.
+    ///
+    /// # Errors
+    ///
+    /// When settings cannot be read.
+    fn one_pass(&self) -> Result<OnePass> {
+        Ok(OnePass::unknown(Self::NAME))
+    }
+
     /// The parameter groups that it tells apart, in order. Those of [`ParamGroups`](super::ParamGroups); others have none.
     ///
     /// # Errors
@@ -69,7 +79,8 @@ pub trait OptimizerConfig: Serialize {
     {
         let _ = own;
         let Some(weight_decay) = weight_decay else {
-            return Variant::new(Self::NAME, self.build(), json("optimizer's settings", self)?);
+            let variant = Variant::new(Self::NAME, self.build(), json("optimizer's settings", self)?)?;
+            return Ok(variant.with_one_pass(self.one_pass()?));
         };
         match self.with_decay(weight_decay) {
             Some(decayed) => decayed.variant(None, None),
@@ -96,6 +107,10 @@ macro_rules! optimizers {
             fn state(&self) -> Result<OptimizerState> {
                 let read: fn(&Value) -> OptimizerState = $state;
                 Ok(read(&json("optimizer's settings", self)?))
+            }
+
+            fn one_pass(&self) -> Result<OnePass> {
+                HostOptimizer::from_settings($name, &json("optimizer's settings", self)?)
             }
 
             fn with_decay(&self, weight_decay: f64) -> Option<Self> {

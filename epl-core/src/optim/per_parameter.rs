@@ -1,15 +1,20 @@
 //! A Burn optimizer with what it keeps of each parameter in the open. (Burn's `ModuleOptimizer` shows it as a record, which is
 //! a copy of all of it at once, and drops without a word what it cannot rebuild.)
+//!
+//! On Flex an optimizer that has a rule for it updates in one pass over memory, by all threads, to the bit as Burn's, which
+//! makes a pass and a new tensor of each operation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
+use burn::backend::Flex;
 use burn::module::ParamId;
-use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
+use burn::optim::{DynState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 
 use super::variant::Variant;
 use crate::checkpoint::Scalar;
+use crate::error::{Error, Result};
+use crate::offload::{HostOptimizer, HostState, Ledger, Storage, Update};
 use crate::params::ParamRecord;
 
 /// One value of a parameter's state.
@@ -49,12 +54,19 @@ impl UpdateBy {
 /// An optimizer of any kind, and its state of the parameters that it has updated.
 pub(crate) struct PerParameter {
     /// The first one is of what no group names.
-    variants: Vec<Arc<dyn DynOptimizer>>,
+    variants: Vec<Variant>,
     /// Of those that a group names.
     updates: HashMap<ParamId, UpdateBy>,
     /// The learning rates that parameters have in the place of the one that a step is given.
     rates: HashMap<ParamId, f64>,
-    states: HashMap<ParamId, DynState>,
+    states: HashMap<ParamId, ParamState>,
+}
+
+/// What an optimizer keeps of a parameter.
+enum ParamState {
+    Burn(DynState),
+    /// Of one that updates in one pass; the shape is the parameter's.
+    OnePass(Box<HostState>, Shape),
 }
 
 /// State is read and rebuilt one parameter at a time, so its names need no more before them.
@@ -63,8 +75,7 @@ const PREFIX: &str = "";
 impl PerParameter {
     /// One that has updated nothing yet. The first variant updates what no group names.
     pub fn new(variants: &[Variant], updates: HashMap<ParamId, UpdateBy>) -> Self {
-        let variants = variants.iter().map(|variant| variant.optimizer.clone()).collect();
-        Self { variants, updates, rates: HashMap::new(), states: HashMap::new() }
+        Self { variants: variants.to_vec(), updates, rates: HashMap::new(), states: HashMap::new() }
     }
 
     /// Gives parameters learning rates of their own, by the numbers of their records; or none.
@@ -75,39 +86,94 @@ impl PerParameter {
     }
 
     /// What updates a parameter.
-    fn update(&self, id: ParamId) -> (&Arc<dyn DynOptimizer>, f64) {
+    fn update(&self, id: ParamId) -> (&Variant, f64) {
         let UpdateBy { variant, rate_factor } = self.updates.get(&id).copied().unwrap_or(UpdateBy::ALIKE);
         (&self.variants[variant], rate_factor)
     }
 
     /// The parameter after a step, on its device; none of the tensors tracks gradients. Gradient and state go to that device.
-    pub fn step<const D: usize>(&mut self, id: ParamId, rate: f64, value: Tensor<D>, gradient: Tensor<D>) -> Tensor<D> {
+    pub fn step<const D: usize>(
+        &mut self,
+        id: ParamId,
+        update: Update,
+        value: Tensor<D>,
+        gradient: Tensor<D>,
+    ) -> Tensor<D> {
         let device = value.device();
         let gradient = gradient.to_device(&device);
-        let state = self.states.remove(&id);
-        let (optimizer, factor) = self.update(id);
-        let rate = self.rates.get(&id).copied().unwrap_or(rate) * factor;
-        let state = state.map(|state| optimizer.to_device_dyn(state, &device));
+        let (variant, factor) = self.update(id);
+        let rate = self.rates.get(&id).copied().unwrap_or(update.rate) * factor;
+        let update = Update { rate, ..update };
+        if let Some(optimizer) = variant.one_pass_on(&value).filter(|_| value.dtype() == gradient.dtype()) {
+            let stepped = self.step_in_one_pass(id, optimizer, update, value, gradient);
+            return stepped.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
+        }
+        let gradient = if update.factor == 1.0 { gradient } else { gradient * update.factor };
+        let state = self.take_burn_state(id, D, &device);
+        let optimizer = &self.update(id).0.optimizer;
         let (value, state) = optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
-        self.states.extend(state.map(|state| (id, state)));
+        self.states.extend(state.map(|state| (id, ParamState::Burn(state))));
         Tensor::from_bridge(value)
+    }
+
+    fn step_in_one_pass<const D: usize>(
+        &mut self,
+        id: ParamId,
+        optimizer: HostOptimizer,
+        update: Update,
+        value: Tensor<D>,
+        gradient: Tensor<D>,
+    ) -> Result<Tensor<D>> {
+        let (shape, dtype) = (value.shape(), value.dtype());
+        let elements = shape.num_elements();
+        if !matches!(self.states.get(&id), Some(ParamState::OnePass(..))) {
+            let before = self.state(id);
+            self.states.insert(id, ParamState::one_pass(optimizer, shape, dtype, before)?);
+        }
+        let value = value.try_into_primitive::<Flex>().map_err(|error| Error::invalid(format!("{error:?}")))?;
+        let Some(ParamState::OnePass(state, _)) = self.states.get_mut(&id) else { unreachable!("it was put there") };
+        let value = optimizer.step_tensor(value, gradient.reshape([elements]), state, update)?;
+        Ok(Tensor::from_primitive::<Flex>(value))
+    }
+
+    /// The state as Burn's optimizer of a parameter of so many dims takes it.
+    fn take_burn_state(&mut self, id: ParamId, dims: usize, device: &Device) -> Option<DynState> {
+        let fields = match self.states.get(&id)? {
+            ParamState::Burn(_) => None,
+            ParamState::OnePass(..) => Some(self.state(id)),
+        };
+        match (fields, self.states.remove(&id)?) {
+            (None, ParamState::Burn(state)) => Some(self.update(id).0.optimizer.to_device_dyn(state, device)),
+            (fields, _) => self.rebuilt(id, dims, fields?, device),
+        }
     }
 
     /// A copy of the state of a parameter, on the host; nothing before its first step.
     pub fn state(&self, id: ParamId) -> StateFields {
-        let mut sink = StateSink::default();
-        if let Some(state) = self.states.get(&id) {
-            self.update(id).0.state_flatten(PREFIX, state, &mut sink);
+        match self.states.get(&id) {
+            None => StateFields::new(),
+            Some(ParamState::OnePass(state, shape)) => fields_of(state, shape),
+            Some(ParamState::Burn(state)) => {
+                let mut sink = StateSink::default();
+                self.update(id).0.optimizer.state_flatten(PREFIX, state, &mut sink);
+                let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
+                let scalars =
+                    sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(from_burn(value))));
+                tensors.chain(scalars).collect()
+            }
         }
-        let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
-        let scalars = sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(from_burn(value))));
-        tensors.chain(scalars).collect()
     }
 
     /// How many bytes of tensors it keeps.
     pub fn bytes(&self) -> u64 {
-        let fields = self.states.keys().flat_map(|id| self.state(*id).into_values());
-        fields.filter_map(|field| Some(field.tensor()?.as_bytes().len() as u64)).sum()
+        let of = |(id, state): (&ParamId, &ParamState)| match state {
+            ParamState::OnePass(state, _) => state.bytes(),
+            ParamState::Burn(_) => {
+                let tensors = self.state(*id).into_values();
+                tensors.filter_map(|field| Some(field.tensor()?.as_bytes().len() as u64)).sum()
+            }
+        };
+        self.states.iter().map(of).sum()
     }
 
     /// Forgets the state of all parameters.
@@ -120,7 +186,7 @@ impl PerParameter {
     pub fn set_state(&mut self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> bool {
         let state = self.rebuilt(id, dims, fields, device);
         let is_known = state.is_some();
-        self.states.extend(state.map(|state| (id, state)));
+        self.states.extend(state.map(|state| (id, ParamState::Burn(state))));
         is_known
     }
 
@@ -151,7 +217,7 @@ impl PerParameter {
 
     fn step_from_zeros<const D: usize>(&mut self, id: ParamId, shape: &[usize], dtype: DType) {
         let zeros = || Tensor::<D>::zeros(Shape::from(shape.to_vec()), (&Device::flex(), dtype));
-        self.step(id, 0.0, zeros(), zeros());
+        self.step(id, Update { rate: 0.0, factor: 1.0 }, zeros(), zeros());
     }
 
     fn rebuilt(&self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> Option<DynState> {
@@ -164,8 +230,40 @@ impl PerParameter {
         }
         let mut source = StateSource::new(scalars);
         tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
-        self.update(id).0.state_unflatten(dims, PREFIX, &mut source, device)
+        self.update(id).0.optimizer.state_unflatten(dims, PREFIX, &mut source, device)
     }
+}
+
+impl ParamState {
+    /// Of an optimizer that updates in one pass; what Burn's kept before goes on.
+    fn one_pass(optimizer: HostOptimizer, shape: Shape, dtype: DType, before: StateFields) -> Result<Self> {
+        let elements = shape.num_elements();
+        let storage = Storage::host(&Ledger::new());
+        let mut state = optimizer.state(&storage, dtype, std::iter::once(0..elements).collect())?;
+        let (mut tensors, mut time) = (BTreeMap::new(), None);
+        for (name, field) in before {
+            match field {
+                StateField::Tensor(data) => drop(tensors.insert(name, data)),
+                StateField::Scalar(Scalar::Uint(steps)) => time = usize::try_from(steps).ok(),
+                StateField::Scalar(_) => {}
+            }
+        }
+        state.set(0, time, tensors)?;
+        Ok(Self::OnePass(Box::new(state), shape))
+    }
+}
+
+/// What Burn's optimizer would have in its record.
+fn fields_of(state: &HostState, shape: &Shape) -> StateFields {
+    let tensor = |name: &'static str| {
+        // In host memory, under a name that it gave.
+        let data = state.field(0, name).ok()?;
+        let dtype = data.dtype();
+        Some((name.to_string(), StateField::Tensor(TensorData::from_bytes(data.into_bytes(), shape.clone(), dtype))))
+    };
+    let tensors = state.names(0).into_iter().filter_map(tensor);
+    let time = state.time(0).map(|(name, steps)| (name.to_string(), StateField::Scalar(Scalar::Uint(steps as u64))));
+    tensors.chain(time).collect()
 }
 
 fn from_burn(value: burn_pack::Scalar) -> Scalar {

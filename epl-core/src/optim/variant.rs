@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, Optimizer};
+use burn::tensor::{DType, Device, Tensor};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::offload::{HostOptimizer, OnePass};
 
 /// An optimizer, and what it was made with.
 #[derive(Clone)]
 pub struct Variant {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     pub(crate) settings: Value,
+    pub(crate) one_pass: OnePass,
 }
 
 impl std::fmt::Debug for Variant {
@@ -34,6 +37,22 @@ impl Variant {
                  it out and set `train.clip_norm`, the limit of the global norm"
             )));
         }
-        Ok(Self { optimizer: Arc::new(optimizer), settings })
+        Ok(Self { optimizer: Arc::new(optimizer), settings, one_pass: OnePass::unknown(name) })
+    }
+
+    /// What updates this parameter in one pass: of Flex, in f32 or f64.
+    pub(super) fn one_pass_on<const D: usize>(&self, value: &Tensor<D>) -> Option<HostOptimizer> {
+        match &self.one_pass {
+            OnePass::Yes(optimizer) if matches!(value.dtype(), DType::F32 | DType::F64) => {
+                (value.device() == Device::flex()).then_some(*optimizer)
+            }
+            _ => None,
+        }
+    }
+
+    /// One that updates in one pass over memory, where it can: to the bit as the optimizer does.
+    #[must_use]
+    pub(super) fn with_one_pass(self, one_pass: OnePass) -> Self {
+        Self { one_pass, ..self }
     }
 }
