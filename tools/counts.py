@@ -31,6 +31,7 @@ ALIKE = {
     },
     "epl-modules": {
         "Activation": "a function, and in `nn` Burn's name of the module that is one",
+        "DropoutConfig": "and in `nn` Burn's, whose `init` takes nothing",
         "MultiHeadAttention": "and in `nn` Burn's name",
         "MultiHeadAttentionConfig": "and in `nn` Burn's name",
         "Saved": "each operation's own, private: what its backward needs",

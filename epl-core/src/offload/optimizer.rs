@@ -87,8 +87,8 @@ impl HostOptimizer {
             )));
         }
         match state.dtype {
-            DType::F64 => self.step_of::<f64>(Parameters::Array(parameters), gradients, state, update),
-            _ => self.step_of::<f32>(Parameters::Array(parameters), gradients, state, update),
+            DType::F64 => self.step_of::<f64>(Updated::Array(parameters), gradients, state, update),
+            _ => self.step_of::<f32>(Updated::Array(parameters), gradients, state, update),
         }
     }
 
@@ -118,14 +118,14 @@ impl HostOptimizer {
         update: Update,
     ) -> Result<FlexTensor> {
         let mut value = whole_buffer(value);
-        let parameters = Parameters::Slice(value.storage_mut::<E>());
+        let parameters = Updated::Slice(value.storage_mut::<E>());
         self.step_of::<E>(parameters, Gradients::Tensors(&[(0, gradient)]), state, update)?;
         Ok(value)
     }
 
     fn step_of<E: Number>(
         &self,
-        parameters: Parameters<'_, E>,
+        parameters: Updated<'_, E>,
         gradients: Gradients<'_>,
         state: &mut HostState,
         update: Update,
@@ -153,13 +153,13 @@ fn whole_buffer(value: FlexTensor) -> FlexTensor {
 }
 
 /// What is updated.
-enum Parameters<'a, E> {
+enum Updated<'a, E> {
     Array(&'a mut FlatArray),
     /// The elements of one parameter.
     Slice(&'a mut [E]),
 }
 
-impl<E: Number> Parameters<'_, E> {
+impl<E: Number> Updated<'_, E> {
     /// Refuses what does not fit to the state.
     fn check(&self, state: &HostState) -> Result<()> {
         match self {
@@ -177,7 +177,7 @@ impl<E: Number> Parameters<'_, E> {
 }
 
 struct OptimizerStep<'a, E> {
-    parameters: Parameters<'a, E>,
+    parameters: Updated<'a, E>,
     gradients: Gradients<'a>,
     state: &'a mut HostState,
     update: Update,
@@ -212,8 +212,8 @@ impl<E: Number> OptimizerStep<'_, E> {
         let _turn = folder.as_ref().map(|folder| folder.turn());
         let mut arrays = Arrays {
             parameters: match parameters {
-                Parameters::Array(array) => Lane::change(array),
-                Parameters::Slice(slice) => Lane::Host(slice),
+                Updated::Array(array) => Lane::change(array),
+                Updated::Slice(slice) => Lane::Host(slice),
             },
             gradients: match gradient_array {
                 Some(array) => GradientSource::Array(Lane::read(array)),

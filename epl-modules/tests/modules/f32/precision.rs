@@ -333,8 +333,8 @@ fn layers_by_burns_names() {
     check(line("group norm"), |at| nn::GroupNormConfig::new(1, 5).init(at), |_, layer, x| layer.forward(x));
     check(line("instance norm"), |at| nn::InstanceNormConfig::new(5).init(at), |_, layer, x| layer.forward(x));
     let line = |layer| Line { layer, parameters: &[], output: Half, within: Once };
-    check(line("noise"), |at| nn::GaussianNoiseConfig::new(0.3).init(at), |_, layer, x| layer.forward(x));
-    check(line("RRelu"), |at| nn::activation::RReluConfig::new().init(at), |_, layer, x| layer.forward(x));
+    check(line("noise"), |_| nn::GaussianNoiseConfig::new(0.3).init(), |_, layer, x| layer.forward(x));
+    check(line("RRelu"), |_| nn::activation::RReluConfig::new().init(), |_, layer, x| layer.forward(x));
     #[rustfmt::skip]
     let parameters = &[
         ("key.bias", Half), ("key.weight", Half), ("output.bias", Half), ("output.weight", Half),

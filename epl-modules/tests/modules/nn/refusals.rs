@@ -183,11 +183,15 @@ fn a_split_of_recurrent_layers_alone() {
 #[test]
 fn rows_that_belong_to_no_sample() {
     refused(&["5 rows", "2 samples", "a dim of their own"], |epl| {
-        epl.place().enter(|_| nn::DropoutConfig::new(0.5).init()).forward(Tensor::<2>::ones([5, 3], epl.place().device()))
+        epl.place()
+            .enter(|_| nn::DropoutConfig::new(0.5).init())
+            .forward(Tensor::<2>::ones([5, 3], epl.place().device()))
     });
     // Sequences first: the batch is dim 1.
     refused(&["4 rows", "2 samples", "must be the batch"], |epl| {
-        epl.place().enter(|_| nn::GaussianNoiseConfig::new(0.5).init()).forward(Tensor::<3>::ones([4, 2, 3], epl.place().device()))
+        epl.place()
+            .enter(|_| nn::GaussianNoiseConfig::new(0.5).init())
+            .forward(Tensor::<3>::ones([4, 2, 3], epl.place().device()))
     });
 }
 
