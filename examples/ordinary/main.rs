@@ -61,7 +61,7 @@ fn compare<N: Module, B: Rows, M: Model<Batch = B>>(
     let ranks = train::parallel(&config, &train::record(&net)?, chain, batches)?;
     let alone = train::plain(net, &batches(&device), loss);
     println!("step   plain Burn   {} rank(s)", ranks.len());
-    for step in (0..alone.len()).step_by(alone.len().div_ceil(10)) {
+    for step in (0..alone.len()).step_by(alone.len().div_ceil(10).max(1)) {
         println!("{step:4}   {:.8}   {:.8}", alone[step], ranks[0][step]);
     }
     Ok(())

@@ -76,6 +76,19 @@ impl AwayGradients {
         Ok(sum)
     }
 
+    /// The numbers of the records whose gradients here are not finite.
+    pub fn not_finite(&self, table: &ParamTable) -> Result<Vec<usize>> {
+        let mut found = Vec::new();
+        for ((unit, array), _) in table.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+            for slot in &unit.slots {
+                if !array.sum_of_squares(slot.own_at.clone())?.is_finite() {
+                    found.push(slot.record);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// The gradients of a unit on a device.
     pub fn read(&self, table: &ParamTable, unit: usize, device: &Device, store: &mut GradientStore) -> Result<()> {
         for slot in table.unit(unit).slots.iter().filter(|_| self.filled[unit]) {

@@ -23,7 +23,7 @@ impl<M: Model> Engine<M> {
             Some(compression) => lower(compression),
             None => "look for such a number in the batch, or lower the learning rate".to_string(),
         };
-        let found = [self.bad_samples(not_finite)?, self.first_bad_gradient(store)?].concat();
+        let found = [self.bad_samples(not_finite)?, self.first_bad_gradient(&store)?].concat();
         Ok(Error::invalid(format!(
             "the norm of the gradients is {} at step {} (loss {}): {found}{remedy}",
             report.grad_norm,
@@ -45,12 +45,15 @@ impl<M: Model> Engine<M> {
 
     /// Of which parameter backward left such a gradient first: in the last segment with one, the last in the model's order.
     /// Collective.
-    fn first_bad_gradient(&self, store: GradientStore) -> Result<String> {
-        let (store, records) = (self.whole_store(store)?, self.plan.records());
+    fn first_bad_gradient(&self, store: &GradientStore) -> Result<String> {
+        let records = self.plan.records();
         let is_bad = |record: &ParamRecord| store.own(record).is_some_and(|own| !norm::sum_of_squares(own).is_finite());
-        let bad = (0..records.len()).filter(|number| is_bad(&records[*number]));
+        let on_device = (0..records.len()).filter(|number| is_bad(&records[*number]));
+        // Those that lie away are read there: there may be no room for them on the device. A file that cannot be read any more
+        // is no reason to leave the others waiting below.
+        let away = self.state.away.as_ref().and_then(|away| away.borrow().not_finite(&self.plan.params).ok());
         let from_loss = |number: &usize| (records[*number].segments.iter().max().copied(), *number);
-        let own = bad.max_by_key(from_loss).map_or(-1, |number| number as i64);
+        let own = on_device.chain(away.unwrap_or_default()).max_by_key(from_loss).map_or(-1, |number| number as i64);
         let all = self.context.world().all_gather_counts(&[own])?;
         let first = all.iter().filter_map(|own| usize::try_from(own[0]).ok()).max_by_key(from_loss);
         Ok(first.map_or(String::new(), |number| {

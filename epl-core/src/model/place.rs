@@ -20,8 +20,9 @@ use crate::topology::layout::{Strategy, StrategyKind};
 /// `place`, as do the closures of scopes.
 ///
 /// A layer may be made at the root itself. At [`child("encoder")`](Self::child) an error names it by that path, and its masks
-/// stay what they are when other layers are made before it: layers that draw at one path are told apart by their order. A
-/// parameter has the name that its field has in the module, whatever the path.
+/// stay what they are when other layers are made before it: layers that draw at one path are told apart by their order. Layers
+/// whose `init` takes no place, such as the Dropout of `epl::nn`, are at the path of the closure that makes them:
+/// `at.child("encoder").enter(Encoder::new)`. A parameter has the name that its field has in the module, whatever the path.
 #[derive(Clone, Debug)]
 pub struct Place {
     device: Device,

@@ -80,7 +80,9 @@ pub trait OptimizerConfig: Serialize {
         let _ = own;
         let Some(weight_decay) = weight_decay else {
             let variant = Variant::new(Self::NAME, self.build(), json("optimizer's settings", self)?)?;
-            return Ok(variant.with_one_pass(self.one_pass()?));
+            // Settings that this cannot read are for Burn's own.
+            let one_pass = self.one_pass().unwrap_or_else(|error| OnePass::No(error.to_string()));
+            return Ok(variant.with_one_pass(one_pass));
         };
         match self.with_decay(weight_decay) {
             Some(decayed) => decayed.variant(None, None),

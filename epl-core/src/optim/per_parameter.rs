@@ -144,7 +144,12 @@ impl PerParameter {
         };
         match (fields, self.states.remove(&id)?) {
             (None, ParamState::Burn(state)) => Some(self.update(id).0.optimizer.to_device_dyn(state, device)),
-            (fields, _) => self.rebuilt(id, dims, fields?, device),
+            // The names and shapes are those that Burn's own has in its record.
+            (fields, _) => self.rebuilt(id, dims, fields?, device).or_else(|| {
+                epl_comm::unwind(epl_comm::Error::invalid(
+                    "the optimizer does not know its own state any more; this is a fault of EPL",
+                ))
+            }),
         }
     }
 
@@ -281,5 +286,86 @@ fn to_burn(value: Scalar) -> burn_pack::Scalar {
         Scalar::Int(value) => burn_pack::Scalar::Int(value),
         Scalar::Float(value) => burn_pack::Scalar::Float(value),
         Scalar::Bool(value) => burn_pack::Scalar::Bool(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::optim::decay::WeightDecayConfig;
+    use burn::optim::momentum::MomentumConfig;
+    use burn::optim::{AdamConfig, AdamWConfig, LionConfig, RmsPropConfig, SgdConfig};
+
+    use super::*;
+    use crate::offload::OnePass;
+    use crate::optim::{BertAdamConfig, OptimizerConfig};
+
+    const DIMS: [usize; 2] = [150, 131];
+
+    fn tensor(dims: [usize; 2], seed: usize, dtype: DType) -> Tensor<2> {
+        let number = |at: usize| ((at * 7919 + seed * 104_729 + 17) as f64 * 0.618_034).fract() - 0.5;
+        let values: Vec<f64> = (0..dims.iter().product()).map(number).collect();
+        Tensor::from_data(TensorData::new(values, dims).convert_dtype(dtype), (&Device::flex(), dtype))
+    }
+
+    fn update(step: usize) -> Update {
+        Update { rate: 0.01 / (1.0 + step as f64), factor: 0.3 }
+    }
+
+    fn shown(state: StateFields) -> Vec<(String, String)> {
+        let shown = |field: &StateField| match field {
+            StateField::Tensor(data) => format!("{:?} {:?} {:?}", data.shape(), data.dtype(), data.as_bytes()),
+            StateField::Scalar(value) => format!("{value:?}"),
+        };
+        state.iter().map(|(name, field)| (name.clone(), shown(field))).collect()
+    }
+
+    /// Three steps, of which the last one is behind a state that was read and set again.
+    fn run(variant: &Variant, dtype: DType, given: fn(Tensor<2>) -> (Tensor<2>, Option<Tensor<2>>)) -> Vec<String> {
+        let new = || PerParameter::new(std::slice::from_ref(variant), HashMap::new());
+        let (id, mut optimizer) = (ParamId::from(3), new());
+        let (mut value, kept) = given(tensor([DIMS[0] + 2, DIMS[1]], 1, dtype));
+        let before = kept.clone().map(Tensor::into_data);
+        let mut found = Vec::new();
+        for step in 0..3 {
+            if step == 2 {
+                let state = optimizer.state(id);
+                optimizer = new();
+                assert!(optimizer.set_state(id, 2, state, &Device::flex()));
+            }
+            value = optimizer.step(id, update(step), value, tensor(DIMS, 2 + step, dtype));
+            found.push(format!("{:?} {:?}", value.to_data().as_bytes(), shown(optimizer.state(id))));
+        }
+        assert_eq!(kept.map(Tensor::into_data), before, "who else holds the values sees no step");
+        found
+    }
+
+    fn same_as_burns<C: OptimizerConfig>(config: &C) {
+        let variant = config.variant(None, None).expect("settings");
+        assert!(matches!(variant.one_pass, OnePass::Yes(_)), "{}", C::NAME);
+        let burns = variant.clone().with_one_pass(OnePass::unknown(C::NAME));
+        for dtype in [DType::F32, DType::F64] {
+            let alone: fn(Tensor<2>) -> _ = |x| (x.slice([0..DIMS[0]]).mul_scalar(1.0), None);
+            let shared: fn(Tensor<2>) -> _ = |x| {
+                let x = x.slice([0..DIMS[0]]).mul_scalar(1.0);
+                (x.clone(), Some(x))
+            };
+            let view: fn(Tensor<2>) -> _ = |x| (x.clone().slice([1..DIMS[0] + 1]), Some(x));
+            for (what, given) in [("alone", alone), ("shared", shared), ("a view", view)] {
+                let (found, expected) = (run(&variant, dtype, given), run(&burns, dtype, given));
+                assert!(found == expected, "{} in {dtype:?}, {what}", C::NAME);
+            }
+        }
+    }
+
+    #[test]
+    fn values_and_state_are_those_of_burns_optimizers() {
+        same_as_burns(&AdamConfig::new().with_weight_decay(Some(WeightDecayConfig::new(0.1))));
+        same_as_burns(&AdamWConfig::new());
+        same_as_burns(&BertAdamConfig::new());
+        same_as_burns(&LionConfig::new());
+        same_as_burns(&RmsPropConfig::new());
+        same_as_burns(&RmsPropConfig::new().with_centered(true).with_momentum(0.5));
+        same_as_burns(&SgdConfig::new());
+        same_as_burns(&SgdConfig::new().with_momentum(Some(MomentumConfig::new())));
     }
 }

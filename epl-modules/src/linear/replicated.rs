@@ -116,12 +116,17 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
     let [d_input, d_output] = weight.dims();
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
-    let y = x.cast(weight.dtype()).reshape([rows, d_input]).matmul(weight);
+    let y = shaped(x.cast(weight.dtype()), [rows, d_input]).matmul(weight);
     let y = match bias {
         Some(bias) => add_bias(y, bias.unsqueeze()),
         None => y,
     };
-    y.reshape(shape)
+    shaped(y, shape)
+}
+
+/// A reshape, which is nothing in the graph where there is none to be made.
+fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
+    if x.dims()[..] == shape[..] { Tensor::from_bridge(x.into_bridge()) } else { x.reshape(shape) }
 }
 
 /// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in

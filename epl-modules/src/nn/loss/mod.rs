@@ -4,7 +4,11 @@
 //! loss of this module raises what it is given in 16 bits to f32, and is Burn's of that: the result is f32, and a gradient
 //! returns in the type of what was given. Of f32 and f64 it is Burn's very call.
 //!
-//! Errors are Burn's. Over replicas a loss needs nothing: it is a mean over rows, which the engine weighs.
+//! Errors are Burn's. Over replicas and micro-batches a loss that is a mean over rows needs nothing: the engine weighs it by rows.
+//! A [`CrossEntropyLoss`] with `weights` or `pad_tokens` is a mean over these, of another number in each micro-batch, and so is
+//! [`Reduction::Sum`] none: a model with such a loss implements [`Model`](epl_core::Model), whose `weights` say what its sum is
+//! divided by; those of [`cross_entropy`](crate::cross_entropy)
+//! are sums.
 
 use burn::tensor::{AsIndex, Int, Tensor};
 use epl_core::model::precision::widen;
@@ -90,6 +94,12 @@ macro_rules! configured {
 
             fn deref(&self) -> &Self::Target {
                 &self.burns
+            }
+        }
+
+        impl core::ops::DerefMut for $loss {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.burns
             }
         }
 

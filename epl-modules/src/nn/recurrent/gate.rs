@@ -28,7 +28,7 @@ impl GateController {
         Self { input_transform: of(d_input, "input_transform"), hidden_transform: of(d_output, "hidden_transform") }
     }
 
-    /// What an activation makes a gate's value of: `x Wx + bx + h Wh + bh`, added in f32 at least.
+    /// What an activation makes a gate's value of: `x Wx + bx + h Wh + bh`, added in f32 at least, in the type of the weights.
     ///
     /// # Shapes
     ///
@@ -40,6 +40,11 @@ impl GateController {
     ///
     /// Unwinds with an error when a last dim is another.
     pub fn gate_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
+        self.wide_product(input, hidden).cast(self.dtype())
+    }
+
+    /// The same in f32 at least.
+    pub(super) fn wide_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
         widen(self.input_transform.forward(input)) + widen(self.hidden_transform.forward(hidden))
     }
 

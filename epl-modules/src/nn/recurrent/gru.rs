@@ -166,11 +166,11 @@ impl Gru {
     fn step(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
         let narrow = hidden.clone().cast(input.dtype());
         let value =
-            |gate: &GateController| activated(&self.gate_activation, gate.gate_product(input.clone(), narrow.clone()));
+            |gate: &GateController| activated(&self.gate_activation, gate.wide_product(input.clone(), narrow.clone()));
         let (stays, reset) = (value(&self.update_gate), value(&self.reset_gate));
         let candidate = match self.reset_after {
             true => self.new_gate.reset_product(input, narrow, reset),
-            false => self.new_gate.gate_product(input, hidden.clone().mul(reset)),
+            false => self.new_gate.wide_product(input, hidden.clone().mul(reset)),
         };
         let enters = stays.clone().neg().add_scalar(1.0);
         let candidate = activated(&self.hidden_activation, candidate);

@@ -10,7 +10,7 @@ use epl_core::model::precision::wide;
 use super::Takes16Bits;
 use super::gate::{GateController, activated};
 use super::steps::{batch_first, clipped, run, start, steps};
-use crate::invalid::check_last_dim;
+use crate::invalid::{check_last_dim, refuse};
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::placement::REPLICATED;
 
@@ -174,12 +174,15 @@ impl Lstm {
     fn step(&self, input: Tensor<2>, state: LstmState<2>) -> LstmState<2> {
         let (cell, hidden) = state.unpack();
         let value = |gate: &GateController, function: &Activation| {
-            activated(function, gate.gate_product(input.clone(), hidden.clone()))
+            activated(function, gate.wide_product(input.clone(), hidden.clone()))
         };
         let enters = value(&self.input_gate, &self.gate_activation);
         let stays = match &self.forget_gate {
-            Some(gate) if !self.input_forget => value(gate, &self.gate_activation),
-            _ => enters.clone().neg().add_scalar(1.0),
+            _ if self.input_forget => enters.clone().neg().add_scalar(1.0),
+            Some(gate) => value(gate, &self.gate_activation),
+            None => refuse(
+                "Lstm: `input_forget` is off, and there is no `forget_gate`; give one, or couple the gates".into(),
+            ),
         };
         let leaves = value(&self.output_gate, &self.gate_activation);
         let candidate = value(&self.cell_gate, &self.cell_activation);

@@ -142,7 +142,7 @@ impl Rnn {
         check_last_dim("RNN", ("d_input", self.gate.d_input()), dims);
         let start = start("RNN", state, [dims[0], self.d_hidden], (&device, wide(dtype)));
         let step = |input: Tensor<2>, hidden: Tensor<2>| {
-            let sum = self.gate.gate_product(input, hidden);
+            let sum = self.gate.wide_product(input, hidden);
             let hidden = clipped(activated(&self.hidden_activation, sum), self.clip);
             (hidden.clone().cast(dtype), hidden)
         };

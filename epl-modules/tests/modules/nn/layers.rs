@@ -10,7 +10,7 @@ use super::table::{Line, Table};
 
 /// A line of a layer that is refused nothing.
 pub(crate) fn line<L>(name: &'static str, row: [usize; 2], layer: Layer<L>) -> Line<L> {
-    Line { name, row, layer, refused: &[], deep: false, exact: 0.0, by_micro_batch: false }
+    Line { name, row, layer, refused: &[], deep: false, exact: 0.0, by_micro_batch: false, jumps: false }
 }
 
 /// The same configuration of both, fed with the rows as they are.
