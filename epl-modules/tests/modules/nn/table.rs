@@ -18,7 +18,7 @@ pub(crate) struct Limits {
     /// Of several layers behind each other, with norms between them.
     pub(crate) deep: f64,
     pub(crate) strategies: f64,
-    /// In roundings of 16 bits, how far from f32; none where f32 is not what is tested.
+    /// In roundings of 16 bits, how far from f32; twice that for several layers. None where f32 is not what is tested.
     pub(crate) half: Option<f64>,
 }
 
@@ -111,7 +111,7 @@ impl Table {
     }
 
     fn cells<L: Module + ModuleDisplay + 'static>(&mut self, line: Line<L>, burn: &str) {
-        let Line { name, row, layer, refused, exact, by_micro_batch, jumps, .. } = line;
+        let Line { name, row, layer, refused, exact, by_micro_batch, jumps, deep } = line;
         let reference = |strategy| trained(row, layer, strategy).unwrap_or_else(|error| panic!("{name}: {error}"));
         let one = reference(Strategy::OneRank);
         let two = by_micro_batch.then(|| reference(Strategy::TwoMicroBatches));
@@ -138,7 +138,7 @@ impl Table {
             };
             let _ = write!(self.text, "| {cell:10} ");
         }
-        self.in_half(name, row, layer, jumps);
+        self.in_half(name, row, layer, jumps, if deep { 2.0 } else { 1.0 });
         let cell = match scoped(layer) {
             Ok(0) => "nothing",
             Ok(_) => "cut",
@@ -161,6 +161,7 @@ impl Table {
         row: [usize; 2],
         layer: Layer<L>,
         jumps: bool,
+        layers: f64,
     ) {
         let full = self.limits.half.map(|limit| (limit, gradients(&Config::new(), row, layer)));
         for half in HALVES {
@@ -179,7 +180,8 @@ impl Table {
                 found.retain(|name, _| name == "loss");
                 expected.retain(|name, _| name == "loss");
             }
-            let error = case::check(&format!("{name}, O1 {half}"), &found, &expected, limit * rounding(half));
+            let limit = limit * layers * rounding(half);
+            let error = case::check(&format!("{name}, O1 {half}"), &found, &expected, limit);
             let _ = write!(self.text, "| {:10} ", format!("{:.1} u", error / rounding(half)));
         }
     }
