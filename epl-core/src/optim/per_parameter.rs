@@ -319,7 +319,7 @@ mod tests {
         state.iter().map(|(name, field)| (name.clone(), shown(field))).collect()
     }
 
-    /// Three steps, of which the last one is behind a state that was read and set again.
+    /// Three steps; in f32, the type that Burn reads state in here, the last one is behind a state that was read and set again.
     fn run(variant: &Variant, dtype: DType, given: fn(Tensor<2>) -> (Tensor<2>, Option<Tensor<2>>)) -> Vec<String> {
         let new = || PerParameter::new(std::slice::from_ref(variant), HashMap::new());
         let (id, mut optimizer) = (ParamId::from(3), new());
@@ -327,7 +327,7 @@ mod tests {
         let before = kept.clone().map(Tensor::into_data);
         let mut found = Vec::new();
         for step in 0..3 {
-            if step == 2 {
+            if step == 2 && dtype == DType::F32 {
                 let state = optimizer.state(id);
                 optimizer = new();
                 assert!(optimizer.set_state(id, 2, state, &Device::flex()));
@@ -351,8 +351,11 @@ mod tests {
             };
             let view: fn(Tensor<2>) -> _ = |x| (x.clone().slice([1..DIMS[0] + 1]), Some(x));
             for (what, given) in [("alone", alone), ("shared", shared), ("a view", view)] {
-                let (found, expected) = (run(&variant, dtype, given), run(&burns, dtype, given));
-                assert!(found == expected, "{} in {dtype:?}, {what}", C::NAME);
+                let run = |variant| {
+                    let run = epl_comm::catch(|| run(variant, dtype, given));
+                    run.unwrap_or_else(|error| panic!("{} in {dtype:?}, {what}: {error}", C::NAME))
+                };
+                assert!(run(&variant) == run(&burns), "{} in {dtype:?}, {what}", C::NAME);
             }
         }
     }
