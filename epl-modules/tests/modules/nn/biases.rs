@@ -25,56 +25,62 @@ fn check<L: Module + ModuleDisplay + 'static>(name: &str, layer: Layer<L>) {
 
 #[test]
 fn of_linear_layers() {
-    check(
-        "Linear",
-        Layer::<nn::Linear> {
-            build: |place| nn::LinearConfig::new(6, 4).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
-    // One column: whole on each rank.
-    check(
-        "Linear to 1",
-        Layer::<nn::Linear> {
-            build: |place| nn::LinearConfig::new(6, 1).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
-    check(
-        "SwiGlu",
-        Layer::<nn::SwiGlu> {
-            build: |place| nn::SwiGluConfig::new(6, 4).with_bias(true).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
+    epl_testing::alone(|| {
+        check(
+            "Linear",
+            Layer::<nn::Linear> {
+                build: |place| nn::LinearConfig::new(6, 4).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+        // One column: whole on each rank.
+        check(
+            "Linear to 1",
+            Layer::<nn::Linear> {
+                build: |place| nn::LinearConfig::new(6, 1).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+        check(
+            "SwiGlu",
+            Layer::<nn::SwiGlu> {
+                build: |place| nn::SwiGluConfig::new(6, 4).with_bias(true).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+    });
 }
 
 /// Cut by columns, then by rows.
 #[test]
 fn of_a_feed_forward_network() {
-    check(
-        "PositionWiseFeedForward",
-        Layer::<nn::transformer::PositionWiseFeedForward> {
-            build: |place| nn::transformer::PositionWiseFeedForwardConfig::new(6, 8).with_dropout(0.0).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
+    epl_testing::alone(|| {
+        check(
+            "PositionWiseFeedForward",
+            Layer::<nn::transformer::PositionWiseFeedForward> {
+                build: |place| nn::transformer::PositionWiseFeedForwardConfig::new(6, 8).with_dropout(0.0).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+    });
 }
 
 #[test]
 fn of_convolutions() {
-    check(
-        "Conv1d",
-        Layer::<nn::conv::Conv1d> {
-            build: |place| nn::conv::Conv1dConfig::new(6, 4, 3).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
-    check(
-        "ConvTranspose1d",
-        Layer::<nn::conv::ConvTranspose1d> {
-            build: |place| nn::conv::ConvTranspose1dConfig::new([6, 4], 3).init(place),
-            forward: |layer, x| layer.forward(x),
-        },
-    );
+    epl_testing::alone(|| {
+        check(
+            "Conv1d",
+            Layer::<nn::conv::Conv1d> {
+                build: |place| nn::conv::Conv1dConfig::new(6, 4, 3).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+        check(
+            "ConvTranspose1d",
+            Layer::<nn::conv::ConvTranspose1d> {
+                build: |place| nn::conv::ConvTranspose1dConfig::new([6, 4], 3).init(place),
+                forward: |layer, x| layer.forward(x),
+            },
+        );
+    });
 }

@@ -86,58 +86,62 @@ fn near_f32<L: Module + ModuleDisplay + 'static>(name: &str, layer: Layer<L>) {
 
 #[test]
 fn recurrent_layers_compute_in_16_bits_what_they_do_in_f32() {
-    let lstm = Layer {
-        build: |at| nn::LstmConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::Lstm, x| layer.forward(x, None).0,
-    };
-    near_f32("Lstm", lstm);
-    let lstm = Layer {
-        build: |at| nn::BiLstmConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::BiLstm, x| layer.forward(x, None).0,
-    };
-    near_f32("BiLstm", lstm);
-    let gru = Layer {
-        build: |at| nn::GruConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::Gru, x| layer.forward(x, None),
-    };
-    near_f32("Gru", gru);
-    let gru = Layer {
-        build: |at| nn::BiGruConfig::new(5, 4, true).with_reset_after(false).init(at),
-        forward: |layer: &nn::BiGru, x| layer.forward(x, None).0,
-    };
-    near_f32("BiGru", gru);
-    let rnn = Layer {
-        build: |at| nn::RnnConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::Rnn, x| layer.forward(x, None).0,
-    };
-    near_f32("Rnn", rnn);
-    let rnn = Layer {
-        build: |at| nn::BiRnnConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::BiRnn, x| layer.forward(x, None).0,
-    };
-    near_f32("BiRnn", rnn);
+    epl_testing::alone(|| {
+        let lstm = Layer {
+            build: |at| nn::LstmConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::Lstm, x| layer.forward(x, None).0,
+        };
+        near_f32("Lstm", lstm);
+        let lstm = Layer {
+            build: |at| nn::BiLstmConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::BiLstm, x| layer.forward(x, None).0,
+        };
+        near_f32("BiLstm", lstm);
+        let gru = Layer {
+            build: |at| nn::GruConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::Gru, x| layer.forward(x, None),
+        };
+        near_f32("Gru", gru);
+        let gru = Layer {
+            build: |at| nn::BiGruConfig::new(5, 4, true).with_reset_after(false).init(at),
+            forward: |layer: &nn::BiGru, x| layer.forward(x, None).0,
+        };
+        near_f32("BiGru", gru);
+        let rnn = Layer {
+            build: |at| nn::RnnConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::Rnn, x| layer.forward(x, None).0,
+        };
+        near_f32("Rnn", rnn);
+        let rnn = Layer {
+            build: |at| nn::BiRnnConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::BiRnn, x| layer.forward(x, None).0,
+        };
+        near_f32("BiRnn", rnn);
+    });
 }
 
 /// States that are given have the type of the input, and so have those that come back.
 #[test]
 fn states_in_16_bits() {
-    let lstm = Layer {
-        build: |at| nn::LstmConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::Lstm, x| {
-            let state = x.clone().narrow(1, 0, 1).narrow(2, 0, 4).squeeze_dim::<2>(1);
-            let (_, state) = layer.forward(x, Some(nn::LstmState::new(state.clone(), state)));
-            Tensor::stack(vec![state.cell, state.hidden], 1)
-        },
-    };
-    near_f32("Lstm's states", lstm);
-    let gru = Layer {
-        build: |at| nn::BiGruConfig::new(5, 4, true).init(at),
-        forward: |layer: &nn::BiGru, x| {
-            let state = x.clone().narrow(1, 0, 2).narrow(2, 0, 4).swap_dims(0, 1);
-            layer.forward(x, Some(state)).1.swap_dims(0, 1)
-        },
-    };
-    near_f32("BiGru's states", gru);
+    epl_testing::alone(|| {
+        let lstm = Layer {
+            build: |at| nn::LstmConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::Lstm, x| {
+                let state = x.clone().narrow(1, 0, 1).narrow(2, 0, 4).squeeze_dim::<2>(1);
+                let (_, state) = layer.forward(x, Some(nn::LstmState::new(state.clone(), state)));
+                Tensor::stack(vec![state.cell, state.hidden], 1)
+            },
+        };
+        near_f32("Lstm's states", lstm);
+        let gru = Layer {
+            build: |at| nn::BiGruConfig::new(5, 4, true).init(at),
+            forward: |layer: &nn::BiGru, x| {
+                let state = x.clone().narrow(1, 0, 2).narrow(2, 0, 4).swap_dims(0, 1);
+                layer.forward(x, Some(state)).1.swap_dims(0, 1)
+            },
+        };
+        near_f32("BiGru's states", gru);
+    });
 }
 
 struct InBf16;
@@ -187,29 +191,32 @@ struct Classes {
 /// In a model of one segment outputs have 16 bits, and so has its batch.
 #[test]
 fn a_loss_inside_a_segment_is_f32() {
-    let loss = |config: &Config, dtype: DType| {
-        let found = launch(config, |epl| {
-            let model = |at: &Place| {
-                let net = Classes { linear: nn::LinearConfig::new(5, 3).init(&at.child("linear")) };
-                WithLoss::new(net, move |net: &Classes, x: &Tensor<2>| {
-                    let outputs = net.linear.forward(x.clone());
-                    assert_eq!(outputs.dtype(), dtype);
-                    let targets = outputs.clone().detach().argmax(1).squeeze_dim::<1>(1);
-                    let entropy =
-                        nn::loss::CrossEntropyLossConfig::new().init(&x.device()).forward(outputs.clone(), targets);
-                    let size = nn::loss::MseLoss::new().forward(outputs.clone(), outputs.zeros_like(), Reduction::Mean);
-                    assert_eq!([entropy.dtype(), size.dtype()], [DType::F32; 2]);
-                    entropy + size
-                })
-            };
-            let mut engine = Engine::build(&epl, model, &SgdConfig::new())?;
-            Ok(engine.train_batch(&tensor::<2>(3, [7, 5], epl.place().device()), 0.1)?.loss)
-        });
-        found.unwrap_or_else(|error| panic!("{error}"))[0]
-    };
-    let full = loss(&testing::config(1, 1, 1), DType::F32);
-    for (half, unit) in [(HalfDtype::F16, 2f64.powi(-11)), (HalfDtype::Bf16, 2f64.powi(-8))] {
-        let found = loss(&in_half(testing::config(2, 1, 1), half), HalfPrecision::new(half).dtype());
-        assert!((found - full).abs() <= 2.0 * unit * full, "{half}: {found} beside {full}");
-    }
+    epl_testing::alone(|| {
+        let loss = |config: &Config, dtype: DType| {
+            let found = launch(config, |epl| {
+                let model = |at: &Place| {
+                    let net = Classes { linear: nn::LinearConfig::new(5, 3).init(&at.child("linear")) };
+                    WithLoss::new(net, move |net: &Classes, x: &Tensor<2>| {
+                        let outputs = net.linear.forward(x.clone());
+                        assert_eq!(outputs.dtype(), dtype);
+                        let targets = outputs.clone().detach().argmax(1).squeeze_dim::<1>(1);
+                        let entropy =
+                            nn::loss::CrossEntropyLossConfig::new().init(&x.device()).forward(outputs.clone(), targets);
+                        let size =
+                            nn::loss::MseLoss::new().forward(outputs.clone(), outputs.zeros_like(), Reduction::Mean);
+                        assert_eq!([entropy.dtype(), size.dtype()], [DType::F32; 2]);
+                        entropy + size
+                    })
+                };
+                let mut engine = Engine::build(&epl, model, &SgdConfig::new())?;
+                Ok(engine.train_batch(&tensor::<2>(3, [7, 5], epl.place().device()), 0.1)?.loss)
+            });
+            found.unwrap_or_else(|error| panic!("{error}"))[0]
+        };
+        let full = loss(&testing::config(1, 1, 1), DType::F32);
+        for (half, unit) in [(HalfDtype::F16, 2f64.powi(-11)), (HalfDtype::Bf16, 2f64.powi(-8))] {
+            let found = loss(&in_half(testing::config(2, 1, 1), half), HalfPrecision::new(half).dtype());
+            assert!((found - full).abs() <= 2.0 * unit * full, "{half}: {found} beside {full}");
+        }
+    });
 }
