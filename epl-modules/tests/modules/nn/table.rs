@@ -36,8 +36,8 @@ pub(crate) struct Line<L> {
     pub(crate) exact: f64,
     /// Whether a micro-batch is computed with the statistics of its rows: then two are compared with two.
     pub(crate) by_micro_batch: bool,
-    /// Whether its derivative jumps where numbers of two types may lie on both sides, as at a limit: of 16 bits only the loss
-    /// is compared then.
+    /// Whether its derivative jumps where numbers of two types may lie on both sides, as at a limit: in 16 bits it runs in
+    /// these, and its numbers are not compared.
     pub(crate) jumps: bool,
 }
 
@@ -173,15 +173,16 @@ impl Table {
             let failed = |error: &dyn std::fmt::Display| -> ! { panic!("{name}, O1 {half}: {error}") };
             let (expected, _) = full.as_ref().unwrap_or_else(|error| failed(error));
             let found = gradients(&in_half(half), row, layer);
-            let (mut found, seen) = found.unwrap_or_else(|error| failed(&error));
+            let (found, seen) = found.unwrap_or_else(|error| failed(&error));
             assert_eq!(seen, [dtype; 2], "{name}: the types of what enters and leaves it");
-            let mut expected = expected.clone();
             if jumps {
-                found.retain(|name, _| name == "loss");
-                expected.retain(|name, _| name == "loss");
+                let losses = found["loss"].iter::<f64>().all(f64::is_finite);
+                assert!(losses, "{name}, O1 {half}");
+                let _ = write!(self.text, "| {:10} ", "a corner");
+                continue;
             }
             let limit = limit * layers * rounding(half);
-            let error = case::check(&format!("{name}, O1 {half}"), &found, &expected, limit);
+            let error = case::check(&format!("{name}, O1 {half}"), &found, expected, limit);
             let _ = write!(self.text, "| {:10} ", format!("{:.1} u", error / rounding(half)));
         }
     }
