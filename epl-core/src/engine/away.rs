@@ -65,10 +65,15 @@ impl AwayGradients {
         }
     }
 
+    /// The units that have gradients here.
+    fn filled<'a>(&'a self, table: &'a ParamTable) -> impl Iterator<Item = (&'a Bucket, &'a FlatArray)> {
+        table.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled).map(|(unit, _)| unit)
+    }
+
     /// The squares of those elements that this rank counts.
     pub fn squared(&self, table: &ParamTable) -> Result<f64> {
         let mut sum = 0.0;
-        for ((unit, array), _) in table.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+        for (unit, array) in self.filled(table) {
             for slot in unit.slots.iter().filter(|slot| table.records[slot.record].counted) {
                 sum += array.sum_of_squares(slot.own_at.clone())?;
             }
@@ -79,7 +84,7 @@ impl AwayGradients {
     /// The numbers of the records whose gradients here are not finite.
     pub fn not_finite(&self, table: &ParamTable) -> Result<Vec<usize>> {
         let mut found = Vec::new();
-        for ((unit, array), _) in table.trained().zip(&self.arrays).zip(&self.filled).filter(|(_, filled)| **filled) {
+        for (unit, array) in self.filled(table) {
             for slot in &unit.slots {
                 if !array.sum_of_squares(slot.own_at.clone())?.is_finite() {
                     found.push(slot.record);

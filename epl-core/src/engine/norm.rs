@@ -35,10 +35,9 @@ pub(crate) fn sum_of_squares(tensor: Tensor<1>) -> f64 {
     }
 }
 
-/// A view of part of a buffer, as a gradient is of its bucket's, is not copied.
+/// A gradient is a view of its bucket's buffer, which is not copied.
 fn squares_in_place<E: offload::Number>(flex: FlexTensor) -> f64 {
-    let flex = if flex.is_contiguous() { flex } else { flex.to_contiguous() };
-    offload::sum_of_squares::<E>(flex.as_slice().unwrap_or_default())
+    offload::sum_of_squares::<E>(offload::contiguous(flex).as_slice().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -43,3 +43,4 @@ pub use optimizer::{Gradients, HostOptimizer, Update};
 pub use settings::OnePass;
 pub use state::HostState;
 pub use storage::Storage;
+pub(crate) use values::contiguous;

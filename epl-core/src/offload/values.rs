@@ -17,8 +17,7 @@ pub(super) enum FlatValues {
 impl FlatValues {
     pub(super) fn of(tensor: &Tensor<1>) -> Result<Self> {
         match tensor.clone().try_into_primitive::<Flex>() {
-            Ok(flex) if flex.is_contiguous() => Ok(Self::Flex(flex)),
-            Ok(flex) => Ok(Self::Flex(flex.to_contiguous())),
+            Ok(flex) => Ok(Self::Flex(contiguous(flex))),
             Err(_) => {
                 let data = tensor.clone().try_into_data();
                 data.map(Self::Data).map_err(|error| Error::invalid(format!("a tensor cannot be read: {error}")))
@@ -64,4 +63,9 @@ impl FlatValues {
         }
         Ok(())
     }
+}
+
+/// A tensor whose elements lie in order: a view of part of a buffer is not copied, as `to_contiguous` would.
+pub(crate) fn contiguous(flex: FlexTensor) -> FlexTensor {
+    if flex.is_contiguous() { flex } else { flex.to_contiguous() }
 }

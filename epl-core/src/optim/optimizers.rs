@@ -49,13 +49,11 @@ pub trait OptimizerConfig: Serialize {
         None
     }
 
-    /// Whether it can update in one pass over memory, to the bit as what it [builds](Self::build) does; one of your own cannot.
-    ///
-    /// # Errors
-    ///
-    /// When settings cannot be read.
-    fn one_pass(&self) -> Result<OnePass> {
-        Ok(OnePass::unknown(Self::NAME))
+    /// Whether it can update in one pass over memory, by what it serializes to: to the bit as what it [builds](Self::build)
+    /// does. One of your own cannot.
+    fn one_pass(settings: &Value) -> OnePass {
+        let _ = settings;
+        OnePass::unknown(Self::NAME)
     }
 
     /// The parameter groups that it tells apart, in order. Those of [`ParamGroups`](super::ParamGroups); others have none.
@@ -79,10 +77,9 @@ pub trait OptimizerConfig: Serialize {
     {
         let _ = own;
         let Some(weight_decay) = weight_decay else {
-            let variant = Variant::new(Self::NAME, self.build(), json("optimizer's settings", self)?)?;
-            // Settings that this cannot read are for Burn's own.
-            let one_pass = self.one_pass().unwrap_or_else(|error| OnePass::No(error.to_string()));
-            return Ok(variant.with_one_pass(one_pass));
+            let settings = json("optimizer's settings", self)?;
+            let one_pass = Self::one_pass(&settings);
+            return Ok(Variant::new(Self::NAME, self.build(), settings)?.with_one_pass(one_pass));
         };
         match self.with_decay(weight_decay) {
             Some(decayed) => decayed.variant(None, None),
@@ -111,8 +108,10 @@ macro_rules! optimizers {
                 Ok(read(&json("optimizer's settings", self)?))
             }
 
-            fn one_pass(&self) -> Result<OnePass> {
-                HostOptimizer::from_settings($name, &json("optimizer's settings", self)?)
+            fn one_pass(settings: &Value) -> OnePass {
+                // Settings that are not understood are for Burn's own.
+                let read = HostOptimizer::from_settings($name, settings);
+                read.unwrap_or_else(|error| OnePass::No(error.to_string()))
             }
 
             fn with_decay(&self, weight_decay: f64) -> Option<Self> {

@@ -12,8 +12,9 @@ use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
-/// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm and the time left; with pipeline stages, the fraction in which they
-/// waited for each other beside the plan's; and how long a step waited for data where none was loaded.
+/// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm and the
+/// time left; with pipeline stages, the fraction in which they waited for each other beside the plan's; and how long a step
+/// waited for data where none was loaded.
 pub struct Progress {
     view: ProgressView,
     begun: Instant,

@@ -7,8 +7,7 @@
 //! Errors are Burn's. Over replicas and micro-batches a loss that is a mean over rows needs nothing: the engine weighs it by rows.
 //! A [`CrossEntropyLoss`] with `weights` or `pad_tokens` is a mean over these, of another number in each micro-batch, and so is
 //! [`Reduction::Sum`] none: a model with such a loss implements [`Model`](epl_core::Model), whose `weights` say what its sum is
-//! divided by; those of [`cross_entropy`](crate::cross_entropy)
-//! are sums.
+//! divided by; those of [`cross_entropy`](crate::cross_entropy) are sums.
 
 use burn::tensor::{AsIndex, Int, Tensor};
 use epl_core::model::precision::widen;
