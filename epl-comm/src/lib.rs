@@ -88,7 +88,7 @@ pub mod nccl;
 mod memory;
 pub mod testing;
 
-pub use autodiff::{VjpInputs, custom_vjp};
+pub use autodiff::{VjpInputs, custom_vjp, custom_vjp_needed};
 pub use buffer::Buffer;
 pub use call_hooks::{CallHooks, with_call_hooks};
 pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous};

@@ -11,7 +11,7 @@ use epl_core::{Context, Place};
 
 use crate::host;
 use crate::invalid::{check_last_dim, refuse};
-use crate::linear::{Operand, affine, count_affine};
+use crate::linear::{Operand, Weight, affine, count_affine};
 use crate::placement::{self, check_enough};
 
 /// Configuration to create a [`SplitEmbedding`] layer using the [init function](SplitEmbeddingConfig::init).
@@ -95,7 +95,7 @@ impl SplitEmbedding {
         let input = input.into().copied(group).local();
         check_last_dim("head tied to an embedding", ("d_model", self.d_model), input.dims());
         count_affine(&self.context, self.weight.id, input.dims(), self.n_embedding);
-        let local = affine(input, self.weight.val().transpose(), None);
+        let local = affine(input, Weight::Col(self.weight.val()), None);
         Split::from_local(local, D - 1, self.n_embedding, group)
     }
 }

@@ -41,6 +41,24 @@ where
     I: VjpInputs<N>,
     S: Send + 'static,
 {
+    custom_vjp_needed(inputs, forward, |saved, gradient, _| backward(saved, gradient))
+}
+
+/// [`custom_vjp`] whose backward function is also told of which inputs a gradient is asked, and may leave out the others: what
+/// it gives for a constant is thrown away.
+///
+/// # Panics
+///
+/// As [`custom_vjp`].
+pub fn custom_vjp_needed<const N: usize, const O: usize, I, S>(
+    inputs: I,
+    forward: impl FnOnce(I) -> (Tensor<O>, S),
+    backward: impl FnOnce(S, Tensor<O>, [bool; N]) -> I::Gradients + Send + 'static,
+) -> Tensor<O>
+where
+    I: VjpInputs<N>,
+    S: Send + 'static,
+{
     let inputs = inputs.into_array();
     let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
     let Some(strategy) = strategy else {
@@ -48,7 +66,7 @@ where
     };
     let forward = |inputs| -> Forwarded<N> {
         let (output, saved) = forward(I::from_array(inputs));
-        let backward = move |gradient| I::gradients(backward(saved, Tensor::from_dispatch(gradient)));
+        let backward = move |gradient, needed| I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
         (output.inner().into_dispatch(), Box::new(backward))
     };
     Tensor::from_dispatch(on_backend(inputs, strategy, forward).unwrap_or_else(|error| unwind(error)))

@@ -10,5 +10,5 @@ mod inputs;
 mod step;
 mod custom_vjp;
 
-pub use custom_vjp::custom_vjp;
+pub use custom_vjp::{custom_vjp, custom_vjp_needed};
 pub use inputs::VjpInputs;

@@ -25,8 +25,9 @@ use burn::tensor::{DType, Shape};
 
 use crate::error::{Error, Result, unwind};
 
-/// The backward function: from the output's gradient to those of the inputs.
-pub(super) type BackwardFn<const N: usize> = Box<dyn FnOnce(DispatchTensor) -> [Option<DispatchTensor>; N] + Send>;
+/// The backward function: from the output's gradient, and which inputs need one, to those of the inputs.
+pub(super) type BackwardFn<const N: usize> =
+    Box<dyn FnOnce(DispatchTensor, [bool; N]) -> [Option<DispatchTensor>; N] + Send>;
 
 /// What the forward function gives: the output, and the way back.
 pub(super) type Forwarded<const N: usize> = (DispatchTensor, BackwardFn<N>);
@@ -58,7 +59,8 @@ where
         let device = gradient.device();
         let backward = ops.state.backward.lock().unwrap_or_else(PoisonError::into_inner).take();
         let backward = backward.expect("the tape runs a step once");
-        let gradients = backward(DispatchTensor::from_backend(BackendTensor::Float(gradient)));
+        let needed = core::array::from_fn(|input| ops.parents[input].is_some());
+        let gradients = backward(DispatchTensor::from_backend(BackendTensor::Float(gradient)), needed);
         for ((parent, gradient), (shape, dtype)) in ops.parents.into_iter().zip(gradients).zip(ops.state.inputs) {
             let Some(parent) = parent else { continue };
             let gradient = match gradient {

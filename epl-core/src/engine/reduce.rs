@@ -61,7 +61,7 @@ pub(crate) struct Reducer<'a> {
 /// A bucket on its way. There are a few in a step: no box is worth its while.
 #[expect(clippy::large_enum_variant)]
 enum Started {
-    /// This rank has no replica: its gradients are the sums.
+    /// This rank has no replica: its gradients are the sums, which go away from the device or were clipped.
     Alone(Tensor<1>),
     Whole(Pending<Tensor<1>>),
     SparseRows(SparseSum),
@@ -110,12 +110,26 @@ impl<'a> Reducer<'a> {
             if self.each {
                 self.settle_all()?;
             }
+            self.next = index + 1;
+            if self.communicators.pool(bucket.axis).ranks() == 1 && self.away.is_none() {
+                self.take_as_sums(bucket, store);
+                continue;
+            }
             let flat = self.take_flat(bucket, store);
             let started = self.start(index, flat)?;
             self.started.insert(index, started);
-            self.next = index + 1;
         }
         Ok(())
+    }
+
+    /// Without a replica the gradients of a bucket are the sums: where they lie.
+    fn take_as_sums(&mut self, bucket: &Bucket, store: &mut GradientStore) {
+        self.fill_missing(bucket, store);
+        for id in bucket.members.iter().map(|member| self.plan.params.records[*member].id) {
+            if let Some(gradient) = store.remove(id) {
+                self.reduced.add(id, gradient);
+            }
+        }
     }
 
     /// Waits for every bucket; returns the reduced gradients, of what is scattered this rank's shard. Where each replica clips

@@ -10,6 +10,7 @@
 //! backward: all-reduce of ∂X                                 backward: nothing
 //! ```
 
+mod affine;
 mod operand;
 mod replicated;
 mod split;
@@ -18,5 +19,6 @@ pub use operand::Operand;
 pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
-pub(crate) use replicated::{add_bias, affine, count_affine, default_initializer};
+pub(crate) use affine::{Weight, add_bias, affine, count_affine};
+pub(crate) use replicated::default_initializer;
 pub(crate) use split::{Parameters, columns, rows};

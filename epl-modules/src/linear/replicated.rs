@@ -1,12 +1,12 @@
 //! A linear layer that every rank holds whole.
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_core::model::precision::widen;
 use epl_core::{Context, Place};
 
+use super::affine::{affine, count_affine};
 use crate::invalid::check_last_dim;
 use crate::placement::REPLICATED;
 
@@ -102,46 +102,4 @@ impl ModuleDisplay for ReplicatedLinear {
             .add("placement", REPLICATED)
             .optional()
     }
-}
-
-/// x W + b along the last dim, as one product of two matrices, in the type of the weight. The layer has looked at the last
-/// dim before.
-///
-/// # Shapes
-///
-/// - x: `[..., d_input]`, weight: `[d_input, d_output]`, bias: `[d_output]`
-/// - output: `[..., d_output]`
-pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    let mut shape = x.dims();
-    let [d_input, d_output] = weight.dims();
-    let rows = shape[..D - 1].iter().product();
-    shape[D - 1] = d_output;
-    let y = shaped(x.cast(weight.dtype()), [rows, d_input]).matmul(weight);
-    let y = match bias {
-        Some(bias) => add_bias(y, bias.unsqueeze()),
-        None => y,
-    };
-    shaped(y, shape)
-}
-
-/// A reshape, which is nothing in the graph where there is none to be made.
-fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
-    if x.dims()[..] == shape[..] { Tensor::from_bridge(x.into_bridge()) } else { x.reshape(shape) }
-}
-
-/// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in
-/// f32 at least, and the sum is rounded.
-pub(crate) fn add_bias<const D: usize>(y: Tensor<D>, bias: Tensor<D>) -> Tensor<D> {
-    let dtype = y.dtype();
-    if bias.dtype() == dtype {
-        return y + bias;
-    }
-    let y = widen(y);
-    let bias = bias.cast(y.dtype());
-    (y + bias).cast(dtype)
-}
-
-/// Tells the operations of [`affine`], of all slices of the layer: `x` is the whole input's shape.
-pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x: [usize; D], d_output: usize) {
-    context.count_flops(Some(weight), 2.0 * x.iter().product::<usize>() as f64 * d_output as f64);
 }

@@ -9,7 +9,8 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::operand::Operand;
-use super::replicated::{add_bias, affine, count_affine, default_initializer};
+use super::affine::{Weight, add_bias, affine, count_affine};
+use super::replicated::default_initializer;
 use crate::invalid::{check_group, check_last_dim, refuse};
 use crate::placement::{self, check_enough};
 
@@ -135,7 +136,7 @@ impl SplitLinear {
 
     fn parameters(&self) -> Parameters {
         let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
-        Parameters { id: self.weight.id, weight, bias }
+        Parameters { id: self.weight.id, weight: weight.into(), bias }
     }
 }
 
@@ -144,7 +145,7 @@ pub(crate) struct Parameters {
     /// That of the weight.
     pub(crate) id: ParamId,
     /// `[d_input, d_output]`, or a slice
-    pub(crate) weight: Tensor<2>,
+    pub(crate) weight: Weight,
     /// `[d_output]`, or a slice
     pub(crate) bias: Option<Tensor<1>>,
 }
@@ -184,6 +185,9 @@ pub(crate) fn rows<const D: usize>(
     let mut whole = input.dims();
     whole[D - 1] = d_input;
     count_affine(context, id, whole, d_output);
+    if context.tensor().size() == 1 {
+        return affine(input, weight, bias);
+    }
     let sum = Partial::from_local(affine(input, weight, None), context.tensor()).all_reduce();
     match bias {
         Some(bias) => add_bias(sum, bias.unsqueeze()),

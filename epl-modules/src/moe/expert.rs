@@ -1,4 +1,4 @@
-//! The experts of one rank: feed-forward networks of one shape, computed as one batched product.
+//! The experts of one rank: feed-forward networks of one shape.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
@@ -10,9 +10,11 @@ use epl_core::{Context, Place};
 use super::arrangement::Arrangement;
 use super::config::MoeConfig;
 use super::dispatch::{Dispatch, indices};
+use super::grouped::grouped_product;
 use super::routing::Routing;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
+use crate::host::{HostFloat, host_float};
 use crate::linear::count_affine;
 use crate::placement;
 use crate::random::Row;
@@ -82,19 +84,39 @@ impl Experts {
     /// - rows: `[rows of the arrangement, d_model]`
     /// - output: `[rows of the arrangement, d_model]`
     pub(super) fn forward(&self, rows: Tensor<2>, arrangement: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
-        let Arrangement { experts, height, .. } = *arrangement;
         let rows = rows.cast(self.input.val().dtype());
-        let (device, [_, width]) = (rows.device(), rows.dims());
-        let slots = indices(arrangement.slots.iter().copied(), &device);
         let rows = copied(rows, self.context.tensor()).local();
-        let block = Tensor::zeros([experts * height, width], (&device, rows.dtype()));
-        let block = block.select_assign(0, slots.clone(), rows, IndexingUpdateOp::Add);
-        let block = self.networks(block.reshape([experts, height, width]), mask);
-        let rows = block.reshape([experts * height, width]).select(0, slots);
+        let rows = match host_float(&rows) {
+            Some(float) => self.sorted(rows, arrangement, mask, float),
+            None => self.padded(rows, arrangement, mask),
+        };
         Partial::from_local(rows, self.context.tensor()).all_reduce()
     }
 
-    /// The dropout mask of the block, in training. Collective over the expert axis if there is one.
+    /// Each expert on its own rows, in host memory.
+    fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, float: HostFloat) -> Tensor<2> {
+        let (device, is_sorted) = (rows.device(), at.is_sorted());
+        let select = |rows: Tensor<2>, by: Vec<usize>| rows.select(0, indices(by.into_iter(), &device));
+        let rows = if is_sorted { rows } else { select(rows, at.rows_by_place()) };
+        let rows = self.network(rows, mask, |x, weight| match float {
+            HostFloat::Single => grouped_product::<f32>(x, weight, &at.counts),
+            HostFloat::Double => grouped_product::<f64>(x, weight, &at.counts),
+        });
+        if is_sorted { rows } else { select(rows, at.places.clone()) }
+    }
+
+    /// All experts as batched products, each on as many rows as that which has the most.
+    fn padded(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
+        let (experts, height) = (at.counts.len(), at.height());
+        let (device, [_, width]) = (rows.device(), rows.dims());
+        let slots = indices(at.slots().into_iter(), &device);
+        let block = Tensor::zeros([experts * height, width], (&device, rows.dtype()));
+        let block = block.select_assign(0, slots.clone(), rows, IndexingUpdateOp::Add);
+        let block = self.network(block.reshape([experts, height, width]), mask, Tensor::matmul);
+        block.reshape([experts * height, width]).select(0, slots)
+    }
+
+    /// The dropout mask of what the networks get, in training. Collective over the expert axis if there is one.
     ///
     /// What is dropped belongs to (sample, token, expert, feature), so the token's rank names the random numbers of
     /// each row, and the names go where the rows go.
@@ -110,12 +132,20 @@ impl Experts {
             noise.sample(sample).at(token).at(assignment.expert)
         });
         let received = dispatch.send_names(rows, &x.device());
-        let Arrangement { experts, height, slots } = &dispatch.arrangement;
-        let mut block = vec![Row::default(); experts * height];
-        slots.iter().zip(received).for_each(|(slot, row)| block[*slot] = row);
+        let at = &dispatch.arrangement;
+        let is_padded = host_float(&self.input.val()).is_none();
+        let (slots, count) = match is_padded {
+            true => (at.slots(), at.counts.len() * at.height()),
+            false => (at.places.clone(), at.places.len()),
+        };
+        let mut names = vec![Row::default(); count];
+        slots.iter().zip(received).for_each(|(slot, row)| names[*slot] = row);
         let tensor = self.context.tensor();
         let first_feature = shard_range(self.d_ff, tensor.size(), tensor.rank()).start;
-        Some(self.dropout.mask_of_rows::<3>(block, first_feature))
+        Some(match is_padded {
+            true => self.dropout.mask_of_rows::<3>(names, first_feature),
+            false => self.dropout.mask_of_rows::<2>(names, first_feature),
+        })
     }
 
     /// Where the parameters are.
@@ -129,22 +159,27 @@ impl Experts {
     ///
     /// # Shapes
     ///
-    /// - x: `[local experts, rows, d_model]`
-    /// - output: `[local experts, rows, d_model]`
-    fn networks(&self, x: Tensor<3>, mask: Option<Mask>) -> Tensor<3> {
+    /// - x: `[rows, d_model]` or `[local experts, rows, d_model]`, as `product` multiplies it with `[local experts, d_model, d_ff]`
+    /// - output: as x
+    fn network<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        mask: Option<Mask>,
+        product: impl Fn(Tensor<D>, Tensor<3>) -> Tensor<D>,
+    ) -> Tensor<D> {
         for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
             count_affine(&self.context, weight.id, x.dims(), self.d_ff);
         }
-        let hidden = self.activation.forward(x.clone().matmul(self.input.val()));
+        let hidden = self.activation.forward(product(x.clone(), self.input.val()));
         let hidden = match &self.gate {
-            Some(gate) => hidden * x.matmul(gate.val()),
+            Some(gate) => hidden * product(x, gate.val()),
             None => hidden,
         };
         let hidden = match mask {
             Some(mask) => mask.forward(hidden),
             None => hidden,
         };
-        hidden.matmul(self.output.val())
+        product(hidden, self.output.val())
     }
 }
 

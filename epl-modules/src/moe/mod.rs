@@ -18,6 +18,7 @@ pub mod routing;
 mod router;
 mod balance;
 mod dispatch;
+mod grouped;
 mod expert;
 mod layer;
 

@@ -8,7 +8,7 @@ use epl_core::{Context, Place};
 
 use super::config::MoeConfig;
 use crate::invalid::{check_last_dim, refuse};
-use crate::linear::count_affine;
+use crate::linear::{affine, count_affine};
 use crate::placement::REPLICATED;
 use crate::random::Noise;
 
@@ -82,7 +82,7 @@ impl Router {
         count_affine(&self.context, self.weight.id, x.dims(), self.experts);
         let x = self.shake(widen(x));
         let weight = self.weight.val().cast(x.dtype());
-        let logits = x.reshape([batch * length, width]).matmul(weight);
+        let logits = affine(x.reshape([batch * length, width]), weight, None);
         // The softmax does not change when a constant is taken off, so the largest one needs no gradient.
         let largest = logits.clone().detach().max_dim(1);
         let exponentials = (logits - largest.clone()).exp();

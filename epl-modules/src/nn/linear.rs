@@ -8,7 +8,7 @@ use epl_comm::{Copied, Split, sliced};
 use epl_core::{Axis, Context, Place};
 
 use crate::invalid::check_last_dim;
-use crate::linear::{LinearCut, Parameters, affine, columns, count_affine, default_initializer, rows};
+use crate::linear::{LinearCut, Parameters, Weight, affine, columns, count_affine, default_initializer, rows};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
@@ -114,18 +114,24 @@ impl Linear {
                 self.rows(sliced(input, D - 1, group))
             }
             None => {
-                check_last_dim("linear layer", ("d_input", self.sizes[0]), input.dims());
-                count_affine(&self.context, self.weight.id, input.dims(), self.sizes[1]);
+                self.takes(input.dims());
                 let Parameters { weight, bias, .. } = self.parameters();
                 affine(input, weight, bias)
             }
         }
     }
 
-    fn parameters(&self) -> Parameters {
+    /// Looks at the dims of what a layer that is whole multiplies, and tells the operations.
+    pub(super) fn takes<const D: usize>(&self, input: [usize; D]) {
+        check_last_dim("linear layer", ("d_input", self.sizes[0]), input);
+        count_affine(&self.context, self.weight.id, input, self.sizes[1]);
+    }
+
+    /// The weight as it lies, and the bias.
+    pub(super) fn parameters(&self) -> Parameters {
         let weight = match self.layout {
-            LinearLayout::Row => self.weight.val(),
-            LinearLayout::Col => self.weight.val().transpose(),
+            LinearLayout::Row => Weight::Row(self.weight.val()),
+            LinearLayout::Col => Weight::Col(self.weight.val()),
         };
         Parameters { id: self.weight.id, weight, bias: self.bias.as_ref().map(Param::val) }
     }

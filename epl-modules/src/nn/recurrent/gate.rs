@@ -1,4 +1,4 @@
-//! The two linear layers of a gate.
+//! The two linear layers of a gate, and those of several gates as one product.
 
 use burn::module::Module;
 use burn::nn::Initializer;
@@ -6,6 +6,7 @@ use burn::tensor::{DType, Tensor};
 use epl_core::Place;
 use epl_core::model::precision::widen;
 
+use crate::linear::{Parameters, affine};
 use crate::nn::activation::Activation;
 use crate::nn::linear::{Linear, LinearConfig};
 
@@ -40,17 +41,8 @@ impl GateController {
     ///
     /// Unwinds with an error when a last dim is another.
     pub fn gate_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
-        self.wide_product(input, hidden).cast(self.dtype())
-    }
-
-    /// The same in f32 at least.
-    pub(super) fn wide_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
-        widen(self.input_transform.forward(input)) + widen(self.hidden_transform.forward(hidden))
-    }
-
-    /// The same with the hidden state's part times `reset`.
-    pub(super) fn reset_product(&self, input: Tensor<2>, hidden: Tensor<2>, reset: Tensor<2>) -> Tensor<2> {
-        widen(self.input_transform.forward(input)) + reset.mul(widen(self.hidden_transform.forward(hidden)))
+        let [input, hidden] = [(&self.input_transform, input), (&self.hidden_transform, hidden)];
+        (widen(input.0.forward(input.1)) + widen(hidden.0.forward(hidden.1))).cast(self.dtype())
     }
 
     /// The type of the products.
@@ -65,6 +57,77 @@ impl GateController {
     pub(super) fn has_bias(&self) -> bool {
         self.input_transform.bias.is_some()
     }
+}
+
+/// Linear layers of one input, whose products are made as one.
+pub(super) struct Joined<'a> {
+    layers: Vec<&'a Linear>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+}
+
+impl<'a> Joined<'a> {
+    /// Of what gates have for the input.
+    pub(super) fn of_inputs(gates: &[&'a GateController]) -> Self {
+        Self::of(gates.iter().map(|gate| &gate.input_transform).collect())
+    }
+
+    /// Of what gates have for the hidden state.
+    pub(super) fn of_hidden(gates: &[&'a GateController]) -> Self {
+        Self::of(gates.iter().map(|gate| &gate.hidden_transform).collect())
+    }
+
+    fn of(layers: Vec<&'a Linear>) -> Self {
+        let (weights, biases): (Vec<_>, Vec<_>) = layers
+            .iter()
+            .map(|layer| {
+                let Parameters { weight, bias, .. } = layer.parameters();
+                (weight.rows(), bias)
+            })
+            .unzip();
+        let bias = biases.iter().any(Option::is_some).then(|| {
+            let sizes = layers.iter().map(|layer| layer.sizes()[1]);
+            let of = |(bias, size): (Option<Tensor<1>>, usize)| {
+                bias.unwrap_or_else(|| Tensor::zeros([size], (&weights[0].device(), weights[0].dtype())))
+            };
+            joined(biases.into_iter().zip(sizes).map(of).collect(), 0)
+        });
+        Self { weight: joined(weights, 1), bias, layers }
+    }
+
+    /// The products, in f32 at least.
+    ///
+    /// # Shapes
+    ///
+    /// - x: `[rows, d_input]`
+    /// - output: `[rows, layers * d_output]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the last dim is another.
+    pub(super) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layers.iter().for_each(|layer| layer.takes(x.dims()));
+        widen(affine(x, self.weight.clone(), self.bias.clone()))
+    }
+}
+
+/// Tensors behind each other, in the widest of their types.
+fn joined<const D: usize>(mut parts: Vec<Tensor<D>>, dim: usize) -> Tensor<D> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => {
+            if parts.iter().any(|part| part.dtype() != parts[0].dtype()) {
+                parts = parts.into_iter().map(widen).collect();
+            }
+            Tensor::cat(parts, dim)
+        }
+    }
+}
+
+/// The parts of a joined product, one a gate.
+pub(super) fn parts<const N: usize>(products: Tensor<2>) -> [Tensor<2>; N] {
+    let width = products.dims()[1] / N;
+    std::array::from_fn(|gate| products.clone().narrow(1, gate * width, width))
 }
 
 /// The function of what is in f32 at least, in f32 at least.

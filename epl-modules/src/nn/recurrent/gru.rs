@@ -5,10 +5,10 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
-use epl_core::model::precision::wide;
+use epl_core::model::precision::{wide, widen};
 
 use super::Takes16Bits;
-use super::gate::{GateController, activated};
+use super::gate::{GateController, Joined, activated, parts};
 use super::steps::{both_ways, clipped, of_direction, run, start, steps};
 use crate::invalid::check_last_dim;
 use crate::nn::activation::{Activation, ActivationConfig};
@@ -154,23 +154,33 @@ impl Gru {
         let (dims, device, dtype) = (input.dims(), input.device(), self.update_gate.dtype());
         check_last_dim("GRU", ("d_input", self.update_gate.d_input()), dims);
         let start = start("GRU", state, [dims[0], self.d_hidden], (&device, wide(dtype)));
+        let gates = [&self.update_gate, &self.reset_gate, &self.new_gate];
+        let of_input = Joined::of_inputs(&gates);
+        let of_hidden = Joined::of_hidden(if self.reset_after { &gates } else { &gates[..2] });
         let step = |input: Tensor<2>, hidden: Tensor<2>| {
-            let hidden = self.step(input.cast(dtype), hidden);
+            let narrow = hidden.clone().cast(dtype);
+            let hidden = self.step(of_input.forward(input.cast(dtype)), of_hidden.forward(narrow), hidden);
             (hidden.clone().cast(dtype), hidden)
         };
         let (output, hidden) = run("GRU", steps(input, backwards), dims[1], start, step);
         (output, hidden.cast(dtype))
     }
 
-    /// The hidden state in f32 at least.
-    fn step(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
-        let narrow = hidden.clone().cast(input.dtype());
-        let value =
-            |gate: &GateController| activated(&self.gate_activation, gate.wide_product(input.clone(), narrow.clone()));
-        let (stays, reset) = (value(&self.update_gate), value(&self.reset_gate));
-        let candidate = match self.reset_after {
-            true => self.new_gate.reset_product(input, narrow, reset),
-            false => self.new_gate.wide_product(input, hidden.clone().mul(reset)),
+    /// The hidden state in f32 at least, of the products of the input with all gates, and of the hidden state with update and
+    /// reset gate, and with the new gate where that is reset after it.
+    fn step(&self, of_input: Tensor<2>, of_hidden: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
+        let gate = |product| activated(&self.gate_activation, product);
+        let [update, reset, new] = parts(of_input);
+        let (stays, candidate) = match self.reset_after {
+            true => {
+                let [of_update, of_reset, of_new] = parts(of_hidden);
+                (gate(update + of_update), new + gate(reset + of_reset).mul(of_new))
+            }
+            false => {
+                let [of_update, of_reset] = parts(of_hidden);
+                let reset = hidden.clone().mul(gate(reset + of_reset));
+                (gate(update + of_update), new + widen(self.new_gate.hidden_transform.forward(reset)))
+            }
         };
         let enters = stays.clone().neg().add_scalar(1.0);
         let candidate = activated(&self.hidden_activation, candidate);

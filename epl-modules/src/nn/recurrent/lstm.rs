@@ -8,7 +8,8 @@ use epl_core::Place;
 use epl_core::model::precision::wide;
 
 use super::Takes16Bits;
-use super::gate::{GateController, activated};
+use super::cell::lstm_cell;
+use super::gate::{GateController, Joined, activated, parts};
 use super::steps::{batch_first, clipped, run, start, steps};
 use crate::invalid::{check_last_dim, refuse};
 use crate::nn::activation::{Activation, ActivationConfig};
@@ -150,8 +151,11 @@ impl Lstm {
         let (cell, hidden) = state.map(LstmState::unpack).unzip();
         let cell = start("LSTM", cell, sizes, (device, wide(dtype)));
         let hidden = start("LSTM", hidden, sizes, (device, dtype));
-        let step = |input: Tensor<2>, state| {
-            let state: LstmState<2> = self.step(input.cast(dtype), state);
+        let gates = self.gates();
+        let (of_input, of_hidden) = (Joined::of_inputs(&gates), Joined::of_hidden(&gates));
+        let step = |input: Tensor<2>, state: LstmState<2>| {
+            let (cell, hidden) = state.unpack();
+            let state = self.step(of_input.forward(input.cast(dtype)) + of_hidden.forward(hidden), cell);
             (state.hidden.clone(), state)
         };
         let (output, state) = run("LSTM", input_timestep_iter, seq_length, LstmState::new(cell, hidden), step);
@@ -170,24 +174,49 @@ impl Lstm {
         self.forward_iter(steps(input, backwards).into_iter(), state, dims[0], dims[1], &device)
     }
 
-    /// The cell state in f32 at least, and the hidden state in the type of the products.
-    fn step(&self, input: Tensor<2>, state: LstmState<2>) -> LstmState<2> {
-        let (cell, hidden) = state.unpack();
-        let value = |gate: &GateController, function: &Activation| {
-            activated(function, gate.wide_product(input.clone(), hidden.clone()))
-        };
-        let enters = value(&self.input_gate, &self.gate_activation);
-        let stays = match &self.forget_gate {
-            _ if self.input_forget => enters.clone().neg().add_scalar(1.0),
-            Some(gate) => value(gate, &self.gate_activation),
+    /// Those that an LSTM has at least, and the forget gate where it is one of its own.
+    fn gates(&self) -> Vec<&GateController> {
+        let mut gates = vec![&self.input_gate, &self.output_gate, &self.cell_gate];
+        match &self.forget_gate {
+            _ if self.input_forget => {}
+            Some(gate) => gates.push(gate),
             None => refuse(
                 "Lstm: `input_forget` is off, and there is no `forget_gate`; give one, or couple the gates".into(),
             ),
+        }
+        gates
+    }
+
+    /// Whether this is what [`lstm_cell`] computes.
+    fn is_usual(&self) -> bool {
+        let is_sigmoid = matches!(self.gate_activation, Activation::Sigmoid(_));
+        let is_tanh = |function: &Activation| matches!(function, Activation::Tanh(_));
+        let are_usual = is_sigmoid && is_tanh(&self.cell_activation) && is_tanh(&self.hidden_activation);
+        are_usual && !self.input_forget && self.clip.is_none()
+    }
+
+    /// The cell state in f32 at least, and the hidden state in the type of the products, of these [gates](Self::gates).
+    fn step(&self, gates: Tensor<2>, cell: Tensor<2>) -> LstmState<2> {
+        if self.is_usual()
+            && let Some([cell, hidden]) = lstm_cell(&gates, &cell)
+        {
+            return LstmState::new(cell, hidden.cast(self.input_gate.dtype()));
+        }
+        let gate = |product| activated(&self.gate_activation, product);
+        let (enters, leaves, candidate, stays) = match self.input_forget {
+            true => {
+                let [enters, leaves, candidate] = parts(gates);
+                let enters = gate(enters);
+                (enters.clone(), leaves, candidate, enters.neg().add_scalar(1.0))
+            }
+            false => {
+                let [enters, leaves, candidate, stays] = parts(gates);
+                (gate(enters), leaves, candidate, gate(stays))
+            }
         };
-        let leaves = value(&self.output_gate, &self.gate_activation);
-        let candidate = value(&self.cell_gate, &self.cell_activation);
+        let candidate = activated(&self.cell_activation, candidate);
         let cell = clipped(stays * cell + enters * candidate, self.clip);
-        let hidden = leaves * activated(&self.hidden_activation, cell.clone());
+        let hidden = gate(leaves) * activated(&self.hidden_activation, cell.clone());
         LstmState::new(cell, hidden.cast(self.input_gate.dtype()))
     }
 }

@@ -5,6 +5,7 @@
 //! the type of these), what is done with gates, and the state that goes from step to step: the cell of an [`Lstm`], the hidden
 //! state of a [`Gru`] and an [`Rnn`]. It is rounded where it enters a product or leaves the layer.
 
+mod cell;
 mod gate;
 mod gru;
 mod lstm;

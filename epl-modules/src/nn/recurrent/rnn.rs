@@ -8,7 +8,7 @@ use epl_core::Place;
 use epl_core::model::precision::wide;
 
 use super::Takes16Bits;
-use super::gate::{GateController, activated};
+use super::gate::{GateController, Joined, activated};
 use super::steps::{batch_first, both_ways, clipped, of_direction, run, start, steps};
 use crate::invalid::check_last_dim;
 use crate::nn::activation::{Activation, ActivationConfig};
@@ -141,8 +141,9 @@ impl Rnn {
         let (dims, device, dtype) = (input.dims(), input.device(), self.gate.dtype());
         check_last_dim("RNN", ("d_input", self.gate.d_input()), dims);
         let start = start("RNN", state, [dims[0], self.d_hidden], (&device, wide(dtype)));
+        let (of_input, of_hidden) = (Joined::of_inputs(&[&self.gate]), Joined::of_hidden(&[&self.gate]));
         let step = |input: Tensor<2>, hidden: Tensor<2>| {
-            let sum = self.gate.wide_product(input, hidden);
+            let sum = of_input.forward(input) + of_hidden.forward(hidden);
             let hidden = clipped(activated(&self.hidden_activation, sum), self.clip);
             (hidden.clone().cast(dtype), hidden)
         };

@@ -7,12 +7,17 @@
 //! The order of additions depends on the sizes alone: sixteen lanes along a row, blocks of rows of a fixed size.
 //! It does not depend on the number of threads, nor on the vector width of the processor.
 
+pub(crate) mod product;
+
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use burn::backend::{DispatchDevice, Flex, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Element, Tensor, TensorData};
 use rayon::prelude::*;
+
+use self::product::Matrix;
 
 /// The element types of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,9 +31,9 @@ pub(crate) fn is_host(device: &Device) -> bool {
     matches!(device.as_dispatch(), DispatchDevice::Flex(_))
 }
 
-/// How the elements of a plain tensor can be looped over; `None` when it must be left to its backend.
+/// How the elements of a tensor, or of what it tracks, can be looped over; `None` when it must be left to its backend.
 pub(crate) fn host_float<const D: usize>(x: &Tensor<D>) -> Option<HostFloat> {
-    if !is_host(&x.device()) {
+    if !is_host(&x.device().without_autodiff()) {
         return None;
     }
     match x.dtype() {
@@ -60,6 +65,10 @@ pub(crate) trait Real:
     fn magnitude(self) -> Self;
     fn is_dropped(self) -> bool;
     fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
+    fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
+
+    /// Calls `f` with so many elements of this thread, which are kept for the next call; their values are those of another.
+    fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
 }
 
 macro_rules! real {
@@ -95,6 +104,22 @@ macro_rules! real {
             }
             fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]> {
                 tensor.as_slice()
+            }
+            fn storage(tensor: &FloatTensor<Flex>) -> &[Self] {
+                tensor.storage()
+            }
+            fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R {
+                thread_local! {
+                    static SCRATCH: Cell<Vec<$float>> = const { Cell::new(Vec::new()) };
+                }
+                // Taken, as a task that waits may run another one, which then has its own.
+                let mut scratch = SCRATCH.take();
+                if scratch.len() < length {
+                    scratch.resize(length, 0.0);
+                }
+                let result = f(&mut scratch[..length]);
+                SCRATCH.set(scratch);
+                result
             }
         }
     };
@@ -197,6 +222,30 @@ impl<T: Real> View<T> {
     pub(crate) fn slice(&self) -> &[T] {
         T::slice(&self.0).expect("contiguous and of the asked type since `new`")
     }
+
+    /// Of a matrix whose rows or columns may lie as they do: nothing is copied if either are contiguous.
+    pub(crate) fn of_matrix(x: Tensor<2>) -> Self {
+        let tensor = x.try_into_primitive::<Flex>().expect("asked `host_float` before");
+        let tensor = if layout(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
+        Self(tensor, PhantomData)
+    }
+
+    /// What [`of_matrix`](Self::of_matrix) has taken.
+    pub(crate) fn matrix(&self) -> Matrix<'_, T> {
+        let (sizes, strides) = layout(&self.0).expect("seen by `of_matrix`");
+        Matrix::strided(&T::storage(&self.0)[self.0.layout().start_offset()..], sizes, strides)
+    }
+}
+
+/// Sizes and strides of a matrix whose rows or columns are contiguous.
+fn layout(matrix: &FloatTensor<Flex>) -> Option<([usize; 2], [usize; 2])> {
+    let layout = matrix.layout();
+    let sizes: [usize; 2] = core::array::from_fn(|dim| layout.shape()[dim]);
+    let [row, column] = core::array::from_fn(|dim| usize::try_from(layout.strides()[dim]).ok());
+    let strides = [row?, column?];
+    let is_in_order = strides[1] == 1 && strides[0] >= sizes[1];
+    let is_transposed = strides[0] == 1 && strides[1] >= sizes[0];
+    (is_in_order || is_transposed).then_some((sizes, strides))
 }
 
 /// A tensor's elements to overwrite, in row-major order. Nothing is copied if no one else holds them.

@@ -1,0 +1,374 @@
+//! Products of matrices in host memory, by the `gemm` crate, as Flex's are.
+//!
+//! Flex zeroes each output and copies it once more, wakes the other threads at each block of the depth, and lets `gemm` gather a
+//! transposed right side element by element. Here an output is written once; a product is cut into one part a thread, each of
+//! which is `gemm`'s on that thread alone; and a transposed right side is first put in order, tile by tile.
+//!
+//! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are: a result has the same bits
+//! on any number of threads.
+
+use core::mem::MaybeUninit;
+
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+use super::{Real, sum_of};
+
+/// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, T> {
+    values: &'a [T],
+    sizes: [usize; 2],
+    strides: [usize; 2],
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// Rows that lie behind each other.
+    pub(crate) fn new(values: &'a [T], sizes: [usize; 2]) -> Self {
+        Self::strided(values, sizes, [sizes[1], 1])
+    }
+
+    pub(super) fn strided(values: &'a [T], sizes: [usize; 2], strides: [usize; 2]) -> Self {
+        let [rows, columns] = sizes;
+        let last = |size: usize, stride: usize| size.saturating_sub(1) * stride;
+        let end = last(rows, strides[0]) + last(columns, strides[1]);
+        assert!(rows == 0 || columns == 0 || end < values.len(), "a matrix lies in its memory");
+        Self { values, sizes, strides }
+    }
+
+    /// Rows and columns.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        self.sizes
+    }
+
+    pub(crate) fn transposed(self) -> Self {
+        let ([rows, columns], [row, column]) = (self.sizes, self.strides);
+        Self { values: self.values, sizes: [columns, rows], strides: [column, row] }
+    }
+
+    /// `count` rows from the first one.
+    pub(crate) fn rows(self, first: usize, count: usize) -> Self {
+        self.narrow(0, first, count)
+    }
+
+    /// A row, where its elements lie behind each other.
+    pub(crate) fn row(self, index: usize) -> &'a [T] {
+        assert_eq!(self.strides[1], 1, "the elements of a row lie behind each other");
+        &self.values[index * self.strides[0]..][..self.sizes[1]]
+    }
+
+    /// `count` rows (dim 0) or columns (dim 1) from the first one.
+    fn narrow(self, dim: usize, first: usize, count: usize) -> Self {
+        let mut sizes = self.sizes;
+        sizes[dim] = count;
+        let skipped = (first * self.strides[dim]).min(self.values.len());
+        Self { values: &self.values[skipped..], sizes, strides: self.strides }
+    }
+
+    /// A column, where its elements lie behind each other.
+    fn column(self, index: usize) -> &'a [T] {
+        assert_eq!(self.strides[0], 1, "the elements of a column lie behind each other");
+        &self.values[index * self.strides[1]..][..self.sizes[0]]
+    }
+}
+
+/// A matrix to write, or a part of one: the rows are contiguous.
+struct Output<T> {
+    start: *mut T,
+    sizes: [usize; 2],
+    stride: usize,
+}
+
+// SAFETY: an output alone reaches the elements that are its own.
+unsafe impl<T: Send> Send for Output<T> {}
+
+impl<T> Output<T> {
+    /// The part before `at` of dim 0 or 1, and the rest.
+    fn split(self, dim: usize, at: usize) -> [Self; 2] {
+        assert!(at <= self.sizes[dim]);
+        let [mut before, mut rest] = [self.sizes; 2];
+        before[dim] = at;
+        rest[dim] -= at;
+        let skipped = if dim == 0 { at * self.stride } else { at };
+        let start = self.start.wrapping_add(skipped);
+        [Self { sizes: before, ..self }, Self { start, sizes: rest, ..self }]
+    }
+
+    /// The elements of a row.
+    ///
+    /// # Safety
+    ///
+    /// They have been written.
+    unsafe fn row(&mut self, index: usize) -> &mut [T] {
+        assert!(index < self.sizes[0]);
+        // SAFETY: the row lies in the memory of which this was made, and is this output's alone.
+        unsafe { core::slice::from_raw_parts_mut(self.start.add(index * self.stride), self.sizes[1]) }
+    }
+}
+
+/// `a b`, plus a row that is added to each of its rows.
+///
+/// # Panics
+///
+/// When the sizes do not agree.
+pub(crate) fn product<T: Real>(a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>) -> Vec<T> {
+    let sizes = [a.sizes[0], b.sizes[1]];
+    let mut values = Vec::with_capacity(sizes[0] * sizes[1]);
+    let threads = rayon::current_num_threads();
+    write_product(&mut values.spare_capacity_mut()[..sizes[0] * sizes[1]], a, b, row, threads);
+    // SAFETY: all of them were written.
+    unsafe { values.set_len(sizes[0] * sizes[1]) };
+    values
+}
+
+/// [`product`] into memory, all of which is written, on at most so many threads.
+pub(crate) fn write_product<T: Real>(
+    out: &mut [MaybeUninit<T>],
+    a: Matrix<T>,
+    b: Matrix<T>,
+    row: Option<&[T]>,
+    threads: usize,
+) {
+    let sizes = [a.sizes[0], b.sizes[1]];
+    assert_eq!((a.sizes[1], out.len()), (b.sizes[0], sizes[0] * sizes[1]), "sizes that can be multiplied");
+    assert!(row.is_none_or(|row| row.len() == sizes[1]), "an element of the row for each column");
+    // Beyond so many rows it costs less to put a matrix in order than to gather it in each block.
+    const FEW_ROWS: usize = 32;
+    let is_in_order = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
+    let output = Output { start: out.as_mut_ptr().cast::<T>(), sizes, stride: sizes[1] };
+    if !is_in_order && sizes[0] >= FEW_ROWS {
+        let [depth, columns] = b.sizes;
+        T::with_scratch(depth * columns, |scratch| {
+            put_in_order(b, scratch, threads);
+            let b = Matrix::new(&*scratch, b.sizes);
+            run(output, a, b, row, threads);
+        });
+    } else if !is_in_order && a.strides[1] == 1 && a.sizes[1] > 0 {
+        dots(out, a, b, row);
+    } else {
+        run(output, a, b, row, threads);
+    }
+}
+
+/// The multiplications below which a second thread costs more than it does.
+const WORTH_A_THREAD: usize = 1 << 21;
+
+/// The rows or columns that a part has at least, of so many columns or rows: up to 64 by 64, and up to 256 elements, `gemm` adds
+/// in another order.
+fn least_part(others: usize) -> usize {
+    (256 / others.max(1) + 1).max(128)
+}
+
+fn run<T: Real>(mut output: Output<T>, a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>, parts: usize) {
+    let ([rows, columns], depth) = (output.sizes, a.sizes[1]);
+    let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
+    let least = least_part(others);
+    if parts > 1 && size >= 2 * least && rows * columns * depth >= 2 * WORTH_A_THREAD {
+        let (first, at) = (parts / 2, (size * (parts / 2) / parts).clamp(least, size - least));
+        let [before, rest] = output.split(dim, at);
+        let (a_parts, b_parts, row_parts) = match dim {
+            0 => ([a.narrow(0, 0, at), a.narrow(0, at, size - at)], [b; 2], [row; 2]),
+            _ => {
+                let row_parts = [row.map(|row| &row[..at]), row.map(|row| &row[at..])];
+                ([a; 2], [b.narrow(1, 0, at), b.narrow(1, at, size - at)], row_parts)
+            }
+        };
+        rayon::join(
+            || run(before, a_parts[0], b_parts[0], row_parts[0], first),
+            || run(rest, a_parts[1], b_parts[1], row_parts[1], parts - first),
+        );
+        return;
+    }
+    let stride = |stride: usize| stride as isize;
+    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `write_product` those of the output,
+    // which is written only.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            output.start,
+            1,
+            stride(output.stride),
+            false,
+            a.values.as_ptr(),
+            stride(a.strides[1]),
+            stride(a.strides[0]),
+            b.values.as_ptr(),
+            stride(b.strides[1]),
+            stride(b.strides[0]),
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+    if let Some(row) = row {
+        for index in 0..rows {
+            // SAFETY: the product has written it.
+            let out = unsafe { output.row(index) };
+            out.iter_mut().zip(row).for_each(|(out, x)| *out += *x);
+        }
+    }
+}
+
+/// Few rows by a transposed matrix, which is read once, in order.
+fn dots<T: Real>(out: &mut [MaybeUninit<T>], a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>) {
+    let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
+    let a_row = |index: usize| &a.values[index * a.strides[0]..][..depth];
+    let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
+    let blocks: Vec<usize> = (0..columns).step_by(block).collect();
+    let of_block = |first: &usize| -> Vec<T> {
+        let last = (first + block).min(columns);
+        (*first..last).flat_map(|column| (0..rows).map(move |index| dot(a_row(index), b.column(column)))).collect()
+    };
+    let products: Vec<Vec<T>> = blocks.par_iter().map(of_block).collect();
+    for (index, sum) in products.into_iter().flatten().enumerate() {
+        let (column, index) = (index / rows, index % rows);
+        out[index * columns + column].write(row.map_or(sum, |row| sum + row[column]));
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    sum_of(a, b, |a, b| a * b)
+}
+
+/// The rows of a matrix behind each other, whose columns are.
+fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
+    let columns = from.sizes[1];
+    if to.is_empty() {
+        return;
+    }
+    // Bands of whole tiles, about as much as a task should be.
+    let band = if threads == 1 { from.sizes[0] } else { (super::rows_a_task(columns) / TILE).max(1) * TILE };
+    super::for_blocks(to, band * columns, |index, to| {
+        put_band_in_order(from.narrow(0, index * band, to.len() / columns), to);
+    });
+}
+
+/// Rows that are put in order together: a few lines of the cache of each column.
+const TILE: usize = 64;
+
+#[multiversion(targets = "simd")]
+fn put_band_in_order<T: Real>(from: Matrix<T>, to: &mut [T]) {
+    let ([rows, columns], stride) = (from.sizes, from.strides[1]);
+    let whole = [rows, columns].map(|size| size - size % SIDE);
+    for band in (0..whole[0]).step_by(TILE) {
+        for left in (0..whole[1]).step_by(SIDE) {
+            for top in (band..(band + TILE).min(whole[0])).step_by(SIDE) {
+                let from = &from.values[left * stride + top..];
+                transpose_tile(from, stride, &mut to[top * columns + left..], columns);
+            }
+        }
+    }
+    for row in 0..rows {
+        let first = if row < whole[0] { whole[1] } else { 0 };
+        for column in first..columns {
+            to[row * columns + column] = from.values[column * stride + row];
+        }
+    }
+}
+
+/// The sides of what is transposed in registers.
+const SIDE: usize = 8;
+
+#[inline(always)]
+fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [T], to_stride: usize) {
+    let mut tile = [[T::ZERO; SIDE]; SIDE];
+    for (index, row) in tile.iter_mut().enumerate() {
+        row.copy_from_slice(&from[index * from_stride..][..SIDE]);
+    }
+    for column in 0..SIDE {
+        let transposed: [T; SIDE] = core::array::from_fn(|row| tile[row][column]);
+        to[column * to_stride..][..SIDE].copy_from_slice(&transposed);
+    }
+}
+
+/// The sums of the columns of rows of `length` elements, whatever the number of threads.
+pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
+    if length == 0 {
+        return Vec::new();
+    }
+    let rows = super::rows_a_task(length);
+    let mut partials = vec![T::ZERO; values.len().div_ceil(rows * length) * length];
+    super::for_blocks(&mut partials, length, |block, sums| {
+        let rows = values.chunks(rows * length).nth(block).into_iter().flat_map(|rows| rows.chunks_exact(length));
+        for row in rows {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+        }
+    });
+    super::sum_blocks(&partials, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(count: usize, step: f64) -> Vec<f64> {
+        (0..count).map(|i| (i as f64 * step).sin()).collect()
+    }
+
+    /// Element by element.
+    fn reference(a: Matrix<f64>, b: Matrix<f64>, row: Option<&[f64]>) -> Vec<f64> {
+        let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
+        let at = |m: Matrix<f64>, r: usize, c: usize| m.values[r * m.strides[0] + c * m.strides[1]];
+        let mut out = Vec::new();
+        for r in 0..rows {
+            for c in 0..columns {
+                let sum: f64 = (0..depth).map(|k| at(a, r, k) * at(b, k, c)).sum();
+                out.push(sum + row.map_or(0.0, |row| row[c]));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn a_product_is_the_sum_of_its_products_whatever_its_sizes_and_layouts() {
+        for [m, k, n] in [[0, 3, 2], [3, 0, 2], [2, 3, 0], [1, 1, 1], [1, 70, 300], [5, 33, 17], [40, 19, 23], [300, 40, 70]]
+        {
+            let (left, right, row) = (values(m * k, 0.7), values(k * n, 1.3), values(n, 2.1));
+            let lefts = [Matrix::new(&left, [m, k]), Matrix::new(&left, [k, m]).transposed()];
+            let rights = [Matrix::new(&right, [k, n]), Matrix::new(&right, [n, k]).transposed()];
+            for (a, b) in lefts.into_iter().flat_map(|a| rights.map(|b| (a, b))) {
+                for row in [None, Some(row.as_slice())] {
+                    let (ours, exact) = (product(a, b, row), reference(a, b, row));
+                    assert_eq!(ours.len(), exact.len());
+                    let far = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    assert!(far <= 1e-12, "{m} x {k} x {n}: {far:e}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_has_the_same_bits_on_any_number_of_threads() {
+        for ([m, k, n], is_transposed) in [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true)] {
+            let [left, right] =
+                [(m * k, 0.7), (k * n, 1.3)].map(|(count, step)| values(count, step).iter().map(|x| *x as f32).collect());
+            let (left, right): (Vec<f32>, Vec<f32>) = (left, right);
+            let a = Matrix::new(&left, [m, k]);
+            let b = if is_transposed { Matrix::new(&right, [n, k]).transposed() } else { Matrix::new(&right, [k, n]) };
+            let on = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let bits = |x: f32| x.to_bits();
+                pool.install(|| product(a, b, None)).into_iter().map(bits).collect::<Vec<_>>()
+            };
+            let one = on(1);
+            for threads in [2, 3, 7] {
+                assert!(on(threads) == one, "{m} x {k} x {n} on {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn columns_are_summed_in_order() {
+        let x = values(700 * 33, 0.3);
+        let exact: Vec<f64> = (0..33).map(|c| (0..700).map(|r| x[r * 33 + c]).sum()).collect();
+        let far = column_sums(&x, 33).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(far < 1e-12, "{far:e}");
+        assert_eq!(column_sums::<f64>(&[], 3), vec![0.0; 3]);
+    }
+}

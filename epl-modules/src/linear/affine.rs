@@ -1,0 +1,162 @@
+//! The product of a linear layer, with its bias.
+
+use burn::module::ParamId;
+use burn::tensor::{DType, Tensor};
+use epl_comm::custom_vjp_needed;
+use epl_core::Context;
+use epl_core::model::precision::widen;
+
+use crate::host::product::{column_sums, product};
+use crate::host::{self, HostFloat, Real, View};
+
+/// The weight of a linear layer, as it lies.
+#[derive(Clone, Debug)]
+pub(crate) enum Weight {
+    /// `[d_input, d_output]`
+    Row(Tensor<2>),
+    /// `[d_output, d_input]`
+    Col(Tensor<2>),
+}
+
+impl From<Tensor<2>> for Weight {
+    fn from(weight: Tensor<2>) -> Self {
+        Self::Row(weight)
+    }
+}
+
+impl Weight {
+    /// As `[d_input, d_output]`.
+    pub(crate) fn rows(self) -> Tensor<2> {
+        match self {
+            Self::Row(weight) => weight,
+            Self::Col(weight) => weight.transpose(),
+        }
+    }
+
+    fn is_col(&self) -> bool {
+        matches!(self, Self::Col(_))
+    }
+
+    fn tensor(&self) -> &Tensor<2> {
+        match self {
+            Self::Row(weight) | Self::Col(weight) => weight,
+        }
+    }
+}
+
+/// x W + b along the last dim, as one product of two matrices, in the type of the weight. The layer has looked at the last
+/// dim before.
+///
+/// # Shapes
+///
+/// - x: `[..., d_input]`, weight: `[d_input, d_output]`, bias: `[d_output]`
+/// - output: `[..., d_output]`
+pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let weight = weight.into();
+    let dtype = weight.tensor().dtype();
+    let mut shape = x.dims();
+    let (d_input, d_output) = match (weight.is_col(), weight.tensor().dims()) {
+        (false, [d_input, d_output]) | (true, [d_output, d_input]) => (d_input, d_output),
+    };
+    let rows = shape[..D - 1].iter().product();
+    shape[D - 1] = d_output;
+    let x = shaped(x.cast(dtype), [rows, d_input]);
+    let float = host::host_float(weight.tensor());
+    let y = match (float, bias) {
+        (Some(HostFloat::Single), bias) if has_type(&bias, dtype) => on_host::<f32>(x, weight, bias),
+        (Some(HostFloat::Double), bias) if has_type(&bias, dtype) => on_host::<f64>(x, weight, bias),
+        (_, Some(bias)) => add_bias(x.matmul(weight.rows()), bias.unsqueeze()),
+        (_, None) => x.matmul(weight.rows()),
+    };
+    shaped(y, shape)
+}
+
+fn has_type(bias: &Option<Tensor<1>>, dtype: DType) -> bool {
+    bias.as_ref().is_none_or(|bias| bias.dtype() == dtype)
+}
+
+/// A reshape, which is nothing in the graph where there is none to be made.
+fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
+    if x.dims()[..] == shape[..] { Tensor::from_bridge(x.into_bridge()) } else { x.reshape(shape) }
+}
+
+/// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in
+/// f32 at least, and the sum is rounded.
+pub(crate) fn add_bias<const D: usize>(y: Tensor<D>, bias: Tensor<D>) -> Tensor<D> {
+    let dtype = y.dtype();
+    if bias.dtype() == dtype {
+        return y + bias;
+    }
+    let y = widen(y);
+    let bias = bias.cast(y.dtype());
+    (y + bias).cast(dtype)
+}
+
+/// Tells the operations of [`affine`], of all slices of the layer: `x` is the whole input's shape.
+pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x: [usize; D], d_output: usize) {
+    context.count_flops(Some(weight), 2.0 * x.iter().product::<usize>() as f64 * d_output as f64);
+}
+
+/// The product in host memory, as one operation.
+fn on_host<T: Real>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
+    let is_col = weight.is_col();
+    let (Weight::Row(weight) | Weight::Col(weight)) = weight;
+    match bias {
+        Some(bias) => custom_vjp_needed(
+            (x, weight, bias),
+            move |(x, weight, bias)| Saved::forward::<T>(x, weight, Some(bias), is_col),
+            |saved, grad, [x, weight, bias]| {
+                let of_bias = bias.then(|| bias_gradient::<T>(&grad));
+                let (of_x, of_weight) = saved.backward::<T>(grad, [x, weight]);
+                (of_x, of_weight, of_bias)
+            },
+        ),
+        None => custom_vjp_needed(
+            (x, weight),
+            move |(x, weight)| Saved::forward::<T>(x, weight, None, is_col),
+            |saved, grad, needed| saved.backward::<T>(grad, needed),
+        ),
+    }
+}
+
+/// What the gradients of a product need.
+struct Saved {
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    is_col: bool,
+}
+
+impl Saved {
+    fn forward<T: Real>(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, is_col: bool) -> (Tensor<2>, Self) {
+        let device = x.device();
+        let bias = bias.map(View::<T>::new);
+        let (left, right) = (View::<T>::of_matrix(x.clone()), View::<T>::of_matrix(weight.clone()));
+        let right = if is_col { right.matrix().transposed() } else { right.matrix() };
+        let shape = [x.dims()[0], right.sizes()[1]];
+        let y = product(left.matrix(), right, bias.as_ref().map(View::slice));
+        (host::tensor(y, shape, &device), Self { x, weight, is_col })
+    }
+
+    /// `g Wᵀ` and `xᵀ g`, at the same time.
+    fn backward<T: Real>(self, grad: Tensor<2>, needed: [bool; 2]) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
+        let (device, shapes) = (grad.device(), [self.x.dims(), self.weight.dims()]);
+        let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrix);
+        let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
+        let of_x = || {
+            let weight = if self.is_col { weight } else { weight.transposed() };
+            needed[0].then(|| product(grad, weight, None))
+        };
+        let of_weight = || {
+            let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
+            needed[1].then(|| product(left.transposed(), right, None))
+        };
+        let (of_x, of_weight) = rayon::join(of_x, of_weight);
+        let tensor = |values: Option<Vec<T>>, shape| values.map(|values| host::tensor(values, shape, &device));
+        (tensor(of_x, shapes[0]), tensor(of_weight, shapes[1]))
+    }
+}
+
+fn bias_gradient<T: Real>(grad: &Tensor<2>) -> Tensor<1> {
+    let (device, [_, columns]) = (grad.device(), grad.dims());
+    host::tensor(column_sums(View::<T>::new(grad.clone()).slice(), columns), [columns], &device)
+}

@@ -1,0 +1,87 @@
+//! Products of groups of rows, each with a matrix of its own, in host memory.
+
+use core::mem::MaybeUninit;
+
+use burn::tensor::Tensor;
+use epl_comm::custom_vjp_needed;
+use rayon::prelude::*;
+
+use crate::host::product::{Matrix, write_product};
+use crate::host::{self, Real, View};
+
+/// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of
+/// its matrix is zero.
+///
+/// # Shapes
+///
+/// - rows: `[Σ counts, d_input]`, the groups behind each other
+/// - weights: `[groups, d_input, d_output]`
+/// - output: `[Σ counts, d_output]`
+pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, counts: &[usize]) -> Tensor<2> {
+    let counts = counts.to_vec();
+    custom_vjp_needed(
+        (rows, weights),
+        move |(rows, weights)| {
+            let (device, [_, d_input, d_output]) = (rows.device(), weights.dims());
+            let total = rows.dims()[0];
+            let (x, w) = (View::<T>::new(rows.clone()), View::<T>::new(weights.clone()));
+            let (x, w) = (groups(x.slice(), &counts, d_input), matrices(w.slice(), [d_input, d_output]));
+            let products = x.into_iter().zip(w).map(|(x, w)| [x, w]).collect();
+            let y = all_products(products);
+            (host::tensor(y, [total, d_output], &device), (rows, weights, counts))
+        },
+        |(rows, weights, counts), grad, needed| {
+            let (device, row_dims, weight_dims) = (grad.device(), rows.dims(), weights.dims());
+            let [_, d_input, d_output] = weight_dims;
+            let (x, g, w) = (View::<T>::new(rows), View::<T>::new(grad), View::<T>::new(weights));
+            let (x, g) = (groups(x.slice(), &counts, d_input), groups(g.slice(), &counts, d_output));
+            let w = matrices(w.slice(), [d_input, d_output]);
+            let of_rows = || {
+                let products = g.iter().zip(w).map(|(g, w)| [*g, w.transposed()]).collect();
+                needed[0].then(|| host::tensor(all_products(products), row_dims, &device))
+            };
+            let of_weights = || {
+                let products = x.iter().zip(&g).map(|(x, g)| [x.transposed(), *g]).collect();
+                needed[1].then(|| host::tensor(all_products(products), weight_dims, &device))
+            };
+            rayon::join(of_rows, of_weights)
+        },
+    )
+}
+
+/// The rows of each group.
+fn groups<'a, T: Real>(mut values: &'a [T], counts: &[usize], width: usize) -> Vec<Matrix<'a, T>> {
+    let next = |count: &usize| {
+        let (group, rest) = values.split_at(count * width);
+        values = rest;
+        Matrix::new(group, [*count, width])
+    };
+    counts.iter().map(next).collect()
+}
+
+fn matrices<T: Real>(values: &[T], sizes: [usize; 2]) -> impl Iterator<Item = Matrix<'_, T>> {
+    values.chunks_exact((sizes[0] * sizes[1]).max(1)).map(move |values| Matrix::new(values, sizes))
+}
+
+/// The products behind each other, each on as many threads as its share of the work is worth.
+fn all_products<T: Real>(products: Vec<[Matrix<T>; 2]>) -> Vec<T> {
+    let length = |[a, b]: &[Matrix<T>; 2]| a.sizes()[0] * b.sizes()[1];
+    let work = |[a, b]: &[Matrix<T>; 2]| a.sizes()[0] * a.sizes()[1] * b.sizes()[1];
+    let (all, threads) = (products.iter().map(work).sum::<usize>().max(1), rayon::current_num_threads());
+    let total = products.iter().map(length).sum();
+    let mut values = Vec::with_capacity(total);
+    let mut rest = &mut values.spare_capacity_mut()[..total];
+    let mut tasks = Vec::with_capacity(products.len());
+    for [a, b] in products {
+        let (out, others) = core::mem::take(&mut rest).split_at_mut(length(&[a, b]));
+        rest = others;
+        tasks.push((out, a, b, (threads * work(&[a, b])).div_ceil(all)));
+    }
+    let run = |(out, a, b, threads): (&mut [MaybeUninit<T>], Matrix<T>, Matrix<T>, usize)| {
+        write_product(out, a, b, None, threads);
+    };
+    tasks.into_par_iter().for_each(run);
+    // SAFETY: each product has written its part, and the parts are all.
+    unsafe { values.set_len(total) };
+    values
+}
