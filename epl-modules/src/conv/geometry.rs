@@ -6,6 +6,7 @@ use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{DType, Device, Tensor};
 use epl_core::Context;
 
+use super::on_host::conv2d;
 use crate::host::is_host;
 use crate::invalid::refuse;
 
@@ -58,7 +59,7 @@ impl Geometry {
             groups: self.groups,
             padding: self.padding.clone(),
         };
-        let y = layer.forward(x.cast(dtype).cast(inside)).cast(dtype);
+        let y = conv2d(&layer, x.cast(dtype).cast(inside)).cast(dtype);
         // Each pixel of each output channel is a sum over a kernel.
         let [batch, _, height, width] = y.dims();
         let sums = (batch * height * width * self.channels[1]) as f64;

@@ -106,47 +106,91 @@ impl<T> Output<T> {
     }
 }
 
-/// `a b`, plus a row that is added to each of its rows.
+/// A product of two matrices, to be written somewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a, T> {
+    a: Matrix<'a, T>,
+    b: Matrix<'a, T>,
+    /// What is added to each row.
+    row: Option<&'a [T]>,
+    /// Whether the product is added to what is there.
+    adds: bool,
+}
+
+/// `a b`.
 ///
 /// # Panics
 ///
 /// When the sizes do not agree.
-pub(crate) fn product<T: Real>(a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>) -> Vec<T> {
-    let sizes = [a.sizes[0], b.sizes[1]];
-    let mut values = Vec::with_capacity(sizes[0] * sizes[1]);
-    let threads = rayon::current_num_threads();
-    write_product(&mut values.spare_capacity_mut()[..sizes[0] * sizes[1]], a, b, row, threads);
-    // SAFETY: all of them were written.
-    unsafe { values.set_len(sizes[0] * sizes[1]) };
-    values
+pub(crate) fn product<'a, T: Real>(a: Matrix<'a, T>, b: Matrix<'a, T>) -> Product<'a, T> {
+    assert_eq!(a.sizes[1], b.sizes[0], "sizes that can be multiplied");
+    Product { a, b, row: None, adds: false }
 }
 
-/// [`product`] into memory, all of which is written, on at most so many threads.
-pub(crate) fn write_product<T: Real>(
-    out: &mut [MaybeUninit<T>],
-    a: Matrix<T>,
-    b: Matrix<T>,
-    row: Option<&[T]>,
-    threads: usize,
-) {
-    let sizes = [a.sizes[0], b.sizes[1]];
-    assert_eq!((a.sizes[1], out.len()), (b.sizes[0], sizes[0] * sizes[1]), "sizes that can be multiplied");
-    assert!(row.is_none_or(|row| row.len() == sizes[1]), "an element of the row for each column");
-    // Beyond so many rows it costs less to put a matrix in order than to gather it in each block.
-    const FEW_ROWS: usize = 32;
-    let is_in_order = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
-    let output = Output { start: out.as_mut_ptr().cast::<T>(), sizes, stride: sizes[1] };
-    if !is_in_order && sizes[0] >= FEW_ROWS {
-        let [depth, columns] = b.sizes;
-        T::with_scratch(depth * columns, |scratch| {
-            put_in_order(b, scratch, threads);
-            let b = Matrix::new(&*scratch, b.sizes);
-            run(output, a, b, row, threads);
-        });
-    } else if !is_in_order && a.strides[1] == 1 && a.sizes[1] > 0 {
-        dots(out, a, b, row);
-    } else {
-        run(output, a, b, row, threads);
+impl<'a, T: Real> Product<'a, T> {
+    /// With this row added to each row.
+    pub(crate) fn plus(self, row: Option<&'a [T]>) -> Self {
+        assert!(row.is_none_or(|row| row.len() == self.b.sizes[1]), "an element of the row for each column");
+        Self { row, ..self }
+    }
+
+    /// Rows and columns of the result.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        [self.a.sizes[0], self.b.sizes[1]]
+    }
+
+    /// Its multiplications.
+    pub(crate) fn work(&self) -> usize {
+        self.a.sizes[0] * self.b.sizes[0] * self.b.sizes[1]
+    }
+
+    /// The result, row by row, made on the threads of the current pool.
+    pub(crate) fn values(self) -> Vec<T> {
+        let [rows, columns] = self.sizes();
+        let mut values = Vec::with_capacity(rows * columns);
+        self.write(&mut values.spare_capacity_mut()[..rows * columns], rayon::current_num_threads());
+        // SAFETY: all of them were written.
+        unsafe { values.set_len(rows * columns) };
+        values
+    }
+
+    /// Writes all of `out`, on at most so many threads.
+    pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
+        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
+        self.run(out.as_mut_ptr().cast::<T>(), threads);
+    }
+
+    /// [`write`](Self::write) over what is there.
+    pub(crate) fn set(self, out: &mut [T], threads: usize) {
+        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
+        self.run(out.as_mut_ptr(), threads);
+    }
+
+    /// Adds the result to `out`, on at most so many threads.
+    pub(crate) fn add_to(self, out: &mut [T], threads: usize) {
+        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
+        Self { adds: true, ..self }.run(out.as_mut_ptr(), threads);
+    }
+
+    /// Into memory of which [`write`](Self::write) and [`add_to`](Self::add_to) have seen that it is large enough, and written
+    /// before if it is added to.
+    fn run(self, out: *mut T, threads: usize) {
+        // Beyond so many rows it costs less to put a matrix in order than to gather it in each block.
+        const FEW_ROWS: usize = 32;
+        let (Self { a, b, .. }, sizes) = (self, self.sizes());
+        let output = Output { start: out, sizes, stride: sizes[1] };
+        let is_in_order = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
+        if !is_in_order && sizes[0] >= FEW_ROWS {
+            let [depth, columns] = b.sizes;
+            T::with_scratch(depth * columns, |scratch| {
+                put_in_order(b, scratch, threads);
+                run(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
+            });
+        } else if !is_in_order && a.strides[1] == 1 && a.sizes[1] > 0 {
+            dots(output, self);
+        } else {
+            run(output, self, threads);
+        }
     }
 }
 
@@ -159,45 +203,40 @@ fn least_part(others: usize) -> usize {
     (256 / others.max(1) + 1).max(128)
 }
 
-fn run<T: Real>(mut output: Output<T>, a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>, parts: usize) {
-    let ([rows, columns], depth) = (output.sizes, a.sizes[1]);
+fn run<T: Real>(mut output: Output<T>, product: Product<T>, parts: usize) {
+    let (Product { a, b, row, adds }, [rows, columns]) = (product, output.sizes);
     let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
     let least = least_part(others);
-    if parts > 1 && size >= 2 * least && rows * columns * depth >= 2 * WORTH_A_THREAD {
+    if parts > 1 && size >= 2 * least && product.work() >= 2 * WORTH_A_THREAD {
         let (first, at) = (parts / 2, (size * (parts / 2) / parts).clamp(least, size - least));
         let [before, rest] = output.split(dim, at);
-        let (a_parts, b_parts, row_parts) = match dim {
-            0 => ([a.narrow(0, 0, at), a.narrow(0, at, size - at)], [b; 2], [row; 2]),
-            _ => {
-                let row_parts = [row.map(|row| &row[..at]), row.map(|row| &row[at..])];
-                ([a; 2], [b.narrow(1, 0, at), b.narrow(1, at, size - at)], row_parts)
-            }
+        let of = |from: usize, count: usize| match dim {
+            0 => Product { a: a.narrow(0, from, count), ..product },
+            _ => Product { b: b.narrow(1, from, count), row: row.map(|row| &row[from..from + count]), ..product },
         };
-        rayon::join(
-            || run(before, a_parts[0], b_parts[0], row_parts[0], first),
-            || run(rest, a_parts[1], b_parts[1], row_parts[1], parts - first),
-        );
+        let (of_before, of_rest) = (of(0, at), of(at, size - at));
+        rayon::join(|| run(before, of_before, first), || run(rest, of_rest, parts - first));
         return;
     }
     let stride = |stride: usize| stride as isize;
-    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `write_product` those of the output,
-    // which is written only.
+    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `Product::run`'s callers those of the
+    // output, which is read only where it was written before.
     unsafe {
         gemm::gemm(
             rows,
             columns,
-            depth,
+            a.sizes[1],
             output.start,
             1,
             stride(output.stride),
-            false,
+            adds,
             a.values.as_ptr(),
             stride(a.strides[1]),
             stride(a.strides[0]),
             b.values.as_ptr(),
             stride(b.strides[1]),
             stride(b.strides[0]),
-            T::ZERO,
+            T::ONE,
             T::ONE,
             false,
             false,
@@ -215,19 +254,21 @@ fn run<T: Real>(mut output: Output<T>, a: Matrix<T>, b: Matrix<T>, row: Option<&
 }
 
 /// Few rows by a transposed matrix, which is read once, in order.
-fn dots<T: Real>(out: &mut [MaybeUninit<T>], a: Matrix<T>, b: Matrix<T>, row: Option<&[T]>) {
+fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
     let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
-    let a_row = |index: usize| &a.values[index * a.strides[0]..][..depth];
     let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
     let blocks: Vec<usize> = (0..columns).step_by(block).collect();
     let of_block = |first: &usize| -> Vec<T> {
         let last = (first + block).min(columns);
-        (*first..last).flat_map(|column| (0..rows).map(move |index| dot(a_row(index), b.column(column)))).collect()
+        (*first..last).flat_map(|column| (0..rows).map(move |index| dot(a.row(index), b.column(column)))).collect()
     };
     let products: Vec<Vec<T>> = blocks.par_iter().map(of_block).collect();
-    for (index, sum) in products.into_iter().flatten().enumerate() {
-        let (column, index) = (index / rows, index % rows);
-        out[index * columns + column].write(row.map_or(sum, |row| sum + row[column]));
+    for (at, sum) in products.into_iter().flatten().enumerate() {
+        let (column, index) = (at / rows, at % rows);
+        let sum = row.map_or(sum, |row| sum + row[column]);
+        let out = output.start.wrapping_add(index * output.stride + column);
+        // SAFETY: the element is one of the output's, which is read only where it was written before.
+        unsafe { out.write(if adds { out.read() + sum } else { sum }) };
     }
 }
 
@@ -236,8 +277,8 @@ fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     sum_of(a, b, |a, b| a * b)
 }
 
-/// The rows of a matrix behind each other, whose columns are.
-fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
+/// The rows of a matrix behind each other, whose columns are, on one thread or all.
+pub(crate) fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
     let columns = from.sizes[1];
     if to.is_empty() {
         return;
@@ -327,17 +368,22 @@ mod tests {
 
     #[test]
     fn a_product_is_the_sum_of_its_products_whatever_its_sizes_and_layouts() {
-        for [m, k, n] in [[0, 3, 2], [3, 0, 2], [2, 3, 0], [1, 1, 1], [1, 70, 300], [5, 33, 17], [40, 19, 23], [300, 40, 70]]
+        for [m, k, n] in
+            [[0, 3, 2], [3, 0, 2], [2, 3, 0], [1, 1, 1], [1, 70, 300], [5, 33, 17], [40, 19, 23], [300, 40, 70]]
         {
             let (left, right, row) = (values(m * k, 0.7), values(k * n, 1.3), values(n, 2.1));
             let lefts = [Matrix::new(&left, [m, k]), Matrix::new(&left, [k, m]).transposed()];
             let rights = [Matrix::new(&right, [k, n]), Matrix::new(&right, [n, k]).transposed()];
             for (a, b) in lefts.into_iter().flat_map(|a| rights.map(|b| (a, b))) {
                 for row in [None, Some(row.as_slice())] {
-                    let (ours, exact) = (product(a, b, row), reference(a, b, row));
+                    let (ours, exact) = (product(a, b).plus(row).values(), reference(a, b, row));
                     assert_eq!(ours.len(), exact.len());
                     let far = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
                     assert!(far <= 1e-12, "{m} x {k} x {n}: {far:e}");
+                    let mut twice = exact.clone();
+                    product(a, b).plus(row).add_to(&mut twice, 2);
+                    let far = twice.iter().zip(&exact).map(|(a, b)| (a - 2.0 * b).abs()).fold(0.0, f64::max);
+                    assert!(far <= 1e-12, "added, {m} x {k} x {n}: {far:e}");
                 }
             }
         }
@@ -345,16 +391,17 @@ mod tests {
 
     #[test]
     fn a_product_has_the_same_bits_on_any_number_of_threads() {
-        for ([m, k, n], is_transposed) in [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true)] {
-            let [left, right] =
-                [(m * k, 0.7), (k * n, 1.3)].map(|(count, step)| values(count, step).iter().map(|x| *x as f32).collect());
+        for ([m, k, n], is_transposed) in [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true)]
+        {
+            let [left, right] = [(m * k, 0.7), (k * n, 1.3)]
+                .map(|(count, step)| values(count, step).iter().map(|x| *x as f32).collect());
             let (left, right): (Vec<f32>, Vec<f32>) = (left, right);
             let a = Matrix::new(&left, [m, k]);
             let b = if is_transposed { Matrix::new(&right, [n, k]).transposed() } else { Matrix::new(&right, [k, n]) };
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let bits = |x: f32| x.to_bits();
-                pool.install(|| product(a, b, None)).into_iter().map(bits).collect::<Vec<_>>()
+                pool.install(|| product(a, b).values()).into_iter().map(bits).collect::<Vec<_>>()
             };
             let one = on(1);
             for threads in [2, 3, 7] {

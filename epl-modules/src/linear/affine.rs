@@ -133,7 +133,7 @@ impl Saved {
         let (left, right) = (View::<T>::of_matrix(x.clone()), View::<T>::of_matrix(weight.clone()));
         let right = if is_col { right.matrix().transposed() } else { right.matrix() };
         let shape = [x.dims()[0], right.sizes()[1]];
-        let y = product(left.matrix(), right, bias.as_ref().map(View::slice));
+        let y = product(left.matrix(), right).plus(bias.as_ref().map(View::slice)).values();
         (host::tensor(y, shape, &device), Self { x, weight, is_col })
     }
 
@@ -144,11 +144,11 @@ impl Saved {
         let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
         let of_x = || {
             let weight = if self.is_col { weight } else { weight.transposed() };
-            needed[0].then(|| product(grad, weight, None))
+            needed[0].then(|| product(grad, weight).values())
         };
         let of_weight = || {
             let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
-            needed[1].then(|| product(left.transposed(), right, None))
+            needed[1].then(|| product(left.transposed(), right).values())
         };
         let (of_x, of_weight) = rayon::join(of_x, of_weight);
         let tensor = |values: Option<Vec<T>>, shape| values.map(|values| host::tensor(values, shape, &device));

@@ -8,8 +8,8 @@ use epl_comm::{Copied, Partial, Split};
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
-use super::operand::Operand;
 use super::affine::{Weight, add_bias, affine, count_affine};
+use super::operand::Operand;
 use super::replicated::default_initializer;
 use crate::invalid::{check_group, check_last_dim, refuse};
 use crate::placement::{self, check_enough};

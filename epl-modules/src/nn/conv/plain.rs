@@ -7,13 +7,13 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::channels::{Channels, Extents};
-use crate::conv::{check_keeps_size, check_same_on_both_sides, default_initializer};
+use crate::conv::{check_keeps_size, check_same_on_both_sides, conv1d, conv2d, default_initializer};
 
 /// Makes a convolution: the rank of its tensors, the type of its sizes, and what is a size of one.
 macro_rules! convolution {
     (
         $layer:ident, $config:ident, $rank:tt, $size:tt, $one:tt, $padding:ident = $valid:tt,
-        channels: { $($channels:tt)+ } = $both:expr, same_is_odd: $same_is_odd:tt, $input:tt -> $output:tt
+        channels: { $($channels:tt)+ } = $both:expr, same_is_odd: $same_is_odd:tt, by: $forward:expr, $input:tt -> $output:tt
     ) => {
         #[doc = concat!("Configuration to create a [`", stringify!($layer), "`] layer using the")]
         #[doc = concat!("[init function](", stringify!($config), "::init).")]
@@ -122,7 +122,7 @@ macro_rules! convolution {
                         groups,
                         padding: self.padding.clone(),
                     };
-                    layer.forward(input)
+                    $forward(&layer, input)
                 })
             }
         }
@@ -156,6 +156,7 @@ convolution!(
         pub channels_out: usize,
     } = |config| [config.channels_in, config.channels_out],
     same_is_odd: false,
+    by: conv1d,
     "[batch_size, channels_in, length_in]" -> "[batch_size, channels_out, length_out]"
 );
 
@@ -166,6 +167,7 @@ convolution!(
         pub channels: [usize; 2],
     } = |config| config.channels,
     same_is_odd: false,
+    by: conv2d,
     "[batch_size, channels_in, height_in, width_in]" -> "[batch_size, channels_out, height_out, width_out]"
 );
 
@@ -176,5 +178,6 @@ convolution!(
         pub channels: [usize; 2],
     } = |config| config.channels,
     same_is_odd: true,
+    by: burn::nn::conv::Conv3d::forward,
     "[batch_size, channels_in, depth_in, height_in, width_in]" -> "[batch_size, channels_out, depth_out, height_out, width_out]"
 );

@@ -1,0 +1,125 @@
+//! What a kernel sees of an image, as the columns of a matrix.
+
+use core::ops::Range;
+
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2d;
+
+use crate::host::Real;
+
+/// How a kernel moves over images of one size.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    /// Padding at the top and at the left.
+    before: [usize; 2],
+    image: [usize; 2],
+    output: [usize; 2],
+}
+
+impl Window {
+    /// Of a layer of one group; none where its kernel is larger than the padded image.
+    pub(super) fn new(layer: &Conv2d, image: [usize; 2]) -> Option<Self> {
+        let padding = match &layer.padding {
+            PaddingConfig2d::Valid => [(0, 0); 2],
+            PaddingConfig2d::Explicit(top, left, bottom, right) => [(*top, *bottom), (*left, *right)],
+            PaddingConfig2d::Same => core::array::from_fn(|dim| {
+                // As Burn does: what is odd goes to the end.
+                let (size, stride) = (image[dim], layer.stride[dim]);
+                let needed = size.div_ceil(stride).saturating_sub(1) * stride + layer.kernel_size[dim];
+                let missing = if size == 0 { 0 } else { needed.saturating_sub(size) };
+                (missing / 2, missing - missing / 2)
+            }),
+        };
+        let mut output = [0; 2];
+        for dim in [0, 1] {
+            let reach = layer.dilation[dim] * (layer.kernel_size[dim] - 1) + 1;
+            let padded = image[dim] + padding[dim].0 + padding[dim].1;
+            output[dim] = padded.checked_sub(reach)? / layer.stride[dim] + 1;
+        }
+        Some(Self {
+            kernel: layer.kernel_size,
+            stride: layer.stride,
+            dilation: layer.dilation,
+            before: padding.map(|(before, _)| before),
+            image,
+            output,
+        })
+    }
+
+    /// The sizes of what comes out.
+    pub(super) fn output(&self) -> [usize; 2] {
+        self.output
+    }
+
+    /// Places at which the kernel is put.
+    pub(super) fn positions(&self) -> usize {
+        self.output.iter().product()
+    }
+
+    /// Elements of a kernel, in one channel.
+    pub(super) fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Pixels of an image, in one channel.
+    pub(super) fn pixels(&self) -> usize {
+        self.image.iter().product()
+    }
+
+    /// Whether the columns are the image itself.
+    pub(super) fn is_pointwise(&self) -> bool {
+        self.kernel == [1, 1] && self.output == self.image && self.before == [0, 0]
+    }
+
+    /// What one tap sees at all positions; zero outside the image.
+    pub(super) fn gather<T: Real>(&self, tap: usize, channel: &[T], seen: &mut [T]) {
+        let columns = self.inside(1, tap % self.kernel[1]);
+        for (position, seen) in seen.chunks_exact_mut(self.output[1]).enumerate() {
+            let Some(row) = self.source(0, position, tap / self.kernel[1]) else {
+                seen.fill(T::ZERO);
+                continue;
+            };
+            let row = &channel[row * self.image[1]..][..self.image[1]];
+            seen[..columns.start].fill(T::ZERO);
+            seen[columns.end..].fill(T::ZERO);
+            let seen = &mut seen[columns.clone()];
+            let Some(first) = self.source(1, columns.start, tap % self.kernel[1]) else { continue };
+            match self.stride[1] {
+                1 => seen.copy_from_slice(&row[first..first + seen.len()]),
+                stride => seen.iter_mut().zip(row[first..].iter().step_by(stride)).for_each(|(seen, x)| *seen = *x),
+            }
+        }
+    }
+
+    /// Adds what one tap saw at all positions to where it was seen.
+    pub(super) fn scatter<T: Real>(&self, tap: usize, seen: &[T], channel: &mut [T]) {
+        let columns = self.inside(1, tap % self.kernel[1]);
+        for (position, seen) in seen.chunks_exact(self.output[1]).enumerate() {
+            let Some(row) = self.source(0, position, tap / self.kernel[1]) else { continue };
+            let Some(first) = self.source(1, columns.start, tap % self.kernel[1]) else { continue };
+            let row = &mut channel[row * self.image[1]..][..self.image[1]];
+            let seen = &seen[columns.clone()];
+            match self.stride[1] {
+                1 => row[first..].iter_mut().zip(seen).for_each(|(x, seen)| *x += *seen),
+                stride => row[first..].iter_mut().step_by(stride).zip(seen).for_each(|(x, seen)| *x += *seen),
+            }
+        }
+    }
+
+    /// The place in the image that a tap sees at a position along a dim; none outside it.
+    fn source(&self, dim: usize, position: usize, tap: usize) -> Option<usize> {
+        let at = (position * self.stride[dim] + tap * self.dilation[dim]).checked_sub(self.before[dim])?;
+        (at < self.image[dim]).then_some(at)
+    }
+
+    /// The positions along a dim at which a tap sees the image.
+    fn inside(&self, dim: usize, tap: usize) -> Range<usize> {
+        let (stride, shift, before) = (self.stride[dim], tap * self.dilation[dim], self.before[dim]);
+        let start = before.saturating_sub(shift).div_ceil(stride).min(self.output[dim]);
+        let end = (self.image[dim] + before).saturating_sub(shift).div_ceil(stride).min(self.output[dim]);
+        start..end.max(start)
+    }
+}
