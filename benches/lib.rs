@@ -3,3 +3,4 @@
 pub mod moe;
 pub mod pairs;
 pub mod quartiles;
+pub mod steps;

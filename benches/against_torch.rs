@@ -1,0 +1,266 @@
+//! Steps of models, against PyTorch's eager ones or by themselves, on any device.
+//!
+//! ```text
+//! pip install torch transformers
+//! cargo bench --bench against_torch -- --python PYTHON [--only bert] [--set hidden_size=512] [--pairs 20] [--compile]
+//! cargo bench --bench against_torch -- --only moe_t5 --steps 20 [--dtype bf16] [--peak 989]          # ours alone
+//! BURN_DEVICE=cuda …                                                                    # on a GPU: `tools/gpu.sh`
+//! ```
+//!
+//! Both are programs of their own, run in turn, with as many threads and rows, without dropout; the peers are those of
+//! `tools/peers`. Of each name is printed the median over the pairs of PyTorch's time ÷ ours, with quartiles; what share of our
+//! step the products would take at the speed of a large product on the same threads; and the most memory that each held.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Distribution, Tensor};
+use clap::Parser;
+use epl_benches::quartiles::quartiles;
+use epl_benches::steps::Step;
+
+/// A row: its name, the model, ranks, and tokens of a row or pixels of a side.
+const ROWS: [(&str, &str, usize, usize); 6] = [
+    ("moe_t5", "moe_t5", 1, 64),
+    ("moe_t5_2", "moe_t5", 2, 64),
+    ("t5", "t5", 1, 128),
+    ("bert", "bert", 1, 128),
+    ("bert_2", "bert", 2, 128),
+    ("resnet50", "resnet50", 1, 64),
+];
+
+#[derive(Parser)]
+struct Args {
+    /// A Python with torch and transformers; without it ours runs alone.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// Rows by name: moe_t5, moe_t5_2 (two ranks), t5, bert, bert_2, resnet50. Default: all
+    #[arg(long)]
+    only: Vec<String>,
+    /// Another size, by the name that the PyTorch program gives it.
+    #[arg(long, value_parser = size)]
+    set: Vec<(String, usize)>,
+    #[arg(long, default_value_t = 20)]
+    pairs: usize,
+    /// Steps of a run; the first two do not count.
+    #[arg(long, default_value_t = 7)]
+    steps: usize,
+    /// Rows of a step, of all ranks.
+    #[arg(long, default_value_t = 16)]
+    batch: usize,
+    /// Tokens of a row, or pixels of a side. Default: by the model
+    #[arg(long)]
+    seq: Option<usize>,
+    /// Threads of all ranks; PyTorch's are told, ours are those that the process may use.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// `f32`, or `f16` or `bf16` in mixed precision: ours.
+    #[arg(long, default_value = "f32")]
+    dtype: String,
+    /// PyTorch under `torch.compile`.
+    #[arg(long)]
+    compile: bool,
+    /// PyTorch with autocast to bf16.
+    #[arg(long)]
+    bf16: bool,
+    /// What the devices of all ranks can compute, in TFLOP/s.
+    #[arg(long)]
+    peak: Option<f64>,
+    /// One run of ours, for the program that alternates.
+    #[arg(long, hide = true)]
+    worker: bool,
+    /// `cargo bench` passes it.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn size(text: &str) -> Result<(String, usize), String> {
+    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
+    Ok((key.to_string(), value.parse().map_err(|error| format!("{value:?}: {error}"))?))
+}
+
+/// A number of a line of `key=value`.
+fn number(line: &str, key: &str) -> Option<f64> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+}
+
+/// The most memory that a process has held, in MiB.
+fn peak_mib(process: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.map_or(f64::NAN, |kib| kib / 1024.0)
+}
+
+/// GFLOP/s of a large product of f32 on all threads.
+fn product_speed() -> f64 {
+    let device = Device::default();
+    let [a, b] = [0; 2].map(|_| Tensor::<2>::random([2048, 1024], Distribution::Default, &device));
+    let b = b.reshape([1024, 2048]);
+    let seconds = (0..5).map(|_| {
+        let start = Instant::now();
+        let _ = a.clone().matmul(b.clone()).into_data();
+        start.elapsed().as_secs_f64()
+    });
+    2.0 * 2048.0 * 1024.0 * 2048.0 / seconds.fold(f64::INFINITY, f64::min) / 1e9
+}
+
+impl Args {
+    fn rows(&self) -> Result<Vec<(&'static str, Step)>, String> {
+        if let Some(name) = self.only.iter().find(|name| !ROWS.iter().any(|(known, ..)| known == name)) {
+            return Err(format!("there is no row {name:?}; there are {:?}", ROWS.map(|(name, ..)| name)));
+        }
+        let chosen = ROWS.iter().filter(|(name, ..)| self.only.is_empty() || self.only.iter().any(|only| only == name));
+        let step = |(name, model, ranks, seq): &(&'static str, &str, usize, usize)| {
+            let (model, seq) = ((*model).to_string(), self.seq.unwrap_or(*seq));
+            let Self { set, steps, batch, dtype, .. } = self;
+            let step = Step {
+                model,
+                set: set.clone(),
+                ranks: *ranks,
+                steps: *steps,
+                batch: *batch,
+                seq,
+                dtype: dtype.clone(),
+            };
+            (*name, step)
+        };
+        Ok(chosen.map(step).collect())
+    }
+
+    /// One run of ours.
+    fn ours(&self, step: &Step) -> Result<String, String> {
+        let took = step.run().map_err(|error| error.to_string())?;
+        let held = peak_mib("self");
+        let Step { model, ranks, dtype, .. } = step;
+        let mut line = format!(
+            "epl model={model} ranks={ranks} dtype={dtype} params={} ms={:.1} peak_mib={held:.0} items/s={:.0} loss={:.3}",
+            took.parameters,
+            took.seconds * 1e3,
+            took.items as f64 / took.seconds,
+            took.loss
+        );
+        if let Some(operations) = took.operations {
+            let speed = operations / took.seconds;
+            line += &format!(" tflop/s={:.3}", speed / 1e12);
+            if let Some(peak) = self.peak {
+                line += &format!(" mfu={:.1}%", 100.0 * speed / peak / 1e12);
+            }
+            if std::env::var("BURN_DEVICE").is_err() {
+                line += &format!(" products_share={:.2}", speed / 1e9 / product_speed());
+            }
+        }
+        Ok(line)
+    }
+
+    /// Ours as a process of its own.
+    fn worker(&self, name: &str, step: &Step) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap_or_default());
+        command.args(["--worker", "--only", name, "--dtype", &step.dtype]);
+        for (key, value) in [("--steps", step.steps), ("--batch", step.batch), ("--seq", step.seq)] {
+            command.args([key, &value.to_string()]);
+        }
+        for (key, value) in &step.set {
+            command.args(["--set", &format!("{key}={value}")]);
+        }
+        command
+    }
+
+    fn peer(&self, python: &Path, step: &Step) -> Command {
+        let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/peers");
+        let (is_moe, threads) = (step.model == "moe_t5", (self.threads / step.ranks).max(1));
+        let mut command = Command::new(python);
+        command.arg(peers.join(if is_moe { "moe_t5_torch.py" } else { "step_torch.py" }));
+        if !is_moe {
+            command.arg(&step.model);
+        }
+        let numbers = [
+            ("--ranks", step.ranks),
+            ("--threads", threads),
+            ("--steps", step.steps),
+            ("--batch", step.batch),
+            ("--seq", step.seq),
+        ];
+        for (key, value) in numbers {
+            command.args([key, &value.to_string()]);
+        }
+        for (key, value) in &step.set {
+            match is_moe {
+                true => command.args([format!("--{}", key.replace('_', "-")), value.to_string()]),
+                false => command.args(["--set", &format!("{key}={value}")]),
+            };
+        }
+        if step.model == "resnet50" {
+            command.args(["--set", &format!("image_size={}", step.seq)]);
+        }
+        command.args(
+            [("--compile", self.compile), ("--bf16", self.bf16)].iter().filter(|(_, on)| *on).map(|(key, _)| key),
+        );
+        command
+    }
+
+    /// Alternates both.
+    fn against(&self, python: &Path, name: &str, step: &Step) -> Result<(), String> {
+        let mut pairs = Vec::new();
+        for _ in 0..self.pairs {
+            pairs.push([line_of(&mut self.worker(name, step))?, line_of(&mut self.peer(python, step))?]);
+        }
+        let all = |side: usize, key: &str| -> Vec<f64> {
+            pairs.iter().filter_map(|pair: &[String; 2]| number(&pair[side], key)).collect()
+        };
+        let median = |values: Vec<f64>| if values.is_empty() { f64::NAN } else { quartiles(values)[1] };
+        let ratios = all(1, "ms").iter().zip(all(0, "ms")).map(|(peer, ours)| peer / ours).collect();
+        let [low, ratio, high] = quartiles(ratios);
+        println!(
+            "name={name} ours_ms={:.1} peer_ms={:.1} ratio={ratio:.3} quartiles={low:.3}-{high:.3} products_share={:.2} \
+             ours_mib={:.0} peer_mib={:.0} pairs={} params={:.0}/{:.0}",
+            median(all(0, "ms")),
+            median(all(1, "ms")),
+            median(all(0, "products_share")),
+            median(all(0, "peak_mib")),
+            median(all(1, "peak_mib")),
+            pairs.len(),
+            median(all(0, "params")),
+            median(all(1, "params")),
+        );
+        Ok(())
+    }
+}
+
+/// The line of a program that says what a step took, and the most memory it held where it does not say.
+fn line_of(command: &mut Command) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("the program cannot be run: {error}");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let (id, mut held) = (child.id().to_string(), f64::NAN);
+    while child.try_wait().map_err(failed)?.is_none() {
+        held = held.max(peak_mib(&id));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ran = child.wait_with_output().map_err(failed)?;
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let Some(line) = text.lines().find(|line| number(line, "ms").is_some()) else {
+        return Err(format!("{command:?} said no time: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    };
+    Ok(if number(line, "peak_mib").is_some() { line.to_string() } else { format!("{line} peak_mib={held}") })
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    for (name, step) in args.rows()? {
+        match &args.python {
+            Some(python) if !args.worker => args.against(python, name, &step)?,
+            _ => println!("{}", args.ours(&step)?),
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

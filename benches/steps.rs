@@ -1,0 +1,204 @@
+//! The step of a model by itself, on random data, in the words of Hugging Face: what a peer is measured against.
+
+use std::time::Instant;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor, TensorData};
+use epl::config::Config;
+use epl::models::bert::{BertBatcher, MaskedLanguage};
+use epl::models::t5::{T5Batcher, T5Config, T5MoeConfig};
+use epl::models::text::TokenPair;
+use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
+use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
+
+use crate::quartiles::quartiles;
+
+/// A model's step: its sizes are those of the PyTorch programs in `tools/peers`, where they are not changed.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// `moe_t5`, `t5`, `bert`, `resnet50`.
+    pub model: String,
+    /// Sizes by the names of the PyTorch program.
+    pub set: Vec<(String, usize)>,
+    /// Ranks, which divide the rows. Each has all experts.
+    pub ranks: usize,
+    /// Steps; the first two do not count.
+    pub steps: usize,
+    /// Rows of a step, of all ranks.
+    pub batch: usize,
+    /// Tokens of a row, or pixels of a side.
+    pub seq: usize,
+    /// `f32`, or `f16` or `bf16` in mixed precision.
+    pub dtype: String,
+}
+
+/// What a step took.
+#[derive(Clone, Debug)]
+pub struct Took {
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// The median of the steps.
+    pub seconds: f64,
+    /// Floating-point operations of the step's products on all ranks: a backward counts as two forwards. None where a layer
+    /// does not tell its own.
+    pub operations: Option<f64>,
+    /// Tokens, or images, of a step on all ranks.
+    pub items: usize,
+    /// The last loss.
+    pub loss: f64,
+}
+
+/// One rank's steps.
+type OfRank = (Vec<f64>, Option<f64>, usize, f64);
+
+impl Step {
+    /// A size, by the name that the PyTorch program gives it.
+    fn size(&self, name: &str, default: usize) -> usize {
+        self.set.iter().rev().find(|(key, _)| key == name).map_or(default, |(_, value)| *value)
+    }
+
+    fn known(&self) -> &'static [&'static str] {
+        match self.model.as_str() {
+            "moe_t5" => &["vocab", "d_model", "d_kv", "heads", "d_ff", "layers", "experts"],
+            "t5" => &["vocab_size", "d_model", "d_kv", "num_heads", "d_ff", "num_layers"],
+            "bert" => &["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"],
+            "resnet50" => &["num_labels"],
+            _ => &[],
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such model or size, or the ranks do not divide the rows.
+    pub fn run(&self) -> Result<Took> {
+        if let Some((key, _)) = self.set.iter().find(|(key, _)| !self.known().contains(&key.as_str())) {
+            let (model, known) = (&self.model, self.known());
+            return Err(Error::invalid(format!("{model} has no size {key:?}; it has {known:?}")));
+        }
+        if self.ranks == 0 || !self.batch.is_multiple_of(self.ranks) {
+            let (ranks, batch) = (self.ranks, self.batch);
+            return Err(Error::invalid(format!("{ranks} ranks do not divide {batch} rows; give as many as divide")));
+        }
+        let config = Config::new().with("dist.data_parallel_size", self.ranks)?;
+        let config = match self.dtype.as_str() {
+            "f32" => config,
+            half => config.with("amp.level", "O1")?.with("amp.dtype", half)?,
+        };
+        let mut ranks = epl::launch(&config, |epl| self.on_rank(&epl))?;
+        let (seconds, operations, parameters, loss) = ranks.swap_remove(0);
+        let seconds = quartiles(seconds[2.min(seconds.len() - 1)..].to_vec())[1];
+        let items = match self.model.as_str() {
+            "moe_t5" | "t5" => 2 * self.batch * self.seq,
+            "bert" => self.batch * self.seq,
+            _ => self.batch,
+        };
+        let operations = operations.map(|operations| operations * self.ranks as f64);
+        Ok(Took { parameters, seconds, operations, items, loss })
+    }
+
+    fn on_rank(&self, epl: &Epl) -> Result<OfRank> {
+        let device = epl.place().device();
+        match self.model.as_str() {
+            "moe_t5" => {
+                let moe = T5MoeConfig::new(self.size("experts", 8));
+                let moe = moe.with_encoder_sparse_step(2).with_decoder_sparse_step(2);
+                let config = self.t5(["vocab", "heads", "layers"]).with_moe(Some(moe));
+                self.steps(epl, |at| config.init(at), T5Batcher::new(&config).batch(self.pairs(config.vocab), device))
+            }
+            "t5" => {
+                let config = self.t5(["vocab_size", "num_heads", "num_layers"]);
+                self.steps(epl, |at| config.init(at), T5Batcher::new(&config).batch(self.pairs(config.vocab), device))
+            }
+            "bert" => {
+                let config = BertConfig::new(self.size("vocab_size", 8000))
+                    .with_d_model(self.size("hidden_size", 256))
+                    .with_layers(self.size("num_hidden_layers", 4))
+                    .with_heads(self.size("num_attention_heads", 8))
+                    .with_d_ff(self.size("intermediate_size", 1024))
+                    .with_dropout(0.0)
+                    .with_attention_dropout(0.0);
+                let row = |row: usize| {
+                    let labels = self.tokens(config.vocab, row * self.seq + 31);
+                    BertItem::new(self.tokens(config.vocab, row * self.seq), vec![0; self.seq], labels)
+                };
+                let batch =
+                    BertBatcher::<MaskedLanguage>::new(&config).batch((0..self.rows()).map(row).collect(), device);
+                self.steps(epl, |at| config.init_masked_language(at), batch)
+            }
+            "resnet50" => {
+                let config = ResNetConfig::resnet50(self.size("num_labels", 100));
+                self.steps(epl, |at| config.init(at), self.images(config.classes, device))
+            }
+            other => {
+                Err(Error::invalid(format!("there is no model {other:?}; there are moe_t5, t5, bert and resnet50")))
+            }
+        }
+    }
+
+    fn t5(&self, [vocab, heads, layers]: [&str; 3]) -> T5Config {
+        T5Config::new(self.size(vocab, 8000))
+            .with_d_model(self.size("d_model", 256))
+            .with_d_kv(self.size("d_kv", 32))
+            .with_heads(self.size(heads, 8))
+            .with_d_ff(self.size("d_ff", 1024))
+            .with_encoder_layers(self.size(layers, 4))
+            .with_decoder_layers(self.size(layers, 4))
+            .with_dropout(0.0)
+    }
+
+    /// Rows of one rank.
+    fn rows(&self) -> usize {
+        self.batch / self.ranks
+    }
+
+    fn tokens(&self, vocab: usize, from: usize) -> Vec<i64> {
+        (from..from + self.seq).map(|at| 2 + (at * 7919 % (vocab - 2)) as i64).collect()
+    }
+
+    fn pairs(&self, vocab: usize) -> Vec<TokenPair> {
+        let ended = |mut tokens: Vec<i64>| {
+            tokens.pop();
+            tokens.push(1);
+            tokens
+        };
+        let pair = |row: usize| TokenPair {
+            source: ended(self.tokens(vocab, row * 64)),
+            target: ended(self.tokens(vocab, row * 64 + 31)),
+        };
+        (0..self.rows()).map(pair).collect()
+    }
+
+    fn images(&self, classes: usize, device: &Device) -> ImageBatch {
+        let shape = [self.rows(), 3, self.seq, self.seq];
+        let value = |at: usize| (at as f32 * 0.37).sin() + (at as f32 * 0.011).cos();
+        let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        let pixels = Tensor::from_data(TensorData::new(values, shape), device);
+        ImageBatch::new(pixels, (0..self.rows()).map(|row| (row * 7 % classes) as i64).collect())
+    }
+
+    fn steps<M: Model>(&self, epl: &Epl, model: impl Fn(&Place) -> M, batch: M::Batch) -> Result<OfRank>
+    where
+        M::Batch: Clone,
+    {
+        let settings = EngineSettings { clip_norm: Some(1.0), ..EngineSettings::from_config(epl.config()) };
+        let built = epl.build(model)?;
+        let parameters =
+            built.plan().records().iter().map(|record| record.global_shape.iter().product::<usize>()).sum();
+        let mut engine = Engine::new(built, &AdamWConfig::new(), settings)?;
+        let first = (epl.context().data().rank() * self.rows()) as u64;
+        let micro_batch = || MicroBatch::new(batch.clone(), (first..first + self.rows() as u64).collect::<Vec<_>>());
+        let (mut seconds, mut loss) = (Vec::new(), f64::NAN);
+        for _ in 0..self.steps {
+            let start = Instant::now();
+            let report = engine.step(vec![micro_batch()], 1e-4)?;
+            // The norm was read, so all of the step but its update is over; the next one begins with that.
+            seconds.push(start.elapsed().as_secs_f64());
+            loss = report.loss;
+        }
+        let operations = engine.profile(&micro_batch())?.0.iter().map(|segment| segment.flops).sum::<Option<f64>>();
+        Ok((seconds, operations.map(|forward| 3.0 * forward), parameters, loss))
+    }
+}
