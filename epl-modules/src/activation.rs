@@ -3,10 +3,10 @@
 use burn::config::Config;
 use burn::tensor::{Tensor, activation};
 use epl_comm::custom_vjp;
-use epl_core::model::precision::{in_wide, widen};
+use epl_core::model::precision::widen;
 use multiversion::multiversion;
 
-use crate::host::{self, HostFloat, Real, View, host_float};
+use crate::host::{self, HostFloat, Owned, Real, View, host_float};
 
 /// An element-wise function between two linear layers.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -28,12 +28,107 @@ impl Activation {
     ///
     /// - input and output: `[..., any]`
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Relu => activation::relu(input),
-            Self::Gelu => in_wide(input, activation::gelu),
-            Self::GeluNew => gelu_new(input),
-            Self::Silu => in_wide(input, activation::silu),
+        match (self, host_float(&input)) {
+            (Self::Relu, Some(HostFloat::Single)) => relu_host::<f32, D>(input),
+            (Self::Relu, Some(HostFloat::Double)) => relu_host::<f64, D>(input),
+            (Self::Relu, None) => activation::relu(input),
+            (Self::Gelu, _) => smooth::<Gelu, D>(input),
+            (Self::GeluNew, _) => smooth::<GeluNew, D>(input),
+            (Self::Silu, _) => smooth::<Silu, D>(input),
         }
+    }
+}
+
+/// max(x, 0), over the input if nobody else has it. What is kept is the output, as the product behind it does.
+fn relu_host<T: Real, const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    let device = input.device().without_autodiff();
+    let on_device = device.clone();
+    custom_vjp(
+        (input,),
+        move |(x,)| {
+            let mut x = Owned::<T>::take(x);
+            host::for_blocks(x.slice_mut(), BLOCK, |_, x| {
+                x.iter_mut().for_each(|x| *x = if *x < T::ZERO { T::ZERO } else { *x });
+            });
+            let y: Tensor<D> = x.into_tensor(&on_device);
+            (y.clone(), y)
+        },
+        move |y, grad| {
+            let (y, mut grad) = (View::<T>::new(y), Owned::<T>::take(grad));
+            host::for_blocks(grad.slice_mut(), BLOCK, |block, grad| {
+                let y = &y.slice()[block * BLOCK..][..grad.len()];
+                grad.iter_mut().zip(y).for_each(|(grad, y)| *grad = if *y <= T::ZERO { T::ZERO } else { *grad });
+            });
+            (Some(grad.into_tensor(&device)),)
+        },
+    )
+}
+
+/// Elements of a task.
+const BLOCK: usize = 1 << 13;
+
+/// A function as one node of the graph, which keeps its derivative: Burn's are made of up to nine.
+trait Smooth {
+    /// The value and the derivative.
+    fn of<T: Real>(x: T) -> (T, T);
+
+    /// The same of tensors.
+    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>);
+}
+
+struct Gelu;
+struct GeluNew;
+struct Silu;
+
+impl Smooth for Gelu {
+    #[inline(always)]
+    fn of<T: Real>(x: T) -> (T, T) {
+        let (half, one) = (T::of(0.5), T::ONE);
+        let phi = half * (one + (x * T::of(core::f64::consts::FRAC_1_SQRT_2)).erf());
+        (x * phi, phi + x * T::of(DENSITY) * (-half * x * x).exp())
+    }
+
+    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        let phi = ((x.clone() * core::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
+        let density = (x.clone().square() * -0.5).exp() * DENSITY;
+        (x.clone() * phi.clone(), phi + x * density)
+    }
+}
+
+impl Smooth for GeluNew {
+    #[inline(always)]
+    fn of<T: Real>(x: T) -> (T, T) {
+        let (one, two, three) = (T::ONE, T::of(2.0), T::of(3.0));
+        let (root, cubic) = (T::of(ROOT), T::of(CUBIC));
+        // (1 + tanh u) / 2 is the logistic function of 2 u, without the difference in which small values are lost.
+        let power = (two * root * (x + cubic * x * x * x)).exp();
+        let rest = one / (power + one);
+        let share = power * rest;
+        let slope = root * (one + three * cubic * x * x);
+        (x * share, share + two * x * slope * share * rest)
+    }
+
+    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        let square = x.clone().square();
+        let tanh = (x.clone() * (square.clone() * CUBIC + 1.0) * ROOT).tanh();
+        let phi = (tanh.clone() + 1.0) * 0.5;
+        let slope = (square * (3.0 * CUBIC) + 1.0) * ROOT;
+        let derivative = phi.clone() + x.clone() * (tanh.square().neg() + 1.0) * slope * 0.5;
+        (x * phi, derivative)
+    }
+}
+
+impl Smooth for Silu {
+    #[inline(always)]
+    fn of<T: Real>(x: T) -> (T, T) {
+        let sigmoid = T::ONE / (T::ONE + (-x).exp());
+        (x * sigmoid, sigmoid * (T::ONE + x * (T::ONE - sigmoid)))
+    }
+
+    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        let sigmoid = activation::sigmoid(x.clone());
+        let derivative = sigmoid.clone() * (x.clone() * (sigmoid.clone().neg() + 1.0) + 1.0);
+        (x * sigmoid, derivative)
     }
 }
 
@@ -42,58 +137,57 @@ impl Activation {
 const ROOT: f64 = 0.797_884_560_802_865_4;
 const CUBIC: f64 = 0.044_715;
 
-/// The tanh approximation of GELU as one node of the graph: Burn's is made of nine.
-fn gelu_new<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+/// 1/√(2π), the largest density of the normal distribution.
+const DENSITY: f64 = 0.398_942_280_401_432_7;
+
+fn smooth<F: Smooth, const D: usize>(input: Tensor<D>) -> Tensor<D> {
     custom_vjp(
         (input,),
         |(x,)| {
             let (dtype, x) = (x.dtype(), widen(x));
             let (value, derivative) = match host_float(&x) {
-                Some(HostFloat::Single) => gelu_host::<f32, D>(x),
-                Some(HostFloat::Double) => gelu_host::<f64, D>(x),
-                None => gelu_tensors(x),
+                Some(HostFloat::Single) => on_host::<F, f32, D>(x),
+                Some(HostFloat::Double) => on_host::<F, f64, D>(x),
+                None => F::of_tensor(x),
             };
             (value.cast(dtype), derivative.cast(dtype))
         },
-        |derivative, grad| (Some(grad * derivative),),
+        |derivative, grad| (Some(times(derivative, grad)),),
     )
 }
 
-/// The value and the derivative.
-fn gelu_host<T: Real, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
-    const BLOCK: usize = 1 << 13;
+/// The value and the derivative, of which one takes the input's place if nobody else has it.
+fn on_host<F: Smooth, T: Real, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
     let (shape, device) = (x.dims(), x.device());
-    let input = View::<T>::new(x);
-    let mut value = input.slice().to_vec();
-    drop(input);
-    let mut derivative = vec![T::ZERO; value.len()];
-    host::for_blocks2((&mut value, BLOCK), (&mut derivative, BLOCK), |_, value, derivative| {
-        gelu_block(value, derivative);
+    let mut value = Owned::<T>::take(x);
+    let mut derivative = vec![T::ZERO; shape.iter().product()];
+    host::for_blocks2((value.slice_mut(), BLOCK), (&mut derivative, BLOCK), |_, value, derivative| {
+        block::<F, T>(value, derivative);
     });
-    (host::tensor(value, shape, &device), host::tensor(derivative, shape, &device))
+    (value.into_tensor(&device), host::tensor(derivative, shape, &device))
 }
 
 #[multiversion(targets = "simd")]
-fn gelu_block<T: Real>(value: &mut [T], derivative: &mut [T]) {
-    let (half, one, two, three) = (T::of(0.5), T::ONE, T::of(2.0), T::of(3.0));
-    let (root, cubic) = (T::of(ROOT), T::of(CUBIC));
-    for (x, derivative) in value.iter_mut().zip(derivative) {
-        let a = *x;
-        let u = root * (a + cubic * a * a * a);
-        let tanh = one - two / ((two * u).exp() + one);
-        let slope = root * (one + three * cubic * a * a);
-        *derivative = half * (one + tanh) + half * a * (one - tanh * tanh) * slope;
-        *x = half * a * (one + tanh);
-    }
+fn block<F: Smooth, T: Real>(value: &mut [T], derivative: &mut [T]) {
+    value.iter_mut().zip(derivative).for_each(|(x, derivative)| (*x, *derivative) = F::of(*x));
 }
 
-fn gelu_tensors<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
-    let square = x.clone().square();
-    let tanh = (x.clone() * (square.clone() * CUBIC + 1.0) * ROOT).tanh();
-    let phi = (tanh.clone() + 1.0) * 0.5;
-    let slope = (square * (3.0 * CUBIC) + 1.0) * ROOT;
-    let derivative = phi.clone() + x.clone() * (tanh.square().neg() + 1.0) * slope * 0.5;
-    (x * phi, derivative)
+/// The product, over the first.
+fn times<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+    fn on_host<T: Real, const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        let device = a.device();
+        let (mut a, b) = (Owned::<T>::take(a), View::<T>::new(b));
+        host::for_blocks(a.slice_mut(), BLOCK, |block, a| {
+            let b = &b.slice()[block * BLOCK..][..a.len()];
+            a.iter_mut().zip(b).for_each(|(a, b)| *a = *a * *b);
+        });
+        a.into_tensor(&device)
+    }
+    match host_float(&a) {
+        Some(HostFloat::Single) => on_host::<f32, D>(a, b),
+        Some(HostFloat::Double) => on_host::<f64, D>(a, b),
+        None => a * b,
+    }
 }
 
 #[cfg(test)]
@@ -101,24 +195,63 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
+    fn far<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
+        (a - b).abs().max().into_scalar::<f32>()
+    }
+
     #[test]
-    fn gelu_new_is_burns_approximation_and_both_paths_agree() {
+    fn both_paths_agree_and_are_burns() {
         let device = Device::flex();
         let x = Tensor::<1>::from_data((-300..=300).map(|i| i as f32 / 30.0).collect::<Vec<_>>().as_slice(), &device);
-        let (a, da) = gelu_host::<f32, 1>(x.clone());
-        let (b, db) = gelu_tensors(x.clone());
-        for difference in [a.clone() - b, da - db, a - activation::gelu_approximate(x)] {
-            let difference = difference.abs().max().into_scalar::<f32>();
-            assert!(difference < 5e-6, "{difference:e}");
-        }
+        let check = |[ours, tensors]: [(Tensor<1>, Tensor<1>); 2], burns: Tensor<1>| {
+            for difference in [far(ours.0.clone(), tensors.0), far(ours.1, tensors.1), far(ours.0, burns)] {
+                assert!(difference < 5e-6, "{difference:e}");
+            }
+        };
+        let at = || x.clone();
+        check([on_host::<Gelu, f32, 1>(at()), Gelu::of_tensor(at())], activation::gelu(at()));
+        check([on_host::<GeluNew, f32, 1>(at()), GeluNew::of_tensor(at())], activation::gelu_approximate(at()));
+        check([on_host::<Silu, f32, 1>(at()), Silu::of_tensor(at())], activation::silu(at()));
     }
 
     #[test]
     fn gradients_are_those_of_burn() {
+        let burns: [(Activation, fn(Tensor<1>) -> Tensor<1>); 4] = [
+            (Activation::Relu, activation::relu),
+            (Activation::Gelu, activation::gelu),
+            (Activation::GeluNew, activation::gelu_approximate),
+            (Activation::Silu, activation::silu),
+        ];
         let device = Device::flex().autodiff();
-        let x = Tensor::<1>::from_floats([-3.0, -0.7, 0.0, 0.4, 2.5], &device).require_grad();
-        let ours = x.grad(&Activation::GeluNew.forward(x.clone()).sum().backward()).unwrap();
-        let theirs = x.grad(&activation::gelu_approximate(x.clone()).sum().backward()).unwrap();
-        assert!((ours - theirs).abs().max().into_scalar::<f32>() < 1e-6);
+        for (ours, burns) in burns {
+            let x = Tensor::<1>::from_floats([-5.0, -3.0, -0.7, 0.0, 0.4, 2.5, 6.0], &device).require_grad();
+            let y = ours.forward(x.clone());
+            assert!(far(y.clone().inner(), burns(x.clone()).inner()) < 1e-6, "{ours:?}");
+            let seed = Tensor::<1>::from_floats([1.0, 2.0, -1.0, 3.0, 0.5, 1.5, 1.0], &device);
+            let of = |y: Tensor<1>| x.grad(&(y * seed.clone()).sum().backward()).unwrap();
+            let (of_ours, of_burns) = (of(y), of(burns(x.clone())));
+            assert!(far(of_ours.clone(), of_burns.clone()) < 1e-6, "{ours:?}: {of_ours} is not {of_burns}");
+            assert_eq!(x.clone().into_data().iter::<f32>().next(), Some(-5.0), "an input that others have stays");
+        }
+    }
+
+    #[test]
+    fn large_inputs_have_their_gradients() {
+        let device = Device::flex().autodiff();
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu] {
+            let x = Tensor::<1>::from_floats([-200.0, -30.0, 30.0, 200.0], &device).require_grad();
+            let of_x = x.grad(&activation.forward(x.clone()).sum().backward()).unwrap();
+            let exact = Tensor::from_floats([0.0, 0.0, 1.0, 1.0], &device.clone().without_autodiff());
+            assert!(far(of_x, exact) < 1e-6, "{activation:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_none() {
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu] {
+            let x = Tensor::<1>::from_floats([f32::NAN, f32::INFINITY, 1.0], &Device::flex());
+            let y: Vec<f32> = activation.forward(x).into_data().iter::<f32>().collect();
+            assert!(y[0].is_nan() && y[1] == f32::INFINITY && y[2].is_finite(), "{activation:?}: {y:?}");
+        }
     }
 }
