@@ -8,7 +8,7 @@ use epl_comm::custom_vjp;
 use epl_core::model::precision::in_wide;
 
 use super::weighing::{SavedWeights, Weighing};
-use crate::host::{self, HostFloat, Real, View, host_float};
+use crate::host::{self, HostFloat, Real, View, host_float, matmul};
 
 /// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs the products in 16 bits,
 /// all between them in f32.
@@ -62,9 +62,9 @@ fn forward(
     weighing: Weighing,
 ) -> (Tensor<4>, Saved) {
     let of_bias = bias.as_ref().map_or((1, query.dtype()), |bias| (bias.dims()[0], bias.dtype()));
-    let scores = query.clone().matmul(key.clone().swap_dims(2, 3));
+    let scores = matmul(query.clone(), key.clone().swap_dims(2, 3));
     let weights = weighing.weigh(scores, bias);
-    let output = weights.kept.matmul(value.clone());
+    let output = matmul(weights.kept, value.clone());
     (output, Saved { query, key, value, weights: weights.saved, scale: weighing.scale, bias: of_bias })
 }
 
@@ -72,12 +72,12 @@ impl Saved {
     /// The gradients of the queries, keys and values, and of the scores with their bias; the last in f32 at least.
     fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>, Tensor<4>, Tensor<4>) {
         let dtype = grad.dtype();
-        let grad_weights = grad.clone().matmul(self.value.swap_dims(2, 3));
+        let grad_weights = matmul(grad.clone(), self.value.swap_dims(2, 3));
         let (grad_scores, kept) = self.weights.backward(grad_weights);
-        let grad_value = kept.swap_dims(2, 3).matmul(grad);
+        let grad_value = matmul(kept.swap_dims(2, 3), grad);
         let narrow = grad_scores.clone().cast(dtype);
-        let grad_query = scaled(narrow.clone().matmul(self.key), self.scale);
-        let grad_key = scaled(narrow.swap_dims(2, 3).matmul(self.query), self.scale);
+        let grad_query = scaled(matmul(narrow.clone(), self.key), self.scale);
+        let grad_key = scaled(matmul(narrow.swap_dims(2, 3), self.query), self.scale);
         (grad_query, grad_key, grad_value, grad_scores)
     }
 }

@@ -7,7 +7,10 @@
 //! The order of additions depends on the sizes alone: sixteen lanes along a row, blocks of rows of a fixed size.
 //! It does not depend on the number of threads, nor on the vector width of the processor.
 
+mod batched;
 pub(crate) mod product;
+
+pub(crate) use batched::matmul;
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -268,22 +271,23 @@ impl<T: Real> View<T> {
     /// Of a matrix whose rows or columns may lie as they do: nothing is copied if either are contiguous.
     pub(crate) fn of_matrix(x: Tensor<2>) -> Self {
         let tensor = x.try_into_primitive::<Flex>().expect("asked `host_float` before");
-        let tensor = if layout(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
+        let tensor = if strides_of_matrix(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
         Self(tensor, PhantomData)
     }
 
     /// What [`of_matrix`](Self::of_matrix) has taken.
     pub(crate) fn matrix(&self) -> Matrix<'_, T> {
-        let (sizes, strides) = layout(&self.0).expect("seen by `of_matrix`");
+        let (sizes, strides) = strides_of_matrix(&self.0).expect("seen by `of_matrix`");
         Matrix::strided(&T::storage(&self.0)[self.0.layout().start_offset()..], sizes, strides)
     }
 }
 
-/// Sizes and strides of a matrix whose rows or columns are contiguous.
-fn layout(matrix: &FloatTensor<Flex>) -> Option<([usize; 2], [usize; 2])> {
-    let layout = matrix.layout();
-    let sizes: [usize; 2] = core::array::from_fn(|dim| layout.shape()[dim]);
-    let [row, column] = core::array::from_fn(|dim| usize::try_from(layout.strides()[dim]).ok());
+/// Sizes and strides of the matrices that are a tensor's last two dims, if their rows or columns are contiguous.
+fn strides_of_matrix(tensor: &FloatTensor<Flex>) -> Option<([usize; 2], [usize; 2])> {
+    let layout = tensor.layout();
+    let first = layout.num_dims() - 2;
+    let sizes: [usize; 2] = core::array::from_fn(|dim| layout.shape()[first + dim]);
+    let [row, column] = core::array::from_fn(|dim| usize::try_from(layout.strides()[first + dim]).ok());
     let strides = [row?, column?];
     let is_in_order = strides[1] == 1 && strides[0] >= sizes[1];
     let is_transposed = strides[0] == 1 && strides[1] >= sizes[0];

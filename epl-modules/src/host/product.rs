@@ -194,6 +194,25 @@ impl<'a, T: Real> Product<'a, T> {
     }
 }
 
+/// The products behind each other, each on as many threads as its share of the work is worth.
+pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
+    let length = |product: &Product<T>| product.sizes().iter().product::<usize>();
+    let (work, threads) = (products.iter().map(Product::work).sum::<usize>().max(1), rayon::current_num_threads());
+    let total = products.iter().map(length).sum();
+    let mut values = Vec::with_capacity(total);
+    let mut rest = &mut values.spare_capacity_mut()[..total];
+    let mut tasks = Vec::with_capacity(products.len());
+    for product in products {
+        let (out, others) = core::mem::take(&mut rest).split_at_mut(length(&product));
+        rest = others;
+        tasks.push((out, product, (threads * product.work()).div_ceil(work)));
+    }
+    tasks.into_par_iter().for_each(|(out, product, threads)| product.write(out, threads));
+    // SAFETY: each product has written its part, and the parts are all.
+    unsafe { values.set_len(total) };
+    values
+}
+
 /// The multiplications below which a second thread costs more than it does.
 const WORTH_A_THREAD: usize = 1 << 21;
 

@@ -2,9 +2,8 @@
 
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp_needed;
-use rayon::prelude::*;
 
-use crate::host::product::{Matrix, Product, product};
+use crate::host::product::{Matrix, product, products};
 use crate::host::{self, Real, View};
 
 /// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of
@@ -24,8 +23,8 @@ pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, coun
             let total = rows.dims()[0];
             let (x, w) = (View::<T>::new(rows.clone()), View::<T>::new(weights.clone()));
             let (x, w) = (groups(x.slice(), &counts, d_input), matrices(w.slice(), [d_input, d_output]));
-            let products = x.into_iter().zip(w).map(|(x, w)| product(x, w)).collect();
-            let y = all_products(products);
+            let all = x.into_iter().zip(w).map(|(x, w)| product(x, w)).collect();
+            let y = products(all);
             (host::tensor(y, [total, d_output], &device), (rows, weights, counts))
         },
         |(rows, weights, counts), grad, needed| {
@@ -35,12 +34,12 @@ pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, coun
             let (x, g) = (groups(x.slice(), &counts, d_input), groups(g.slice(), &counts, d_output));
             let w = matrices(w.slice(), [d_input, d_output]);
             let of_rows = || {
-                let products = g.iter().zip(w).map(|(g, w)| product(*g, w.transposed())).collect();
-                needed[0].then(|| host::tensor(all_products(products), row_dims, &device))
+                let all = g.iter().zip(w).map(|(g, w)| product(*g, w.transposed())).collect();
+                needed[0].then(|| host::tensor(products(all), row_dims, &device))
             };
             let of_weights = || {
-                let products = x.iter().zip(&g).map(|(x, g)| product(x.transposed(), *g)).collect();
-                needed[1].then(|| host::tensor(all_products(products), weight_dims, &device))
+                let all = x.iter().zip(&g).map(|(x, g)| product(x.transposed(), *g)).collect();
+                needed[1].then(|| host::tensor(products(all), weight_dims, &device))
             };
             rayon::join(of_rows, of_weights)
         },
@@ -59,23 +58,4 @@ fn groups<'a, T: Real>(mut values: &'a [T], counts: &[usize], width: usize) -> V
 
 fn matrices<T: Real>(values: &[T], sizes: [usize; 2]) -> impl Iterator<Item = Matrix<'_, T>> {
     values.chunks_exact((sizes[0] * sizes[1]).max(1)).map(move |values| Matrix::new(values, sizes))
-}
-
-/// The products behind each other, each on as many threads as its share of the work is worth.
-fn all_products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
-    let length = |product: &Product<T>| product.sizes().iter().product::<usize>();
-    let (work, threads) = (products.iter().map(Product::work).sum::<usize>().max(1), rayon::current_num_threads());
-    let total = products.iter().map(length).sum();
-    let mut values = Vec::with_capacity(total);
-    let mut rest = &mut values.spare_capacity_mut()[..total];
-    let mut tasks = Vec::with_capacity(products.len());
-    for product in products {
-        let (out, others) = core::mem::take(&mut rest).split_at_mut(length(&product));
-        rest = others;
-        tasks.push((out, product, (threads * product.work()).div_ceil(work)));
-    }
-    tasks.into_par_iter().for_each(|(out, product, threads)| product.write(out, threads));
-    // SAFETY: each product has written its part, and the parts are all.
-    unsafe { values.set_len(total) };
-    values
 }
