@@ -107,12 +107,21 @@ large=(--d-model 1024 --d-kv 64 --heads 16 --d-ff 4096 --layers 8 --experts 8 --
 small=(--steps 20)
 for sizes in small large; do
     declare -n options=$sizes
+    # The model's sizes by the same names, each behind `--set`.
+    ours=()
+    for ((at = 0; at < ${#options[@]}; at += 2)); do
+        key=${options[at]} value=${options[at + 1]}
+        case $key in
+            --batch | --seq | --steps) ours+=("$key" "$value") ;;
+            *) key=${key#--} && ours+=(--set "${key//-/_}=$value") ;;
+        esac
+    done
     for dtype in f32 bf16; do
         # TFLOP/s of an H100 or H200 (SXM, dense) in bf16. In f32 a product may be computed in TF32, so a share of what would
         # say nothing; PyTorch is measured both ways.
         peak=()
         [ $dtype = bf16 ] && peak=(--peak 989)
-        measure "$here/moe_step" "${options[@]}" --dtype $dtype "${peak[@]}"
+        measure "$here/against_torch" --only moe_t5 "${ours[@]}" --dtype $dtype "${peak[@]}"
         if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
             measure python3 "$here/moe_t5_torch.py" "${options[@]}" --device cuda --dtype $dtype
             [ $dtype = f32 ] && measure python3 "$here/moe_t5_torch.py" "${options[@]}" --device cuda --dtype tf32

@@ -4,7 +4,8 @@ use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
 use super::product::{Matrix, product, products};
-use super::{HostFloat, Real, host_float, strides_of_matrix, tensor};
+use super::real::{HostFloat, Real, host_float};
+use super::view::{strides_of_matrix, tensor};
 
 /// `a b` of plain tensors, matrix by matrix. In host memory nothing is copied whose rows or columns are contiguous, such as the
 /// heads of what a linear layer gave.

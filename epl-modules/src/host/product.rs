@@ -12,7 +12,8 @@ use core::mem::MaybeUninit;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-use super::{Real, sum_of};
+use super::real::Real;
+use super::rows::{for_blocks, rows_a_task, sum_blocks, sum_of};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -303,8 +304,8 @@ pub(crate) fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usiz
         return;
     }
     // Bands of whole tiles, about as much as a task should be.
-    let band = if threads == 1 { from.sizes[0] } else { (super::rows_a_task(columns) / TILE).max(1) * TILE };
-    super::for_blocks(to, band * columns, |index, to| {
+    let band = if threads == 1 { from.sizes[0] } else { (rows_a_task(columns) / TILE).max(1) * TILE };
+    for_blocks(to, band * columns, |index, to| {
         put_band_in_order(from.narrow(0, index * band, to.len() / columns), to);
     });
 }
@@ -352,15 +353,15 @@ pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
     if length == 0 {
         return Vec::new();
     }
-    let rows = super::rows_a_task(length);
+    let rows = rows_a_task(length);
     let mut partials = vec![T::ZERO; values.len().div_ceil(rows * length) * length];
-    super::for_blocks(&mut partials, length, |block, sums| {
+    for_blocks(&mut partials, length, |block, sums| {
         let rows = values.chunks(rows * length).nth(block).into_iter().flat_map(|rows| rows.chunks_exact(length));
         for row in rows {
             sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
         }
     });
-    super::sum_blocks(&partials, length)
+    sum_blocks(&partials, length)
 }
 
 #[cfg(test)]

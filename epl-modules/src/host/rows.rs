@@ -1,0 +1,146 @@
+//! Sums along rows, and tasks of some rows.
+
+use rayon::prelude::*;
+
+use super::real::Real;
+
+/// Lanes along which a row is summed.
+pub(crate) const LANES: usize = 16;
+
+/// Σ f(a, b) along two rows of one length.
+#[inline(always)]
+pub(crate) fn sum_of<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let (a_wide, b_wide) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let (a_rest, b_rest) = (a_wide.remainder(), b_wide.remainder());
+    for (a, b) in a_wide.zip(b_wide) {
+        for lane in 0..LANES {
+            lanes[lane] += f(a[lane], b[lane]);
+        }
+    }
+    for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        lanes[lane] += f(*a, *b);
+    }
+    fold(lanes)
+}
+
+/// Replaces every `x` of a row by `f(x)` and returns Σ f(x).
+#[inline(always)]
+pub(crate) fn map_sum<T: Real>(row: &mut [T], f: impl Fn(T) -> T) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let mut wide = row.chunks_exact_mut(LANES);
+    for chunk in &mut wide {
+        for lane in 0..LANES {
+            chunk[lane] = f(chunk[lane]);
+            lanes[lane] += chunk[lane];
+        }
+    }
+    for (lane, x) in wide.into_remainder().iter_mut().enumerate() {
+        *x = f(*x);
+        lanes[lane] += *x;
+    }
+    fold(lanes)
+}
+
+#[inline(always)]
+fn fold<T: Real>(lanes: [T; LANES]) -> T {
+    lanes.into_iter().fold(T::ZERO, T::add)
+}
+
+/// The largest element of a row that is a number; -∞ when there is none.
+#[inline(always)]
+pub(crate) fn max_of<T: Real>(row: &[T]) -> T {
+    let greater = |a: T, b: T| if b > a { b } else { a };
+    let mut lanes = [T::NEG_INFINITY; LANES];
+    let wide = row.chunks_exact(LANES);
+    let rest = wide.remainder();
+    for chunk in wide {
+        for lane in 0..LANES {
+            lanes[lane] = greater(lanes[lane], chunk[lane]);
+        }
+    }
+    lanes.into_iter().chain(rest.iter().copied()).fold(T::NEG_INFINITY, greater)
+}
+
+/// Rows of `length` elements that one task handles: enough work to pay for the task.
+pub(crate) fn rows_a_task(length: usize) -> usize {
+    const TASK: usize = 1 << 14;
+    (TASK / length.max(1)).max(1)
+}
+
+/// Calls `f(block number, block)` for every block of `size` elements, on the threads of the current pool.
+pub(crate) fn for_blocks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if data.len() <= size {
+        if !data.is_empty() {
+            f(0, data);
+        }
+        return;
+    }
+    data.par_chunks_mut(size).enumerate().for_each(|(index, block)| f(index, block));
+}
+
+/// [`for_blocks`] over two arrays that are cut into the same number of blocks.
+pub(crate) fn for_blocks2<T: Send, U: Send>(
+    (a, a_size): (&mut [T], usize),
+    (b, b_size): (&mut [U], usize),
+    f: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+) {
+    if a.len() <= a_size && b.len() <= b_size {
+        if !a.is_empty() {
+            f(0, a, b);
+        }
+        return;
+    }
+    let blocks = a.par_chunks_mut(a_size).zip(b.par_chunks_mut(b_size));
+    blocks.enumerate().for_each(|(index, (a, b))| f(index, a, b));
+}
+
+/// Σ a b, whatever the number of threads: Flex's own sum follows the stealing of rayon from 4 Mi elements on.
+pub(crate) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+    const BLOCK: usize = 1 << 14;
+    let blocks = a.par_chunks(BLOCK).zip(b.par_chunks(BLOCK));
+    let partials: Vec<T> = blocks.map(|(a, b)| sum_of(a, b, |a, b| a * b)).collect();
+    partials.into_iter().fold(T::ZERO, T::add)
+}
+
+/// The sum of arrays of `length` elements that lie behind each other, in their order.
+pub(crate) fn sum_blocks<T: Real>(partials: &[T], length: usize) -> Vec<T> {
+    let mut sum = vec![T::ZERO; length];
+    for partial in partials.chunks_exact(length.max(1)) {
+        sum.iter_mut().zip(partial).for_each(|(sum, x)| *sum += *x);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_reduced_whatever_their_length() {
+        for length in [0, 1, 15, 16, 17, 100] {
+            let mut row: Vec<f64> = (0..length).map(|i| (i as f64 * 0.7).sin()).collect();
+            let (sum, max) = (row.iter().sum::<f64>(), row.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            assert!((sum_of(&row, &row, |a, _| a) - sum).abs() < 1e-12);
+            assert_eq!(max_of(&row), max);
+            assert!((map_sum(&mut row, |x| 2.0 * x) - 2.0 * sum).abs() < 1e-12);
+        }
+        assert_eq!(max_of(&[f32::NAN, 1.0, f32::NAN]), 1.0);
+    }
+
+    #[test]
+    fn a_dot_product_has_the_same_bits_on_any_number_of_threads() {
+        let [a, b] =
+            [0.7, 1.3].map(|step| (0..5 << 20).map(|i| (f64::from(i) * step).sin() as f32).collect::<Vec<_>>());
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| dot(&a, &b))
+        };
+        let exact: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        assert!((f64::from(on(1)) - exact).abs() < 1e-2, "{} is not {exact}", on(1));
+        for threads in [2, 3, 5] {
+            assert_eq!(on(threads).to_bits(), on(1).to_bits());
+        }
+        assert_eq!(dot::<f64>(&[], &[]), 0.0);
+    }
+}
