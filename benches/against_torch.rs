@@ -7,13 +7,14 @@
 //! BURN_DEVICE=cuda …                                                                    # on a GPU: `tools/gpu.sh`
 //! ```
 //!
-//! Both are programs of their own, run in turn, with as many threads and rows, without dropout; the peers are those of
+//! Both are programs of their own, run in turn, each on all cores that it may use (`taskset -c 0,1 cargo bench …` gives fewer),
+//! with as many rows, without dropout; the peers are those of
 //! `tools/peers`. Of each name is printed the median over the pairs of PyTorch's time ÷ ours, with quartiles; what share of our
 //! step the products would take at the speed of a large product on the same threads; and the most memory that each held.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use burn::tensor::{Device, Distribution, Tensor};
 use clap::Parser;
@@ -52,24 +53,15 @@ struct Args {
     /// Tokens of a row, or pixels of a side. Default: by the model
     #[arg(long)]
     seq: Option<usize>,
-    /// Threads of all ranks; PyTorch's are told, ours are those that the process may use.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// `f32`, or `f16` or `bf16` in mixed precision: ours.
+    /// `f32`, or `f16` or `bf16` in mixed precision; PyTorch has bf16 only.
     #[arg(long, default_value = "f32")]
     dtype: String,
     /// PyTorch under `torch.compile`.
     #[arg(long)]
     compile: bool,
-    /// PyTorch with autocast to bf16.
-    #[arg(long)]
-    bf16: bool,
     /// What the devices of all ranks can compute, in TFLOP/s.
     #[arg(long)]
     peak: Option<f64>,
-    /// One run of ours, for the program that alternates.
-    #[arg(long, hide = true)]
-    worker: bool,
     /// `cargo bench` passes it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -83,14 +75,6 @@ fn size(text: &str) -> Result<(String, usize), String> {
 /// A number of a line of `key=value`.
 fn number(line: &str, key: &str) -> Option<f64> {
     line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
-}
-
-/// The most memory that a process has held, in MiB.
-fn peak_mib(process: &str) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    kib.map_or(f64::NAN, |kib| kib / 1024.0)
 }
 
 /// GFLOP/s of a large product of f32 on all threads.
@@ -111,6 +95,11 @@ impl Args {
         if let Some(name) = self.only.iter().find(|name| !ROWS.iter().any(|(known, ..)| known == name)) {
             return Err(format!("there is no row {name:?}; there are {:?}", ROWS.map(|(name, ..)| name)));
         }
+        if self.python.is_some() && (self.dtype == "f16" || std::env::var("BURN_DEVICE").is_ok() || self.pairs == 0) {
+            return Err(
+                "PyTorch is compared on the CPU, in f32 or bf16, over one pair at least: leave BURN_DEVICE out".into(),
+            );
+        }
         let chosen = ROWS.iter().filter(|(name, ..)| self.only.is_empty() || self.only.iter().any(|only| only == name));
         let step = |(name, model, ranks, seq): &(&'static str, &str, usize, usize)| {
             let (model, seq) = ((*model).to_string(), self.seq.unwrap_or(*seq));
@@ -126,18 +115,20 @@ impl Args {
             };
             (*name, step)
         };
-        Ok(chosen.map(step).collect())
+        let rows: Vec<_> = chosen.map(step).collect();
+        rows.iter().try_for_each(|(_, step)| step.check()).map_err(|error| error.to_string())?;
+        Ok(rows)
     }
 
     /// One run of ours.
     fn ours(&self, step: &Step) -> Result<String, String> {
         let took = step.run().map_err(|error| error.to_string())?;
-        let held = peak_mib("self");
         let Step { model, ranks, dtype, .. } = step;
         let mut line = format!(
-            "epl model={model} ranks={ranks} dtype={dtype} params={} ms={:.1} peak_mib={held:.0} items/s={:.0} loss={:.3}",
+            "epl model={model} ranks={ranks} dtype={dtype} params={} ms={:.1} peak_mib={:.0} items/s={:.0} loss={:.3}",
             took.parameters,
             took.seconds * 1e3,
+            took.peak_mib,
             took.items as f64 / took.seconds,
             took.loss
         );
@@ -157,7 +148,7 @@ impl Args {
     /// Ours as a process of its own.
     fn worker(&self, name: &str, step: &Step) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap_or_default());
-        command.args(["--worker", "--only", name, "--dtype", &step.dtype]);
+        command.args(["--only", name, "--dtype", &step.dtype]);
         for (key, value) in [("--steps", step.steps), ("--batch", step.batch), ("--seq", step.seq)] {
             command.args([key, &value.to_string()]);
         }
@@ -169,7 +160,8 @@ impl Args {
 
     fn peer(&self, python: &Path, step: &Step) -> Command {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/peers");
-        let (is_moe, threads) = (step.model == "moe_t5", (self.threads / step.ranks).max(1));
+        let is_moe = step.model == "moe_t5";
+        let threads = (std::thread::available_parallelism().map_or(1, usize::from) / step.ranks).max(1);
         let mut command = Command::new(python);
         command.arg(peers.join(if is_moe { "moe_t5_torch.py" } else { "step_torch.py" }));
         if !is_moe {
@@ -194,9 +186,14 @@ impl Args {
         if step.model == "resnet50" {
             command.args(["--set", &format!("image_size={}", step.seq)]);
         }
-        command.args(
-            [("--compile", self.compile), ("--bf16", self.bf16)].iter().filter(|(_, on)| *on).map(|(key, _)| key),
-        );
+        match (step.dtype.as_str(), is_moe) {
+            ("f32", _) => {}
+            (dtype, true) => drop(command.args(["--dtype", dtype])),
+            (_, false) => drop(command.arg("--bf16")),
+        }
+        if self.compile {
+            command.arg("--compile");
+        }
         command
     }
 
@@ -228,28 +225,20 @@ impl Args {
     }
 }
 
-/// The line of a program that says what a step took, and the most memory it held where it does not say.
+/// The line of a program that says what a step took.
 fn line_of(command: &mut Command) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("the program cannot be run: {error}");
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-    let (id, mut held) = (child.id().to_string(), f64::NAN);
-    while child.try_wait().map_err(failed)?.is_none() {
-        held = held.max(peak_mib(&id));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let ran = child.wait_with_output().map_err(failed)?;
+    let ran = command.output().map_err(|error| format!("the program cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&ran.stdout);
-    let Some(line) = text.lines().find(|line| number(line, "ms").is_some()) else {
-        return Err(format!("{command:?} said no time: {text}{}", String::from_utf8_lossy(&ran.stderr)));
-    };
-    Ok(if number(line, "peak_mib").is_some() { line.to_string() } else { format!("{line} peak_mib={held}") })
+    let line = text.lines().find(|line| number(line, "ms").is_some());
+    line.map(str::to_string)
+        .ok_or_else(|| format!("{command:?} said no time: {text}{}", String::from_utf8_lossy(&ran.stderr)))
 }
 
 fn run(args: &Args) -> Result<(), String> {
     for (name, step) in args.rows()? {
         match &args.python {
-            Some(python) if !args.worker => args.against(python, name, &step)?,
-            _ => println!("{}", args.ours(&step)?),
+            Some(python) => args.against(python, name, &step)?,
+            None => println!("{}", args.ours(&step)?),
         }
     }
     Ok(())

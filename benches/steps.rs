@@ -1,5 +1,6 @@
 //! The step of a model by itself, on random data, in the words of Hugging Face: what a peer is measured against.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -23,7 +24,7 @@ pub struct Step {
     pub set: Vec<(String, usize)>,
     /// Ranks, which divide the rows. Each has all experts.
     pub ranks: usize,
-    /// Steps; the first two do not count.
+    /// Steps, at least three: the first two do not count.
     pub steps: usize,
     /// Rows of a step, of all ranks.
     pub batch: usize,
@@ -47,10 +48,26 @@ pub struct Took {
     pub items: usize,
     /// The last loss.
     pub loss: f64,
+    /// The most memory that the process had held when the last step was over, in MiB.
+    pub peak_mib: f64,
 }
 
 /// One rank's steps.
-type OfRank = (Vec<f64>, Option<f64>, usize, f64);
+struct OfRank {
+    seconds: Vec<f64>,
+    operations: Option<f64>,
+    parameters: usize,
+    loss: f64,
+    peak_mib: f64,
+}
+
+/// The most memory that this process has held, in MiB.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.map_or(f64::NAN, |kib| kib / 1024.0)
+}
 
 impl Step {
     /// A size, by the name that the PyTorch program gives it.
@@ -68,35 +85,54 @@ impl Step {
         }
     }
 
-    /// Runs it.
+    /// Refuses what cannot be run.
     ///
     /// # Errors
     ///
-    /// When there is no such model or size, or the ranks do not divide the rows.
-    pub fn run(&self) -> Result<Took> {
+    /// When the model has no such size, a size is too small, or the ranks do not divide the rows.
+    pub fn check(&self) -> Result<()> {
         if let Some((key, _)) = self.set.iter().find(|(key, _)| !self.known().contains(&key.as_str())) {
             let (model, known) = (&self.model, self.known());
-            return Err(Error::invalid(format!("{model} has no size {key:?}; it has {known:?}")));
+            return Err(Error::invalid(format!(
+                "{model} has no size {key:?}; it has {known:?}: choose rows by --only"
+            )));
         }
         if self.ranks == 0 || !self.batch.is_multiple_of(self.ranks) {
             let (ranks, batch) = (self.ranks, self.batch);
             return Err(Error::invalid(format!("{ranks} ranks do not divide {batch} rows; give as many as divide")));
         }
+        let vocab = self.size("vocab", self.size("vocab_size", 8000));
+        if self.steps < 3 || self.seq == 0 || vocab < 3 || self.set.iter().any(|(_, size)| *size == 0) {
+            let (steps, seq) = (self.steps, self.seq);
+            return Err(Error::invalid(format!(
+                "{steps} steps, rows of {seq}, {vocab} tokens; give at least 3 steps, 3 tokens, and no size of 0"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), and when there is no such model.
+    pub fn run(&self) -> Result<Took> {
+        self.check()?;
         let config = Config::new().with("dist.data_parallel_size", self.ranks)?;
         let config = match self.dtype.as_str() {
             "f32" => config,
             half => config.with("amp.level", "O1")?.with("amp.dtype", half)?,
         };
         let mut ranks = epl::launch(&config, |epl| self.on_rank(&epl))?;
-        let (seconds, operations, parameters, loss) = ranks.swap_remove(0);
-        let seconds = quartiles(seconds[2.min(seconds.len() - 1)..].to_vec())[1];
+        let OfRank { mut seconds, operations, parameters, loss, peak_mib } = ranks.swap_remove(0);
+        let seconds = quartiles(seconds.split_off(2))[1];
         let items = match self.model.as_str() {
             "moe_t5" | "t5" => 2 * self.batch * self.seq,
             "bert" => self.batch * self.seq,
             _ => self.batch,
         };
         let operations = operations.map(|operations| operations * self.ranks as f64);
-        Ok(Took { parameters, seconds, operations, items, loss })
+        Ok(Took { parameters, seconds, operations, items, loss, peak_mib })
     }
 
     fn on_rank(&self, epl: &Epl) -> Result<OfRank> {
@@ -106,11 +142,19 @@ impl Step {
                 let moe = T5MoeConfig::new(self.size("experts", 8));
                 let moe = moe.with_encoder_sparse_step(2).with_decoder_sparse_step(2);
                 let config = self.t5(["vocab", "heads", "layers"]).with_moe(Some(moe));
-                self.steps(epl, |at| config.init(at), T5Batcher::new(&config).batch(self.pairs(config.vocab), device))
+                self.steps(
+                    epl,
+                    |at| config.init(at),
+                    T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
+                )
             }
             "t5" => {
                 let config = self.t5(["vocab_size", "num_heads", "num_layers"]);
-                self.steps(epl, |at| config.init(at), T5Batcher::new(&config).batch(self.pairs(config.vocab), device))
+                self.steps(
+                    epl,
+                    |at| config.init(at),
+                    T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
+                )
             }
             "bert" => {
                 let config = BertConfig::new(self.size("vocab_size", 8000))
@@ -125,12 +169,12 @@ impl Step {
                     BertItem::new(self.tokens(config.vocab, row * self.seq), vec![0; self.seq], labels)
                 };
                 let batch =
-                    BertBatcher::<MaskedLanguage>::new(&config).batch((0..self.rows()).map(row).collect(), device);
+                    BertBatcher::<MaskedLanguage>::new(&config).batch(self.rows_of(epl).map(row).collect(), device);
                 self.steps(epl, |at| config.init_masked_language(at), batch)
             }
             "resnet50" => {
                 let config = ResNetConfig::resnet50(self.size("num_labels", 100));
-                self.steps(epl, |at| config.init(at), self.images(config.classes, device))
+                self.steps(epl, |at| config.init(at), self.images(config.classes, self.rows_of(epl), device))
             }
             other => {
                 Err(Error::invalid(format!("there is no model {other:?}; there are moe_t5, t5, bert and resnet50")))
@@ -154,11 +198,17 @@ impl Step {
         self.batch / self.ranks
     }
 
+    /// The numbers of this rank's rows.
+    fn rows_of(&self, epl: &Epl) -> Range<usize> {
+        let first = epl.context().data().rank() * self.rows();
+        first..first + self.rows()
+    }
+
     fn tokens(&self, vocab: usize, from: usize) -> Vec<i64> {
         (from..from + self.seq).map(|at| 2 + (at * 7919 % (vocab - 2)) as i64).collect()
     }
 
-    fn pairs(&self, vocab: usize) -> Vec<TokenPair> {
+    fn pairs(&self, vocab: usize, epl: &Epl) -> Vec<TokenPair> {
         let ended = |mut tokens: Vec<i64>| {
             tokens.pop();
             tokens.push(1);
@@ -168,15 +218,16 @@ impl Step {
             source: ended(self.tokens(vocab, row * 64)),
             target: ended(self.tokens(vocab, row * 64 + 31)),
         };
-        (0..self.rows()).map(pair).collect()
+        self.rows_of(epl).map(pair).collect()
     }
 
-    fn images(&self, classes: usize, device: &Device) -> ImageBatch {
+    fn images(&self, classes: usize, rows: Range<usize>, device: &Device) -> ImageBatch {
         let shape = [self.rows(), 3, self.seq, self.seq];
         let value = |at: usize| (at as f32 * 0.37).sin() + (at as f32 * 0.011).cos();
-        let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        let first = rows.start * 3 * self.seq * self.seq;
+        let values: Vec<f32> = (first..first + shape.iter().product::<usize>()).map(value).collect();
         let pixels = Tensor::from_data(TensorData::new(values, shape), device);
-        ImageBatch::new(pixels, (0..self.rows()).map(|row| (row * 7 % classes) as i64).collect())
+        ImageBatch::new(pixels, rows.map(|row| (row * 7 % classes) as i64).collect())
     }
 
     fn steps<M: Model>(&self, epl: &Epl, model: impl Fn(&Place) -> M, batch: M::Batch) -> Result<OfRank>
@@ -188,8 +239,8 @@ impl Step {
         let parameters =
             built.plan().records().iter().map(|record| record.global_shape.iter().product::<usize>()).sum();
         let mut engine = Engine::new(built, &AdamWConfig::new(), settings)?;
-        let first = (epl.context().data().rank() * self.rows()) as u64;
-        let micro_batch = || MicroBatch::new(batch.clone(), (first..first + self.rows() as u64).collect::<Vec<_>>());
+        let samples: Vec<u64> = self.rows_of(epl).map(|row| row as u64).collect();
+        let micro_batch = || MicroBatch::new(batch.clone(), samples.clone());
         let (mut seconds, mut loss) = (Vec::new(), f64::NAN);
         for _ in 0..self.steps {
             let start = Instant::now();
@@ -198,7 +249,9 @@ impl Step {
             seconds.push(start.elapsed().as_secs_f64());
             loss = report.loss;
         }
+        let peak_mib = peak_mib();
         let operations = engine.profile(&micro_batch())?.0.iter().map(|segment| segment.flops).sum::<Option<f64>>();
-        Ok((seconds, operations.map(|forward| 3.0 * forward), parameters, loss))
+        let operations = operations.map(|forward| 3.0 * forward);
+        Ok(OfRank { seconds, operations, parameters, loss, peak_mib })
     }
 }

@@ -3,7 +3,7 @@
 use burn::config::Config;
 use burn::tensor::{Tensor, activation};
 use epl_comm::custom_vjp;
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{wide, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float};
@@ -67,7 +67,7 @@ fn relu_host<T: Real, const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// Elements of a task.
 const BLOCK: usize = 1 << 13;
 
-/// A function as one node of the graph, which keeps its derivative: Burn's are made of up to nine.
+/// A function as one node of the graph: Burn's are made of up to nine.
 trait Smooth {
     /// The value and the derivative.
     fn of<T: Real>(x: T) -> (T, T);
@@ -121,7 +121,7 @@ impl Smooth for GeluNew {
 impl Smooth for Silu {
     #[inline(always)]
     fn of<T: Real>(x: T) -> (T, T) {
-        let sigmoid = T::ONE / (T::ONE + (-x).exp());
+        let sigmoid = x.sigmoid();
         (x * sigmoid, sigmoid * (T::ONE + x * (T::ONE - sigmoid)))
     }
 
@@ -144,16 +144,39 @@ fn smooth<F: Smooth, const D: usize>(input: Tensor<D>) -> Tensor<D> {
     custom_vjp(
         (input,),
         |(x,)| {
-            let (dtype, x) = (x.dtype(), widen(x));
-            let (value, derivative) = match host_float(&x) {
-                Some(HostFloat::Single) => on_host::<F, f32, D>(x),
-                Some(HostFloat::Double) => on_host::<F, f64, D>(x),
-                None => F::of_tensor(x),
-            };
-            (value.cast(dtype), derivative.cast(dtype))
+            let dtype = x.dtype();
+            if dtype == wide(dtype) {
+                let (value, derivative) = value_and_derivative::<F, D>(x);
+                return (value, Kept::Derivative(derivative));
+            }
+            let (value, _) = value_and_derivative::<F, D>(widen(x.clone()));
+            (value.cast(dtype), Kept::Input(x))
         },
-        |derivative, grad| (Some(times(derivative, grad)),),
+        |kept, grad| {
+            let of_x = match kept {
+                Kept::Derivative(derivative) => times(derivative, grad),
+                Kept::Input(x) => {
+                    let (dtype, (_, derivative)) = (x.dtype(), value_and_derivative::<F, D>(widen(x)));
+                    times(derivative, widen(grad)).cast(dtype)
+                }
+            };
+            (Some(of_x),)
+        },
     )
+}
+
+/// What backward needs: of 16 bits the input, so that the gradient is rounded once.
+enum Kept<const D: usize> {
+    Derivative(Tensor<D>),
+    Input(Tensor<D>),
+}
+
+fn value_and_derivative<F: Smooth, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    match host_float(&x) {
+        Some(HostFloat::Single) => on_host::<F, f32, D>(x),
+        Some(HostFloat::Double) => on_host::<F, f64, D>(x),
+        None => F::of_tensor(x),
+    }
 }
 
 /// The value and the derivative, of which one takes the input's place if nobody else has it.

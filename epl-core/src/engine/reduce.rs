@@ -61,7 +61,7 @@ pub(crate) struct Reducer<'a> {
 /// A bucket on its way. There are a few in a step: no box is worth its while.
 #[expect(clippy::large_enum_variant)]
 enum Started {
-    /// This rank has no replica: its gradients are the sums, which go away from the device or were clipped.
+    /// This rank has no replica: its gradients are the sums, together as they go away from the device or were clipped so.
     Alone(Tensor<1>),
     Whole(Pending<Tensor<1>>),
     SparseRows(SparseSum),

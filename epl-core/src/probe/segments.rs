@@ -13,7 +13,7 @@ pub struct SegmentProfile {
     /// Elements of the parameters that it uses, tied ones too.
     pub parameters: usize,
     /// Floating-point operations of the products in its forward, for the rows of one rank: two for a multiplication and its
-    /// addition. Layers of epl-modules tell theirs: attention scores too, every expert's with its padding, and a head tied
+    /// addition. Layers of epl-modules tell theirs: attention scores too, every expert's for its own rows, and a head tied
     /// to an embedding. Of other layers, a matrix is taken to be multiplied with every row of what leaves the segment,
     /// and an embedding to be looked up; what their activations are multiplied with is not known. None where another
     /// layer has a parameter of more dims, such as a kernel, or an embedding that several segments use, and where a model

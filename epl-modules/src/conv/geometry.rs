@@ -7,6 +7,7 @@ use burn::tensor::{DType, Device, Tensor};
 use epl_core::Context;
 
 use super::on_host::conv2d;
+use super::window::same_padding;
 use crate::host::is_host;
 use crate::invalid::refuse;
 
@@ -40,7 +41,7 @@ impl Geometry {
         (input / self.groups * kernel, output / self.groups * kernel)
     }
 
-    /// The convolution, as Burn's layer computes it; the result is in the type of the weight.
+    /// The convolution, by products in host memory or as Burn's layer computes it; the result is in the type of the weight.
     ///
     /// # Shapes
     ///
@@ -95,10 +96,8 @@ pub(crate) fn check_keeps_size(path: &str, kernel_size: &[usize]) {
 /// Refuses padding that is to keep the size, divided by the stride, where one side would get more of it than the other. How
 /// much a dim needs depends on its size, so that this is asked of each image.
 pub(crate) fn check_same_on_both_sides(kernel_size: &[usize], stride: &[usize], image: &[usize]) {
-    let missing = |((kernel, stride), size): ((&usize, &usize), &usize)| {
-        (size.div_ceil(*stride).saturating_sub(1) * stride + kernel).saturating_sub(*size)
-    };
-    let padding: Vec<usize> = kernel_size.iter().zip(stride).zip(image).map(missing).collect();
+    let dims = kernel_size.iter().zip(stride).zip(image);
+    let padding: Vec<usize> = dims.map(|((kernel, stride), size)| same_padding(*size, *kernel, *stride)).collect();
     if padding.iter().any(|size| size % 2 == 1) {
         refuse(format!(
             "padding `Same` of a kernel of {kernel_size:?} with stride {stride:?} adds {padding:?} to an image of {image:?}, and \

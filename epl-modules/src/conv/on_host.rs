@@ -17,8 +17,8 @@ use epl_comm::custom_vjp_needed;
 use rayon::prelude::*;
 
 use super::window::Window;
-use crate::host::product::{Matrix, column_sums, product, put_in_order};
-use crate::host::{self, HostFloat, Real, View, host_float};
+use crate::host::product::{Matrix, product, transpose_into};
+use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 
 /// Burn's `Conv2d`: in host memory and of one group by products of this crate, else by Burn's.
 ///
@@ -46,7 +46,7 @@ pub(crate) fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// - x: `[batch, channels_in, length]`
 /// - output: `[batch, channels_out, length]`, the length by stride and padding
 pub(crate) fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
-    if host_float(&x).is_none() {
+    if host_float(&x).is_none() || layer.groups != 1 {
         return layer.forward(x);
     }
     let image = Conv2d {
@@ -183,7 +183,7 @@ impl Saved {
             let mut by_position = vec![T::ZERO; grad.len()];
             host::for_blocks(&mut by_position, positions * filters, |image, out| {
                 let grad = &grad[image * filters * positions..][..filters * positions];
-                put_in_order(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
+                transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
             });
             with_columns(window, x.slice(), channels, first..first + count, threads, |columns| {
                 let grad = Matrix::new(&by_position, [count * positions, filters]);
@@ -191,7 +191,7 @@ impl Saved {
             });
         }
         let mut of_weight = vec![T::ZERO; rows * filters];
-        put_in_order(Matrix::new(&sums, [rows, filters]).transposed(), &mut of_weight, threads);
+        transpose_into(Matrix::new(&sums, [rows, filters]).transposed(), &mut of_weight, threads);
         host::tensor(of_weight, shape, &device)
     }
 
@@ -355,6 +355,8 @@ mod tests {
         check([17, 8, 12, 12], 20, [[3, 3], [1, 1], [1, 1]], PaddingConfig2d::Explicit(1, 1, 1, 1), true);
         check([9, 70, 4, 4], 64, [[3, 3], [2, 2], [1, 1]], PaddingConfig2d::Explicit(1, 1, 1, 1), false);
         check([3, 24, 40, 40], 16, [[1, 1], [2, 2], [1, 1]], PaddingConfig2d::Valid, false);
+        // As many positions as pixels, and yet others.
+        check([1, 2, 3, 3], 2, [[1, 1], [2, 2], [1, 1]], PaddingConfig2d::Explicit(0, 0, 2, 2), false);
         check([2, 140, 24, 24], 140, [[3, 3], [1, 1], [1, 1]], PaddingConfig2d::Same, true);
     }
 }

@@ -27,9 +27,7 @@ impl Window {
             PaddingConfig2d::Explicit(top, left, bottom, right) => [(*top, *bottom), (*left, *right)],
             PaddingConfig2d::Same => core::array::from_fn(|dim| {
                 // As Burn does: what is odd goes to the end.
-                let (size, stride) = (image[dim], layer.stride[dim]);
-                let needed = size.div_ceil(stride).saturating_sub(1) * stride + layer.kernel_size[dim];
-                let missing = if size == 0 { 0 } else { needed.saturating_sub(size) };
+                let missing = same_padding(image[dim], layer.kernel_size[dim], layer.stride[dim]);
                 (missing / 2, missing - missing / 2)
             }),
         };
@@ -71,7 +69,9 @@ impl Window {
 
     /// Whether the columns are the image itself.
     pub(super) fn is_pointwise(&self) -> bool {
-        self.kernel == [1, 1] && self.output == self.image && self.before == [0, 0]
+        // What moves by more than one pixel may have as many positions, by padding at the end.
+        let stays = |dim: usize| self.stride[dim] == 1 || self.image[dim] == 1;
+        self.kernel == [1, 1] && self.output == self.image && self.before == [0, 0] && stays(0) && stays(1)
     }
 
     /// What one tap sees at all positions; zero outside the image.
@@ -122,4 +122,10 @@ impl Window {
         let end = (self.image[dim] + before).saturating_sub(shift).div_ceil(stride).min(self.output[dim]);
         start..end.max(start)
     }
+}
+
+/// What padding `Same` adds to a dim of so many pixels, on both sides together.
+pub(super) fn same_padding(size: usize, kernel: usize, stride: usize) -> usize {
+    let needed = if size == 0 { 0 } else { (size.div_ceil(stride) - 1) * stride + kernel };
+    needed.saturating_sub(size)
 }

@@ -1,4 +1,4 @@
-//! Loops over tensors that lie in host memory: the fast path of the fused layers.
+//! Loops and products over tensors that lie in host memory: the fast path of the fused layers.
 //!
 //! Burn runs a softmax or a norm as five to ten passes over memory, and as many nodes of the graph. On Flex a
 //! tensor *is* host memory, so a layer may run the same formula as one pass over its rows. Every other backend
@@ -23,5 +23,7 @@ mod batched;
 
 pub(crate) use batched::matmul;
 pub(crate) use real::{HostFloat, Real, host_float, is_host};
-pub(crate) use rows::{LANES, dot, for_blocks, for_blocks2, map_sum, max_of, rows_a_task, sum_blocks, sum_of};
+pub(crate) use rows::{
+    LANES, column_sums, dot, for_blocks, for_blocks2, map_sum, max_of, rows_a_task, sum_blocks, sum_of,
+};
 pub(crate) use view::{Owned, View, tensor};

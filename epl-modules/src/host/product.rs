@@ -13,7 +13,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
-use super::rows::{for_blocks, rows_a_task, sum_blocks, sum_of};
+use super::rows::{for_blocks, rows_a_task, sum_of};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -155,7 +155,7 @@ impl<'a, T: Real> Product<'a, T> {
         values
     }
 
-    /// Writes all of `out`, on at most so many threads.
+    /// Writes all of `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
         assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
         self.run(out.as_mut_ptr().cast::<T>(), threads);
@@ -167,7 +167,7 @@ impl<'a, T: Real> Product<'a, T> {
         self.run(out.as_mut_ptr(), threads);
     }
 
-    /// Adds the result to `out`, on at most so many threads.
+    /// Adds the result to `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn add_to(self, out: &mut [T], threads: usize) {
         assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
         Self { adds: true, ..self }.run(out.as_mut_ptr(), threads);
@@ -180,17 +180,17 @@ impl<'a, T: Real> Product<'a, T> {
         const FEW_ROWS: usize = 32;
         let (Self { a, b, .. }, sizes) = (self, self.sizes());
         let output = Output { start: out, sizes, stride: sizes[1] };
-        let is_in_order = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
-        if !is_in_order && sizes[0] >= FEW_ROWS {
+        let is_row_major = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
+        if !is_row_major && sizes[0] >= FEW_ROWS {
             let [depth, columns] = b.sizes;
             T::with_scratch(depth * columns, |scratch| {
-                put_in_order(b, scratch, threads);
-                run(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
+                transpose_into(b, scratch, threads);
+                multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
             });
-        } else if !is_in_order && a.strides[1] == 1 && a.sizes[1] > 0 {
+        } else if !is_row_major && a.strides[1] == 1 && a.sizes[1] > 0 {
             dots(output, self);
         } else {
-            run(output, self, threads);
+            multiply_parts(output, self, threads);
         }
     }
 }
@@ -223,7 +223,7 @@ fn least_part(others: usize) -> usize {
     (256 / others.max(1) + 1).max(128)
 }
 
-fn run<T: Real>(mut output: Output<T>, product: Product<T>, parts: usize) {
+fn multiply_parts<T: Real>(mut output: Output<T>, product: Product<T>, parts: usize) {
     let (Product { a, b, row, adds }, [rows, columns]) = (product, output.sizes);
     let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
     let least = least_part(others);
@@ -235,7 +235,7 @@ fn run<T: Real>(mut output: Output<T>, product: Product<T>, parts: usize) {
             _ => Product { b: b.narrow(1, from, count), row: row.map(|row| &row[from..from + count]), ..product },
         };
         let (of_before, of_rest) = (of(0, at), of(at, size - at));
-        rayon::join(|| run(before, of_before, first), || run(rest, of_rest, parts - first));
+        rayon::join(|| multiply_parts(before, of_before, first), || multiply_parts(rest, of_rest, parts - first));
         return;
     }
     let stride = |stride: usize| stride as isize;
@@ -280,7 +280,7 @@ fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
     let blocks: Vec<usize> = (0..columns).step_by(block).collect();
     let of_block = |first: &usize| -> Vec<T> {
         let last = (first + block).min(columns);
-        (*first..last).flat_map(|column| (0..rows).map(move |index| dot(a.row(index), b.column(column)))).collect()
+        (*first..last).flat_map(|column| (0..rows).map(move |index| row_dot(a.row(index), b.column(column)))).collect()
     };
     let products: Vec<Vec<T>> = blocks.par_iter().map(of_block).collect();
     for (at, sum) in products.into_iter().flatten().enumerate() {
@@ -293,12 +293,12 @@ fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
 }
 
 #[multiversion(targets = "simd")]
-fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+fn row_dot<T: Real>(a: &[T], b: &[T]) -> T {
     sum_of(a, b, |a, b| a * b)
 }
 
-/// The rows of a matrix behind each other, whose columns are, on one thread or all.
-pub(crate) fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
+/// Writes the rows of a matrix whose columns are contiguous behind each other: on one thread, or on all of the pool.
+pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
     let columns = from.sizes[1];
     if to.is_empty() {
         return;
@@ -306,7 +306,7 @@ pub(crate) fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usiz
     // Bands of whole tiles, about as much as a task should be.
     let band = if threads == 1 { from.sizes[0] } else { (rows_a_task(columns) / TILE).max(1) * TILE };
     for_blocks(to, band * columns, |index, to| {
-        put_band_in_order(from.narrow(0, index * band, to.len() / columns), to);
+        transpose_band(from.narrow(0, index * band, to.len() / columns), to);
     });
 }
 
@@ -314,7 +314,7 @@ pub(crate) fn put_in_order<T: Real>(from: Matrix<T>, to: &mut [T], threads: usiz
 const TILE: usize = 64;
 
 #[multiversion(targets = "simd")]
-fn put_band_in_order<T: Real>(from: Matrix<T>, to: &mut [T]) {
+fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [T]) {
     let ([rows, columns], stride) = (from.sizes, from.strides[1]);
     let whole = [rows, columns].map(|size| size - size % SIDE);
     for band in (0..whole[0]).step_by(TILE) {
@@ -346,22 +346,6 @@ fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [T], to_stri
         let transposed: [T; SIDE] = core::array::from_fn(|row| tile[row][column]);
         to[column * to_stride..][..SIDE].copy_from_slice(&transposed);
     }
-}
-
-/// The sums of the columns of rows of `length` elements, whatever the number of threads.
-pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
-    if length == 0 {
-        return Vec::new();
-    }
-    let rows = rows_a_task(length);
-    let mut partials = vec![T::ZERO; values.len().div_ceil(rows * length) * length];
-    for_blocks(&mut partials, length, |block, sums| {
-        let rows = values.chunks(rows * length).nth(block).into_iter().flat_map(|rows| rows.chunks_exact(length));
-        for row in rows {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
-        }
-    });
-    sum_blocks(&partials, length)
 }
 
 #[cfg(test)]
@@ -428,14 +412,5 @@ mod tests {
                 assert!(on(threads) == one, "{m} x {k} x {n} on {threads} threads");
             }
         }
-    }
-
-    #[test]
-    fn columns_are_summed_in_order() {
-        let x = values(700 * 33, 0.3);
-        let exact: Vec<f64> = (0..33).map(|c| (0..700).map(|r| x[r * 33 + c]).sum()).collect();
-        let far = column_sums(&x, 33).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(far < 1e-12, "{far:e}");
-        assert_eq!(column_sums::<f64>(&[], 3), vec![0.0; 3]);
     }
 }

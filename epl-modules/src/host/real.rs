@@ -1,6 +1,6 @@
 //! The floats that are looped over.
 
-use core::cell::Cell;
+use core::cell::RefCell;
 use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use burn::backend::{DispatchDevice, Flex, tensor::FloatTensor};
@@ -49,18 +49,28 @@ pub(crate) trait Real:
     fn wide(self) -> f64;
     fn exp(self) -> Self;
     fn erf(self) -> Self;
+    fn tanh(self) -> Self;
     fn sqrt(self) -> Self;
     fn magnitude(self) -> Self;
+
+    /// 1 / (1 + e^-x)
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Self::ONE / (Self::ONE + (-self).exp())
+    }
     fn is_dropped(self) -> bool;
     fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
     fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
 
-    /// Calls `f` with so many elements of this thread, which are kept for the next call; their values are those of another.
+    /// Calls `f` with so many elements, whose values are arbitrary. A thread keeps them for its next call, up to 4 MiB.
     fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
 }
 
+/// Elements of the largest memory that a thread keeps from one [`Real::with_scratch`] to the next.
+const KEPT: usize = 1 << 20;
+
 macro_rules! real {
-    ($float:ty, $exp:path, $erf:path) => {
+    ($float:ty, $exp:path, $erf:path, $tanh:path) => {
         impl Real for $float {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -83,6 +93,10 @@ macro_rules! real {
                 $erf(self)
             }
             #[inline(always)]
+            fn tanh(self) -> Self {
+                $tanh(self)
+            }
+            #[inline(always)]
             fn sqrt(self) -> Self {
                 <$float>::sqrt(self)
             }
@@ -102,22 +116,24 @@ macro_rules! real {
             }
             fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R {
                 thread_local! {
-                    static SCRATCH: Cell<Vec<$float>> = const { Cell::new(Vec::new()) };
+                    static SCRATCH: RefCell<Vec<Vec<$float>>> = const { RefCell::new(Vec::new()) };
                 }
-                // Taken, as a task that waits may run another one, which then has its own.
-                let mut scratch = SCRATCH.take();
+                // A task that waits may run another one, which takes the next.
+                let mut scratch = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
                 if scratch.len() < length {
                     scratch.resize(length, 0.0);
                 }
                 let result = f(&mut scratch[..length]);
-                SCRATCH.set(scratch);
+                if scratch.len() <= KEPT {
+                    SCRATCH.with_borrow_mut(|kept| kept.push(scratch));
+                }
                 result
             }
         }
     };
 }
-real!(f32, exp_f32, erf_f32);
-real!(f64, f64::exp, libm::erf);
+real!(f32, exp_f32, erf_f32, tanh_f32);
+real!(f64, f64::exp, libm::erf, f64::tanh);
 
 /// `e^x` without a branch or a call, so that a loop over it is vectorised.
 ///
@@ -180,6 +196,19 @@ fn erf_f32(x: f32) -> f32 {
     if z > 1.0 { outside } else { inside }
 }
 
+/// The hyperbolic tangent without a branch or a call: `1 - 2 / (e^2x + 1)`, near 0, where that loses digits, Taylor's polynomial.
+#[inline(always)]
+fn tanh_f32(x: f32) -> f32 {
+    let s = if x * x > 0.0625 { 0.0625 } else { x * x };
+    let mut p = 62.0 / 2835.0;
+    p = p * s - 17.0 / 315.0;
+    p = p * s + 2.0 / 15.0;
+    p = p * s - 1.0 / 3.0;
+    let inside = x + x * s * p;
+    let outside = 1.0 - 2.0 / (exp_f32(2.0 * x) + 1.0);
+    if x.abs() > 0.25 { outside } else { inside }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +224,17 @@ mod tests {
         assert_eq!(exp_f32(f32::NEG_INFINITY), 0.0);
         assert!(exp_f32(1e9).is_finite());
         assert!(exp_f32(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn tanh_is_accurate() {
+        for i in -1_000_000..1_000_000 {
+            let x = i as f32 * 1e-5;
+            let exact = f64::from(x).tanh();
+            assert!((f64::from(tanh_f32(x)) - exact).abs() <= 5e-7 * exact.abs(), "tanh {x}");
+        }
+        assert_eq!([tanh_f32(-1e9), tanh_f32(1e9)], [-1.0, 1.0]);
+        assert!(tanh_f32(f32::NAN).is_nan());
     }
 
     #[test]

@@ -112,6 +112,22 @@ pub(crate) fn sum_blocks<T: Real>(partials: &[T], length: usize) -> Vec<T> {
     sum
 }
 
+/// The sums of the columns of rows of `length` elements, whatever the number of threads.
+pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
+    if length == 0 {
+        return Vec::new();
+    }
+    let rows = rows_a_task(length);
+    let mut partials = vec![T::ZERO; values.len().div_ceil(rows * length) * length];
+    for_blocks(&mut partials, length, |block, sums| {
+        let rows = values.chunks(rows * length).nth(block).into_iter().flat_map(|rows| rows.chunks_exact(length));
+        for row in rows {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+        }
+    });
+    sum_blocks(&partials, length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +158,14 @@ mod tests {
             assert_eq!(on(threads).to_bits(), on(1).to_bits());
         }
         assert_eq!(dot::<f64>(&[], &[]), 0.0);
+    }
+
+    #[test]
+    fn columns_are_summed_in_order() {
+        let x: Vec<f64> = (0..700 * 33).map(|i| (f64::from(i) * 0.3).sin()).collect();
+        let exact: Vec<f64> = (0..33).map(|c| (0..700).map(|r| x[r * 33 + c]).sum()).collect();
+        let far = column_sums(&x, 33).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(far < 1e-12, "{far:e}");
+        assert_eq!(column_sums::<f64>(&[], 3), vec![0.0; 3]);
     }
 }

@@ -43,9 +43,9 @@ pub(super) fn strides_of_matrix(tensor: &FloatTensor<Flex>) -> Option<([usize; 2
     let sizes: [usize; 2] = core::array::from_fn(|dim| layout.shape()[first + dim]);
     let [row, column] = core::array::from_fn(|dim| usize::try_from(layout.strides()[first + dim]).ok());
     let strides = [row?, column?];
-    let is_in_order = strides[1] == 1 && strides[0] >= sizes[1];
+    let is_row_major = strides[1] == 1 && strides[0] >= sizes[1];
     let is_transposed = strides[0] == 1 && strides[1] >= sizes[0];
-    (is_in_order || is_transposed).then_some((sizes, strides))
+    (is_row_major || is_transposed).then_some((sizes, strides))
 }
 
 /// A tensor's elements to overwrite, in row-major order. Nothing is copied if no one else holds them.

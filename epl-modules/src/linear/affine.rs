@@ -6,10 +6,10 @@ use epl_comm::custom_vjp_needed;
 use epl_core::Context;
 use epl_core::model::precision::widen;
 
-use crate::host::product::{column_sums, product};
-use crate::host::{self, HostFloat, Real, View};
+use crate::host::product::product;
+use crate::host::{self, HostFloat, Real, View, column_sums};
 
-/// The weight of a linear layer, as it lies.
+/// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     /// `[d_input, d_output]`
@@ -26,7 +26,7 @@ impl From<Tensor<2>> for Weight {
 
 impl Weight {
     /// As `[d_input, d_output]`.
-    pub(crate) fn rows(self) -> Tensor<2> {
+    pub(crate) fn row_major(self) -> Tensor<2> {
         match self {
             Self::Row(weight) => weight,
             Self::Col(weight) => weight.transpose(),
@@ -65,8 +65,8 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
     let y = match (float, bias) {
         (Some(HostFloat::Single), bias) if has_type(&bias, dtype) => on_host::<f32>(x, weight, bias),
         (Some(HostFloat::Double), bias) if has_type(&bias, dtype) => on_host::<f64>(x, weight, bias),
-        (_, Some(bias)) => add_bias(x.matmul(weight.rows()), bias.unsqueeze()),
-        (_, None) => x.matmul(weight.rows()),
+        (_, Some(bias)) => add_bias(x.matmul(weight.row_major()), bias.unsqueeze()),
+        (_, None) => x.matmul(weight.row_major()),
     };
     shaped(y, shape)
 }

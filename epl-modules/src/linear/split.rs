@@ -144,7 +144,7 @@ impl SplitLinear {
 pub(crate) struct Parameters {
     /// That of the weight.
     pub(crate) id: ParamId,
-    /// `[d_input, d_output]`, or a slice
+    /// As it lies, or a slice
     pub(crate) weight: Weight,
     /// `[d_output]`, or a slice
     pub(crate) bias: Option<Tensor<1>>,
@@ -186,6 +186,7 @@ pub(crate) fn rows<const D: usize>(
     whole[D - 1] = d_input;
     count_affine(context, id, whole, d_output);
     if context.tensor().size() == 1 {
+        // The whole sum is here, so that the bias can be added inside the product.
         return affine(input, weight, bias);
     }
     let sum = Partial::from_local(affine(input, weight, None), context.tensor()).all_reduce();

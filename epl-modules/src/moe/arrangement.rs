@@ -84,7 +84,8 @@ mod tests {
         assert_eq!(arrangement, Arrangement { counts: vec![3, 2], places: vec![0, 1, 3, 2, 4] });
         assert!(!arrangement.is_sorted());
         assert_eq!((arrangement.height(), arrangement.slots()), (3, vec![0, 1, 3, 2, 4]));
-        assert_eq!(arrangement.rows_by_place(), vec![0, 1, 3, 2, 4]);
+        let arrangement = Arrangement::new(&[1, 2, 1, 0], 2);
+        assert_eq!((arrangement.places.clone(), arrangement.rows_by_place()), (vec![0, 2, 3, 1], vec![0, 3, 1, 2]));
     }
 
     #[test]

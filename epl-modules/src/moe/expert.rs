@@ -86,11 +86,19 @@ impl Experts {
     pub(super) fn forward(&self, rows: Tensor<2>, arrangement: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
         let rows = rows.cast(self.input.val().dtype());
         let rows = copied(rows, self.context.tensor()).local();
-        let rows = match host_float(&rows) {
+        for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
+            count_affine(&self.context, weight.id, rows.dims(), self.d_ff);
+        }
+        let rows = match self.host_float() {
             Some(float) => self.sorted(rows, arrangement, mask, float),
             None => self.padded(rows, arrangement, mask),
         };
         Partial::from_local(rows, self.context.tensor()).all_reduce()
+    }
+
+    /// How rows are looped over, where each expert runs on its own; else all are padded to the same number of rows.
+    fn host_float(&self) -> Option<HostFloat> {
+        host_float(&self.input.val())
     }
 
     /// Each expert on its own rows, in host memory.
@@ -133,7 +141,7 @@ impl Experts {
         });
         let received = dispatch.send_names(rows, &x.device());
         let at = &dispatch.arrangement;
-        let is_padded = host_float(&self.input.val()).is_none();
+        let is_padded = self.host_float().is_none();
         let (slots, count) = match is_padded {
             true => (at.slots(), at.counts.len() * at.height()),
             false => (at.places.clone(), at.places.len()),
@@ -167,9 +175,6 @@ impl Experts {
         mask: Option<Mask>,
         product: impl Fn(Tensor<D>, Tensor<3>) -> Tensor<D>,
     ) -> Tensor<D> {
-        for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
-            count_affine(&self.context, weight.id, x.dims(), self.d_ff);
-        }
         let hidden = self.activation.forward(product(x.clone(), self.input.val()));
         let hidden = match &self.gate {
             Some(gate) => hidden * product(x, gate.val()),

@@ -114,7 +114,7 @@ impl Linear {
                 self.rows(sliced(input, D - 1, group))
             }
             None => {
-                self.takes(input.dims());
+                self.check_and_count(input.dims());
                 let Parameters { weight, bias, .. } = self.parameters();
                 affine(input, weight, bias)
             }
@@ -122,7 +122,7 @@ impl Linear {
     }
 
     /// Looks at the dims of what a layer that is whole multiplies, and tells the operations.
-    pub(super) fn takes<const D: usize>(&self, input: [usize; D]) {
+    pub(super) fn check_and_count<const D: usize>(&self, input: [usize; D]) {
         check_last_dim("linear layer", ("d_input", self.sizes[0]), input);
         count_affine(&self.context, self.weight.id, input, self.sizes[1]);
     }

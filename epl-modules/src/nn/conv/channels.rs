@@ -137,7 +137,7 @@ impl Channels {
         if self.division == Division::Whole { &[] } else { &[(Axis::Tensor, 0)] }
     }
 
-    /// The layer, of which `conv` is Burn's for this rank's channels and so many groups. In the type of the weight.
+    /// The layer, which `conv` computes for this rank's channels and so many groups. In the type of the weight.
     ///
     /// # Shapes
     ///

@@ -20,7 +20,7 @@ use crate::host::{self, HostFloat, Owned, Real, View, host_float};
 /// - cell, and both results: `[rows, d_hidden]`
 pub(super) fn lstm_cell(products: &Tensor<2>, cell: &Tensor<2>) -> Option<[Tensor<2>; 2]> {
     let (float, [rows, d_hidden]) = (host_float(products)?, cell.dims());
-    // One row of a state stands for all.
+    // A state of one row, which is broadcast, is left to tensors.
     if products.dims() != [rows, 4 * d_hidden] || cell.dtype() != products.dtype() || rows * d_hidden == 0 {
         return None;
     }
@@ -69,17 +69,6 @@ fn states<T: Real>(products: Tensor<2>, cell: Tensor<2>) -> Tensor<2> {
     )
 }
 
-#[inline(always)]
-fn sigmoid<T: Real>(x: T) -> T {
-    T::ONE / (T::ONE + (-x).exp())
-}
-
-#[inline(always)]
-fn tanh<T: Real>(x: T) -> T {
-    let two = T::of(2.0);
-    T::ONE - two / ((two * x).exp() + T::ONE)
-}
-
 /// Makes the gates' values of the products, and the states.
 #[multiversion(targets = "simd")]
 fn forward<T: Real>(before: Matrix<T>, gates: &mut [T], states: &mut [T]) {
@@ -91,12 +80,12 @@ fn forward<T: Real>(before: Matrix<T>, gates: &mut [T], states: &mut [T]) {
         let (leaves, rest) = rest.split_at_mut(width);
         let (candidate, stays) = rest.split_at_mut(width);
         for at in 0..width {
-            enters[at] = sigmoid(enters[at]);
-            leaves[at] = sigmoid(leaves[at]);
-            candidate[at] = tanh(candidate[at]);
-            stays[at] = sigmoid(stays[at]);
+            enters[at] = enters[at].sigmoid();
+            leaves[at] = leaves[at].sigmoid();
+            candidate[at] = candidate[at].tanh();
+            stays[at] = stays[at].sigmoid();
             cell[at] = stays[at] * before[at] + enters[at] * candidate[at];
-            hidden[at] = leaves[at] * tanh(cell[at]);
+            hidden[at] = leaves[at] * cell[at].tanh();
         }
     }
 }
@@ -114,7 +103,7 @@ fn backward<T: Real>(before: Matrix<T>, states: &[T], grad: &[T], gates: &mut [T
         let (leaves, rest) = rest.split_at_mut(width);
         let (candidate, stays) = rest.split_at_mut(width);
         for at in 0..width {
-            let out = tanh(cell[at]);
+            let out = cell[at].tanh();
             let sum = grad_cell[at] + grad_hidden[at] * leaves[at] * (T::ONE - out * out);
             of_cell[at] = sum * stays[at];
             let (i, o, g, f) = (enters[at], leaves[at], candidate[at], stays[at]);

@@ -41,8 +41,8 @@ impl GateController {
     ///
     /// Unwinds with an error when a last dim is another.
     pub fn gate_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
-        let [input, hidden] = [(&self.input_transform, input), (&self.hidden_transform, hidden)];
-        (widen(input.0.forward(input.1)) + widen(hidden.0.forward(hidden.1))).cast(self.dtype())
+        let sum = widen(self.input_transform.forward(input)) + widen(self.hidden_transform.forward(hidden));
+        sum.cast(self.dtype())
     }
 
     /// The type of the products.
@@ -82,7 +82,7 @@ impl<'a> Joined<'a> {
             .iter()
             .map(|layer| {
                 let Parameters { weight, bias, .. } = layer.parameters();
-                (weight.rows(), bias)
+                (weight.row_major(), bias)
             })
             .unzip();
         let bias = biases.iter().any(Option::is_some).then(|| {
@@ -106,12 +106,12 @@ impl<'a> Joined<'a> {
     ///
     /// Unwinds with an error when the last dim is another.
     pub(super) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.layers.iter().for_each(|layer| layer.takes(x.dims()));
+        self.layers.iter().for_each(|layer| layer.check_and_count(x.dims()));
         widen(affine(x, self.weight.clone(), self.bias.clone()))
     }
 }
 
-/// Tensors behind each other, in the widest of their types.
+/// Tensors behind each other: in their type, or, where types differ, in f32 at least.
 fn joined<const D: usize>(mut parts: Vec<Tensor<D>>, dim: usize) -> Tensor<D> {
     match parts.len() {
         1 => parts.remove(0),

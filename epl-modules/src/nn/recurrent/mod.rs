@@ -1,7 +1,7 @@
 //! Recurrent layers, whole on every rank of the tensor axis.
 //!
 //! In mixed precision they take and give 16 bits, and so are their parameters. A product of a gate is of 16 bits, as a
-//! [`Linear`](super::Linear)'s is. In f32 are the sums of the two products, activations (but those with parameters, which have
+//! [`Linear`](super::Linear)'s is, where no gate of the layer stays in f32. In f32 are the sums of the two products, activations (but those with parameters, which have
 //! the type of these), what is done with gates, and the state that goes from step to step: the cell of an [`Lstm`], the hidden
 //! state of a [`Gru`] and an [`Rnn`]. It is rounded where it enters a product or leaves the layer.
 
