@@ -13,6 +13,7 @@ use epl::models::text::TokenPair;
 use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
 use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
 
+use crate::moe;
 use crate::quartiles::quartiles;
 
 /// A model's step: its sizes are those of the PyTorch programs in `tools/peers`, where they are not changed.
@@ -139,9 +140,10 @@ impl Step {
         let device = epl.place().device();
         match self.model.as_str() {
             "moe_t5" => {
-                let moe = T5MoeConfig::new(self.size("experts", 8));
-                let moe = moe.with_encoder_sparse_step(2).with_decoder_sparse_step(2);
-                let config = self.t5(["vocab", "heads", "layers"]).with_moe(Some(moe));
+                let sparse = moe::model();
+                let experts =
+                    sparse.moe.clone().map(|moe| T5MoeConfig { experts: self.size("experts", moe.experts), ..moe });
+                let config = self.t5(sparse, ["vocab", "heads", "layers"]).with_moe(experts);
                 self.steps(
                     epl,
                     |at| config.init(at),
@@ -149,7 +151,7 @@ impl Step {
                 )
             }
             "t5" => {
-                let config = self.t5(["vocab_size", "num_heads", "num_layers"]);
+                let config = self.t5(moe::model().with_moe(None), ["vocab_size", "num_heads", "num_layers"]);
                 self.steps(
                     epl,
                     |at| config.init(at),
@@ -182,15 +184,19 @@ impl Step {
         }
     }
 
-    fn t5(&self, [vocab, heads, layers]: [&str; 3]) -> T5Config {
-        T5Config::new(self.size(vocab, 8000))
-            .with_d_model(self.size("d_model", 256))
-            .with_d_kv(self.size("d_kv", 32))
-            .with_heads(self.size(heads, 8))
-            .with_d_ff(self.size("d_ff", 1024))
-            .with_encoder_layers(self.size(layers, 4))
-            .with_decoder_layers(self.size(layers, 4))
-            .with_dropout(0.0)
+    /// The sizes of `base` but for those that are set.
+    fn t5(&self, base: T5Config, [vocab, heads, layers]: [&str; 3]) -> T5Config {
+        T5Config {
+            vocab: self.size(vocab, base.vocab),
+            d_model: self.size("d_model", base.d_model),
+            d_kv: self.size("d_kv", base.d_kv),
+            heads: self.size(heads, base.heads),
+            d_ff: self.size("d_ff", base.d_ff),
+            encoder_layers: self.size(layers, base.encoder_layers),
+            decoder_layers: self.size(layers, base.decoder_layers),
+            dropout: 0.0,
+            ..base
+        }
     }
 
     /// Rows of one rank.

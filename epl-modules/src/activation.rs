@@ -41,19 +41,19 @@ impl Activation {
 
 /// max(x, 0), over the input if nobody else has it. What is kept is the output, as the product behind it does.
 fn relu_host<T: Real, const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    let device = input.device().without_autodiff();
-    let on_device = device.clone();
     custom_vjp(
         (input,),
-        move |(x,)| {
+        |(x,)| {
+            let device = x.device();
             let mut x = Owned::<T>::take(x);
             host::for_blocks(x.slice_mut(), BLOCK, |_, x| {
                 x.iter_mut().for_each(|x| *x = if *x < T::ZERO { T::ZERO } else { *x });
             });
-            let y: Tensor<D> = x.into_tensor(&on_device);
+            let y: Tensor<D> = x.into_tensor(&device);
             (y.clone(), y)
         },
-        move |y, grad| {
+        |y, grad| {
+            let device = grad.device();
             let (y, mut grad) = (View::<T>::new(y), Owned::<T>::take(grad));
             host::for_blocks(grad.slice_mut(), BLOCK, |block, grad| {
                 let y = &y.slice()[block * BLOCK..][..grad.len()];

@@ -13,12 +13,12 @@ use burn::module::Param;
 use burn::nn::conv::{Conv1d, Conv2d};
 use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::Tensor;
-use epl_comm::custom_vjp_needed;
 use rayon::prelude::*;
 
 use super::window::Window;
 use crate::host::product::{Matrix, product, transpose_into};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
+use crate::linear::weighted;
 
 /// Burn's `Conv2d`: in host memory and of one group by products of this crate, else by Burn's.
 ///
@@ -66,22 +66,8 @@ pub(crate) fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 }
 
 fn with_gradients<T: Real>(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, window: Window) -> Tensor<4> {
-    match bias {
-        Some(bias) => custom_vjp_needed(
-            (x, weight, bias),
-            move |(x, weight, bias)| Saved::forward::<T>(x, weight, Some(bias), window),
-            |saved, grad, [x, weight, bias]| {
-                let of_bias = bias.then(|| saved.bias_gradient::<T>(&grad));
-                let (of_x, of_weight) = saved.backward::<T>(grad, [x, weight]);
-                (of_x, of_weight, of_bias)
-            },
-        ),
-        None => custom_vjp_needed(
-            (x, weight),
-            move |(x, weight)| Saved::forward::<T>(x, weight, None, window),
-            |saved, grad, needed| saved.backward::<T>(grad, needed),
-        ),
-    }
+    let forward = move |x, weight, bias| Saved::forward::<T>(x, weight, bias, window);
+    weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient::<T>)
 }
 
 /// What the gradients need.
@@ -152,24 +138,14 @@ impl Saved {
                 }
                 T::with_scratch(channels * taps * count * positions, |scratch| {
                     seen.set(scratch, threads);
-                    let block = if threads == 1 { of_x.len() } else { pixels };
-                    host::for_blocks(of_x, block, |index, of_x| {
-                        for (channel, of_x) in of_x.chunks_exact_mut(pixels).enumerate() {
-                            let (image, channel) = ((index + channel) / channels, (index + channel) % channels);
-                            for tap in 0..taps {
-                                let seen =
-                                    &scratch[((channel * taps + tap) * count + image) * positions..][..positions];
-                                window.scatter(tap, seen, of_x);
-                            }
-                        }
-                    });
+                    scatter_columns(window, scratch, channels, of_x, threads);
                 });
             });
         });
         host::tensor(of_x, shape, &device)
     }
 
-    /// As `[channels_in · taps, filters]`, so that the smaller matrix is the one that is put in order.
+    /// As `[channels_in · taps, filters]`, so that the smaller matrix is the one that is transposed.
     fn weight_gradient<T: Real>(&self, grad: &View<T>) -> Tensor<4> {
         let (device, [images, channels, ..], window) = (self.x.device(), self.x.dims(), &self.window);
         let (positions, shape) = (window.positions(), self.weight.dims());
@@ -194,13 +170,18 @@ impl Saved {
         transpose_into(Matrix::new(&sums, [rows, filters]).transposed(), &mut of_weight, threads);
         host::tensor(of_weight, shape, &device)
     }
+}
 
-    fn bias_gradient<T: Real>(&self, grad: &Tensor<4>) -> Tensor<1> {
-        let [images, filters, height, width] = grad.dims();
-        let by_position = grad.clone().reshape([images, filters, height * width]).swap_dims(1, 2);
-        let sums = column_sums(View::<T>::new(by_position).slice(), filters);
-        host::tensor(sums, [filters], &grad.device())
-    }
+fn bias_gradient<T: Real>(grad: &Tensor<4>) -> Tensor<1> {
+    let [images, filters, height, width] = grad.dims();
+    let (view, positions) = (View::<T>::new(grad.clone()), height * width);
+    let mut sums = vec![T::ZERO; images * filters];
+    let block = host::rows_a_task(positions);
+    host::for_blocks(&mut sums, block, |index, sums| {
+        let planes = view.slice()[index * block * positions..].chunks_exact(positions);
+        sums.iter_mut().zip(planes).for_each(|(sum, plane)| *sum = host::sum_of(plane, plane, |x, _| x));
+    });
+    host::tensor(column_sums(&sums, filters), [filters], &grad.device())
 }
 
 /// Calls `f(first image, some images, threads for them)` on all threads, for as many images at once as have [`COLUMNS`].
@@ -243,6 +224,23 @@ fn with_columns<T: Real, R>(
         });
         f(Matrix::new(&*columns, [rows, length]))
     })
+}
+
+/// Adds columns `[channels · taps, images · positions]` to where they were seen: the opposite of [`with_columns`].
+fn scatter_columns<T: Real>(window: &Window, columns: &[T], channels: usize, images: &mut [T], threads: usize) {
+    let (pixels, taps, positions) = (window.pixels(), window.taps(), window.positions());
+    let planes = images.len() / pixels;
+    let at_once = if threads == 1 { planes } else { 1 };
+    host::for_blocks(images, at_once * pixels, |block, images| {
+        for (plane, pixels) in images.chunks_exact_mut(pixels).enumerate() {
+            let plane = block * at_once + plane;
+            let (image, channel) = (plane / channels, plane % channels);
+            for tap in 0..taps {
+                let row = (channel * taps + tap) * (planes / channels) + image;
+                window.scatter(tap, &columns[row * positions..][..positions], pixels);
+            }
+        }
+    });
 }
 
 /// Calls `f` with `[images, filters, positions]` as `[filters, images · positions]`.

@@ -76,36 +76,34 @@ impl Window {
 
     /// What one tap sees at all positions; zero outside the image.
     pub(super) fn gather<T: Real>(&self, tap: usize, channel: &[T], seen: &mut [T]) {
-        let columns = self.inside(1, tap % self.kernel[1]);
+        let (down, along) = (tap / self.kernel[1], tap % self.kernel[1]);
+        let columns = self.inside(1, along);
+        let Some(first) = self.source(1, columns.start, along) else { return seen.fill(T::ZERO) };
         for (position, seen) in seen.chunks_exact_mut(self.output[1]).enumerate() {
-            let Some(row) = self.source(0, position, tap / self.kernel[1]) else {
+            let Some(row) = self.source(0, position, down) else {
                 seen.fill(T::ZERO);
                 continue;
             };
-            let row = &channel[row * self.image[1]..][..self.image[1]];
+            let row = &channel[row * self.image[1]..][first..self.image[1]];
             seen[..columns.start].fill(T::ZERO);
             seen[columns.end..].fill(T::ZERO);
             let seen = &mut seen[columns.clone()];
-            let Some(first) = self.source(1, columns.start, tap % self.kernel[1]) else { continue };
             match self.stride[1] {
-                1 => seen.copy_from_slice(&row[first..first + seen.len()]),
-                stride => seen.iter_mut().zip(row[first..].iter().step_by(stride)).for_each(|(seen, x)| *seen = *x),
+                1 => seen.copy_from_slice(&row[..seen.len()]),
+                stride => seen.iter_mut().zip(row.iter().step_by(stride)).for_each(|(seen, x)| *seen = *x),
             }
         }
     }
 
     /// Adds what one tap saw at all positions to where it was seen.
     pub(super) fn scatter<T: Real>(&self, tap: usize, seen: &[T], channel: &mut [T]) {
-        let columns = self.inside(1, tap % self.kernel[1]);
+        let (down, along) = (tap / self.kernel[1], tap % self.kernel[1]);
+        let columns = self.inside(1, along);
+        let Some(first) = self.source(1, columns.start, along) else { return };
         for (position, seen) in seen.chunks_exact(self.output[1]).enumerate() {
-            let Some(row) = self.source(0, position, tap / self.kernel[1]) else { continue };
-            let Some(first) = self.source(1, columns.start, tap % self.kernel[1]) else { continue };
-            let row = &mut channel[row * self.image[1]..][..self.image[1]];
-            let seen = &seen[columns.clone()];
-            match self.stride[1] {
-                1 => row[first..].iter_mut().zip(seen).for_each(|(x, seen)| *x += *seen),
-                stride => row[first..].iter_mut().step_by(stride).zip(seen).for_each(|(x, seen)| *x += *seen),
-            }
+            let Some(row) = self.source(0, position, down) else { continue };
+            let row = &mut channel[row * self.image[1]..][first..self.image[1]];
+            row.iter_mut().step_by(self.stride[1]).zip(&seen[columns.clone()]).for_each(|(x, seen)| *x += *seen);
         }
     }
 

@@ -1,11 +1,10 @@
 //! Products of the matrices of two batches.
 
-use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
-use super::product::{Matrix, product, products};
+use super::product::{product, products};
 use super::real::{HostFloat, Real, host_float};
-use super::view::{strides_of_matrix, tensor};
+use super::view::{View, tensor};
 
 /// `a b` of plain tensors, matrix by matrix. In host memory nothing is copied whose rows or columns are contiguous, such as the
 /// heads of what a linear layer gave.
@@ -24,29 +23,9 @@ pub(crate) fn matmul(a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
 
 fn on_host<T: Real>(a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
     let (device, [batch, heads, rows, _], [.., columns]) = (a.device(), a.dims(), b.dims());
-    let [a, b] = [a, b].map(with_matrices);
-    let pairs = matrices::<T>(&a).zip(matrices::<T>(&b));
-    let values = products(pairs.map(|(a, b)| product(a, b)).collect());
+    let [a, b] = [a, b].map(View::<T>::of_matrices);
+    let values = products(a.matrices().zip(b.matrices()).map(|(a, b)| product(a, b)).collect());
     tensor(values, [batch, heads, rows, columns], &device)
-}
-
-/// A tensor whose last two dims are matrices of contiguous rows or columns.
-fn with_matrices(x: Tensor<4>) -> FloatTensor<Flex> {
-    let tensor = x.try_into_primitive::<Flex>().expect("asked `host_float` before");
-    let are_forward = tensor.layout().strides().iter().all(|stride| *stride >= 0);
-    if are_forward && strides_of_matrix(&tensor).is_some() { tensor } else { tensor.to_contiguous() }
-}
-
-fn matrices<T: Real>(tensor: &FloatTensor<Flex>) -> impl Iterator<Item = Matrix<'_, T>> {
-    let layout = tensor.layout();
-    let (sizes, strides) = strides_of_matrix(tensor).expect("seen by `with_matrices`");
-    let values = &T::storage(tensor)[layout.start_offset()..];
-    let [outer, inner] = [0, 1].map(|dim| (layout.shape()[dim], layout.strides()[dim].unsigned_abs()));
-    (0..outer.0 * inner.0).map(move |index| {
-        let first = index / inner.0 * outer.1 + index % inner.0 * inner.1;
-        // A batch of empty matrices may have no memory.
-        Matrix::strided(&values[first.min(values.len())..], sizes, strides)
-    })
 }
 
 #[cfg(test)]

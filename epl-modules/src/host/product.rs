@@ -2,7 +2,7 @@
 //!
 //! Flex zeroes each output and copies it once more, wakes the other threads at each block of the depth, and lets `gemm` gather a
 //! transposed right side element by element. Here an output is written once; a product is cut into one part a thread, each of
-//! which is `gemm`'s on that thread alone; and a transposed right side is first put in order, tile by tile.
+//! which is `gemm`'s on that thread alone; and a transposed right side is first transposed back, tile by tile.
 //!
 //! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are: a result has the same bits
 //! on any number of threads.
@@ -13,7 +13,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
-use super::rows::{for_blocks, rows_a_task, sum_of};
+use super::rows::{dot_of_rows, for_blocks, rows_a_task};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -52,9 +52,14 @@ impl<'a, T> Matrix<'a, T> {
         self.narrow(0, first, count)
     }
 
+    /// Whether the elements of a row lie behind each other.
+    pub(super) fn has_rows(&self) -> bool {
+        self.strides[1] == 1
+    }
+
     /// A row, where its elements lie behind each other.
     pub(crate) fn row(self, index: usize) -> &'a [T] {
-        assert_eq!(self.strides[1], 1, "the elements of a row lie behind each other");
+        assert!(self.has_rows(), "the elements of a row lie behind each other");
         &self.values[index * self.strides[0]..][..self.sizes[1]]
     }
 
@@ -157,26 +162,23 @@ impl<'a, T: Real> Product<'a, T> {
 
     /// Writes all of `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
-        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
-        self.run(out.as_mut_ptr().cast::<T>(), threads);
+        self.run(out.as_mut_ptr().cast::<T>(), out.len(), threads);
     }
 
     /// [`write`](Self::write) over what is there.
     pub(crate) fn set(self, out: &mut [T], threads: usize) {
-        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
-        self.run(out.as_mut_ptr(), threads);
+        self.run(out.as_mut_ptr(), out.len(), threads);
     }
 
     /// Adds the result to `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn add_to(self, out: &mut [T], threads: usize) {
-        assert_eq!(out.len(), self.sizes().iter().product::<usize>(), "as many elements as the result has");
-        Self { adds: true, ..self }.run(out.as_mut_ptr(), threads);
+        Self { adds: true, ..self }.run(out.as_mut_ptr(), out.len(), threads);
     }
 
-    /// Into memory of which [`write`](Self::write) and [`add_to`](Self::add_to) have seen that it is large enough, and written
-    /// before if it is added to.
-    fn run(self, out: *mut T, threads: usize) {
-        // Beyond so many rows it costs less to put a matrix in order than to gather it in each block.
+    /// Into memory of so many elements, which is alone the caller's, and written before if it is added to.
+    fn run(self, out: *mut T, length: usize, threads: usize) {
+        assert_eq!(length, self.sizes().iter().product::<usize>(), "as many elements as the result has");
+        // Beyond so many rows it costs less to transpose a matrix than to gather it in each block.
         const FEW_ROWS: usize = 32;
         let (Self { a, b, .. }, sizes) = (self, self.sizes());
         let output = Output { start: out, sizes, stride: sizes[1] };
@@ -187,7 +189,7 @@ impl<'a, T: Real> Product<'a, T> {
                 transpose_into(b, scratch, threads);
                 multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
             });
-        } else if !is_row_major && a.strides[1] == 1 && a.sizes[1] > 0 {
+        } else if !is_row_major && a.has_rows() && a.sizes[1] > 0 {
             dots(output, self);
         } else {
             multiply_parts(output, self, threads);
@@ -239,7 +241,7 @@ fn multiply_parts<T: Real>(mut output: Output<T>, product: Product<T>, parts: us
         return;
     }
     let stride = |stride: usize| stride as isize;
-    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `Product::run`'s callers those of the
+    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `Product::run` those of the
     // output, which is read only where it was written before.
     unsafe {
         gemm::gemm(
@@ -280,7 +282,9 @@ fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
     let blocks: Vec<usize> = (0..columns).step_by(block).collect();
     let of_block = |first: &usize| -> Vec<T> {
         let last = (first + block).min(columns);
-        (*first..last).flat_map(|column| (0..rows).map(move |index| row_dot(a.row(index), b.column(column)))).collect()
+        (*first..last)
+            .flat_map(|column| (0..rows).map(move |index| dot_of_rows(a.row(index), b.column(column))))
+            .collect()
     };
     let products: Vec<Vec<T>> = blocks.par_iter().map(of_block).collect();
     for (at, sum) in products.into_iter().flatten().enumerate() {
@@ -290,11 +294,6 @@ fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
         // SAFETY: the element is one of the output's, which is read only where it was written before.
         unsafe { out.write(if adds { out.read() + sum } else { sum }) };
     }
-}
-
-#[multiversion(targets = "simd")]
-fn row_dot<T: Real>(a: &[T], b: &[T]) -> T {
-    sum_of(a, b, |a, b| a * b)
 }
 
 /// Writes the rows of a matrix whose columns are contiguous behind each other: on one thread, or on all of the pool.
@@ -310,7 +309,7 @@ pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: us
     });
 }
 
-/// Rows that are put in order together: a few lines of the cache of each column.
+/// Rows that are transposed together: a few lines of the cache of each column.
 const TILE: usize = 64;
 
 #[multiversion(targets = "simd")]

@@ -58,11 +58,13 @@ pub(crate) trait Real:
     fn sigmoid(self) -> Self {
         Self::ONE / (Self::ONE + (-self).exp())
     }
+
     fn is_dropped(self) -> bool;
     fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
     fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
 
-    /// Calls `f` with so many elements, whose values are arbitrary. A thread keeps them for its next call, up to 4 MiB.
+    /// Calls `f` with so many elements, whose values are arbitrary. A thread keeps them for its next call, if
+    /// they are not too many.
     fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
 }
 

@@ -1,5 +1,6 @@
 //! Sums along rows, and tasks of some rows.
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
@@ -99,8 +100,14 @@ pub(crate) fn for_blocks2<T: Send, U: Send>(
 pub(crate) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     const BLOCK: usize = 1 << 14;
     let blocks = a.par_chunks(BLOCK).zip(b.par_chunks(BLOCK));
-    let partials: Vec<T> = blocks.map(|(a, b)| sum_of(a, b, |a, b| a * b)).collect();
+    let partials: Vec<T> = blocks.map(|(a, b)| dot_of_rows(a, b)).collect();
     partials.into_iter().fold(T::ZERO, T::add)
+}
+
+/// Σ a b of two rows.
+#[multiversion(targets = "simd")]
+pub(super) fn dot_of_rows<T: Real>(a: &[T], b: &[T]) -> T {
+    sum_of(a, b, |a, b| a * b)
 }
 
 /// The sum of arrays of `length` elements that lie behind each other, in their order.

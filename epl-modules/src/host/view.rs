@@ -13,7 +13,7 @@ pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);
 
 impl<T: Real> View<T> {
     pub(crate) fn new<const D: usize>(x: Tensor<D>) -> Self {
-        let tensor = x.try_into_primitive::<Flex>().expect("asked `host_float` before");
+        let tensor = primitive(x);
         let tensor = if T::slice(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
         Self(tensor, PhantomData)
     }
@@ -22,30 +22,56 @@ impl<T: Real> View<T> {
         T::slice(&self.0).expect("contiguous and of the asked type since `new`")
     }
 
-    /// Of a matrix whose rows or columns may lie as they do: nothing is copied if either are contiguous.
-    pub(crate) fn of_matrix(x: Tensor<2>) -> Self {
-        let tensor = x.try_into_primitive::<Flex>().expect("asked `host_float` before");
-        let tensor = if strides_of_matrix(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
+    /// Of the matrices that are the last two dims: nothing is copied if their rows or columns are contiguous.
+    pub(crate) fn of_matrices<const D: usize>(x: Tensor<D>) -> Self {
+        let tensor = primitive(x);
+        let tensor = if strides_of_matrices(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
         Self(tensor, PhantomData)
     }
 
-    /// What [`of_matrix`](Self::of_matrix) has taken.
+    /// Of a matrix whose rows are contiguous: nothing is copied if they are.
+    pub(crate) fn of_rows(x: Tensor<2>) -> Self {
+        let view = Self::of_matrices(x);
+        if view.matrix().has_rows() { view } else { Self(view.0.to_contiguous(), PhantomData) }
+    }
+
+    /// What [`of_matrices`](Self::of_matrices) has taken, in the order of the dims before the last two.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = Matrix<'_, T>> {
+        let (layout, values) = (self.0.layout(), T::storage(&self.0));
+        let strides = strides_of_matrices(&self.0).expect("seen by `of_matrices`");
+        let (outer, last) = strides.split_at(strides.len() - 2);
+        let (outer_sizes, sizes) = layout.shape().split_at(outer.len());
+        let (sizes, last) = ([sizes[0], sizes[1]], [last[0], last[1]]);
+        let (outer, outer_sizes, start) = (outer.to_vec(), outer_sizes.to_vec(), layout.start_offset());
+        (0..outer_sizes.iter().product()).map(move |mut index| {
+            let mut first = start;
+            for (size, stride) in outer_sizes.iter().zip(&outer).rev() {
+                first += index % size * stride;
+                index /= size;
+            }
+            // Empty matrices may have no memory.
+            Matrix::strided(&values[first.min(values.len())..], sizes, last)
+        })
+    }
+
+    /// The only one of [`matrices`](Self::matrices).
     pub(crate) fn matrix(&self) -> Matrix<'_, T> {
-        let (sizes, strides) = strides_of_matrix(&self.0).expect("seen by `of_matrix`");
-        Matrix::strided(&T::storage(&self.0)[self.0.layout().start_offset()..], sizes, strides)
+        self.matrices().next().expect("a tensor of two dims is a matrix")
     }
 }
 
-/// Sizes and strides of the matrices that are a tensor's last two dims, if their rows or columns are contiguous.
-pub(super) fn strides_of_matrix(tensor: &FloatTensor<Flex>) -> Option<([usize; 2], [usize; 2])> {
-    let layout = tensor.layout();
-    let first = layout.num_dims() - 2;
-    let sizes: [usize; 2] = core::array::from_fn(|dim| layout.shape()[first + dim]);
-    let [row, column] = core::array::from_fn(|dim| usize::try_from(layout.strides()[first + dim]).ok());
-    let strides = [row?, column?];
-    let is_row_major = strides[1] == 1 && strides[0] >= sizes[1];
-    let is_transposed = strides[0] == 1 && strides[1] >= sizes[0];
-    (is_row_major || is_transposed).then_some((sizes, strides))
+fn primitive<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
+    x.try_into_primitive::<Flex>().expect("it is plain, and was asked `host_float` before")
+}
+
+/// The strides, if none goes backwards and the matrices that are the last two dims have contiguous rows or columns.
+fn strides_of_matrices(tensor: &FloatTensor<Flex>) -> Option<Vec<usize>> {
+    let strides: Option<Vec<usize>> =
+        tensor.layout().strides().iter().map(|stride| (*stride).try_into().ok()).collect();
+    let strides = strides?;
+    let ([.., rows, columns], [.., row, column]) = (&tensor.layout().shape()[..], &strides[..]) else { return None };
+    let are_contiguous = (*column == 1 && row >= columns) || (*row == 1 && column >= rows);
+    are_contiguous.then_some(strides)
 }
 
 /// A tensor's elements to overwrite, in row-major order. Nothing is copied if no one else holds them.

@@ -101,22 +101,30 @@ pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x
 fn on_host<T: Real>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
     let is_col = weight.is_col();
     let (Weight::Row(weight) | Weight::Col(weight)) = weight;
-    match bias {
-        Some(bias) => custom_vjp_needed(
-            (x, weight, bias),
-            move |(x, weight, bias)| Saved::forward::<T>(x, weight, Some(bias), is_col),
-            |saved, grad, [x, weight, bias]| {
-                let of_bias = bias.then(|| bias_gradient::<T>(&grad));
-                let (of_x, of_weight) = saved.backward::<T>(grad, [x, weight]);
-                (of_x, of_weight, of_bias)
-            },
-        ),
-        None => custom_vjp_needed(
-            (x, weight),
-            move |(x, weight)| Saved::forward::<T>(x, weight, None, is_col),
-            |saved, grad, needed| saved.backward::<T>(grad, needed),
-        ),
-    }
+    let forward = move |x, weight, bias| Saved::forward::<T>(x, weight, bias, is_col);
+    weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient::<T>)
+}
+
+/// An operation of an input, a weight and perhaps a bias. Its gradients are those of input and weight, as far as they are asked
+/// for, and that of the bias, which the output's gives alone.
+pub(crate) fn weighted<const D: usize, const W: usize, S: Send + 'static>(
+    (x, weight, bias): (Tensor<D>, Tensor<W>, Option<Tensor<1>>),
+    forward: impl FnOnce(Tensor<D>, Tensor<W>, Option<Tensor<1>>) -> (Tensor<D>, S),
+    backward: fn(S, Tensor<D>, [bool; 2]) -> (Option<Tensor<D>>, Option<Tensor<W>>),
+    bias_gradient: fn(&Tensor<D>) -> Tensor<1>,
+) -> Tensor<D> {
+    let Some(bias) = bias else {
+        return custom_vjp_needed((x, weight), |(x, weight)| forward(x, weight, None), backward);
+    };
+    custom_vjp_needed(
+        (x, weight, bias),
+        |(x, weight, bias)| forward(x, weight, Some(bias)),
+        move |saved, grad, [x, weight, bias]| {
+            let of_bias = bias.then(|| bias_gradient(&grad));
+            let (of_x, of_weight) = backward(saved, grad, [x, weight]);
+            (of_x, of_weight, of_bias)
+        },
+    )
 }
 
 /// What the gradients of a product need.
@@ -130,7 +138,7 @@ impl Saved {
     fn forward<T: Real>(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, is_col: bool) -> (Tensor<2>, Self) {
         let device = x.device();
         let bias = bias.map(View::<T>::new);
-        let (left, right) = (View::<T>::of_matrix(x.clone()), View::<T>::of_matrix(weight.clone()));
+        let (left, right) = (View::<T>::of_matrices(x.clone()), View::<T>::of_matrices(weight.clone()));
         let right = if is_col { right.matrix().transposed() } else { right.matrix() };
         let shape = [x.dims()[0], right.sizes()[1]];
         let y = product(left.matrix(), right).plus(bias.as_ref().map(View::slice)).values();
@@ -140,7 +148,7 @@ impl Saved {
     /// `g Wᵀ` and `xᵀ g`, at the same time.
     fn backward<T: Real>(self, grad: Tensor<2>, needed: [bool; 2]) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
         let (device, shapes) = (grad.device(), [self.x.dims(), self.weight.dims()]);
-        let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrix);
+        let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrices);
         let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
         let of_x = || {
             let weight = if self.is_col { weight } else { weight.transposed() };

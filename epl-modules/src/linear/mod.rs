@@ -19,6 +19,6 @@ pub use operand::Operand;
 pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
-pub(crate) use affine::{Weight, add_bias, affine, count_affine};
+pub(crate) use affine::{Weight, add_bias, affine, count_affine, weighted};
 pub(crate) use replicated::default_initializer;
 pub(crate) use split::{Parameters, columns, rows};

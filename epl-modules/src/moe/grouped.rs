@@ -21,20 +21,18 @@ pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, coun
         move |(rows, weights)| {
             let (device, [_, d_input, d_output]) = (rows.device(), weights.dims());
             let total = rows.dims()[0];
-            let (x, w) = (View::<T>::new(rows.clone()), View::<T>::new(weights.clone()));
-            let (x, w) = (groups(x.slice(), &counts, d_input), matrices(w.slice(), [d_input, d_output]));
-            let all = x.into_iter().zip(w).map(|(x, w)| product(x, w)).collect();
-            let y = products(all);
+            let (x, w) = (View::<T>::new(rows.clone()), View::<T>::of_matrices(weights.clone()));
+            let x = groups(x.slice(), &counts, d_input);
+            let y = products(x.into_iter().zip(w.matrices()).map(|(x, w)| product(x, w)).collect());
             (host::tensor(y, [total, d_output], &device), (rows, weights, counts))
         },
         |(rows, weights, counts), grad, needed| {
             let (device, row_dims, weight_dims) = (grad.device(), rows.dims(), weights.dims());
             let [_, d_input, d_output] = weight_dims;
-            let (x, g, w) = (View::<T>::new(rows), View::<T>::new(grad), View::<T>::new(weights));
+            let (x, g, w) = (View::<T>::new(rows), View::<T>::new(grad), View::<T>::of_matrices(weights));
             let (x, g) = (groups(x.slice(), &counts, d_input), groups(g.slice(), &counts, d_output));
-            let w = matrices(w.slice(), [d_input, d_output]);
             let of_rows = || {
-                let all = g.iter().zip(w).map(|(g, w)| product(*g, w.transposed())).collect();
+                let all = g.iter().zip(w.matrices()).map(|(g, w)| product(*g, w.transposed())).collect();
                 needed[0].then(|| host::tensor(products(all), row_dims, &device))
             };
             let of_weights = || {
@@ -54,8 +52,4 @@ fn groups<'a, T: Real>(mut values: &'a [T], counts: &[usize], width: usize) -> V
         Matrix::new(group, [*count, width])
     };
     counts.iter().map(next).collect()
-}
-
-fn matrices<T: Real>(values: &[T], sizes: [usize; 2]) -> impl Iterator<Item = Matrix<'_, T>> {
-    values.chunks_exact((sizes[0] * sizes[1]).max(1)).map(move |values| Matrix::new(values, sizes))
 }

@@ -38,7 +38,7 @@ fn states<T: Real>(products: Tensor<2>, cell: Tensor<2>) -> Tensor<2> {
         (products, cell),
         |(products, cell)| {
             let (device, [rows, width]) = (cell.device(), cell.dims());
-            let before = View::<T>::of_matrix(cell.clone());
+            let before = View::<T>::of_rows(cell.clone());
             let mut gates = Owned::<T>::take(products);
             let mut states = vec![T::ZERO; rows * 2 * width];
             let block = host::rows_a_task(4 * width);
@@ -52,7 +52,7 @@ fn states<T: Real>(products: Tensor<2>, cell: Tensor<2>) -> Tensor<2> {
         },
         |(gates, states, cell), grad| {
             let (device, [rows, width]) = (cell.device(), cell.dims());
-            let before = View::<T>::of_matrix(cell);
+            let before = View::<T>::of_rows(cell);
             let [states, grad] = [states, grad].map(View::<T>::new);
             let mut gates = Owned::<T>::take(gates);
             let mut of_cell = vec![T::ZERO; rows * width];
@@ -111,6 +111,30 @@ fn backward<T: Real>(before: Matrix<T>, states: &[T], grad: &[T], gates: &mut [T
             leaves[at] = grad_hidden[at] * out * o * (T::ONE - o);
             candidate[at] = sum * i * (T::ONE - g * g);
             stays[at] = sum * before[at] * f * (T::ONE - f);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+
+    #[test]
+    fn a_state_may_lie_by_columns() {
+        let device = Device::flex().autodiff();
+        let draw = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let (products, cell) = (draw([5, 12]), draw([3, 5]).transpose());
+        let of = |cell: Tensor<2>| {
+            let (products, cell) = (products.clone().require_grad(), cell.detach().require_grad());
+            let [after, hidden] = lstm_cell(&products, &cell).expect("it lies in host memory");
+            let gradients = (after.clone() * 2.0 + hidden.clone()).sum().backward();
+            [after.inner(), hidden.inner(), products.grad(&gradients).unwrap(), cell.grad(&gradients).unwrap()]
+        };
+        let in_order = Tensor::from_data(cell.clone().into_data(), &device);
+        for (by_columns, by_rows) in of(cell).into_iter().zip(of(in_order)) {
+            assert_eq!(by_columns.into_data(), by_rows.into_data());
         }
     }
 }
