@@ -186,7 +186,8 @@ pub fn a_rank_that_has_returned_is_named_by_a_chain_that_ends_in_it(world: &Worl
         let a = world.split("a", me / 2, 0).unwrap();
         let b = world.split("b", usize::from(me > 0), 0).unwrap();
         let error = match me {
-            0 => start(&a).wait().map(drop),
+            // Who comes after rank 1 was told of it is told where it starts its call.
+            0 => a.start_all_reduce(ones(), ReduceOp::Sum).and_then(Pending::wait).map(drop),
             1 => b.barrier(),
             _ => return,
         };
