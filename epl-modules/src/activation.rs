@@ -101,11 +101,11 @@ impl Smooth for GeluNew {
         let (one, two, three) = (T::ONE, T::of(2.0), T::of(3.0));
         let (root, cubic) = (T::of(ROOT), T::of(CUBIC));
         // (1 + tanh u) / 2 is the logistic function of 2 u, without the difference in which small values are lost.
-        let power = (two * root * (x + cubic * x * x * x)).exp();
-        let rest = one / (power + one);
-        let share = power * rest;
+        let (share, rest) = (two * root * (x + cubic * x * x * x)).sigmoid_and_rest();
+        let steepness = two * x * share * rest;
         let slope = root * (one + three * cubic * x * x);
-        (x * share, share + two * x * slope * share * rest)
+        // Where the function is flat, the slope may be infinite.
+        (x * share, if steepness == T::ZERO { share } else { share + steepness * slope })
     }
 
     fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
@@ -121,8 +121,8 @@ impl Smooth for GeluNew {
 impl Smooth for Silu {
     #[inline(always)]
     fn of<T: Real>(x: T) -> (T, T) {
-        let sigmoid = x.sigmoid();
-        (x * sigmoid, sigmoid * (T::ONE + x * (T::ONE - sigmoid)))
+        let (sigmoid, rest) = x.sigmoid_and_rest();
+        (x * sigmoid, sigmoid * (T::ONE + x * rest))
     }
 
     fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
@@ -216,7 +216,7 @@ fn times<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     fn far<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
         (a - b).abs().max().into_scalar::<f32>()
@@ -259,13 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn large_inputs_have_their_gradients() {
+    fn large_inputs_have_their_values_and_gradients() {
         let device = Device::flex().autodiff();
         for activation in [Activation::Relu, Activation::Gelu, Activation::GeluNew, Activation::Silu] {
-            let x = Tensor::<1>::from_floats([-200.0, -30.0, 30.0, 200.0], &device).require_grad();
-            let of_x = x.grad(&activation.forward(x.clone()).sum().backward()).unwrap();
-            let exact = Tensor::from_floats([0.0, 0.0, 1.0, 1.0], &device.clone().without_autodiff());
-            assert!(far(of_x, exact) < 1e-6, "{activation:?}");
+            for (dtype, x) in
+                [DType::F32, DType::F64].into_iter().flat_map(|dtype| [30.0, 200.0, 1e13, 1e30].map(|x| (dtype, x)))
+            {
+                let x = Tensor::<1>::from_data([-x, x], (&device, dtype)).require_grad();
+                let y = activation.forward(x.clone());
+                let of_x = x.grad(&y.clone().sum().backward()).unwrap();
+                let exact = Tensor::from_data([0.0, 1.0], (&device.clone().without_autodiff(), dtype));
+                assert!(far(of_x.clone(), exact) < 1e-6, "{activation:?} of {x}: {of_x}");
+                assert!(far(y.inner(), activation::relu(x.clone().inner())) < 1e-6, "{activation:?} of {x}");
+            }
         }
     }
 

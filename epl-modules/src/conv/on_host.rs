@@ -30,7 +30,10 @@ pub(crate) fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
     let [images, channels, height, width] = x.dims();
     let of_one_type = x.dtype() == weight.dtype() && bias.as_ref().is_none_or(|bias| bias.dtype() == x.dtype());
-    let is_whole = weight.dims()[1] == channels && layer.groups == 1 && images * channels > 0;
+    let [filters, seen, taps @ ..] = weight.dims();
+    let fits =
+        seen == channels && taps == layer.kernel_size && bias.as_ref().is_none_or(|bias| bias.dims() == [filters]);
+    let is_whole = fits && layer.groups == 1 && images * channels > 0;
     let window = Window::new(layer, [height, width]).filter(|_| of_one_type && is_whole);
     match (host_float(&x), window) {
         (Some(HostFloat::Single), Some(window)) => with_gradients::<f32>(x, weight, bias, window),

@@ -26,6 +26,7 @@ pub(crate) struct Matrix<'a, T> {
 impl<'a, T> Matrix<'a, T> {
     /// Rows that lie behind each other.
     pub(crate) fn new(values: &'a [T], sizes: [usize; 2]) -> Self {
+        assert_eq!(values.len(), sizes[0] * sizes[1], "all elements are the matrix's");
         Self::strided(values, sizes, [sizes[1], 1])
     }
 
@@ -65,6 +66,7 @@ impl<'a, T> Matrix<'a, T> {
 
     /// `count` rows (dim 0) or columns (dim 1) from the first one.
     fn narrow(self, dim: usize, first: usize, count: usize) -> Self {
+        assert!(first + count <= self.sizes[dim], "a part of the matrix");
         let mut sizes = self.sizes;
         sizes[dim] = count;
         let skipped = (first * self.strides[dim]).min(self.values.len());
@@ -162,21 +164,28 @@ impl<'a, T: Real> Product<'a, T> {
 
     /// Writes all of `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
-        self.run(out.as_mut_ptr().cast::<T>(), out.len(), threads);
+        // SAFETY: it is the caller's alone, and only written.
+        unsafe { self.run(out.as_mut_ptr().cast::<T>(), out.len(), threads) };
     }
 
     /// [`write`](Self::write) over what is there.
     pub(crate) fn set(self, out: &mut [T], threads: usize) {
-        self.run(out.as_mut_ptr(), out.len(), threads);
+        // SAFETY: it is the caller's alone.
+        unsafe { self.run(out.as_mut_ptr(), out.len(), threads) };
     }
 
     /// Adds the result to `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn add_to(self, out: &mut [T], threads: usize) {
-        Self { adds: true, ..self }.run(out.as_mut_ptr(), out.len(), threads);
+        // SAFETY: it is the caller's alone, and has been written.
+        unsafe { Self { adds: true, ..self }.run(out.as_mut_ptr(), out.len(), threads) };
     }
 
-    /// Into memory of so many elements, which is alone the caller's, and written before if it is added to.
-    fn run(self, out: *mut T, length: usize, threads: usize) {
+    /// Writes so many elements.
+    ///
+    /// # Safety
+    ///
+    /// They are the caller's alone, and have been written if they are added to.
+    unsafe fn run(self, out: *mut T, length: usize, threads: usize) {
         assert_eq!(length, self.sizes().iter().product::<usize>(), "as many elements as the result has");
         // Beyond so many rows it costs less to transpose a matrix than to gather it in each block.
         const FEW_ROWS: usize = 32;

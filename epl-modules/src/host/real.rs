@@ -56,7 +56,16 @@ pub(crate) trait Real:
     /// 1 / (1 + e^-x)
     #[inline(always)]
     fn sigmoid(self) -> Self {
-        Self::ONE / (Self::ONE + (-self).exp())
+        self.sigmoid_and_rest().0
+    }
+
+    /// 1 / (1 + e^-x), and what is missing to 1, each exact where it is small.
+    #[inline(always)]
+    fn sigmoid_and_rest(self) -> (Self, Self) {
+        let power = (-self.magnitude()).exp();
+        let large = Self::ONE / (Self::ONE + power);
+        let small = power * large;
+        if self < Self::ZERO { (small, large) } else { (large, small) }
     }
 
     fn is_dropped(self) -> bool;
@@ -158,6 +167,7 @@ fn exp_f32(x: f32) -> f32 {
     p = p * r + 5.000_000_120_1e-1;
     p = p * r * r + r + 1.0;
     let y = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    let y = if x.is_nan() { x } else { y };
     if x < -87.0 { 0.0 } else { y }
 }
 

@@ -14,12 +14,12 @@ pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);
 impl<T: Real> View<T> {
     pub(crate) fn new<const D: usize>(x: Tensor<D>) -> Self {
         let tensor = primitive(x);
-        let tensor = if T::slice(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
+        let tensor = if in_order::<T>(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
         Self(tensor, PhantomData)
     }
 
     pub(crate) fn slice(&self) -> &[T] {
-        T::slice(&self.0).expect("contiguous and of the asked type since `new`")
+        in_order(&self.0).expect("contiguous and of the asked type since `new`")
     }
 
     /// Of the matrices that are the last two dims: nothing is copied if their rows or columns are contiguous.
@@ -64,13 +64,30 @@ fn primitive<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
     x.try_into_primitive::<Flex>().expect("it is plain, and was asked `host_float` before")
 }
 
-/// The strides, if none goes backwards and the matrices that are the last two dims have contiguous rows or columns.
+/// The elements, if they lie in row-major order.
+fn in_order<T: Real>(tensor: &FloatTensor<Flex>) -> Option<&[T]> {
+    // A part of nothing may begin behind the end of its memory.
+    if tensor.layout().shape().contains(&0) { Some(&[]) } else { T::slice(tensor) }
+}
+
+/// The strides, if none goes backwards and the matrices that are the last two dims have contiguous rows or columns. A dim of
+/// one element, or none, may have any stride: here it has one that does not matter.
 fn strides_of_matrices(tensor: &FloatTensor<Flex>) -> Option<Vec<usize>> {
-    let strides: Option<Vec<usize>> =
-        tensor.layout().strides().iter().map(|stride| (*stride).try_into().ok()).collect();
-    let strides = strides?;
-    let ([.., rows, columns], [.., row, column]) = (&tensor.layout().shape()[..], &strides[..]) else { return None };
-    let are_contiguous = (*column == 1 && row >= columns) || (*row == 1 && column >= rows);
+    let shape = &tensor.layout().shape()[..];
+    let [.., rows, columns] = *shape else { return None };
+    let is_empty = shape.contains(&0);
+    let is_free = |size: usize| size <= 1 || is_empty;
+    let of_dim =
+        |(size, stride): (&usize, &isize)| if is_free(*size) { Some(0) } else { usize::try_from(*stride).ok() };
+    let mut strides = shape.iter().zip(tensor.layout().strides()).map(of_dim).collect::<Option<Vec<_>>>()?;
+    let [.., row, column] = &mut strides[..] else { return None };
+    if is_free(columns) {
+        *column = 1;
+    }
+    if is_free(rows) {
+        *row = if *column == 1 { columns } else { 1 };
+    }
+    let are_contiguous = (*column == 1 && *row >= columns) || (*row == 1 && *column >= rows);
     are_contiguous.then_some(strides)
 }
 
@@ -94,4 +111,38 @@ impl<T: Real> Owned<T> {
 /// A tensor of these elements.
 pub(crate) fn tensor<T: Real, const D: usize>(values: Vec<T>, shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), (device, T::dtype()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(view: &View<f32>) -> Vec<Vec<f32>> {
+        let row = |matrix: Matrix<f32>, index: usize| {
+            let values = crate::host::product::product(matrix.rows(index, 1), Matrix::new(&[1.0], [1, 1])).values();
+            values.into_iter().collect::<Vec<f32>>()
+        };
+        view.matrices().flat_map(|matrix| (0..matrix.sizes()[0]).map(move |index| row(matrix, index))).collect()
+    }
+
+    #[test]
+    fn a_dim_of_one_element_may_have_any_stride() {
+        let x = Tensor::<3>::from_floats([[[1.0, 2.0, 3.0, 4.0, 5.0]]], &Device::flex());
+        let expected: Vec<Vec<f32>> = [1.0, 2.0, 3.0, 4.0, 5.0].map(|x| vec![x]).into();
+        assert_eq!(rows(&View::of_matrices(x.clone().permute([2, 0, 1]))), expected);
+        let state = x.clone().reshape([1, 5]).transpose();
+        let view = View::<f32>::of_rows(state);
+        assert_eq!((0..5).map(|row| view.matrix().row(row)[0]).collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0, 5.0]);
+        let steps = x.reshape([1, 5]).slice_dim(1, burn::tensor::Slice::new(0, Some(5), 4));
+        let view = View::<f32>::of_rows(steps);
+        assert_eq!(view.matrix().row(0), [1.0, 5.0]);
+    }
+
+    #[test]
+    fn a_part_of_nothing_is_empty() {
+        let x = Tensor::<2>::zeros([0, 6], &Device::flex()).slice_dim(1, 2..5);
+        assert!(View::<f32>::new(x.clone()).slice().is_empty());
+        assert_eq!(View::<f32>::of_rows(x.clone().flip([1])).matrix().sizes(), [0, 3]);
+        assert_eq!(View::<f32>::of_matrices(x.transpose()).matrix().sizes(), [3, 0]);
+    }
 }
