@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use crate::cases::world::World;
-use crate::program::{Kind, Later, Program, Step, programs};
+use crate::program::{Kind, Later, MOST, Program, Step, programs};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -148,6 +148,10 @@ fn run(program: &Program, injection: Injection, world: &ProcessGroup, failed: &A
 /// The ranks that an error names as those who may have caused it.
 fn named(error: &Error) -> Vec<Rank> {
     match error {
+        // Whoever finds a circle first is the one that failed; what it says names all of it.
+        Error::Peer { cause, .. } if cause.contains("wait for each other in a circle") => {
+            (0..MOST).map(Rank).filter(|rank| cause.contains(&format!("{rank} waits for"))).collect()
+        }
         Error::Mismatch { second_is_odd: true, second, .. } => vec![*second],
         Error::Mismatch { first, second, .. } | Error::Order { first, second, .. } => vec![*first, *second],
         Error::Deadlock { circle } => circle.iter().map(|(rank, _)| *rank).collect(),
