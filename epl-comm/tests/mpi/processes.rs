@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
 
 use crate::cases::table::{CASES, Case, WORLDS as WORLDS_OF_CASES};
 
@@ -105,29 +105,18 @@ pub fn passed(text: &str) -> usize {
 /// What has too many ranks for one world, or needs what it lacks, is run in another one.
 #[test]
 fn every_run_of_every_case_is_made_in_some_world() {
-    // A world mostly waits: for processes that start, hang or are asked. So two of them share the cores.
-    let (worlds, all) = (Mutex::new(WORLDS.iter()), Mutex::new(Runs::default()));
-    let next = || worlds.lock().unwrap().next();
-    let take_turns = || {
-        while let Some((world, tests)) = next() {
-            let begun = Instant::now();
-            let Runs { made, skipped } = run_cases(*world, tests);
-            println!(
-                "{world:?}: {} kinds of runs over MPI, {} skipped, {:?}",
-                made.len(),
-                skipped.len(),
-                begun.elapsed()
-            );
-            let mut all = all.lock().unwrap();
-            all.made.extend(made);
-            all.skipped.extend(skipped);
-        }
+    // A world mostly waits, for processes that start, hang or are asked: so as many at once as there are cores.
+    let of_world = |(world, tests): (World, &[&str])| {
+        let (begun, runs) = (Instant::now(), run_cases(world, tests));
+        let [made, skipped] = [&runs.made, &runs.skipped].map(BTreeSet::len);
+        println!("{world:?}: {made} kinds of runs over MPI, {skipped} skipped, {:?}", begun.elapsed());
+        runs
     };
-    thread::scope(|scope| {
-        scope.spawn(take_turns);
-        take_turns();
-    });
-    let all = all.into_inner().unwrap();
+    let mut all = Runs::default();
+    for Runs { made, skipped } in WORLDS.into_par_iter().map(of_world).collect::<Vec<_>>() {
+        all.made.extend(made);
+        all.skipped.extend(skipped);
+    }
     let is_made = |case: &Case| all.made.iter().any(|run| run.split(", ").next() == Some(case.name));
     let mpi = WORLDS_OF_CASES.iter().find(|world| world.name == "mpi").unwrap();
     for case in CASES {
