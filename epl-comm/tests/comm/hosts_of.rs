@@ -281,9 +281,14 @@ fn ranks_of_one_host_that_wait_for_each_other_are_found() {
     within_seconds(20, || {
         let launcher = local::Launcher::new(4).hosts_of(2).no_time_limit();
         let (errors, _) = run_failing(launcher, 4, |group| {
-            let parts = ["a", "b"].map(|name| group.split(name, group.rank() / 2, 0).unwrap());
-            let [first, second] = if group.rank() == 0 { [0, 1] } else { [1, 0] }.map(|part: usize| &parts[part]);
-            first.barrier().and_then(|()| second.barrier()).and_then(|()| group.barrier()).unwrap_err()
+            let life = || {
+                let parts = [group.split("a", group.rank() / 2, 0)?, group.split("b", group.rank() / 2, 0)?];
+                let [first, second] = if group.rank() == 0 { [0, 1] } else { [1, 0] }.map(|part: usize| &parts[part]);
+                first.barrier()?;
+                second.barrier()?;
+                group.barrier()
+            };
+            life().unwrap_err()
         });
         for error in errors {
             let Error::Deadlock { circle } = &error else { panic!("{error:?}") };
