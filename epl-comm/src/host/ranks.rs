@@ -3,13 +3,14 @@
 use core::fmt::Display;
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::error::{Error, Result, catch};
+use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
 
 /// How long a rank waits for its peers unless it is said otherwise: as long as other libraries' ranks wait.
@@ -20,6 +21,29 @@ const STACK: usize = 8 << 20;
 
 /// What the caller does with the first failure, whoever hears of it.
 pub(crate) type Report = dyn Fn(Rank, &Error) + Send + Sync;
+
+/// What every rank of this process runs, which has put by what it has for the caller.
+pub(crate) type Program<'a, E> = dyn Fn(ProcessGroup) -> Result<(), E> + Sync + 'a;
+
+/// What `f` returned on each rank of this process, which `run` runs as a [`Program`]: all that starts and ends ranks is
+/// compiled once for an error, and not again for each closure that a program has.
+///
+/// # Errors
+///
+/// What `run` gives.
+pub(crate) fn values_of<T: Send, E>(
+    f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
+    run: impl FnOnce(&Program<'_, E>) -> Result<(), (Rank, E)>,
+) -> Result<Vec<T>, (Rank, E)> {
+    let values = Mutex::new(BTreeMap::new());
+    run(&|group| {
+        let rank = group.rank();
+        let value = f(group)?;
+        values.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, value);
+        Ok(())
+    })?;
+    Ok(values.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
+}
 
 /// What the ranks of a run know of each other.
 pub(crate) trait Supervisor: Sync {
@@ -45,8 +69,8 @@ pub(crate) struct Ranks<'a, F> {
     own: Mutex<BTreeSet<Rank>>,
 }
 
-/// What each rank returned; or what the caller's own code panicked with, when it handled an error.
-pub(crate) type Ended<T, E> = Vec<thread::Result<Result<T, E>>>;
+/// How each rank ended; or what the caller's own code panicked with, when it handled an error.
+pub(crate) type Ended<E> = Vec<thread::Result<Result<(), E>>>;
 
 impl<'a, F: Supervisor> Ranks<'a, F> {
     /// These ranks, on a host that has `on_host` in all.
@@ -56,13 +80,12 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
     }
 
     /// Runs `f` on every rank, with what `begin` gives it, until all have ended. Each works inside its own rayon pool.
-    pub(crate) fn run<G, T, E>(
+    pub(crate) fn run<G, E>(
         &self,
         begin: impl Fn(Rank) -> Result<G> + Sync,
-        f: impl Fn(G) -> Result<T, E> + Sync,
-    ) -> Ended<T, E>
+        f: impl Fn(G) -> Result<(), E> + Sync,
+    ) -> Ended<E>
     where
-        T: Send,
         E: From<Error> + Display + Send,
     {
         let life = |rank: Rank| {
@@ -75,20 +98,19 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
         let life = &life;
         thread::scope(|scope| {
             let threads: Vec<_> = self.ranks.clone().map(|rank| self.spawn(scope, Rank(rank), life)).collect();
-            let join = |thread: ScopedJoinHandle<'_, Result<T, E>>| thread.join();
+            let join = |thread: ScopedJoinHandle<'_, Result<(), E>>| thread.join();
             threads.into_iter().map(|thread| thread.map_or_else(|error| Ok(Err(error.into())), join)).collect()
         })
     }
 
     /// Starts the thread of one rank.
-    fn spawn<'scope, T, E>(
+    fn spawn<'scope, E>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         rank: Rank,
-        life: &'scope (impl Fn(Rank) -> Result<T, E> + Sync),
-    ) -> Result<ScopedJoinHandle<'scope, Result<T, E>>>
+        life: &'scope (impl Fn(Rank) -> Result<(), E> + Sync),
+    ) -> Result<ScopedJoinHandle<'scope, Result<(), E>>>
     where
-        T: Send + 'scope,
         E: From<Error> + Display + Send + 'scope,
     {
         let thread = Builder::new().name(rank.to_string()).spawn_scoped(scope, move || self.live(rank, life));
@@ -96,11 +118,11 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
     }
 
     /// From the beginning of a rank's thread to its end.
-    fn live<T: Send, E: From<Error> + Display + Send>(
+    fn live<E: From<Error> + Display + Send>(
         &self,
         rank: Rank,
-        life: &(impl Fn(Rank) -> Result<T, E> + Sync),
-    ) -> Result<T, E> {
+        life: &(impl Fn(Rank) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
         let _departure = Departure { supervisor: self.supervisor, rank };
         let pool =
             ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
@@ -140,24 +162,22 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
         Error::invalid(message)
     }
 
-    /// All results, or the one that counts among the failures: the first, or, where others failed alike by themselves, that
-    /// of the lowest rank, so that it is the same in every run.
+    /// Whether all ended well, or the one that counts among the failures: the first, or, where others failed alike by
+    /// themselves, that of the lowest rank, so that it is the same in every run.
     ///
     /// # Panics
     ///
     /// With what the caller's own code panicked with.
-    pub(crate) fn judge<T, E: From<Error> + Display>(&self, ended: Ended<T, E>) -> Result<Vec<T>, (Rank, E)> {
-        let mut values = Vec::with_capacity(ended.len());
+    pub(crate) fn judge<E: From<Error> + Display>(&self, ended: Ended<E>) -> Result<(), (Rank, E)> {
         let mut failures = Vec::new();
         for (rank, ended) in self.ranks.clone().zip(ended) {
-            match ended.unwrap_or_else(|payload| std::panic::resume_unwind(payload)) {
-                Ok(value) => values.push(value),
-                Err(error) => failures.push((Rank(rank), error)),
+            if let Err(error) = ended.unwrap_or_else(|payload| std::panic::resume_unwind(payload)) {
+                failures.push((Rank(rank), error));
             }
         }
         let failure = self.supervisor.first_failure("the run, whose ranks here all returned well");
         if failures.is_empty() {
-            return failure.map_or(Ok(values), |(rank, error)| Err((rank, error.into())));
+            return failure.map_or(Ok(()), |(rank, error)| Err((rank, error.into())));
         }
         // The culprit may have returned well, too early, or in another process; then whoever noticed says so.
         let culprit = failure.map(|(rank, _)| rank);
@@ -216,7 +236,7 @@ mod tests {
     /// collective found.
     fn told(texts: [&str; 3], first: usize, by_itself: bool) -> (Rank, String) {
         let supervisor = First(Rank(first));
-        let ended = texts.map(|text| Ok(Err::<(), Error>(Error::invalid(text)))).into();
+        let ended = texts.map(|text| Ok(Err(Error::invalid(text)))).into();
         let ranks = Ranks::new(&supervisor, 0..3, 3);
         if by_itself {
             ranks.by_themselves().insert(Rank(first));

@@ -10,7 +10,7 @@ use super::transport::LocalTransport;
 use super::world::{LocalWorld, Watch};
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Level, Medium};
-use crate::host::ranks::Ranks;
+use crate::host::ranks::{Program, Ranks, values_of};
 use crate::pending::{Helpers, check_lanes};
 use crate::process_group::{ProcessGroup, RankState};
 use crate::rank::Rank;
@@ -137,8 +137,15 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        values_of(f, |program| self.run_program(program))
+    }
+
+    fn run_program<E>(self, program: &Program<'_, E>) -> Result<(), (Rank, E)>
+    where
+        E: From<Error> + Display + Send,
+    {
         let [per_host, larger @ ..] = &*self.kind.hosts.clone() else {
-            return self.run_over(&|transport| Ok(transport), f);
+            return self.run_over(&|transport| Ok(transport), program);
         };
         check_hosts(&self.kind.hosts).map_err(|error| (Rank(0), error.into()))?;
         let medium = OnceLock::<Arc<dyn Medium>>::new();
@@ -152,17 +159,12 @@ impl Launcher {
             };
             hierarchy::group(medium.get_or_init(hosts), WORLD, WORLD, members.clone(), rank)
         };
-        self.run_over(&over, f)
+        self.run_over(&over, program)
     }
 
-    /// [`run`](Self::run), with groups over something else than the threads' memory.
-    pub(crate) fn run_over<T, E>(
-        self,
-        over: &Over<'_>,
-        f: impl Fn(ProcessGroup) -> Result<T, E> + Sync,
-    ) -> Result<Vec<T>, (Rank, E)>
+    /// Runs a program with groups over something else than the threads' memory.
+    pub(crate) fn run_over<E>(self, over: &Over<'_>, program: &Program<'_, E>) -> Result<(), (Rank, E)>
     where
-        T: Send,
         E: From<Error> + Display + Send,
     {
         let Self { kind: InProcess { ranks, check_order, eager_limit, .. }, options } = self;
@@ -180,7 +182,7 @@ impl Launcher {
             Ok(ProcessGroup::with_state(over(transport)?, world.rank_state(rank).clone()))
         };
         let threads = Ranks::new(&*world, 0..ranks, ranks);
-        let ended = threads.run(group, f);
+        let ended = threads.run(group, program);
         helpers.join();
         threads.judge(ended)
     }

@@ -16,7 +16,7 @@ use super::wait_query::{Answers, SILENT};
 use super::world::MpiWorld;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
-use crate::host::ranks::{Ranks, no_thread};
+use crate::host::ranks::{Program, Ranks, no_thread, values_of};
 use crate::host::watchdog::ControlPlane;
 use crate::pending::Helpers;
 use crate::process_group::ProcessGroup;
@@ -138,6 +138,13 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        values_of(f, |program| self.run_program(program))
+    }
+
+    fn run_program<E>(self, program: &Program<'_, E>) -> Result<(), (Rank, E)>
+    where
+        E: From<Error> + Display + Send,
+    {
         let Self { kind: PerProcess { ranks, per_host }, options } = self;
         let world = join(ranks, per_host, options).map_err(|error| {
             let process = library::start().map_or(0, |place| place.process);
@@ -156,7 +163,7 @@ impl Launcher {
                 world.fail(first, no_thread(first, "watch", &error));
             }
             let _stop = Stop(&stop);
-            let ended = threads.run(group, f);
+            let ended = threads.run(group, program);
             world.helpers.iter().for_each(Helpers::join);
             if leave(&world, &answers) {
                 keeper::close();

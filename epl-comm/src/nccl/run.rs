@@ -9,6 +9,7 @@ use super::memory::Memory;
 use super::setup::Nccl;
 use super::transport::NcclTransport;
 use crate::error::{Error, Result};
+use crate::host::ranks::{Program, values_of};
 use crate::local::{self, LocalTransport};
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -77,6 +78,17 @@ impl Launcher {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        values_of(f, |program| self.run_program(&memory, program))
+    }
+
+    fn run_program<M: Memory, E>(
+        self,
+        memory: &(impl Fn(Rank) -> Result<M> + Sync),
+        program: &Program<'_, E>,
+    ) -> Result<(), (Rank, E)>
+    where
+        E: From<Error> + Display + Send,
+    {
         let library = self.loaded().map_err(|error| (Rank(0), error.into()))?;
         let Local { ranks, check_order } = self.kind.place;
         let shared = Arc::new(Shared::new(ranks));
@@ -90,9 +102,9 @@ impl Launcher {
         };
         let threads = local::Launcher { options: self.options.clone(), ..local::Launcher::new(ranks) };
         let threads = if check_order { threads.check_order() } else { threads };
-        threads.run_over(&over, |group| {
+        threads.run_over(&over, &|group| {
             let _until = gates[group.rank()].until_left();
-            f(group)
+            program(group)
         })
     }
 }

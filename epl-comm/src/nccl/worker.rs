@@ -17,7 +17,7 @@ use super::transport::NcclTransport;
 use super::workers::{Warm, Workers};
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
-use crate::host::ranks::{Ranks, Report, Supervisor, no_thread};
+use crate::host::ranks::{Program, Ranks, Report, Supervisor, no_thread, values_of};
 use crate::host::watchdog::ControlPlane;
 use crate::log::Log;
 use crate::pending::Helpers;
@@ -120,6 +120,17 @@ impl Worker {
         T: Send,
         E: From<Error> + Display + Send,
     {
+        values_of(f, |program| self.run_program(&memory, program))
+    }
+
+    fn run_program<M: Memory, E>(
+        self,
+        memory: &(impl Fn(Rank) -> Result<M> + Sync),
+        program: &Program<'_, E>,
+    ) -> Result<(), (Rank, E)>
+    where
+        E: From<Error> + Display + Send,
+    {
         let Distributed { store, own: ranks, ranks: all, on_host, compare_first } = &self.kind.place;
         let library = self.ready().map_err(|error| {
             // The others would wait for these ranks.
@@ -142,9 +153,9 @@ impl Worker {
             transport.connect()?;
             Ok(ProcessGroup::with_state(Arc::new(transport), rank_states[rank.0 - own.first].clone()))
         };
-        let f = |group: ProcessGroup| {
+        let program = |group: ProcessGroup| {
             let _until = gates[group.rank() - own.first].until_left();
-            f(group)
+            program(group)
         };
         let threads = Ranks::new(&own, ranks.clone(), *on_host);
         let ended = thread::scope(|scope| {
@@ -159,7 +170,7 @@ impl Worker {
                     }
                 }
             }
-            let ended = threads.run(group, f);
+            let ended = threads.run(group, program);
             helpers.join();
             ended
         });

@@ -71,13 +71,16 @@ pub fn launch_traced<T: Send>(
     config.validate()?;
     let joined = Joined::new(config)?;
     let record = Record::open(config, trace, joined.cluster.worker_index())?;
-    let run = |world: ProcessGroup| {
-        let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
-        let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
-        f(Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())?)
-    };
+    let run = |world| f(on_rank(world, config, &joined, &record)?);
     let ran = ranks::run(&joined, config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.
     let written = record.write();
     ran.and_then(|values| written.map(|()| values))
+}
+
+/// What a rank of this process is given.
+fn on_rank(world: ProcessGroup, config: &Config, joined: &Joined, record: &Record) -> Result<Epl> {
+    let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
+    let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
+    Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())
 }

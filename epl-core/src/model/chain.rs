@@ -13,7 +13,7 @@ use crate::model::carry::Carry;
 use crate::model::chain_carry::{ChainCarry, Handed};
 use crate::model::loss::{Loss, LossWeights};
 use crate::model::segment::Model;
-use crate::model::whole::{LOSS, module_as_its_model};
+use crate::model::whole::{LOSS, MeanWeight, module_as_its_model};
 
 /// A chain of segments without a loss yet, of which the last one returns a `C`: see [`Chain`].
 pub struct Links<M, B, C> {
@@ -72,6 +72,7 @@ pub struct Links<M, B, C> {
 pub struct Chain<M, B, C> {
     /// The model.
     pub model: M,
+    weight: MeanWeight<B>,
     shared: Arc<ChainParts<M, B, C>>,
 }
 
@@ -153,7 +154,8 @@ impl<M, B, C: Carry> Links<M, B, C> {
         Links { model, links, batch, last: PhantomData }
     }
 
-    /// The loss, from what the last segment returned, and the batch: a mean over the rows of the batch.
+    /// The loss, from what the last segment returned, and the batch: a mean over the rows of the batch, or over what
+    /// [`weighted_by`](Chain::weighted_by) says.
     ///
     /// Of the model it may read what the last segment uses: anything else may lie on another stage. Under mixed precision its
     /// parameters are as that segment sees them, and what it returned is in f32: so layers belong into the segment, and in the
@@ -164,7 +166,7 @@ impl<M, B, C: Carry> Links<M, B, C> {
     /// - what `mean` returns: `[1]`
     pub fn mean_loss(self, mean: impl Fn(&M, C, &B) -> Tensor<1> + Send + Sync + 'static) -> Chain<M, B, C> {
         let Self { model, links, batch, .. } = self;
-        Chain { model, shared: Arc::new(ChainParts { links, batch, mean: Box::new(mean) }) }
+        Chain { model, weight: MeanWeight::ROWS, shared: Arc::new(ChainParts { links, batch, mean: Box::new(mean) }) }
     }
 }
 
@@ -182,8 +184,15 @@ impl<M, B> Link<M, B> {
 }
 
 impl<M, B, C> Chain<M, B, C> {
+    /// Says what the loss of a batch is a mean over, where it is not its rows: see
+    /// [`WithLoss::weighted_by`](crate::WithLoss::weighted_by).
+    #[must_use]
+    pub fn weighted_by(self, weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
+        Self { weight: MeanWeight::by(weight), ..self }
+    }
+
     fn with_model(&self, model: M) -> Self {
-        Self { model, shared: self.shared.clone() }
+        Self { model, weight: self.weight.clone(), shared: self.shared.clone() }
     }
 }
 
@@ -221,8 +230,8 @@ impl<M: Module, B: Send, C: Carry> Model for Chain<M, B, C> {
         ChainCarry::new(unwinding(forward(&self.model, handed, batch)))
     }
 
-    fn weights(&self, _batch: &B) -> LossWeights {
-        LossWeights::new().with_rows(LOSS)
+    fn weights(&self, batch: &B) -> LossWeights {
+        self.weight.of(batch)
     }
 
     fn loss(&self, carry: ChainCarry<C>, batch: &B) -> Loss {

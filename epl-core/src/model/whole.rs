@@ -11,10 +11,37 @@ use crate::model::loss::{Loss, LossWeights};
 use crate::model::precision::widen;
 use crate::model::segment::Model;
 
-/// The name of the only term of a loss that is a mean over rows.
+/// The name of the only term of a mean loss.
 pub(crate) const LOSS: &str = "loss";
 
-/// An ordinary model with a loss that is a mean over the rows of a batch, as most of Burn's are: one segment.
+/// What the mean loss of a batch weighs: as much as it has rows, or what the model's author says.
+pub(crate) struct MeanWeight<B>(Option<Arc<WeightFn<B>>>);
+
+type WeightFn<B> = dyn Fn(&B) -> f64 + Send + Sync;
+
+impl<B> MeanWeight<B> {
+    pub const ROWS: Self = Self(None);
+
+    pub fn by(weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(weight)))
+    }
+
+    pub fn of(&self, batch: &B) -> LossWeights {
+        match &self.0 {
+            None => LossWeights::new().with_rows(LOSS),
+            Some(weight) => LossWeights::new().with(LOSS, weight(batch)),
+        }
+    }
+}
+
+impl<B> Clone for MeanWeight<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// An ordinary model with a loss that is a mean over the rows of a batch, as most of Burn's are, or over something else that
+/// is [said](Self::weighted_by): one segment.
 ///
 /// ```
 /// # use burn::nn::{Linear, LinearConfig, loss::{MseLoss, Reduction}};
@@ -40,6 +67,7 @@ pub struct WithLoss<M, B> {
     /// The model.
     pub model: M,
     mean: BatchMean<M, B>,
+    weight: MeanWeight<B>,
     batch: BatchTensors<B>,
 }
 
@@ -64,11 +92,40 @@ impl<M, B> WithLoss<M, B> {
     where
         B: Batch,
     {
-        Self { model, mean: BatchMean(Arc::new(mean)), batch: BatchTensors::of().with_loss() }
+        Self { model, mean: BatchMean(Arc::new(mean)), weight: MeanWeight::ROWS, batch: BatchTensors::of().with_loss() }
+    }
+
+    /// Says what the loss of a batch is a mean over, where it is not its rows: the targets that are no padding, or the sum of
+    /// the weights of their classes. Micro-batches and replicas are weighed by it, so that the mean of all is the mean of a
+    /// batch that was never divided.
+    ///
+    /// ```
+    /// # use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
+    /// # use burn::tensor::{Int, Tensor};
+    /// # use epl_core::{Epl, Result, WithLoss};
+    /// # fn example(epl: &Epl) -> Result<()> {
+    /// const PAD: usize = 0;
+    /// let loss = |net: &Linear, (inputs, targets): &(Tensor<2>, Tensor<1, Int>)| {
+    ///     let loss = CrossEntropyLossConfig::new().with_pad_tokens(Some(vec![PAD])).init(&inputs.device());
+    ///     loss.forward(net.forward(inputs.clone()), targets.clone())
+    /// };
+    /// let targets = |(_, targets): &(Tensor<2>, Tensor<1, Int>)| {
+    ///     targets.clone().not_equal_scalar(PAD as i64).int().sum().into_scalar::<i64>() as f64
+    /// };
+    /// let net = epl.build(|place| WithLoss::new(LinearConfig::new(8, 9).init(place), loss).weighted_by(targets))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A micro-batch that weighs nothing has no mean, and is refused in the step that it is given to: return a sum then, by a
+    /// [`Model`] of your own.
+    #[must_use]
+    pub fn weighted_by(self, weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
+        Self { weight: MeanWeight::by(weight), ..self }
     }
 
     fn with_model(&self, model: M) -> Self {
-        Self { model, mean: self.mean.clone(), batch: self.batch }
+        Self { model, mean: self.mean.clone(), weight: self.weight.clone(), batch: self.batch }
     }
 }
 
@@ -137,8 +194,8 @@ impl<M: Module, B: Send> Model for WithLoss<M, B> {
 
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 
-    fn weights(&self, _batch: &B) -> LossWeights {
-        LossWeights::new().with_rows(LOSS)
+    fn weights(&self, batch: &B) -> LossWeights {
+        self.weight.of(batch)
     }
 
     fn loss(&self, (): (), batch: &B) -> Loss {

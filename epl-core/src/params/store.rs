@@ -471,29 +471,33 @@ pub(crate) fn fill<M: Module>(
     model: M,
     records: &[ParamRecord],
     tracked: bool,
-    values: impl FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
+    mut values: impl FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
 ) -> M {
-    struct FromFlat<F> {
-        tracked: bool,
-        values: F,
-    }
-    impl<F: FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>> Change for FromFlat<F> {
-        type Error = Infallible;
-
-        fn float<const D: usize>(
-            &mut self,
-            At { number, record }: At<'_>,
-            param: Param<Tensor<D>>,
-        ) -> Result<Param<Tensor<D>>, Infallible> {
-            let own = || param.base().inner().reshape([record.numel()]);
-            Ok(match (self.values)(number, &own) {
-                Some(flat) => with(param, flat.reshape::<D, _>(Shape::from(record.shape())), self.tracked),
-                None => param,
-            })
-        }
-    }
-    let Ok(model) = walk::change(model, records, &mut FromFlat { tracked, values });
+    let Ok(model) = walk::change(model, records, &mut FromFlat { tracked, values: &mut values });
     model
+}
+
+/// Takes values from whoever fills a model. Not generic over them: a walk is compiled once for each kind of change, and each
+/// type of parameter.
+struct FromFlat<'a> {
+    tracked: bool,
+    values: &'a mut dyn FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,
+}
+
+impl Change for FromFlat<'_> {
+    type Error = Infallible;
+
+    fn float<const D: usize>(
+        &mut self,
+        At { number, record }: At<'_>,
+        param: Param<Tensor<D>>,
+    ) -> Result<Param<Tensor<D>>, Infallible> {
+        let own = || param.base().inner().reshape([record.numel()]);
+        Ok(match (self.values)(number, &own) {
+            Some(flat) => with(param, flat.reshape::<D, _>(Shape::from(record.shape())), self.tracked),
+            None => param,
+        })
+    }
 }
 
 /// A part of a flat tensor, which does not keep the whole alive.

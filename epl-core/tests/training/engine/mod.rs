@@ -8,6 +8,7 @@ mod changed;
 mod clipping;
 mod decoding;
 mod first_values;
+mod mean_weight;
 mod not_finite;
 mod one_rank;
 mod order;

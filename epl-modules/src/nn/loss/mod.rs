@@ -5,9 +5,10 @@
 //! returns in the type of what was given. Of f32 and f64 it is Burn's very call.
 //!
 //! Errors are Burn's. Over replicas and micro-batches a loss that is a mean over rows needs nothing: the engine weighs it by rows.
-//! A [`CrossEntropyLoss`] with `weights` or `pad_tokens` is a mean over these, of another number in each micro-batch, and so is
-//! [`Reduction::Sum`] none: a model with such a loss implements [`Model`](epl_core::Model), whose `weights` say what its sum is
-//! divided by; those of [`cross_entropy`](crate::cross_entropy) are sums.
+//! A [`CrossEntropyLoss`] with `weights` or `pad_tokens` is a mean over these, of another number in each micro-batch: its model
+//! says so, with [`WithLoss::weighted_by`](epl_core::WithLoss::weighted_by). [`Reduction::Sum`] is no mean: a model with such a
+//! loss implements [`Model`](epl_core::Model), whose `weights` say what its sum is divided by; those of
+//! [`cross_entropy`](crate::cross_entropy) are sums.
 
 use burn::tensor::{AsIndex, Int, Tensor};
 use epl_core::model::precision::widen;
