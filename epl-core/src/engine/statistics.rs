@@ -12,6 +12,7 @@
 //!
 //! A step that fails ends where its error comes, which may be elsewhere on each replica. So each puts its own statistics back
 //! to what they were before the step, on which all agree, without a message: who catches the error goes on with equal ones.
+//! Also those of layers whose replicas move theirs alike, which have no mean to take.
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::ReduceOp;
@@ -23,23 +24,25 @@ use crate::model::segment::Model;
 use crate::params::statistics::RunningStatistics;
 use crate::topology::cluster::Axis;
 
-/// The statistics before a step.
+/// The statistics of this rank before a step.
 #[derive(Clone)]
 pub(super) struct StepStatistics(RunningStatistics);
 
 impl StepStatistics {
     /// Those of this rank.
     pub fn before<M: Model>(engine: &Engine<M>) -> Self {
-        let numbers: Vec<usize> = engine.plan.statistics().collect();
+        let numbers: Vec<usize> = engine.plan.running_statistics().collect();
         Self(RunningStatistics::of(engine.model(), engine.plan.records(), &numbers))
     }
 
     /// Gives each replica the mean over those that had a sample. What has become no number on one counts for nothing; what
     /// has on all stays as it was. Collective over the replicas.
     pub fn after<M: Model>(self, engine: &Engine<M>, had_samples: bool) -> Result<()> {
-        let Self(before) = self;
+        let Self(mut before) = self;
         let (model, records) = (engine.model(), engine.plan.records());
-        let mut after = RunningStatistics::of(model, records, &before.0.keys().copied().collect::<Vec<_>>());
+        let own: Vec<usize> = engine.plan.statistics().collect();
+        before.0.retain(|number, _| own.contains(number));
+        let mut after = RunningStatistics::of(model, records, &own);
         let mut kinds: Vec<(Axis, DType)> = Vec::new();
         for number in before.0.keys() {
             let kind = (records[*number].reduced_over(), records[*number].dtype);

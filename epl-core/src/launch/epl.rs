@@ -238,7 +238,11 @@ impl Epl {
     ///
     /// When the model cannot be laid out as asked: all that is known to be in the way.
     pub fn plan<M: Model>(&self, mut model: impl FnMut(&Place) -> M) -> Result<LazyModel<M>> {
-        let Laid { model, layout, owners, place } = self.lay(&mut model)?;
+        self.planned(&mut model)
+    }
+
+    fn planned<M: Model>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<LazyModel<M>> {
+        let Laid { model, layout, owners, place } = self.lay(model)?;
         let (context, config) = (place.context(), &self.config);
         let survey = plan::survey::survey(&model, &place, &owners)?;
         let (at, placement) = ((context.mesh(), context.world().rank()), Placement::of(&self.cluster, context.mesh()));
@@ -264,7 +268,7 @@ impl Epl {
     }
 
     /// Makes the model in the mesh that its scopes ask for.
-    fn lay<M: Module>(&self, model: &mut impl FnMut(&Place) -> M) -> Result<Laid<M>> {
+    fn lay<M: Module>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<Laid<M>> {
         let mut place = self.place.clone();
         place.build().forget();
         let mut made = epl_comm::catch(|| place.enter(&mut *model))?;

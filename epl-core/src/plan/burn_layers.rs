@@ -4,7 +4,7 @@ use crate::model::segment::Model;
 use crate::model::stateful::{Remembers, mixing, stateful};
 use crate::params::ParamRecord;
 
-/// The running statistics of Burn's BatchNorm, below its path.
+/// The running statistics of a batch norm, below its path.
 const STATISTICS: [&str; 2] = [".running_mean", ".running_var"];
 
 /// Layers of Burn that draw, keep something from one forward to the next, or mix types in 16 bits.
@@ -18,6 +18,8 @@ pub(crate) struct BurnLayers {
     pub batch_norms: Vec<String>,
     /// The numbers of the records of these statistics.
     pub statistics: Vec<usize>,
+    /// The numbers of the records of all running statistics: also of layers whose replicas move theirs alike.
+    pub running: Vec<usize>,
     /// The paths of those that mix types in 16 bits.
     pub mixing: Vec<String>,
     /// By segment: whether one of these may run in it.
@@ -36,8 +38,10 @@ impl BurnLayers {
             batch_norms.iter().any(of)
         };
         let statistics = (0..records.len()).filter(|number| is_statistic(&records[*number])).collect();
+        let is_running = |record: &ParamRecord| STATISTICS.iter().any(|field| record.name.ends_with(field));
+        let running = (0..records.len()).filter(|number| is_running(&records[*number])).collect();
         let (draws, mixes) = (segments_with(model, records, &drawing), segments_with(model, records, &mixing));
-        Self { drawing, draws, batch_norms, statistics, mixing, mixes }
+        Self { drawing, draws, batch_norms, statistics, running, mixing, mixes }
     }
 }
 

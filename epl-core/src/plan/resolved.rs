@@ -94,6 +94,11 @@ impl Plan {
         self.burn_layers.statistics.iter().copied().filter(|number| self.params.records[*number].held)
     }
 
+    /// Those of all layers, whose replicas may move theirs alike.
+    pub(crate) fn running_statistics(&self) -> impl Iterator<Item = usize> + '_ {
+        self.burn_layers.running.iter().copied().filter(|number| self.params.records[*number].held)
+    }
+
     /// The same plan, where these runs of segments are run again in backward.
     pub(crate) fn with_recompute(self, recompute: Vec<Range<usize>>) -> Self {
         Self { recompute, ..self }

@@ -220,6 +220,13 @@ pub(crate) fn a_batch_that_fails() {
                     let failed = engine.step(micro_batches(&epl, 5, 1).into_iter().map(broken).collect(), 0.02);
                     assert!(failed.is_err_and(|error| error.to_string().contains("NaN")));
                     assert!(engine.parameters()? == before, "{statistics:?}");
+                    // Refused once the micro-batch before it has moved the statistics.
+                    let refused = Tensor::ones([2, CHANNELS + 1, WIDTH], epl.place().device());
+                    let mut batches = micro_batches(&epl, 5, 1);
+                    batches.push(MicroBatch::new(refused, [7, 8]));
+                    let failed = engine.step(batches, 0.02);
+                    assert!(failed.is_err_and(|error| error.to_string().contains("got an input of [2, 4, 4]")));
+                    assert!(engine.parameters()? == before, "{statistics:?}");
                 }
                 let report = engine.step(micro_batches(&epl, 4, 1), 0.02)?;
                 Ok((report, engine.parameters()?))
