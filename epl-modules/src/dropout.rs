@@ -12,6 +12,7 @@ use epl_core::model::precision::{in_wide, widen};
 use crate::draws::{Draws, Elements, row_length};
 use crate::host::{self, HostFloat, Owned, Real, host_float};
 use crate::invalid::refuse;
+use crate::of_epl::OfEpl;
 use crate::placement::NOTHING;
 use crate::random::{Keep, Noise, Row};
 
@@ -39,9 +40,10 @@ pub struct Dropout {
     /// The probability with which an element becomes zero during training.
     pub prob: f64,
     /// Whether the layer may drop anything; off when it is frozen.
-    pub enabled: Param<Flag>,
+    pub training: Param<Flag>,
     #[module(skip)]
     draws: Draws,
+    of_epl: OfEpl,
 }
 
 impl DropoutConfig {
@@ -54,7 +56,12 @@ impl DropoutConfig {
         if !(0.0..1.0).contains(&self.prob) {
             refuse(format!("{}: dropout probability {} is not in [0, 1)", place.path(), self.prob));
         }
-        Dropout { prob: self.prob, enabled: Param::from_bool(true), draws: Draws::new("dropout", place) }
+        Dropout {
+            prob: self.prob,
+            training: Param::from_bool(true),
+            draws: Draws::new("dropout", place),
+            of_epl: OfEpl,
+        }
     }
 }
 
@@ -110,7 +117,7 @@ impl Dropout {
     }
 
     fn drops(&self) -> bool {
-        self.prob != 0.0 && self.enabled.is_enabled()
+        self.prob != 0.0 && self.training.is_enabled()
     }
 }
 

@@ -196,19 +196,51 @@ fn cast(net: Mlp, dtype: FloatDType) -> Mlp {
     net.map(&mut Cast(dtype))
 }
 
+/// Where a mask keeps an element, output and gradient are what it is multiplied by.
 #[test]
-fn layers_that_would_not_do_the_same_are_refused() {
+fn burns_layers_draw_the_same_the_second_time() {
     epl_testing::alone(|| {
-        fn refusal<M: Module + 'static>(layer: &M) -> String {
-            let x = Tensor::<2>::ones([2, 2], &Device::flex().autodiff()).require_grad();
-            let run = || checkpoint(layer, x, |_: &M, x| x);
-            epl::comm::catch(run).unwrap_err().to_string()
-        }
-        let dropout: Vec<Dropout> = vec![DropoutConfig::new(0.5).init()];
-        assert!(refusal(&dropout).contains("`0` draws random numbers"), "{}", refusal(&dropout));
-        let norm: Vec<BatchNorm> = vec![BatchNormConfig::new(2).init(&Device::flex().autodiff())];
-        assert!(refusal(&norm).contains("`0` keeps running statistics"), "{}", refusal(&norm));
-        // A layer of EPL needs its context.
+        let device = Device::flex().autodiff();
+        let layers = || -> Vec<Dropout> { vec![DropoutConfig::new(0.5).init(), DropoutConfig::new(0.25).init()] };
+        let dropped = |layers: &Vec<Dropout>, x: Tensor<2>| layers.iter().fold(x, |x, layer| layer.forward(x));
+        let run = |seed: u64| {
+            device.seed(seed);
+            let x = Tensor::<2>::ones([8, 16], &device).require_grad();
+            // One in the other, beside draws of others before backward.
+            let inner = move |layers: &Vec<Dropout>, x: Tensor<2>| checkpoint(layers, x, dropped);
+            let y = checkpoint(&layers(), x.clone(), inner);
+            let other = checkpoint(&layers(), x.clone(), dropped);
+            let _ = Tensor::<1>::random([100], Distribution::Default, &device);
+            let gradients = y.clone().sum().backward();
+            assert_eq!(data(x.grad(&gradients)), Some(y.clone().into_data()));
+            assert_ne!(y.clone().into_data(), other.into_data(), "another call draws others");
+            y.into_data()
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+    });
+}
+
+#[test]
+fn burns_running_statistics_move_once() {
+    epl_testing::alone(|| {
+        let device = Device::flex().autodiff();
+        let run = |again: bool| {
+            let norm: Vec<BatchNorm> = vec![BatchNormConfig::new(3).init(&device)];
+            let x = Tensor::<2>::from_data([[1.0, 2.0, 3.0], [4.0, 6.0, 8.0], [2.0, 9.0, 4.0]], &device).require_grad();
+            let forward = |norm: &Vec<BatchNorm>, x: Tensor<2>| norm[0].forward(x).powi_scalar(3);
+            let y = if again { checkpoint(&norm, x.clone(), forward) } else { forward(&norm, x.clone()) };
+            let gradients = y.clone().sum().backward();
+            let running = [&norm[0].running_mean, &norm[0].running_var].map(|running| running.value_sync().into_data());
+            (y.into_data(), data(x.grad(&gradients)), data(norm[0].gamma.grad(&gradients)), running)
+        };
+        assert_eq!(run(true), run(false));
+    });
+}
+
+#[test]
+fn a_layer_of_epl_needs_its_context() {
+    epl_testing::alone(|| {
         let error = launch(&config(1, 1, 1), |epl| {
             let layers = epl.build(|at| chain(at, stored))?.into_inner().model;
             epl.context().begin(Pass { step: 0, training: true, samples: [0, 1].into(), empty: false });

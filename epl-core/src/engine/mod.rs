@@ -11,7 +11,8 @@
 //! - `batch_views`: a micro-batch, as segments and the loss see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
-//! - `repeatable`: a segment's forward that does the same again; `statistics`: running statistics over a step.
+//! - `repeatable`: a segment's forward that does the same again, `draws`: where that takes care; `statistics`: running statistics
+//!   over a step.
 //! - `run`: the schedule's actions, one after the other; `explained`: what a panic in them means; `step`: from the gradients
 //!   to the parameters.
 //! - `gradients`, `reduce`: gradients kept, bucketed and summed while backward goes on.
@@ -37,6 +38,7 @@ mod compress;
 pub(crate) mod difference;
 mod decoding;
 mod diagnostics;
+mod draws;
 mod evaluation;
 mod explained;
 mod forward;

@@ -165,7 +165,7 @@ impl<'a, M: Model> Parameters<'a, M> {
 
     /// Starts to gather what a segment needs.
     fn ask(&mut self, segment: usize) -> Result<()> {
-        let Engine { plan, communicators, state, context, device, diagnostics } = self.engine;
+        let Engine { plan, communicators, state, context, device, diagnostics, .. } = self.engine;
         let device = &device.clone().without_autodiff();
         for (number, unit) in plan.params.gathered_for(segment) {
             if self.coming.contains_key(&number) {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::communicators::Communicators;
 use super::diagnostics::Diagnostics;
+use super::draws::Draws;
 use super::gather::{self, GatherSource};
 use super::links::StageLinks;
 use super::state::{ModelState, Setup};
@@ -33,6 +34,7 @@ pub struct Engine<M: Model> {
     pub(super) communicators: Communicators,
     pub(super) state: ModelState<M>,
     pub(super) diagnostics: Diagnostics,
+    pub(super) draws: Draws,
 }
 
 impl<M: Model> Engine<M> {
@@ -70,7 +72,8 @@ impl<M: Model> Engine<M> {
         let communicators = Communicators::new(&plan, &context)?;
         let state = ModelState::new(params, &plan, optimizer)?;
         let diagnostics = Diagnostics::new(plan.settings.trace, &context);
-        Ok(Self { plan, context, device, communicators, state, diagnostics })
+        let draws = Draws::of(&plan);
+        Ok(Self { plan, context, device, communicators, state, diagnostics, draws })
     }
 
     /// What a step runs on, and what it changes.

@@ -72,7 +72,7 @@ enum Started {
 impl<'a> Reducer<'a> {
     /// The reductions of one step of an engine's.
     pub fn new<M: Model>(engine: &'a Engine<M>) -> Self {
-        let Engine { plan, context, communicators, device, state, diagnostics } = engine;
+        let Engine { plan, context, communicators, device, state, diagnostics, .. } = engine;
         let mut away = state.away.as_ref().map(RefCell::borrow_mut);
         if let Some(away) = &mut away {
             away.begin();

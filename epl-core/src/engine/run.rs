@@ -46,6 +46,8 @@ use crate::schedule::{Action, ActionKind};
 pub(super) struct StepRun<'a, M: Model> {
     engine: &'a Engine<M>,
     micro_batches: &'a [MicroBatch<M::Batch>],
+    /// The weights of each micro-batch.
+    own_weights: Vec<TermWeights>,
     /// The weights of the step.
     weights: TermWeights,
     /// What this rank was given for it.
@@ -93,13 +95,15 @@ impl<'a, M: Model> StepRun<'a, M> {
     ) -> Result<Self> {
         let mut links = engine.links(&engine.device);
         links.expect(0, micro_batches)?;
-        let weights = weights::global_weights(engine.model(), micro_batches, &mut given, &engine.context)?;
+        let (own_weights, weights) =
+            weights::global_weights(engine.model(), micro_batches, &mut given, &engine.context)?;
         let plan = &engine.plan;
         let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), micro_batches.len())?;
         let looks: Vec<Look> = actions.iter().flat_map(|action| looks(engine, action, again)).collect();
         Ok(Self {
             engine,
             micro_batches,
+            own_weights,
             weights,
             given,
             actions,
@@ -181,10 +185,10 @@ impl<'a, M: Model> StepRun<'a, M> {
     /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
     fn end(&self, number: usize, model: &M, exit: M::Carry, batch: &M::Batch) -> Result<End> {
         let micro_batch = &self.micro_batches[number];
-        let own = weights::weights_of(model, micro_batch);
+        let own = self.own_weights[number].clone();
         // What is handed out of 16 bits is summed in f32.
         let loss = || model.loss(widen_carry(exit), batch);
-        let loss = self.engine.repeatable(ForwardPart::Loss, number, loss);
+        let loss = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
         let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
@@ -279,7 +283,7 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
 
     fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
         let _span = self.run.engine.enter(segment, self.what, self.number);
-        self.run.engine.repeatable(ForwardPart::Segment(segment), self.number, f)
+        self.run.engine.first_repeatable(ForwardPart::Segment(segment), self.number, f)
     }
 
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording) {

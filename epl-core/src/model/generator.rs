@@ -16,7 +16,7 @@
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use epl_comm::{CallHooks, with_call_hooks};
 
 use crate::stable_hash::stable_hash;
@@ -41,37 +41,120 @@ pub(crate) struct Seeds {
 struct Section {
     device: Device,
     seeds: Seeds,
+    watch: Option<Watch>,
     /// How many calls of groups it has made.
     calls: u64,
+    /// How many parts with seeds of their own it has had.
+    parts: u64,
     /// None during such a call.
     held: Option<MutexGuard<'static, ()>>,
+}
+
+/// Whether something was drawn, as the next numbers of the generator tell.
+#[derive(Default)]
+struct Watch {
+    /// Those that come first if nothing was.
+    first: Option<TensorData>,
+    has_drawn: bool,
 }
 
 impl Section {
     fn hold(&mut self) {
         self.held = Some(GENERATOR.lock().unwrap_or_else(PoisonError::into_inner));
         let Seeds { own, .. } = self.seeds;
-        self.device.seed(if self.calls == 0 { own } else { stable_hash(&(own, self.calls)) });
+        let seed = if self.calls == 0 { own } else { stable_hash(&(own, self.calls)) };
+        if let Some(watch) = &mut self.watch {
+            self.device.seed(seed);
+            watch.first = Some(next_numbers(&self.device));
+        }
+        self.device.seed(seed);
     }
 
     fn let_go(&mut self) {
+        // What unwinds may be the device's own failure.
+        if let Some(watch) = self.watch.as_mut().filter(|_| !std::thread::panicking()) {
+            watch.has_drawn |= watch.first.take() != Some(next_numbers(&self.device));
+        }
         self.device.seed(self.seeds.after);
         self.held = None;
         self.calls += 1;
     }
 }
 
+/// Two numbers, which are equal by chance once in 2⁴⁸ times.
+fn next_numbers(device: &Device) -> TensorData {
+    Tensor::<1>::random([2], Distribution::Default, &device.clone().without_autodiff()).into_data()
+}
+
 /// Runs `f`, which draws the same numbers on this device whenever it has these seeds. Inside of another section it is a part
 /// of that.
 pub(crate) fn seeded<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) -> T {
-    if SECTION.with_borrow(Option::is_some) {
-        return f();
+    section(device, seeds, None, f).0
+}
+
+/// [`seeded`], and whether `f` has drawn.
+pub(crate) fn watched<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) -> (T, bool) {
+    let (value, watch) = section(device, seeds, Some(Watch::default()), f);
+    // What is a part of another section may have.
+    (value, watch.is_none_or(|watch| watch.has_drawn))
+}
+
+impl Seeds {
+    /// For a part of what this thread runs, which is to draw the same when it is run again without the rest: they repeat where
+    /// the section that it is in does, or else, where the generator's next numbers do, which are taken.
+    pub(crate) fn of_part(device: &Device) -> Self {
+        let of_section = |section: &mut Section| {
+            section.parts += 1;
+            vec![section.seeds.own, section.calls, section.parts]
+        };
+        let numbers = SECTION.with_borrow_mut(|section| section.as_mut().map(of_section));
+        let numbers = numbers.unwrap_or_else(|| {
+            next_numbers(device).convert::<f32>().iter::<f32>().map(|number| u64::from(number.to_bits())).collect()
+        });
+        Self { own: stable_hash(&("part", &*numbers)), after: stable_hash(&("after a part", &*numbers)) }
     }
-    let mut section = Section { device: device.clone(), seeds, calls: 0, held: None };
+}
+
+/// The device of the section that this thread is in.
+pub(crate) fn device() -> Option<Device> {
+    SECTION.with_borrow(|section| section.as_ref().map(|section| section.device.clone()))
+}
+
+/// [`seeded`], also inside of another section, which goes on behind it with numbers of its own.
+pub(crate) fn part<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) -> T {
+    let Some(mut outer) = SECTION.take() else { return seeded(device, seeds, f) };
+    let held = outer.held.take();
+    device.seed(seeds.own);
+    SECTION.set(Some(Section { device: device.clone(), seeds, watch: None, calls: 0, parts: 0, held }));
+    let _end = PartEnd(Some(outer));
+    f()
+}
+
+/// Ends a part of a section, also when what was run unwinds.
+struct PartEnd(Option<Section>);
+
+impl Drop for PartEnd {
+    fn drop(&mut self) {
+        let held = SECTION.take().and_then(|part| {
+            part.device.seed(part.seeds.after);
+            part.held
+        });
+        SECTION.set(self.0.take().map(|outer| Section { held, ..outer }));
+    }
+}
+
+fn section<T>(device: &Device, seeds: Seeds, watch: Option<Watch>, f: impl FnOnce() -> T) -> (T, Option<Watch>) {
+    if SECTION.with_borrow(Option::is_some) {
+        return (f(), None);
+    }
+    let mut section = Section { device: device.clone(), seeds, watch, calls: 0, parts: 0, held: None };
     section.hold();
     SECTION.set(Some(section));
-    let _end = SectionEnd;
-    with_call_hooks(CallHooks { before: || of_thread(Section::let_go), after: || of_thread(Section::hold) }, f)
+    let end = SectionEnd;
+    let value =
+        with_call_hooks(CallHooks { before: || of_thread(Section::let_go), after: || of_thread(Section::hold) }, f);
+    let watch = end.section();
+    (value, watch)
 }
 
 fn of_thread(change: fn(&mut Section)) {
@@ -81,8 +164,17 @@ fn of_thread(change: fn(&mut Section)) {
 /// Ends the section of this thread, also when what was run unwinds.
 struct SectionEnd;
 
+impl SectionEnd {
+    /// What was watched in the section, which ends.
+    fn section(self) -> Option<Watch> {
+        of_thread(Section::let_go);
+        SECTION.take().and_then(|section| section.watch)
+    }
+}
+
 impl Drop for SectionEnd {
     fn drop(&mut self) {
+        // None, where it has ended well.
         of_thread(Section::let_go);
         SECTION.set(None);
     }

@@ -14,14 +14,16 @@
 //! The hub's backward runs when those of all tensors behind it have, as Burn goes from the deepest operation to the
 //! leaves; the scalars then hand the gradients on to what entered, also to parameters that are used elsewhere too.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Tensor};
 use epl_comm::{Recording, custom_vjp, unwind};
 
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Moment, without_context};
+use crate::model::generator::{self, Seeds};
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::model::stateful::{Remembers, stateful};
 
@@ -29,8 +31,12 @@ use crate::model::stateful::{Remembers, stateful};
 /// in a loop of one's own, whatever the loop.
 ///
 /// The gradients are those of `f` itself, to the bit where a backend computes the same the second time, as Flex does, but
-/// for the order in which gradients are added of what leaves `f` in several tensors. `f` must depend on nothing but its arguments, and use no other parameters than the module's. Layers of EPL, which draw
-/// random numbers and communicate, need [`Context::checkpoint`].
+/// for the order in which gradients are added of what leaves `f` in several tensors. `f` must depend on nothing but its
+/// arguments, and use no other parameters than the module's. Layers of EPL, which draw random numbers and communicate, need
+/// [`Context::checkpoint`].
+///
+/// Layers of Burn that draw do so from seeds of this call, in both runs; other draws of `f` would be others the second time.
+/// Running statistics of Burn's move in the first run alone.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -49,9 +55,8 @@ use crate::model::stateful::{Remembers, stateful};
 ///
 /// # Panics
 ///
-/// Unwinds with an `Error::Invalid` when the module has a layer of Burn that draws random numbers or keeps running
-/// statistics, which would be others, or move, the second time; when a layer of EPL does; and when `f` uses a tensor that
-/// asks for a gradient and is neither in the module nor in the carry. In backward, when `f` returns another number of
+/// Unwinds with an `Error::Invalid` when a layer of EPL in it draws random numbers or communicates, and when `f` uses a tensor
+/// that asks for a gradient and is neither in the module nor in the carry. In backward, when `f` returns another number of
 /// tensors than at first.
 pub fn checkpoint<M, I, O>(module: &M, carry: I, f: impl Fn(&M, I) -> O + Send + 'static) -> O
 where
@@ -65,12 +70,6 @@ where
 impl Context {
     /// [`checkpoint`], for layers of EPL: the second time they draw the same random numbers, and what collectives gave is
     /// given again, so that no other rank is asked.
-    ///
-    /// Burn's layers that draw, and those that keep running statistics, are refused here too, though a segment that the engine
-    /// runs again may have them. The engine seeds Burn's generator for a segment as a whole, which is the same in both runs,
-    /// and finds the statistics by the numbers of its plan. A call of `checkpoint` is a part of such a segment: what is drawn
-    /// in it depends on what was drawn before it, and the second run, in backward, begins with it. The layers of `epl::nn` draw
-    /// by sample and call, and need neither.
     ///
     /// # Panics
     ///
@@ -92,12 +91,16 @@ where
     O: Carry,
 {
     let Some((root, delivery)) = Seed::of(&carry).with_parameters(module).whole() else {
-        return f(module, carry);
+        // The first run of a part that is run again with a graph, where it draws from seeds of its own, too.
+        return match generator::device() {
+            Some(device) => Remembered::of(module, &device).drawing(|| f(module, carry)),
+            None => f(module, carry),
+        };
     };
-    refuse_stateful(module);
+    let remembered = Remembered::of(module, &root.device());
     let module = module.clone().no_grad();
     let entrance = carry.map(&mut Untrack);
-    let (exit, memory) = FirstRun::of(context, || f(&module, entrance.clone()));
+    let (exit, memory) = FirstRun::of(context, || remembered.drawing(|| f(&module, entrance.clone())));
     let arrived = Arrived::default();
     let gradients = arrived.clone();
     let again = move |(), _: Tensor<1>| {
@@ -105,7 +108,9 @@ where
         let mut like = TrackLike(tracked.iter());
         let entrance = entrance.map(&mut like);
         let module = module.map(&mut like);
-        let exit = memory.again(|| f(&module, entrance.clone()));
+        let statistics = remembered.statistics(&module);
+        let exit = memory.again(|| remembered.drawing(|| f(&module, entrance.clone())));
+        statistics.put_back(&module);
         let gradients = core::mem::take(&mut *gradients.lock().unwrap_or_else(PoisonError::into_inner));
         let seed = Seed::of(&exit);
         check_count(seed.len(), gradients.len());
@@ -119,15 +124,78 @@ where
     exit.map(&mut Attach { hub, arrived })
 }
 
-fn refuse_stateful<M: Module>(module: &M) {
-    let Some((path, remembers)) = stateful(module).into_iter().next() else { return };
-    let (what, remedy) = match remembers {
-        Remembers::Generator => ("draws random numbers, which would be others", "use the Dropout of epl-modules"),
-        Remembers::Statistics => ("keeps running statistics, which would move", "use SyncBatchNorm"),
-    };
-    unwind(epl_comm::Error::invalid(format!(
-        "`{path}` {what} when it is run again; {remedy}, with `Context::checkpoint`, or leave the layer outside"
-    )));
+/// What of a module's layers of Burn outlives a run, beside their parameters.
+struct Remembered {
+    /// Where some draw: the device's generator, and the seeds of both runs.
+    draws: Option<(Device, Seeds)>,
+    /// The running statistics.
+    moving: Vec<ParamId>,
+}
+
+impl Remembered {
+    fn of<M: Module>(module: &M, device: &Device) -> Self {
+        let layers = stateful(module);
+        let has = |what: Remembers| layers.iter().any(|(_, remembers)| *remembers == what);
+        let draws = has(Remembers::Generator).then(|| (device.clone(), Seeds::of_part(device)));
+        let mut moving = Untracked::default();
+        if has(Remembers::Statistics) {
+            module.visit(&mut moving);
+        }
+        Self { draws, moving: moving.0.into_keys().collect() }
+    }
+
+    fn drawing<T>(&self, f: impl FnOnce() -> T) -> T {
+        match &self.draws {
+            Some((device, seeds)) => generator::part(device, *seeds, f),
+            None => f(),
+        }
+    }
+
+    /// The running statistics as they are.
+    fn statistics<M: Module>(&self, module: &M) -> Untracked {
+        let mut found = Untracked::default();
+        if !self.moving.is_empty() {
+            // A layer that has put its update aside takes it over when a copy is made for validation.
+            drop(module.valid());
+            module.visit(&mut found);
+            found.0.retain(|id, _| self.moving.contains(id));
+        }
+        found
+    }
+}
+
+/// Parameters that ask for no gradient, flat: running statistics among them.
+#[derive(Default)]
+struct Untracked(HashMap<ParamId, Tensor<1>>);
+
+impl Untracked {
+    /// Gives a module, and all clones of it, which share their running statistics, these values.
+    fn put_back<M: Module>(mut self, module: &M) {
+        if !self.0.is_empty() {
+            drop(module.valid());
+            drop(module.clone().map(&mut self));
+        }
+    }
+}
+
+impl ModuleVisitor for Untracked {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let values = param.base();
+        if !values.is_require_grad() {
+            let values = if values.is_autodiff() { values.inner() } else { values };
+            self.0.insert(param.id, values.flatten(0, D - 1));
+        }
+    }
+}
+
+impl ModuleMapper for Untracked {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(values) = self.0.remove(&param.id) else { return param };
+        param.map(|now| {
+            let values = values.reshape(now.shape());
+            if now.is_autodiff() { Tensor::from_inner(values) } else { values }
+        })
+    }
 }
 
 /// Of the tensors that leave.

@@ -13,9 +13,8 @@ pub(crate) enum Remembers {
     Statistics,
 }
 
-/// A field without parameters, behind the others of a layer that is called like one of Burn's and takes 16 bits: it mixes no
-/// types.
-const TAKES_16_BITS: &str = "takes_16_bits";
+/// A field without parameters, behind the others of a layer of EPL that is called like one of Burn's: it needs no care.
+const OF_EPL: &str = "of_epl";
 
 /// What is known of a type of layer.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +87,9 @@ impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         if let Some(kind) = Kind::of(container_type, name) {
             self.found.push(Layer { path: self.path.join("."), kind, flag: None });
-        } else if name == TAKES_16_BITS {
+        } else if name == OF_EPL {
             let path = self.path.join(".");
-            self.found.iter_mut().filter(|layer| layer.path == path).for_each(|layer| layer.kind.mixes = false);
+            self.found.retain(|layer| layer.path != path);
         }
         self.path.push(name.to_string());
     }

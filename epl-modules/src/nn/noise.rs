@@ -10,6 +10,7 @@ use epl_core::model::precision::in_wide;
 use crate::draws::Draws;
 use crate::dropout::{self, Dropout};
 use crate::invalid::refuse;
+use crate::of_epl::OfEpl;
 use crate::placement::NOTHING;
 use crate::random::normal;
 
@@ -58,9 +59,10 @@ pub struct GaussianNoise {
     /// The standard deviation of the noise.
     pub std: f64,
     /// Whether the layer may add noise; off when it is frozen.
-    pub enabled: Param<Flag>,
+    pub training: Param<Flag>,
     #[module(skip)]
     draws: Draws,
+    of_epl: OfEpl,
 }
 
 impl GaussianNoiseConfig {
@@ -78,7 +80,12 @@ impl GaussianNoiseConfig {
                 self.std
             ));
         }
-        GaussianNoise { std: self.std, enabled: Param::from_bool(true), draws: Draws::new("gaussian noise", &place) }
+        GaussianNoise {
+            std: self.std,
+            training: Param::from_bool(true),
+            draws: Draws::new("gaussian noise", &place),
+            of_epl: OfEpl,
+        }
     }
 }
 
@@ -94,7 +101,7 @@ impl GaussianNoise {
     ///
     /// As [`Dropout::forward`](super::Dropout::forward).
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        if self.std == 0.0 || !self.enabled.is_enabled() {
+        if self.std == 0.0 || !self.training.is_enabled() {
             return input;
         }
         let Some(elements) = self.draws.next_elements(&input.dims(), 0, 0) else { return input };

@@ -21,7 +21,7 @@ use epl_core::data::Rows;
 use epl_core::testing::{config, in_half};
 use epl_core::{Config, Engine, MicroBatch, Model, Place, launch};
 
-use models::{recurrent, sequences};
+use models::{dropping, recurrent, sequences};
 use programs::{data, image, lstm, regression, text};
 
 /// What is compared to the bit.
@@ -171,6 +171,12 @@ fn an_lstm_with_dropout_repeats() {
 #[test]
 fn an_lstm_with_noise_and_random_slopes_repeats() {
     epl_testing::alone(|| assert_repeats(recurrent, sequences, false));
+}
+
+/// What draws is none of Burn's layers.
+#[test]
+fn draws_of_a_models_own_repeat() {
+    epl_testing::alone(|| assert_repeats(dropping, sequences, true));
 }
 
 /// The loss after some steps, for one rank and under other layouts; what is run again, gathered or fetched has the same bits

@@ -1,9 +1,9 @@
-//! A model of Burn's own layers that draw, beside the programs of the example.
+//! Models that draw, beside the programs of the example: by layers of Burn, and by themselves.
 
-use burn::module::Module;
+use burn::module::{Flag, Module, Param};
 use burn::nn::activation::{RRelu, RReluConfig};
 use burn::nn::{GaussianNoise, GaussianNoiseConfig, Linear, LinearConfig, Lstm, LstmConfig};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, Tensor, TensorData, activation};
 use epl_core::{Chain, Place};
 
 /// Sequences, and what is to be learnt of them.
@@ -32,6 +32,40 @@ pub fn recurrent(at: &Place) -> Chain<Recurrent, Batch, Tensor<2>> {
             states.slice([0..rows, length - 1..length]).squeeze_dim::<2>(1)
         })
         .then(&["head"], |net, x, _| net.head.forward(net.rrelu.forward(x)))
+        .mean_loss(|_, x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
+}
+
+/// Two layers, of which rows of what is added to the first's are left out: a layer that nobody knows, as a user writes it.
+#[derive(Module, Debug)]
+pub struct Dropping {
+    pub first: Linear,
+    pub added: Linear,
+    pub head: Linear,
+    pub training: Param<Flag>,
+}
+
+impl Dropping {
+    fn some_rows(&self, x: Tensor<2>) -> Tensor<2> {
+        if !self.training.is_enabled() {
+            return x * 0.5;
+        }
+        let rows = x.dims()[0];
+        let kept = Tensor::<2>::random([rows, 1], Distribution::Bernoulli(0.5), &x.device());
+        x.clone() * kept.cast(x.dtype())
+    }
+}
+
+pub fn dropping(at: &Place) -> Chain<Dropping, Batch, Tensor<2>> {
+    let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).init(at);
+    let net = Dropping { first: layer(16, 8), added: layer(8, 8), head: layer(8, 2), training: Param::from_bool(true) };
+    Chain::of(net)
+        .first(&["first"], |net: &Dropping, (sequences, _): &Batch| {
+            let rows = sequences.dims()[0];
+            activation::tanh(net.first.forward(sequences.clone().reshape([rows, 16])))
+        })
+        .then(&["added", "head"], |net, x: Tensor<2>, _| {
+            net.head.forward(x.clone() + net.some_rows(activation::tanh(net.added.forward(x))))
+        })
         .mean_loss(|_, x, (_, targets)| (x - targets.clone()).powi_scalar(2).mean())
 }
 

@@ -8,6 +8,7 @@ use epl_core::model::precision::in_wide;
 use crate::draws::Draws;
 use crate::invalid::refuse;
 use crate::nn::noise::here;
+use crate::of_epl::OfEpl;
 use crate::placement::NOTHING;
 
 /// Configuration to create an [`RRelu`] layer using the [init function](RReluConfig::init).
@@ -33,9 +34,10 @@ pub struct RRelu {
     /// The largest slope.
     pub upper: f64,
     /// Whether the layer may draw slopes; off when it is frozen.
-    pub enabled: Param<Flag>,
+    pub training: Param<Flag>,
     #[module(skip)]
     draws: Draws,
+    of_epl: OfEpl,
 }
 
 impl RReluConfig {
@@ -53,7 +55,7 @@ impl RReluConfig {
                 place.path()
             ));
         }
-        RRelu { lower, upper, enabled: Param::from_bool(true), draws: Draws::new("rrelu", &place) }
+        RRelu { lower, upper, training: Param::from_bool(true), draws: Draws::new("rrelu", &place), of_epl: OfEpl }
     }
 }
 
@@ -70,7 +72,7 @@ impl RRelu {
     /// As [`Dropout::forward`](crate::Dropout::forward).
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let Self { lower, upper, .. } = *self;
-        let elements = self.enabled.is_enabled().then(|| self.draws.next_elements(&input.dims(), 0, 0)).flatten();
+        let elements = self.training.is_enabled().then(|| self.draws.next_elements(&input.dims(), 0, 0)).flatten();
         in_wide(input, |input| match elements {
             None => activation::leaky_relu(input, (lower + upper) / 2.0),
             Some(elements) => {

@@ -7,11 +7,11 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::{wide, widen};
 
-use super::Takes16Bits;
 use super::gate::{GateController, Joined, activated, parts};
 use super::steps::{both_ways, clipped, of_direction, run, start, steps};
 use crate::invalid::check_last_dim;
 use crate::nn::activation::{Activation, ActivationConfig};
+use crate::of_epl::OfEpl;
 use crate::placement::REPLICATED;
 
 /// Configuration to create a [`Gru`] layer using the [init function](GruConfig::init).
@@ -62,7 +62,7 @@ pub struct Gru {
     pub hidden_activation: Activation,
     /// The bound of the hidden state.
     pub clip: Option<f64>,
-    takes_16_bits: Takes16Bits,
+    of_epl: OfEpl,
 }
 
 /// Configuration to create a [`BiGru`] layer using the [init function](BiGruConfig::init).
@@ -128,7 +128,7 @@ impl GruConfig {
             gate_activation: self.gate_activation.init(&place.child("gate_activation")),
             hidden_activation: self.hidden_activation.init(&place.child("hidden_activation")),
             clip: self.clip,
-            takes_16_bits: Takes16Bits,
+            of_epl: OfEpl,
         }
     }
 }

@@ -7,12 +7,12 @@ use burn::tensor::{Device, Tensor};
 use epl_core::Place;
 use epl_core::model::precision::wide;
 
-use super::Takes16Bits;
 use super::cell::lstm_cell;
 use super::gate::{GateController, Joined, activated, parts};
 use super::steps::{batch_first, clipped, run, start, steps};
 use crate::invalid::{check_last_dim, refuse};
 use crate::nn::activation::{Activation, ActivationConfig};
+use crate::of_epl::OfEpl;
 use crate::placement::REPLICATED;
 
 /// Configuration to create an [`Lstm`] layer using the [init function](LstmConfig::init).
@@ -79,7 +79,7 @@ pub struct Lstm {
     pub cell_activation: Activation,
     /// The function of the cell state on its way to the hidden state.
     pub hidden_activation: Activation,
-    takes_16_bits: Takes16Bits,
+    of_epl: OfEpl,
 }
 
 impl LstmConfig {
@@ -105,7 +105,7 @@ impl LstmConfig {
             gate_activation: self.gate_activation.init(&place.child("gate_activation")),
             cell_activation: self.cell_activation.init(&place.child("cell_activation")),
             hidden_activation: self.hidden_activation.init(&place.child("hidden_activation")),
-            takes_16_bits: Takes16Bits,
+            of_epl: OfEpl,
         }
     }
 }

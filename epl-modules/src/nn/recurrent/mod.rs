@@ -13,8 +13,6 @@ mod lstm_both;
 mod rnn;
 mod steps;
 
-use burn::module::Module;
-
 // As they are: tensors, and how states are made of these.
 pub use burn::nn::{LstmState, OptionalInitialLstmState, RnnState};
 
@@ -23,7 +21,3 @@ pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{Lstm, LstmConfig};
 pub use lstm_both::{BiLstm, BiLstmConfig};
 pub use rnn::{BiRnn, BiRnnConfig, Rnn, RnnConfig};
-
-/// What a layer tells the plan by a field `takes_16_bits`: that it is not Burn's of the same name, which mixes types in 16 bits.
-#[derive(Module, Debug)]
-struct Takes16Bits;

@@ -7,11 +7,11 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::wide;
 
-use super::Takes16Bits;
 use super::gate::{GateController, Joined, activated};
 use super::steps::{batch_first, both_ways, clipped, of_direction, run, start, steps};
 use crate::invalid::check_last_dim;
 use crate::nn::activation::{Activation, ActivationConfig};
+use crate::of_epl::OfEpl;
 use crate::placement::REPLICATED;
 
 /// Configuration to create an [`Rnn`] layer using the [init function](RnnConfig::init).
@@ -57,7 +57,7 @@ pub struct Rnn {
     pub clip: Option<f64>,
     /// The function of the hidden state.
     pub hidden_activation: Activation,
-    takes_16_bits: Takes16Bits,
+    of_epl: OfEpl,
 }
 
 /// Configuration to create a [`BiRnn`] layer using the [init function](BiRnnConfig::init).
@@ -113,7 +113,7 @@ impl RnnConfig {
             reverse: self.reverse,
             clip: self.clip,
             hidden_activation: self.hidden_activation.init(&place.child("hidden_activation")),
-            takes_16_bits: Takes16Bits,
+            of_epl: OfEpl,
         }
     }
 }
