@@ -53,7 +53,7 @@ impl<M: Model> Engine<M> {
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
-        let weights = weights::sum_over_replicas(weights, count, &mut given, &self.context)?;
+        let weights = weights::sum_over_replicas(weights, (count, None), &mut given, &self.context)?;
         let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &given, &self.context)?;
         Ok(EvalReport { loss, terms, weights, outputs })
     }
@@ -161,7 +161,7 @@ impl<M: Model> Engine<M> {
                 break;
             }
             links.expect(count, &window)?;
-            begin(&window)?;
+            caught(|| begin(&window))?;
             caught(|| forward.run(&mut links, (count, &window), all.clone(), &mut segment, &mut end))?;
             count += window.len();
         }
@@ -215,7 +215,11 @@ impl Losses {
     /// Settles the window before, and notes the weights of the next one.
     fn begin<M: Model>(&mut self, model: &M, window: &[MicroBatch<M::Batch>]) -> Result<()> {
         *self = core::mem::take(self).settled()?;
-        self.own = window.iter().map(|one| (weights::weights_of(model, one), one.empty)).collect();
+        let own = |one: &MicroBatch<M::Batch>| match weights::weights_of(model, one) {
+            (weights, None) => Ok((weights, one.empty)),
+            (_, Some(refusal)) => Err(Error::invalid(refusal)),
+        };
+        self.own = window.iter().map(own).collect::<Result<_>>()?;
         for (own, _) in &self.own {
             self.weights = core::mem::take(&mut self.weights).plus(own.clone())?;
         }

@@ -15,13 +15,16 @@ use crate::model::loss::TermWeights;
 use crate::model::segment::Model;
 use crate::stable_hash::stable_hash;
 
-/// The weights of one micro-batch on this rank; a stand-in's are zero.
-pub(crate) fn weights_of<M: Model>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> TermWeights {
-    let mut weights = model.weights(&micro_batch.batch).of(micro_batch.samples.len());
+/// The weights of one micro-batch on this rank, a stand-in's zero; and why there are none, where one is no number or a mean would
+/// be over nothing. That of a stand-in would, too: what is no number stays so when it counts for nothing.
+pub(crate) fn weights_of<M: Model>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> (TermWeights, Option<String>) {
+    let (weights, rows) = (model.weights(&micro_batch.batch), micro_batch.samples.len());
+    let refusal = weights.refusal(rows);
+    let mut weights = weights.of(rows);
     if micro_batch.empty {
         weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);
     }
-    weights
+    (weights, refusal)
 }
 
 /// Compares the micro-batches of the stages: each runs the same, whatever it does with them. Collective over them.
@@ -48,37 +51,44 @@ pub(crate) fn check_stages<B>(micro_batches: &[MicroBatch<B>], stages: &ProcessG
     )))
 }
 
-/// The weights of all micro-batches of a step of all replicas. Collective over the data axis.
+/// The weights of each micro-batch of a step, and of all of them together of all replicas. Collective over the data axis.
+///
+/// # Errors
+///
+/// When a replica has weights that are none, on all replicas; when they have different numbers of micro-batches.
 pub(crate) fn global_weights<M: Model>(
     model: &M,
     micro_batches: &[MicroBatch<M::Batch>],
     given: &mut Given,
     context: &Context,
-) -> Result<TermWeights> {
+) -> Result<(Vec<TermWeights>, TermWeights)> {
     if micro_batches.is_empty() {
         return Err(Error::invalid("a step without a micro-batch; give a replica without samples a stand-in"));
     }
     given.add(micro_batches);
-    let mut total = TermWeights::default();
+    let (mut total, mut own, mut refusal) = (TermWeights::default(), Vec::with_capacity(micro_batches.len()), None);
     for micro_batch in micro_batches {
-        total = total.plus(weights_of(model, micro_batch))?;
+        let (weights, refused) = weights_of(model, micro_batch);
+        total = total.plus(weights.clone())?;
+        own.push(weights);
+        refusal = refusal.or(refused);
     }
-    sum_over_replicas(total, micro_batches.len(), given, context)
+    Ok((own, sum_over_replicas(total, (micro_batches.len(), refusal), given, context)?))
 }
 
-/// The weights of `micro_batches` micro-batches of this rank, summed over all replicas, as what tells their samples from
-/// others. Collective over the data axis.
+/// The weights of this rank's micro-batches, of which there are so many, summed over all replicas, as what tells their samples
+/// from others. Collective over the data axis.
 ///
 /// # Errors
 ///
-/// When the replicas have different numbers of micro-batches.
+/// When the replicas have different numbers of micro-batches, or one of them refuses its weights.
 pub(crate) fn sum_over_replicas(
     mut total: TermWeights,
-    micro_batches: usize,
+    (micro_batches, refusal): (usize, Option<String>),
     given: &mut Given,
     context: &Context,
 ) -> Result<TermWeights> {
-    let mut values: Vec<f64> = vec![micro_batches as f64];
+    let mut values: Vec<f64> = vec![micro_batches as f64, f64::from(u8::from(refusal.is_some()))];
     values.extend(given.over_replicas());
     values.extend(total.0.iter().map(|(_, sum)| sum));
     let data = context.data();
@@ -92,7 +102,11 @@ pub(crate) fn sum_over_replicas(
             sums[0]
         )));
     }
-    let (samples, sums) = sums[1..].split_at(OVER_REPLICAS);
+    if sums[1] > 0.0 {
+        let others = "another replica has a micro-batch whose weights are refused, as its error says".to_string();
+        return Err(Error::invalid(refusal.unwrap_or(others)));
+    }
+    let (samples, sums) = sums[2..].split_at(OVER_REPLICAS);
     given.summed(samples);
     total.0.iter_mut().zip(sums).for_each(|((_, weight), sum)| *weight = *sum);
     Ok(total)

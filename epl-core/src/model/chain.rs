@@ -28,7 +28,8 @@ pub struct Links<M, B, C> {
 ///
 /// Each segment names the fields of the model that it uses (a Dropout of Burn's in each that does, or in none), and says how
 /// it goes on from what the one before it returned, the *carry*: a tensor, several, or a struct ([`carry!`](crate::carry)), of
-/// whatever type. At the end stands a loss that is a mean over the rows of a batch, as most of Burn's are.
+/// whatever type. At the end stands a loss that is a mean over the rows of a batch, as most of Burn's are, or over something
+/// else that is [said](Chain::weighted_by).
 ///
 /// ```
 /// # use burn::module::Module;

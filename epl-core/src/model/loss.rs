@@ -13,6 +13,8 @@ pub struct LossWeights(Vec<(&'static str, Weight)>);
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Weight {
     Known(f64),
+    /// The same, of a term that is a mean over it, which there is none of over nothing.
+    Mean(f64),
     /// As much as the micro-batch has rows, which the engine knows.
     Rows,
 }
@@ -20,7 +22,7 @@ enum Weight {
 impl Weight {
     fn of(self, rows: usize) -> f64 {
         match self {
-            Self::Known(weight) => weight,
+            Self::Known(weight) | Self::Mean(weight) => weight,
             Self::Rows => rows as f64,
         }
     }
@@ -37,6 +39,25 @@ impl LossWeights {
     pub fn with(mut self, name: &'static str, weight: f64) -> Self {
         self.0.push((name, Weight::Known(weight)));
         self
+    }
+
+    /// Adds the weight of a term that is a mean over it.
+    pub(crate) fn with_mean(mut self, name: &'static str, weight: f64) -> Self {
+        self.0.push((name, Weight::Mean(weight)));
+        self
+    }
+
+    /// Why a micro-batch with these weights cannot be trained on, or evaluated.
+    pub(crate) fn refusal(&self, rows: usize) -> Option<String> {
+        self.0.iter().find_map(|(name, weight)| match weight {
+            Weight::Known(weight) | Weight::Mean(weight) if !(weight.is_finite() && *weight >= 0.0) => Some(format!(
+                "the loss term `{name}` weighs {weight} in a micro-batch of {rows} rows; a weight counts what a sum is divided                  by: give a number that is at least 0"
+            )),
+            Weight::Mean(0.0) => Some(format!(
+                "the loss is a mean over 0 of what `weighted_by` counts in a micro-batch of {rows} rows, and no number; give                  each micro-batch something that counts, with fewer micro-batches or replicas, or implement `Model` with a sum                  (`Loss::with`), which may be of nothing"
+            )),
+            _ => None,
+        })
     }
 
     /// Adds a term that weighs as much as the micro-batch has rows.

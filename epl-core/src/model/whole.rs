@@ -29,7 +29,7 @@ impl<B> MeanWeight<B> {
     pub fn of(&self, batch: &B) -> LossWeights {
         match &self.0 {
             None => LossWeights::new().with_rows(LOSS),
-            Some(weight) => LossWeights::new().with(LOSS, weight(batch)),
+            Some(weight) => LossWeights::new().with_mean(LOSS, weight(batch)),
         }
     }
 }
@@ -117,8 +117,9 @@ impl<M, B> WithLoss<M, B> {
     /// # }
     /// ```
     ///
-    /// A micro-batch that weighs nothing has no mean, and is refused in the step that it is given to: return a sum then, by a
-    /// [`Model`] of your own.
+    /// It is asked once for each micro-batch of a step, on every rank that runs it, before the first forward; one that reads
+    /// from a device waits for it then. A micro-batch that weighs nothing has no mean: the step is refused, on all replicas.
+    /// Where that may be, a [`Model`] of your own returns a sum ([`Loss::with`]).
     #[must_use]
     pub fn weighted_by(self, weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
         Self { weight: MeanWeight::by(weight), ..self }
