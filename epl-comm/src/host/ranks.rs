@@ -22,11 +22,11 @@ const STACK: usize = 8 << 20;
 /// What the caller does with the first failure, whoever hears of it.
 pub(crate) type Report = dyn Fn(Rank, &Error) + Send + Sync;
 
-/// What every rank of this process runs, which has put by what it has for the caller.
+/// What every rank of this process runs. It returns nothing: what a rank has for the caller, it leaves in [`values_of`].
 pub(crate) type Program<'a, E> = dyn Fn(ProcessGroup) -> Result<(), E> + Sync + 'a;
 
 /// What `f` returned on each rank of this process, which `run` runs as a [`Program`]: all that starts and ends ranks is
-/// compiled once for an error, and not again for each closure that a program has.
+/// compiled once for each type of error, and not again for each closure and each type that it returns.
 ///
 /// # Errors
 ///

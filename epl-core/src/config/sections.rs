@@ -140,9 +140,10 @@ options! {
         /// a non-finite gradient; with bf16 always 1), or a fixed number.
         loss_scale: LossScale = LossScale::Dynamic,
             ValueKind::Or(LossScale::DYNAMIC, &ValueKind::NumberAtLeast(1.0)), Implemented;
-        /// Parameters that stay in f32, by their paths, in which `*` stands for any one name: "head", or "layers.*.norm".
-        /// A path covers all below it. What computes with them must bring its input to their type; a segment all of
-        /// whose parameters stay computes in f32, and gets its carry and its batch so. none: as the layers say.
+        /// Parameters that stay in f32, by their paths, in which `*` stands for any one name and `**` for any number of them:
+        /// "head", "layers.*.norm", or "**.norm". A path covers all below it. Layers of `epl::nn` bring what they get to
+        /// the type of what they have; a segment with such a parameter of another layer, as one of Burn's, and one all of
+        /// whose parameters stay, computes in f32, and gets its carry and its batch so. none: as the layers say.
         full_precision: Option<Vec<String>> = None, ValueKind::Or(NONE, &ValueKind::Words), Implemented;
         /// Log the type in which each parameter is computed with.
         debug_log: bool = false, ValueKind::Switch, Implemented;

@@ -23,6 +23,15 @@ pub trait Rows: Sized {
     /// When its parts have different numbers of rows.
     fn rows(&self) -> Result<usize>;
 
+    /// How many rows it has as a part of a batch; none of a part that is not there, as an `Option` may be.
+    ///
+    /// # Errors
+    ///
+    /// As [`rows`](Self::rows).
+    fn rows_of_part(&self) -> Result<Option<usize>> {
+        self.rows().map(Some)
+    }
+
     /// Some of the rows.
     #[must_use]
     fn narrow(&self, rows: Range<usize>) -> Self;
@@ -88,6 +97,27 @@ impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
     }
 }
 
+impl<T: Rows> Rows for Option<T> {
+    fn rows(&self) -> Result<usize> {
+        self.as_ref().map_or_else(|| equal(&[None]), Rows::rows)
+    }
+
+    fn rows_of_part(&self) -> Result<Option<usize>> {
+        self.as_ref().map_or(Ok(None), Rows::rows_of_part)
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Self {
+        self.as_ref().map(|part| part.narrow(rows))
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        digest.feed(&[u8::from(self.is_some())]);
+        if let Some(part) = self {
+            part.digest(digest);
+        }
+    }
+}
+
 impl<T: Clone> Rows for Vec<T> {
     fn rows(&self) -> Result<usize> {
         Ok(self.len())
@@ -98,16 +128,16 @@ impl<T: Clone> Rows for Vec<T> {
     }
 }
 
-/// Makes a struct whose fields are all tensors, lists or batches themselves a [`Batch`](crate::Batch), whose tensors are cast
-/// under mixed precision (no options: these need a [`Batch`](crate::Batch) and [`Rows`] by hand), and [`Rows`], of which [`Engine::train_batch`](crate::Engine::train_batch) gives each rank its own;
-/// or a tuple.
+/// Makes a struct whose fields are all tensors, lists, batches themselves, or options of these, a [`Batch`](crate::Batch), whose
+/// tensors are cast under mixed precision, and [`Rows`], of which [`Engine::train_batch`](crate::Engine::train_batch) gives each
+/// rank its own; or a tuple.
 ///
 /// ```
 /// # use burn::tensor::{Int, Tensor};
 /// #[derive(Clone, Debug)]
-/// struct Images { pixels: Tensor<4>, classes: Tensor<1, Int> }
+/// struct Images { pixels: Tensor<4>, weights: Option<Tensor<1>>, classes: Tensor<1, Int> }
 ///
-/// epl_core::batch!(Images { pixels, classes });
+/// epl_core::batch!(Images { pixels, weights, classes });
 /// ```
 #[macro_export]
 macro_rules! batch {
@@ -127,7 +157,7 @@ macro_rules! batch {
 
         impl $crate::data::Rows for $batch {
             fn rows(&self) -> $crate::Result<usize> {
-                $crate::data::rows::equal(&[$($crate::data::Rows::rows(&self.$field)?),+])
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$field)?),+])
             }
 
             fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
@@ -156,7 +186,7 @@ macro_rules! batch {
 
         impl<$($part: $crate::data::Rows),+> $crate::data::Rows for ($($part,)+) {
             fn rows(&self) -> $crate::Result<usize> {
-                $crate::data::rows::equal(&[$($crate::data::Rows::rows(&self.$index)?),+])
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$index)?),+])
             }
 
             fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
@@ -211,10 +241,13 @@ where
 ///
 /// When it is not the same of all.
 #[doc(hidden)]
-pub fn equal(parts: &[usize]) -> Result<usize> {
-    let first = parts.first().copied().unwrap_or(0);
-    match parts.iter().find(|other| **other != first) {
-        None => Ok(first),
+pub fn equal(parts: &[Option<usize>]) -> Result<usize> {
+    let mut known = parts.iter().flatten();
+    let Some(first) = known.next() else {
+        return Err(Error::invalid("a batch of which no part is there has no number of rows; give one part at least"));
+    };
+    match known.find(|other| *other != first) {
+        None => Ok(*first),
         Some(second) => {
             Err(Error::invalid(format!("parts of one batch have {first} and {second} rows; give all the same number")))
         }
@@ -278,6 +311,25 @@ mod tests {
             assert_ne!(of(batch(300, 1.0), in_full), of(batch(299, 1.0), in_full));
             assert_eq!(of(batch(0, 1.0), in_full), of(batch(0, 1.0), in_full));
         }
+    }
+
+    #[test]
+    fn a_part_may_be_missing() -> Result<()> {
+        let device = burn::tensor::Device::flex();
+        let rows = |rows: usize| Tensor::<2>::ones([rows, 3], &device);
+        let digest = |batch: &(Tensor<2>, Option<Tensor<2>>)| {
+            let mut digest = Digest { in_full: true, ..Digest::default() };
+            batch.digest(&mut digest);
+            digest.hasher.finish()
+        };
+        let (without, with) = ((rows(4), None), (rows(4), Some(rows(4))));
+        assert_eq!([without.rows()?, with.rows()?], [4, 4]);
+        assert_ne!(digest(&without), digest(&with));
+        assert_eq!(with.narrow(1..3).1.map(|part| part.dims()), Some([2, 3]));
+        assert!(without.narrow(1..3).1.is_none());
+        assert!((rows(4), Some(rows(3))).rows().is_err_and(|error| error.to_string().contains("4 and 3 rows")));
+        assert!((None::<Tensor<2>>, None::<Tensor<2>>).rows().is_err());
+        Ok(())
     }
 
     #[test]

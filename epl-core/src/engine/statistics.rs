@@ -1,4 +1,4 @@
-//! Running statistics of Burn's layers over a step.
+//! Running statistics of batch norms over a step: Burn's, of each replica, and those that all replicas have alike.
 //!
 //! ```text
 //! replica 0   before ──▶ micro-batch ──▶ micro-batch ──▶ after ┐
@@ -12,7 +12,8 @@
 //!
 //! A step that fails ends where its error comes, which may be elsewhere on each replica. So each puts its own statistics back
 //! to what they were before the step, on which all agree, without a message: who catches the error goes on with equal ones.
-//! Also those of layers whose replicas move theirs alike, which have no mean to take.
+//! So are those of `SyncBatchNorm`, which are equal on all replicas already and need no mean. A step whose gradients turn out
+//! not to be finite has run whole: its statistics stay.
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::ReduceOp;
@@ -41,7 +42,7 @@ impl StepStatistics {
         let Self(mut before) = self;
         let (model, records) = (engine.model(), engine.plan.records());
         let own: Vec<usize> = engine.plan.statistics().collect();
-        before.0.retain(|number, _| own.contains(number));
+        before.0.retain(|number, _| own.binary_search(number).is_ok());
         let mut after = RunningStatistics::of(model, records, &own);
         let mut kinds: Vec<(Axis, DType)> = Vec::new();
         for number in before.0.keys() {
@@ -86,7 +87,8 @@ impl<M: Model> Engine<M> {
         let before = StepStatistics::before(self);
         let found = caught(|| step(before.clone()));
         if found.is_err() {
-            before.0.put_into(self.model(), self.plan.records());
+            // What fails here, as on a device that is gone, has a cause that is told already.
+            let _ = epl_comm::catch(|| before.0.put_into(self.model(), self.plan.records()));
         }
         found
     }

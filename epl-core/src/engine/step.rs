@@ -20,13 +20,12 @@ use crate::offload::Update;
 impl<M: Model> Engine<M> {
     /// Makes one step over the micro-batches of this replica. Collective.
     ///
-    /// Layers of Burn that keep running statistics update them in forward, also in a step whose gradients are then not finite.
+    /// Layers that keep running statistics update them in forward, also in a step whose gradients are then not finite.
     ///
     /// # Errors
     ///
     /// When a collective or a layer fails, ranks of one replica run other samples, the rate is negative or not finite, or the
-    /// norm of the gradients is not finite; the parameters are then as before, and in all but the last case the statistics of
-    /// Burn's layers. A batch norm over all replicas has moved its own with each micro-batch that ran.
+    /// norm of the gradients is not finite; the parameters are then as before, and in all but the last case running statistics.
     pub fn step(&mut self, micro_batches: Vec<MicroBatch<M::Batch>>, rate: f64) -> Result<StepReport> {
         self.step_given(micro_batches, Given::default(), rate)
     }

@@ -241,6 +241,7 @@ impl Epl {
         self.planned(&mut model)
     }
 
+    /// [`plan`](Self::plan), compiled once for a model and not again for each closure that makes it.
     fn planned<M: Model>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<LazyModel<M>> {
         let Laid { model, layout, owners, place } = self.lay(model)?;
         let (context, config) = (place.context(), &self.config);

@@ -78,7 +78,7 @@ pub fn launch_traced<T: Send>(
     ran.and_then(|values| written.map(|()| values))
 }
 
-/// What a rank of this process is given.
+/// What a rank of this process is given: no part of [`launch_traced`], which is compiled anew for each closure.
 fn on_rank(world: ProcessGroup, config: &Config, joined: &Joined, record: &Record) -> Result<Epl> {
     let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
     let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());

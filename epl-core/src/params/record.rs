@@ -71,6 +71,8 @@ pub struct ParamRecord {
     pub table: bool,
     /// Whether only some rows of its gradient are not zero, as those of an embedding: they may travel alone.
     pub sparse: bool,
+    /// Whether its layer made it by [`Place`](crate::Place), as those of EPL do: it brings what it gets to the type of what it has.
+    pub declared: bool,
     /// Whether it is computed with in 16 bits, under mixed precision.
     pub half: bool,
     /// Whether this rank counts its elements, or those of its shard, in sums over all parameters, such as the norm.
@@ -220,6 +222,7 @@ pub(crate) mod tests {
             layer_idx: None,
             table: false,
             sparse: false,
+            declared: false,
             half: false,
             counted: true,
             parked: false,

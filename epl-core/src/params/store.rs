@@ -477,8 +477,8 @@ pub(crate) fn fill<M: Module>(
     model
 }
 
-/// Takes values from whoever fills a model. Not generic over them: a walk is compiled once for each kind of change, and each
-/// type of parameter.
+/// Takes values from whoever fills a model. Not generic over the closure: for each model a walk is compiled once for each kind of
+/// change, and so once for this one.
 struct FromFlat<'a> {
     tracked: bool,
     values: &'a mut dyn FnMut(usize, &dyn Fn() -> Tensor<1>) -> Option<Tensor<1>>,

@@ -141,7 +141,7 @@ impl PlanBuilder {
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
         refusals.of(self.check_local_clip(tiers));
-        let mut records = self.records(half, tiers, &mut refusals);
+        let (mut records, mixes) = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;
         let Staged { stages, recompute, schedule, micro_batches } = staged.expect("what is not there was refused");
@@ -155,7 +155,7 @@ impl PlanBuilder {
             max_splits,
             element_wise: self.element_wise,
         };
-        let full_segments = half.map_or_else(Vec::new, |_| full_segments(&records, &self.survey.burn_layers.mixes));
+        let full_segments = half.map_or_else(Vec::new, |_| full_segments(&records, &mixes));
         let params = division.table(records);
         Ok(Plan {
             mesh: self.mesh.clone(),
@@ -231,23 +231,36 @@ impl PlanBuilder {
             .collect()
     }
 
-    /// The records of the survey, with what the options say of how they are computed with.
-    fn records(&self, half: Option<HalfPrecision>, tiers: Tiers, refusals: &mut Refusals) -> Vec<ParamRecord> {
+    /// The records of the survey, with what the options say of how they are computed with; and by segment, whether a layer in it
+    /// would mix types in 16 bits.
+    fn records(
+        &self,
+        half: Option<HalfPrecision>,
+        tiers: Tiers,
+        refusals: &mut Refusals,
+    ) -> (Vec<ParamRecord>, Vec<bool>) {
         let mut records = self.survey.records.clone();
         // Rows are not scattered.
         let is_each = self.config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
         let is_dense = self.config.communication.sparse_as_dense || is_each;
-        let mixes = &self.survey.burn_layers.mixes;
+        let mut mixes = self.survey.burn_layers.mixes.clone();
+        for said in self.config.amp.full_precision.iter().flatten() {
+            let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
+            for number in covered {
+                let record = &mut records[number];
+                record.half = false;
+                // A layer that EPL does not know computes in one type.
+                if !record.declared {
+                    record.segments.iter().for_each(|segment| mixes[*segment] = true);
+                }
+            }
+        }
         for record in &mut records {
             record.half &= half.is_some() && !record.segments.iter().all(|segment| mixes[*segment]);
             record.sparse &= !is_dense;
         }
-        for said in self.config.amp.full_precision.iter().flatten() {
-            let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
-            covered.into_iter().for_each(|number| records[number].half = false);
-        }
         records.iter_mut().zip(&self.frozen).for_each(|(record, frozen)| record.trainable &= !frozen);
-        records
+        (records, mixes)
     }
 
     /// Gives the segments to stages, and says in which order a stage runs them; none where something is refused.
@@ -277,8 +290,8 @@ fn check_statistics<'a>(mut statistics: impl Iterator<Item = &'a ParamRecord>) -
         Some(record) => Err(Error::Parameter {
             name: record.name.clone(),
             reason: format!(
-                "is of a BatchNorm of Burn that runs on the stages {:?}, each of which would keep statistics of its own; use \
-                 SyncBatchNorm, or run its segments on one stage",
+                "is of a BatchNorm of Burn that runs on the stages {:?}, each of which would keep statistics of its own; use that \
+                 of `epl::nn`, or run its segments on one stage",
                 record.stages
             ),
         }),

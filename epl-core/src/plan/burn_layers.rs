@@ -1,11 +1,11 @@
-//! Layers of Burn that need something of a plan, and the segments that run them.
+//! Layers that remember something or mix types, most of them Burn's, and the segments that run them.
 
 use crate::model::segment::Model;
 use crate::model::stateful::{Remembers, mixing, stateful};
 use crate::params::ParamRecord;
 
-/// The running statistics of a batch norm, below its path.
-const STATISTICS: [&str; 2] = [".running_mean", ".running_var"];
+/// The fields of a batch norm that are its running statistics.
+const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
 
 /// Layers of Burn that draw, keep something from one forward to the next, or mix types in 16 bits.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct BurnLayers {
     pub batch_norms: Vec<String>,
     /// The numbers of the records of these statistics.
     pub statistics: Vec<usize>,
-    /// The numbers of the records of all running statistics: also of layers whose replicas move theirs alike.
+    /// The numbers of the records that are called as these are: also of `SyncBatchNorm`, whose replicas move theirs alike.
     pub running: Vec<usize>,
     /// The paths of those that mix types in 16 bits.
     pub mixing: Vec<String>,
@@ -33,13 +33,13 @@ impl BurnLayers {
             stateful(model).into_iter().partition(|(_, remembers)| *remembers == Remembers::Generator);
         let paths = |layers: Vec<(String, Remembers)>| layers.into_iter().map(|(path, _)| path).collect::<Vec<_>>();
         let (drawing, batch_norms, mixing) = (paths(drawing), paths(norms), mixing(model));
-        let is_statistic = |record: &ParamRecord| {
-            let of = |norm: &String| record.name.strip_prefix(&**norm).is_some_and(|field| STATISTICS.contains(&field));
-            batch_norms.iter().any(of)
-        };
-        let statistics = (0..records.len()).filter(|number| is_statistic(&records[*number])).collect();
-        let is_running = |record: &ParamRecord| STATISTICS.iter().any(|field| record.name.ends_with(field));
-        let running = (0..records.len()).filter(|number| is_running(&records[*number])).collect();
+        // A layer that is the model itself has no path.
+        let layer_and_field =
+            |number: &usize| records[*number].name.rsplit_once('.').unwrap_or(("", &records[*number].name));
+        let running = (0..records.len()).filter(|number| STATISTICS.contains(&layer_and_field(number).1));
+        let running: Vec<usize> = running.collect();
+        let is_burns = |number: &usize| batch_norms.iter().any(|norm| norm == layer_and_field(number).0);
+        let statistics = running.iter().copied().filter(is_burns).collect();
         let (draws, mixes) = (segments_with(model, records, &drawing), segments_with(model, records, &mixing));
         Self { drawing, draws, batch_norms, statistics, running, mixing, mixes }
     }

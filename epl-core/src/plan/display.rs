@@ -108,10 +108,7 @@ impl Plan {
             ZeroLevel::V2 => "optimizer state and gradients, reduced in every micro-batch,",
             ZeroLevel::V3 => "optimizer state, gradients and parameters, gathered for a segment at a time,",
         };
-        let ranks = self.mesh.size(Axis::Tensor);
-        if ranks > 1 && !self.params.records.iter().any(|record| record.is_cut_over(Axis::Tensor)) {
-            writeln!(f, "  nothing is cut over the tensor axis: its {ranks} ranks hold and run the same")?;
-        }
+        self.fmt_whole(f)?;
         if !what.is_empty() {
             writeln!(f, "  ZeRO {}: {what} are sharded over the replicas", self.zero)?;
         }
@@ -127,19 +124,39 @@ impl Plan {
         Ok(())
     }
 
+    /// What is not cut over the tensor axis, though it could be: vectors are small.
+    fn fmt_whole(&self, f: &mut Formatter<'_>) -> Result {
+        let (ranks, records) = (self.mesh.size(Axis::Tensor), &self.params.records);
+        if ranks == 1 {
+            return Ok(());
+        }
+        if !records.iter().any(|record| record.is_cut_over(Axis::Tensor)) {
+            return writeln!(f, "  nothing is cut over the tensor axis: its {ranks} ranks hold and run the same");
+        }
+        let is_whole = |record: &&ParamRecord| record.global_shape.len() > 1 && !record.is_cut_over(Axis::Tensor);
+        let mut whole: Vec<&ParamRecord> = records.iter().filter(is_whole).collect();
+        whole.sort_by_key(|record| core::cmp::Reverse(record.global_shape.iter().product::<usize>()));
+        let Some(largest) = whole.first() else { return Ok(()) };
+        let others = match whole.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} smaller"),
+        };
+        writeln!(f, "  whole on each of the {ranks} ranks of the tensor axis: `{}`{others}", largest.name)
+    }
+
     /// What is promised of layers of Burn that draw, keep statistics, or mix types.
     fn fmt_burn_layers(&self, f: &mut Formatter<'_>) -> Result {
         for layer in self.drawing_layers() {
             writeln!(
                 f,
-                "  `{layer}` draws by Burn's generator: the same again on this layout; EPL's Dropout does so on any layout"
+                "  `{layer}` draws by Burn's generator: the same again on this layout; that of `epl::nn` does so on any layout"
             )?;
         }
         for layer in self.batch_norms() {
             writeln!(
                 f,
                 "  `{layer}` takes statistics of each replica and micro-batch by itself, and the mean of the replicas' running \
-                 ones after a step; EPL's SyncBatchNorm takes them over all replicas"
+                 ones after a step; that of `epl::nn` takes them over all replicas"
             )?;
         }
         for layer in self.burn_layers.mixing.iter().filter(|_| self.half.is_some()) {

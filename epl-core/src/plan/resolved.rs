@@ -94,9 +94,11 @@ impl Plan {
         self.burn_layers.statistics.iter().copied().filter(|number| self.params.records[*number].held)
     }
 
-    /// Those of all layers, whose replicas may move theirs alike.
+    /// The same of all layers, also where the replicas move theirs alike. What is trained, or lies beside the model, only has
+    /// such a name.
     pub(crate) fn running_statistics(&self) -> impl Iterator<Item = usize> + '_ {
-        self.burn_layers.running.iter().copied().filter(|number| self.params.records[*number].held)
+        let is_own = |record: &ParamRecord| record.held && !record.trainable && !record.parked;
+        self.burn_layers.running.iter().copied().filter(move |number| is_own(&self.params.records[*number]))
     }
 
     /// The same plan, where these runs of segments are run again in backward.

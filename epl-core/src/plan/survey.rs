@@ -150,6 +150,7 @@ impl Surveyor<'_> {
             layer_idx: self.owners.layers.get(&param.id).copied(),
             table,
             sparse: table,
+            declared: sharding.is_some(),
             half: dtype == DType::F32 && !self.build.is_full_precision(param.id),
             counted: false,
             parked: false,

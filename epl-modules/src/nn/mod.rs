@@ -44,8 +44,7 @@
 //! adapters of PyTorch's names. Of [`Linear`] with `LinearLayout::Col` the weight is `[d_output, d_input]` while it runs, as in
 //! records.
 //!
-//! A layer of this module that may be frozen has a flag `enabled`, where Burn's is called `training`. Of more control over what
-//! is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.
+//! Of more control over what is cut, and of fewer collectives, are the layers of [`crate`] with types that say how tensors are laid out.
 
 pub mod activation;
 pub mod attention;
@@ -83,5 +82,20 @@ pub use recurrent::{
     BiGru, BiGruConfig, BiLstm, BiLstmConfig, BiRnn, BiRnnConfig, GateController, Gru, GruConfig, Lstm, LstmConfig,
     LstmState, OptionalInitialLstmState, Rnn, RnnConfig, RnnState,
 };
+
+/// An LSTM, by the path that Burn has for it.
+pub mod lstm {
+    pub use crate::nn::recurrent::{BiLstm, BiLstmConfig, Lstm, LstmConfig, LstmState, OptionalInitialLstmState};
+}
+
+/// A GRU, by the path that Burn has for it.
+pub mod gru {
+    pub use crate::nn::recurrent::{BiGru, BiGruConfig, Gru, GruConfig};
+}
+
+/// A plain recurrent layer, by the path that Burn has for it.
+pub mod basic {
+    pub use crate::nn::recurrent::{BiRnn, BiRnnConfig, Rnn, RnnConfig, RnnState};
+}
 
 pub use crate::dropout::Dropout;

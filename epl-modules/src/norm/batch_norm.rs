@@ -68,9 +68,9 @@ pub struct SyncBatchNormConfig {
 /// - **Micro-batches** of a step are normalised one by one, and each updates the running statistics: accumulation is
 ///   not the same as one large batch, as everywhere.
 /// - **Running statistics** are equal on all ranks, to the bit. They are not trained and have no part in the norm of
-///   the gradients; a record saves them. A step whose gradients are only looked at has moved them; one that fails has not.
-///   A micro-batch whose mean or variance is not finite, as when an activation overflows f16, leaves them as they are, on
-///   all ranks.
+///   the gradients; a record saves them. A step whose gradients are only looked at, or turn out not to be finite, has moved
+///   them; one that fails before has not. A micro-batch whose mean or variance is not finite, as when an activation overflows
+///   f16, leaves them as they are, on all ranks.
 /// - **Recomputation** runs a forward twice: the second time it gets the moments of the first run, asks no other rank,
 ///   and updates nothing.
 ///

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
-use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig, Lstm, LstmConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{DType, Device, Int, Tensor};
 use epl::config::HalfDtype;
@@ -203,6 +203,50 @@ fn a_segment_whose_parameters_stay_in_f32_computes_in_f32() {
                 (last - expected).abs() <= 4.0 * rounding(dtype) * expected && last < 0.8 * losses[0],
                 "{losses:?}"
             );
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    body: Linear,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+/// Burn's norm asks for a gain of its input's type, and Burn's linear layer for a weight of it.
+#[test]
+fn a_parameter_of_burns_layer_that_stays_in_f32_has_its_segment_compute_in_f32() {
+    let run = |config: &Config| {
+        let ran = epl::launch(config, |epl| {
+            let chain = |at: &Place| {
+                let [body, head] =
+                    [[3, 6], [6, 1]].map(|[inputs, outputs]| LinearConfig::new(inputs, outputs).init(at));
+                Chain::of(Normed { body, norm: LayerNormConfig::new(6).init(at), head })
+                    .first(&["body", "norm"], |net: &Normed, (x, _): &(Tensor<2>, Tensor<2>)| {
+                        net.norm.forward(net.body.forward(x.clone()))
+                    })
+                    .then(&["head"], |net, hidden, _| net.head.forward(hidden))
+                    .mean_loss(|_, outputs, (_, targets)| (outputs - targets.clone()).powi_scalar(2).mean())
+            };
+            let mut engine = Engine::build(&epl, chain, &SgdConfig::new())?;
+            let device = engine.device().clone();
+            let batch = (numbers([8, 3], 5, &device), numbers([8, 1], 6, &device));
+            let losses =
+                (0..10).map(|_| Ok(engine.train_batch(&batch, 0.05)?.loss)).collect::<epl::Result<Vec<_>>>()?;
+            Ok((losses, engine.plan().to_string()))
+        });
+        ran.unwrap_or_else(|error| panic!("{error}")).remove(0)
+    };
+    let (full, _) = run(&Config::new());
+    for dtype in [F16, Bf16] {
+        for kept in ["norm", "**.gamma"] {
+            let (losses, plan) =
+                run(&half(Config::new(), dtype).with("amp.full_precision", vec![kept]).expect("an option"));
+            assert!(plan.contains("with 2 of the parameters, body+norm in F32"), "{plan}");
+            for (found, expected) in losses.iter().zip(&full) {
+                assert!((found - expected).abs() <= 4.0 * rounding(dtype) * expected, "{dtype}: {losses:?}");
+            }
         }
     }
 }

@@ -129,7 +129,7 @@ fn batch_norm_runs_where_the_batch_is_cut_and_the_plan_says_what_holds() {
     }
     let text = planned(&config(2, 1, 1), Net::with_norm);
     assert!(text.contains("`norm` takes statistics of each replica and micro-batch by itself"), "{text}");
-    assert!(text.contains("SyncBatchNorm takes them over all replicas"), "{text}");
+    assert!(text.contains("that of `epl::nn` takes them over all replicas"), "{text}");
 }
 
 #[test]
