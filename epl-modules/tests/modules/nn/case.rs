@@ -1,7 +1,7 @@
 //! A layer of `epl_modules::nn` beside Burn's, with the same parameters.
 
-use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::module::{Module, ModuleDisplay, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{DType, Gradients, Tensor, TensorData};
 use epl_core::testing::{self, error_on_scale};
 use epl_core::{Epl, Pass, Place};
 
@@ -36,7 +36,7 @@ fn found<L: Module + ModuleDisplay>(
     epl.context().begin(pass(true));
     let x = x.detach().require_grad();
     let y = forward(layer, x.clone());
-    let gradients = (y.clone() * tensor(99, y.dims(), epl.place().device())).sum().backward();
+    let gradients = (y.clone() * tensor(99, y.dims(), epl.place().device()).cast(y.dtype())).sum().backward();
     let mut found = Outcome::from([("output".to_string(), host(y.inner()))]);
     if let Some(gradient) = x.grad(&gradients) {
         found.insert("input".to_string(), host(gradient));
@@ -101,8 +101,16 @@ pub(crate) fn check(what: &str, found: &Outcome, expected: &Outcome, limit: f64)
 }
 
 /// Loads Burn's record into ours and ours into another of Burn's; all three must compute the same in training and in
-/// evaluation. Gives how far ours are off.
-pub(crate) fn against_burn<L, B>(name: &str, [a, b]: [usize; 2], ours: Layer<L>, burns: Layer<B>, limit: f64) -> f64
+/// evaluation. Of several layers behind each other the roundings of both add up: ours is compared with Burn's in f64, and may be
+/// off by as much as Burn's in f32 is. Gives how far ours are off.
+pub(crate) fn against_burn<L, B>(
+    name: &str,
+    [a, b]: [usize; 2],
+    ours: Layer<L>,
+    burns: Layer<B>,
+    limit: f64,
+    deep: bool,
+) -> f64
 where
     L: Module + ModuleDisplay,
     B: Module + ModuleDisplay,
@@ -120,8 +128,25 @@ where
             &expected,
             limit,
         );
-        let own = found(&epl, &own, ours.forward, x);
-        Ok(check(&format!("{name}: Burn's record in ours"), &own, &expected, limit))
+        let own = found(&epl, &own, ours.forward, x.clone());
+        if !deep {
+            return Ok(check(&format!("{name}: Burn's record in ours"), &own, &expected, limit));
+        }
+        let exact = found(&epl, &theirs.map(&mut InF64), burns.forward, x.cast(DType::F64));
+        let burns = check(&format!("{name}: Burn's in f32 and in f64"), &expected, &exact, 10.0 * limit);
+        Ok(check(&format!("{name}: ours, and Burn's in f64"), &own, &exact, limit.max(burns)))
     });
     ranks[0]
+}
+
+/// Has a module compute in f64.
+struct InF64;
+
+impl ModuleMapper for InF64 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|values| match values.dtype() {
+            DType::F64 => values,
+            _ => Tensor::from_inner(values.inner().cast(DType::F64)).require_grad(),
+        })
+    }
 }

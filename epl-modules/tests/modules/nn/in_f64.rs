@@ -3,4 +3,4 @@
 use super::table::{Limits, Table};
 use super::{attention, convolutions, layers, recurrent};
 
-parts!(in_f64, Limits { burn: 1e-12, deep: 1e-12, strategies: 1e-10, half: None });
+parts!(in_f64, Limits { burn: 1e-12, strategies: 1e-10, half: None });
