@@ -41,8 +41,9 @@ pub(crate) fn hooked<T>(call: impl FnOnce() -> T) -> T {
         }
     }
     let Some(hooks) = HOOKS.take() else { return call() };
-    (hooks.before)();
+    // Made first: a hook that fails leaves the others in their place.
     let _after = After(hooks);
+    (hooks.before)();
     call()
 }
 

@@ -221,6 +221,71 @@ fn burns_layers_draw_the_same_the_second_time() {
     });
 }
 
+/// Ranks that are threads have one generator.
+#[test]
+fn ranks_in_loops_of_their_own_do_not_draw_each_others_numbers() {
+    epl_testing::alone(|| {
+        let wrong = launch(&config(4, 1, 1), |epl| {
+            let device = epl.place().device();
+            let layers: Vec<Dropout> = vec![DropoutConfig::new(0.5).init(), DropoutConfig::new(0.25).init()];
+            let wrong = (0..50).filter(|_| {
+                let x = Tensor::<2>::ones([4, 64], device).require_grad();
+                let dropped = |layers: &Vec<Dropout>, x: Tensor<2>| layers.iter().fold(x, |x, layer| layer.forward(x));
+                let y = checkpoint(&layers, x.clone(), dropped);
+                let gradients = y.clone().sum().backward();
+                data(x.grad(&gradients)) != Some(y.into_data())
+            });
+            Ok(wrong.count())
+        });
+        assert_eq!(wrong.unwrap(), [0; 4]);
+    });
+}
+
+/// In a segment that the engine runs again, too.
+#[test]
+fn burns_layers_draw_the_same_in_a_segment_that_is_run_again() {
+    #[derive(Module, Debug)]
+    struct Net {
+        body: Vec<Linear>,
+        norm: BatchNorm,
+        drop: Dropout,
+        head: Linear,
+    }
+    fn net(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+        let body = (0..2).map(|_| LinearConfig::new(6, 6).init(at)).collect();
+        let (norm, drop) = (BatchNormConfig::new(6).init(at), DropoutConfig::new(0.5).init());
+        let context = at.context().clone();
+        Chain::of(Net { body, norm, drop, head: LinearConfig::new(6, 2).init(at) })
+            .first(&["body", "norm", "drop"], move |net: &Net, rows: &Tensor<2>| {
+                let dropped = |net: &Net, x: Tensor<2>| net.drop.forward(net.norm.forward(net.body[1].forward(x)));
+                context.checkpoint(net, net.body[0].forward(rows.clone()), dropped)
+            })
+            .then(&["head"], |net, x, _| net.head.forward(x))
+            .mean_loss(|_, x, _| x.powi_scalar(2).mean())
+    }
+    epl_testing::alone(|| {
+        let train = |again: bool, data: usize| {
+            let mut config = config(data, 1, 1);
+            if again {
+                config = config.with("gradient_checkpoint.type", "collection").unwrap();
+                config.gradient_checkpoint.kept = Some(vec!["1".to_string()]);
+                config.gradient_checkpoint.check_gradients = true;
+            }
+            let trained = launch(&config, |epl| {
+                let mut engine = Engine::build(&epl, net, &SgdConfig::new())?;
+                let values: Vec<f32> = (0..48).map(|value| (value * 7 % 31) as f32 / 15.0 - 1.0).collect();
+                let rows = Tensor::from_data(TensorData::new(values, [8, 6]), epl.place().device());
+                let losses = (0..3).map(|_| Ok(engine.train_batch(&rows, 0.1)?.loss)).collect::<Result<Vec<f64>>>()?;
+                Ok((losses, engine.parameters()?))
+            });
+            trained.unwrap()
+        };
+        for data in [1, 2] {
+            assert_eq!(train(false, data), train(true, data), "{data} replicas");
+        }
+    });
+}
+
 #[test]
 fn burns_running_statistics_move_once() {
     epl_testing::alone(|| {

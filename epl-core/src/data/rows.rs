@@ -99,7 +99,7 @@ impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
 
 impl<T: Rows> Rows for Option<T> {
     fn rows(&self) -> Result<usize> {
-        self.as_ref().map_or_else(|| equal(&[None]), Rows::rows)
+        of_some_part(self.rows_of_part())
     }
 
     fn rows_of_part(&self) -> Result<Option<usize>> {
@@ -157,6 +157,10 @@ macro_rules! batch {
 
         impl $crate::data::Rows for $batch {
             fn rows(&self) -> $crate::Result<usize> {
+                $crate::data::rows::of_some_part($crate::data::Rows::rows_of_part(self))
+            }
+
+            fn rows_of_part(&self) -> $crate::Result<Option<usize>> {
                 $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$field)?),+])
             }
 
@@ -186,6 +190,10 @@ macro_rules! batch {
 
         impl<$($part: $crate::data::Rows),+> $crate::data::Rows for ($($part,)+) {
             fn rows(&self) -> $crate::Result<usize> {
+                $crate::data::rows::of_some_part($crate::data::Rows::rows_of_part(self))
+            }
+
+            fn rows_of_part(&self) -> $crate::Result<Option<usize>> {
                 $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$index)?),+])
             }
 
@@ -241,17 +249,27 @@ where
 ///
 /// When it is not the same of all.
 #[doc(hidden)]
-pub fn equal(parts: &[Option<usize>]) -> Result<usize> {
+pub fn equal(parts: &[Option<usize>]) -> Result<Option<usize>> {
     let mut known = parts.iter().flatten();
-    let Some(first) = known.next() else {
-        return Err(Error::invalid("a batch of which no part is there has no number of rows; give one part at least"));
-    };
+    let Some(first) = known.next() else { return Ok(None) };
     match known.find(|other| *other != first) {
-        None => Ok(*first),
+        None => Ok(Some(*first)),
         Some(second) => {
             Err(Error::invalid(format!("parts of one batch have {first} and {second} rows; give all the same number")))
         }
     }
+}
+
+/// The rows of a batch.
+///
+/// # Errors
+///
+/// When none of its parts is there.
+#[doc(hidden)]
+pub fn of_some_part(rows: Result<Option<usize>>) -> Result<usize> {
+    rows?.ok_or_else(|| {
+        Error::invalid("a batch of which no part is there has no number of rows; give one part at least")
+    })
 }
 
 /// A rank's micro-batches of a batch that every rank has whole; `first` is the global number of its first sample.
@@ -329,6 +347,7 @@ mod tests {
         assert!(without.narrow(1..3).1.is_none());
         assert!((rows(4), Some(rows(3))).rows().is_err_and(|error| error.to_string().contains("4 and 3 rows")));
         assert!((None::<Tensor<2>>, None::<Tensor<2>>).rows().is_err());
+        assert_eq!((rows(4), (None::<Tensor<2>>, None::<Tensor<2>>)).rows()?, 4);
         Ok(())
     }
 

@@ -7,8 +7,8 @@
 //!
 //! Which segments draw is known by Burn's layers, and otherwise found in a segment's first forward of training, which runs as
 //! if it did: so draws of a model's own repeat, too, if its first micro-batch makes some. A segment that draws nothing pays
-//! nothing behind that. What a rank draws is that of the rank's rows, so the ranks that run the same
-//! rows, such as the slices of a layer, draw the same.
+//! nothing behind that. What a rank draws is that of the rank's rows, so the ranks that run the same rows, such as the slices of
+//! a layer, draw the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -30,14 +30,31 @@ pub(super) enum ForwardPart {
 impl<M: Model> Engine<M> {
     /// Runs a part of the forward of the current pass, which is that of the micro-batch with this number in its step.
     pub(super) fn repeatable<T>(&self, part: ForwardPart, micro_batch: usize, f: impl FnOnce() -> T) -> T {
-        self.found_to_draw(part, micro_batch, f).0
+        let seeds = || self.seeds(part, micro_batch);
+        match self.draws.known(self.index(part)) {
+            Some(false) => self.with_own_statistics(part, f),
+            // What is measured is not watched.
+            _ => self.with_own_statistics(part, || seeded(&self.device, seeds(), f)),
+        }
     }
 
     /// [`repeatable`](Self::repeatable), in training: behind it is known whether the part draws.
     pub(super) fn first_repeatable<T>(&self, part: ForwardPart, micro_batch: usize, f: impl FnOnce() -> T) -> T {
-        let (value, draws) = self.found_to_draw(part, micro_batch, f);
-        self.draws.found(self.index(part), draws);
+        let index = self.index(part);
+        if self.draws.known(index).is_some() {
+            return self.repeatable(part, micro_batch, f);
+        }
+        let run = || watched(&self.device, self.seeds(part, micro_batch), f);
+        let (value, draws) = self.with_own_statistics(part, run);
+        self.draws.found(index, draws);
         value
+    }
+
+    fn segment(&self, part: ForwardPart) -> usize {
+        match part {
+            ForwardPart::Segment(segment) => segment,
+            ForwardPart::Loss => self.plan.segments.len() - 1,
+        }
     }
 
     fn index(&self, part: ForwardPart) -> usize {
@@ -47,31 +64,31 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    fn found_to_draw<T>(&self, part: ForwardPart, micro_batch: usize, f: impl FnOnce() -> T) -> (T, bool) {
-        let (model, plan, context) = (self.model(), &self.plan, &self.context);
-        let segment = match part {
-            ForwardPart::Segment(segment) => segment,
-            ForwardPart::Loss => plan.segments.len() - 1,
-        };
-        let uses = |number: &usize| plan.records()[*number].segments.contains(&segment);
-        let numbers: Vec<usize> = plan.statistics().filter(uses).collect();
-        let is_kept = !numbers.is_empty() && (context.is_replay() || context.is_stand_in());
-        let before = is_kept.then(|| RunningStatistics::of(model, plan.records(), &numbers));
-        let draws = self.draws.known(self.index(part));
-        let seeds = || self.seeds(part, segment, micro_batch);
-        let ran = catch_unwind(AssertUnwindSafe(|| match draws {
-            Some(true) => (seeded(&self.device, seeds(), f), true),
-            Some(false) => (f(), false),
-            None => watched(&self.device, seeds(), f),
-        }));
-        if let Some(before) = before {
-            before.put_into(model, plan.records());
+    /// Runs a part whose running statistics stay, where it is run again or by a stand-in.
+    fn with_own_statistics<T>(&self, part: ForwardPart, f: impl FnOnce() -> T) -> T {
+        let (model, records, segment) = (self.model(), self.plan.records(), self.segment(part));
+        let numbers: Vec<usize> =
+            self.plan.statistics().filter(|number| records[*number].segments.contains(&segment)).collect();
+        if numbers.is_empty() || !(self.context.is_replay() || self.context.is_stand_in()) {
+            return f();
         }
-        ran.unwrap_or_else(|payload| resume_unwind(payload))
+        let before = RunningStatistics::of(model, records, &numbers);
+        let ran = catch_unwind(AssertUnwindSafe(f));
+        match ran {
+            Ok(value) => {
+                before.put_into(model, records);
+                value
+            }
+            Err(payload) => {
+                // What fails here, as on a device that is gone, has a cause that is told already.
+                let _ = epl_comm::catch(|| before.put_into(model, records));
+                resume_unwind(payload)
+            }
+        }
     }
 
-    fn seeds(&self, part: ForwardPart, segment: usize, micro_batch: usize) -> Seeds {
-        let (mesh, rank) = (self.context.mesh(), self.context.world().rank());
+    fn seeds(&self, part: ForwardPart, micro_batch: usize) -> Seeds {
+        let (mesh, rank, segment) = (self.context.mesh(), self.context.world().rank(), self.segment(part));
         let is_loss = matches!(part, ForwardPart::Loss);
         let at = [segment, usize::from(is_loss), micro_batch, mesh.replica(rank), mesh.device(rank).0];
         let mut numbers = vec![self.context.seed(), self.state.steps];

@@ -16,10 +16,10 @@ use crate::model::segment::Model;
 use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank, a stand-in's zero; and why there are none, where one is no number or a mean would
-/// be over nothing. That of a stand-in would, too: what is no number stays so when it counts for nothing.
+/// be over nothing.
 pub(crate) fn weights_of<M: Model>(model: &M, micro_batch: &MicroBatch<M::Batch>) -> (TermWeights, Option<String>) {
     let (weights, rows) = (model.weights(&micro_batch.batch), micro_batch.samples.len());
-    let refusal = weights.refusal(rows);
+    let refusal = weights.refusal(rows, micro_batch.empty);
     let mut weights = weights.of(rows);
     if micro_batch.empty {
         weights.0.iter_mut().for_each(|(_, weight)| *weight = 0.0);

@@ -11,12 +11,14 @@
 //!
 //! Behind every section it is seeded once more, so that whoever draws next does not continue its numbers, and a backend that
 //! puts draws off makes them now. Who draws at the same time without a section, such as a thread of one's own that calls
-//! `Tensor::random`, is not held off: that changes the numbers of both.
+//! `Tensor::random`, is not held off: that changes the numbers of both. Where it is not known yet whether something draws, it is
+//! taken to, and watched: a thread that draws meanwhile may be taken for it, which costs time and no numbers. No two ranks of a
+//! process may wait for each other inside a section other than by a call of a group.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
 use epl_comm::{CallHooks, with_call_hooks};
 
 use crate::stable_hash::stable_hash;
@@ -30,7 +32,7 @@ thread_local! {
 }
 
 /// The seeds of a section.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seeds {
     /// Of what it draws.
     pub own: u64,
@@ -63,7 +65,11 @@ impl Section {
         self.held = Some(GENERATOR.lock().unwrap_or_else(PoisonError::into_inner));
         let Seeds { own, .. } = self.seeds;
         let seed = if self.calls == 0 { own } else { stable_hash(&(own, self.calls)) };
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = self.watch.as_mut().filter(|_| !std::thread::panicking()) {
+            if self.calls == 0 {
+                // Who draws behind it goes on from a seed of one's own, if there was one.
+                self.seeds.after = stable_hash(&("after what was watched", &*bits(&next_numbers(&self.device))));
+            }
             self.device.seed(seed);
             watch.first = Some(next_numbers(&self.device));
         }
@@ -83,7 +89,11 @@ impl Section {
 
 /// Two numbers, which are equal by chance once in 2⁴⁸ times.
 fn next_numbers(device: &Device) -> TensorData {
-    Tensor::<1>::random([2], Distribution::Default, &device.clone().without_autodiff()).into_data()
+    Tensor::<1>::random([2], Distribution::Default, (&device.clone().without_autodiff(), DType::F32)).into_data()
+}
+
+fn bits(numbers: &TensorData) -> Vec<u64> {
+    numbers.iter::<f32>().map(|number| u64::from(number.to_bits())).collect()
 }
 
 /// Runs `f`, which draws the same numbers on this device whenever it has these seeds. Inside of another section it is a part
@@ -109,7 +119,8 @@ impl Seeds {
         };
         let numbers = SECTION.with_borrow_mut(|section| section.as_mut().map(of_section));
         let numbers = numbers.unwrap_or_else(|| {
-            next_numbers(device).convert::<f32>().iter::<f32>().map(|number| u64::from(number.to_bits())).collect()
+            let _held = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+            bits(&next_numbers(device))
         });
         Self { own: stable_hash(&("part", &*numbers)), after: stable_hash(&("after a part", &*numbers)) }
     }
@@ -177,5 +188,77 @@ impl Drop for SectionEnd {
         // None, where it has ended well.
         of_thread(Section::let_go);
         SECTION.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> Device {
+        Device::flex()
+    }
+
+    const SEEDS: Seeds = Seeds { own: 5, after: 6 };
+
+    fn draw() -> Vec<f32> {
+        Tensor::<1>::random([3], Distribution::Default, &device()).into_data().iter().collect()
+    }
+
+    #[test]
+    fn what_draws_is_found_and_draws_what_it_does_unwatched() {
+        epl_testing::alone(|| {
+            let expected = seeded(&device(), SEEDS, draw);
+            assert_eq!(watched(&device(), SEEDS, draw), (expected.clone(), true));
+            assert_eq!(watched(&device(), SEEDS, || 7), (7, false));
+            // Behind it, a seed of one's own decides.
+            let behind = |seed: u64| {
+                device().seed(seed);
+                let _ = watched(&device(), SEEDS, draw);
+                draw()
+            };
+            assert_eq!(behind(1), behind(1));
+            assert_ne!(behind(1), behind(2));
+            // Also when it unwinds, the next section is one.
+            let failed = epl_comm::catch(|| watched(&device(), SEEDS, || -> Vec<f32> { panic!("a layer") }));
+            assert!(failed.is_err());
+            assert_eq!(seeded(&device(), SEEDS, draw), expected);
+        });
+    }
+
+    /// The parts of a section, with their seeds.
+    type Parts = Vec<(Seeds, Vec<f32>)>;
+
+    /// What parts of a section, and the rest of it behind them, draw.
+    fn of_section(f: impl Fn(&mut Parts) -> Vec<f32>) -> (Parts, Vec<f32>) {
+        let mut parts = Vec::new();
+        let rest = seeded(&device(), SEEDS, || f(&mut parts));
+        (parts, rest)
+    }
+
+    #[test]
+    fn a_part_draws_the_same_without_the_rest() {
+        epl_testing::alone(|| {
+            let two_parts = |parts: &mut Parts| {
+                for _ in 0..2 {
+                    let seeds = Seeds::of_part(&device());
+                    parts.push((seeds, part(&device(), seeds, draw)));
+                }
+                draw()
+            };
+            let (parts, rest) = of_section(two_parts);
+            assert_ne!(parts[0].1, parts[1].1);
+            for (seeds, numbers) in &parts {
+                assert_eq!(part(&device(), *seeds, draw), *numbers, "outside");
+            }
+            assert_eq!(of_section(two_parts), (parts, rest));
+            // A part that unwinds leaves the section as it is.
+            let failing = |_: &mut Parts| {
+                let seeds = Seeds::of_part(&device());
+                assert!(epl_comm::catch(|| part(&device(), seeds, || panic!("a layer"))).is_err());
+                draw()
+            };
+            assert_eq!(of_section(failing), of_section(failing));
+        });
     }
 }

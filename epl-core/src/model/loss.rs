@@ -34,7 +34,7 @@ impl LossWeights {
         Self::default()
     }
 
-    /// Adds the weight of a term.
+    /// Adds the weight of a term, a finite number that is at least 0: a step with another is refused.
     #[must_use]
     pub fn with(mut self, name: &'static str, weight: f64) -> Self {
         self.0.push((name, Weight::Known(weight)));
@@ -48,13 +48,21 @@ impl LossWeights {
     }
 
     /// Why a micro-batch with these weights cannot be trained on, or evaluated.
-    pub(crate) fn refusal(&self, rows: usize) -> Option<String> {
+    ///
+    /// That of a stand-in counts for nothing, and may be guarded against being over nothing.
+    pub(crate) fn refusal(&self, rows: usize, is_stand_in: bool) -> Option<String> {
+        if is_stand_in {
+            return None;
+        }
         self.0.iter().find_map(|(name, weight)| match weight {
             Weight::Known(weight) | Weight::Mean(weight) if !(weight.is_finite() && *weight >= 0.0) => Some(format!(
-                "the loss term `{name}` weighs {weight} in a micro-batch of {rows} rows; a weight counts what a sum is divided                  by: give a number that is at least 0"
+                "the loss term `{name}` weighs {weight} in a micro-batch of {rows} rows; a weight counts what a sum is divided \
+                 by: give a number that is at least 0"
             )),
             Weight::Mean(0.0) => Some(format!(
-                "the loss is a mean over 0 of what `weighted_by` counts in a micro-batch of {rows} rows, and no number; give                  each micro-batch something that counts, with fewer micro-batches or replicas, or implement `Model` with a sum                  (`Loss::with`), which may be of nothing"
+                "the loss is a mean over 0 of what `weighted_by` counts in a micro-batch of {rows} rows, and no number; give \
+                 each micro-batch something that counts, with fewer micro-batches or replicas, or implement `Model` with a sum \
+                 (`Loss::with`), which may be of nothing"
             )),
             _ => None,
         })

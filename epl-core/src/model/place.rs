@@ -284,12 +284,12 @@ impl Place {
         }
     }
 
-    /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are: in code what the
-    /// option `amp.full_precision` says by name.
+    /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are.
     ///
     /// A segment all of whose parameters are left computes in f32, and what enters and leaves it is cast, so that any layer of
     /// Burn may be in it. Beside parameters in 16 bits, the layer must bring what it computes with these to their type, and the
-    /// result back to that of its input.
+    /// result back to that of its input. The option `amp.full_precision`, which names parameters whose layers know nothing of
+    /// it, has the whole segment of one compute in f32, but for layers of EPL.
     ///
     /// ```
     /// # use burn::module::Module;

@@ -25,17 +25,19 @@ use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Moment, without_context};
 use crate::model::generator::{self, Seeds};
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
-use crate::model::stateful::{Remembers, stateful};
+use crate::model::stateful::{Remembers, STATISTICS, stateful};
 
 /// `f(module, carry)`, of which nothing is stored for backward but the carry: it is run again there. For a part of a model
 /// in a loop of one's own, whatever the loop.
 ///
-/// The gradients are those of `f` itself, to the bit where a backend computes the same the second time, as Flex does, but
+/// The gradients are those of its first run, to the bit where a backend computes the same the second time, as Flex does, but
 /// for the order in which gradients are added of what leaves `f` in several tensors. `f` must depend on nothing but its
 /// arguments, and use no other parameters than the module's. Layers of EPL, which draw random numbers and communicate, need
 /// [`Context::checkpoint`].
 ///
-/// Layers of Burn that draw do so from seeds of this call, in both runs; other draws of `f` would be others the second time.
+/// Layers of Burn that draw do so from seeds of this call, in both runs, which are made of the generator's next numbers (outside
+/// of an engine's segment they are read from the device). Other draws of `f` would be others the second time; and a thread that
+/// draws by Burn's generator while `f` runs, other than in a `checkpoint` or an engine, takes numbers from it: let none.
 /// Running statistics of Burn's move in the first run alone.
 ///
 /// ```
@@ -109,8 +111,9 @@ where
         let entrance = entrance.map(&mut like);
         let module = module.map(&mut like);
         let statistics = remembered.statistics(&module);
-        let exit = memory.again(|| remembered.drawing(|| f(&module, entrance.clone())));
+        let exit = epl_comm::catch(|| memory.again(|| remembered.drawing(|| f(&module, entrance.clone()))));
         statistics.put_back(&module);
+        let exit = exit.unwrap_or_else(|error| unwind(error));
         let gradients = core::mem::take(&mut *gradients.lock().unwrap_or_else(PoisonError::into_inner));
         let seed = Seed::of(&exit);
         check_count(seed.len(), gradients.len());
@@ -164,9 +167,9 @@ impl Remembered {
     }
 }
 
-/// Parameters that ask for no gradient, flat: running statistics among them.
+/// Parameters that ask for no gradient and are called as running statistics, flat.
 #[derive(Default)]
-struct Untracked(HashMap<ParamId, Tensor<1>>);
+struct Untracked(HashMap<ParamId, Tensor<1>>, Vec<String>);
 
 impl Untracked {
     /// Gives a module, and all clones of it, which share their running statistics, these values.
@@ -179,7 +182,18 @@ impl Untracked {
 }
 
 impl ModuleVisitor for Untracked {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.1.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.1.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.1.last().is_some_and(|field| STATISTICS.contains(&field.as_str())) {
+            return;
+        }
         let values = param.base();
         if !values.is_require_grad() {
             let values = if values.is_autodiff() { values.inner() } else { values };

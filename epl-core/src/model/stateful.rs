@@ -16,6 +16,9 @@ pub(crate) enum Remembers {
 /// A field without parameters, behind the others of a layer of EPL that is called like one of Burn's: it needs no care.
 const OF_EPL: &str = "of_epl";
 
+/// The fields of a batch norm that are its running statistics.
+pub(crate) const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
+
 /// What is known of a type of layer.
 #[derive(Clone, Copy, Debug)]
 struct Kind {

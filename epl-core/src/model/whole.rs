@@ -117,9 +117,10 @@ impl<M, B> WithLoss<M, B> {
     /// # }
     /// ```
     ///
-    /// It is asked once for each micro-batch of a step, on every rank that runs it, before the first forward; one that reads
-    /// from a device waits for it then. A micro-batch that weighs nothing has no mean: the step is refused, on all replicas.
-    /// Where that may be, a [`Model`] of your own returns a sum ([`Loss::with`]).
+    /// A step asks it once for each micro-batch, on every rank that runs it, before its first forward; one that reads from a
+    /// device waits for it then. A micro-batch that weighs nothing has no mean: the step is refused, on all replicas.
+    /// Where that may be, a [`Model`] of your own returns a sum ([`Loss::with`]). A replica without samples runs a stand-in, a row
+    /// of the data that counts for nothing: a mean over it that is no number makes the step's gradients none.
     #[must_use]
     pub fn weighted_by(self, weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
         Self { weight: MeanWeight::by(weight), ..self }

@@ -248,9 +248,8 @@ impl PlanBuilder {
             let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
             for number in covered {
                 let record = &mut records[number];
-                record.half = false;
                 // A layer that EPL does not know computes in one type.
-                if !record.declared {
+                if core::mem::take(&mut record.half) && !record.declared {
                     record.segments.iter().for_each(|segment| mixes[*segment] = true);
                 }
             }

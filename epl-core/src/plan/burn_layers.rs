@@ -1,11 +1,8 @@
 //! Layers that remember something or mix types, most of them Burn's, and the segments that run them.
 
 use crate::model::segment::Model;
-use crate::model::stateful::{Remembers, mixing, stateful};
+use crate::model::stateful::{Remembers, STATISTICS, mixing, stateful};
 use crate::params::ParamRecord;
-
-/// The fields of a batch norm that are its running statistics.
-const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
 
 /// Layers of Burn that draw, keep something from one forward to the next, or mix types in 16 bits.
 #[derive(Clone, Debug)]

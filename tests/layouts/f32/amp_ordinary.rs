@@ -251,6 +251,31 @@ fn a_parameter_of_burns_layer_that_stays_in_f32_has_its_segment_compute_in_f32()
     }
 }
 
+/// What is kept by its layer already is nothing new, and layers of EPL take both types.
+#[test]
+fn a_kept_parameter_of_epls_layer_leaves_its_segment_in_16_bits() {
+    let plan = epl::launch_dry(
+        &half(Config::new(), Bf16).with("amp.full_precision", vec!["norm", "**.bias"]).expect("an option"),
+        0,
+        |epl| {
+            let net = |at: &Place| {
+                let layers = (epl::nn::LinearConfig::new(3, 6).init(at), epl::nn::BatchNormConfig::new(6).init(at));
+                let net = Kept { linear: layers.0, norm: layers.1 };
+                WithLoss::new(net, |net: &Kept, x: &Tensor<2>| net.norm.forward(net.linear.forward(x.clone())).mean())
+            };
+            Ok(epl.plan(net)?.plan().to_string())
+        },
+    );
+    let (plan, _) = plan.unwrap_or_else(|error| panic!("{error}"));
+    assert!(plan.contains("segments compute in BF16 with 1 of the parameters\n"), "{plan}");
+}
+
+#[derive(Module, Debug)]
+struct Kept {
+    linear: epl::nn::Linear,
+    norm: epl::nn::BatchNorm,
+}
+
 #[test]
 fn a_pattern_that_keeps_nothing_is_refused() {
     let config =
