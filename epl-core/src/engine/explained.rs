@@ -79,7 +79,7 @@ fn mixed(half: HalfPrecision) -> String {
     format!(
         "if it mixes types: under amp.level = O1 a segment computes in {:?}, so that a layer which makes f32 tensors of its own, \
          or a batch that is no `Batch`, does not fit; cast there, keep one layer in f32 by `Place::full_precision`, with casts \
-         around it, or make it a segment all of whose parameters stay in f32 by amp.full_precision, which gets f32",
+         around it, or name one of its parameters in amp.full_precision, so that its segment gets f32",
         half.dtype()
     )
 }
