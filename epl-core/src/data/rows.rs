@@ -99,7 +99,7 @@ impl<const D: usize, K: Basic> Rows for Tensor<D, K> {
 
 impl<T: Rows> Rows for Option<T> {
     fn rows(&self) -> Result<usize> {
-        of_some_part(self.rows_of_part())
+        self.as_ref().map_or_else(|| equal(&[None]), Rows::rows)
     }
 
     fn rows_of_part(&self) -> Result<Option<usize>> {
@@ -157,11 +157,13 @@ macro_rules! batch {
 
         impl $crate::data::Rows for $batch {
             fn rows(&self) -> $crate::Result<usize> {
-                $crate::data::rows::of_some_part($crate::data::Rows::rows_of_part(self))
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$field)?),+])
             }
 
             fn rows_of_part(&self) -> $crate::Result<Option<usize>> {
-                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$field)?),+])
+                let parts = [$($crate::data::Rows::rows_of_part(&self.$field)?),+];
+                let is_there = parts.iter().any(Option::is_some);
+                is_there.then(|| $crate::data::rows::equal(&parts)).transpose()
             }
 
             fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
@@ -190,11 +192,13 @@ macro_rules! batch {
 
         impl<$($part: $crate::data::Rows),+> $crate::data::Rows for ($($part,)+) {
             fn rows(&self) -> $crate::Result<usize> {
-                $crate::data::rows::of_some_part($crate::data::Rows::rows_of_part(self))
+                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$index)?),+])
             }
 
             fn rows_of_part(&self) -> $crate::Result<Option<usize>> {
-                $crate::data::rows::equal(&[$($crate::data::Rows::rows_of_part(&self.$index)?),+])
+                let parts = [$($crate::data::Rows::rows_of_part(&self.$index)?),+];
+                let is_there = parts.iter().any(Option::is_some);
+                is_there.then(|| $crate::data::rows::equal(&parts)).transpose()
             }
 
             fn narrow(&self, rows: core::ops::Range<usize>) -> Self {
@@ -249,27 +253,17 @@ where
 ///
 /// When it is not the same of all.
 #[doc(hidden)]
-pub fn equal(parts: &[Option<usize>]) -> Result<Option<usize>> {
+pub fn equal(parts: &[Option<usize>]) -> Result<usize> {
     let mut known = parts.iter().flatten();
-    let Some(first) = known.next() else { return Ok(None) };
+    let Some(first) = known.next() else {
+        return Err(Error::invalid("a batch of which no part is there has no number of rows; give one part at least"));
+    };
     match known.find(|other| *other != first) {
-        None => Ok(Some(*first)),
+        None => Ok(*first),
         Some(second) => {
             Err(Error::invalid(format!("parts of one batch have {first} and {second} rows; give all the same number")))
         }
     }
-}
-
-/// The rows of a batch.
-///
-/// # Errors
-///
-/// When none of its parts is there.
-#[doc(hidden)]
-pub fn of_some_part(rows: Result<Option<usize>>) -> Result<usize> {
-    rows?.ok_or_else(|| {
-        Error::invalid("a batch of which no part is there has no number of rows; give one part at least")
-    })
 }
 
 /// A rank's micro-batches of a batch that every rank has whole; `first` is the global number of its first sample.
