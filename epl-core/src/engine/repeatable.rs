@@ -10,11 +10,10 @@
 //! nothing behind that. What a rank draws is that of the rank's rows, so the ranks that run the same rows, such as the slices of
 //! a layer, draw the same.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use super::rank::Engine;
 use crate::model::generator::{Seeds, seeded, watched};
 use crate::model::segment::Model;
+use crate::model::stateful::undoing;
 use crate::params::statistics::RunningStatistics;
 use crate::stable_hash::stable_hash;
 
@@ -30,12 +29,11 @@ pub(super) enum ForwardPart {
 impl<M: Model> Engine<M> {
     /// Runs a part of the forward of the current pass, which is that of the micro-batch with this number in its step.
     pub(super) fn repeatable<T>(&self, part: ForwardPart, micro_batch: usize, f: impl FnOnce() -> T) -> T {
-        let seeds = || self.seeds(part, micro_batch);
-        match self.draws.known(self.index(part)) {
-            Some(false) => self.with_own_statistics(part, f),
+        self.with_own_statistics(part, || match self.draws.known(self.index(part)) {
+            Some(false) => f(),
             // What is measured is not watched.
-            _ => self.with_own_statistics(part, || seeded(&self.device, seeds(), f)),
-        }
+            _ => seeded(&self.device, self.seeds(part, micro_batch), f),
+        })
     }
 
     /// [`repeatable`](Self::repeatable), in training: behind it is known whether the part draws.
@@ -73,18 +71,7 @@ impl<M: Model> Engine<M> {
             return f();
         }
         let before = RunningStatistics::of(model, records, &numbers);
-        let ran = catch_unwind(AssertUnwindSafe(f));
-        match ran {
-            Ok(value) => {
-                before.put_into(model, records);
-                value
-            }
-            Err(payload) => {
-                // What fails here, as on a device that is gone, has a cause that is told already.
-                let _ = epl_comm::catch(|| before.put_into(model, records));
-                resume_unwind(payload)
-            }
-        }
+        undoing(f, || before.put_into(model, records))
     }
 
     fn seeds(&self, part: ForwardPart, micro_batch: usize) -> Seeds {

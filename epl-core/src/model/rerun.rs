@@ -25,7 +25,7 @@ use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Moment, without_context};
 use crate::model::generator::{self, Seeds};
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
-use crate::model::stateful::{Remembers, STATISTICS, stateful};
+use crate::model::stateful::{Remembers, STATISTICS, stateful, take_over, undoing};
 
 /// `f(module, carry)`, of which nothing is stored for backward but the carry: it is run again there. For a part of a model
 /// in a loop of one's own, whatever the loop.
@@ -111,9 +111,8 @@ where
         let entrance = entrance.map(&mut like);
         let module = module.map(&mut like);
         let statistics = remembered.statistics(&module);
-        let exit = epl_comm::catch(|| memory.again(|| remembered.drawing(|| f(&module, entrance.clone()))));
-        statistics.put_back(&module);
-        let exit = exit.unwrap_or_else(|error| unwind(error));
+        let second = || memory.again(|| remembered.drawing(|| f(&module, entrance.clone())));
+        let exit = undoing(second, || statistics.put_back(&module));
         let gradients = core::mem::take(&mut *gradients.lock().unwrap_or_else(PoisonError::into_inner));
         let seed = Seed::of(&exit);
         check_count(seed.len(), gradients.len());
@@ -131,8 +130,8 @@ where
 struct Remembered {
     /// Where some draw: the device's generator, and the seeds of both runs.
     draws: Option<(Device, Seeds)>,
-    /// The running statistics.
-    moving: Vec<ParamId>,
+    /// Whether some keep running statistics.
+    moves: bool,
 }
 
 impl Remembered {
@@ -140,11 +139,7 @@ impl Remembered {
         let layers = stateful(module);
         let has = |what: Remembers| layers.iter().any(|(_, remembers)| *remembers == what);
         let draws = has(Remembers::Generator).then(|| (device.clone(), Seeds::of_part(device)));
-        let mut moving = Untracked::default();
-        if has(Remembers::Statistics) {
-            module.visit(&mut moving);
-        }
-        Self { draws, moving: moving.0.into_keys().collect() }
+        Self { draws, moves: has(Remembers::Statistics) }
     }
 
     fn drawing<T>(&self, f: impl FnOnce() -> T) -> T {
@@ -157,11 +152,9 @@ impl Remembered {
     /// The running statistics as they are.
     fn statistics<M: Module>(&self, module: &M) -> Untracked {
         let mut found = Untracked::default();
-        if !self.moving.is_empty() {
-            // A layer that has put its update aside takes it over when a copy is made for validation.
-            drop(module.valid());
+        if self.moves {
+            take_over(module);
             module.visit(&mut found);
-            found.0.retain(|id, _| self.moving.contains(id));
         }
         found
     }
@@ -175,7 +168,7 @@ impl Untracked {
     /// Gives a module, and all clones of it, which share their running statistics, these values.
     fn put_back<M: Module>(mut self, module: &M) {
         if !self.0.is_empty() {
-            drop(module.valid());
+            take_over(module);
             drop(module.clone().map(&mut self));
         }
     }

@@ -1,6 +1,8 @@
 //! Burn's layers that need care, by the names of their types: those that remember something from one forward to the next,
 //! beside their parameters, and those that would mix types in 16 bits.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
@@ -39,6 +41,26 @@ impl Kind {
             _ => return None,
         };
         Some(Self { remembers, mixes })
+    }
+}
+
+/// Lets layers take over the updates of running statistics that they have put aside, as they do before a copy is made for
+/// validation.
+pub(crate) fn take_over<M: Module>(model: &M) {
+    drop(model.valid());
+}
+
+/// Runs `f`, and then what puts back what it has moved, also where `f` unwinds: what fails behind that has a cause already.
+pub(crate) fn undoing<T>(f: impl FnOnce() -> T, put_back: impl FnOnce()) -> T {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => {
+            put_back();
+            value
+        }
+        Err(payload) => {
+            let _ = epl_comm::catch(put_back);
+            resume_unwind(payload)
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 
 use super::ParamRecord;
 use super::store::{fill, read};
+use crate::model::stateful::take_over;
 
 /// Running statistics of a model, flat, by the numbers of their records.
 #[derive(Clone, Debug)]
@@ -32,9 +33,4 @@ impl RunningStatistics {
             drop(fill(model.clone(), records, true, |number, _| self.0.remove(&number)));
         }
     }
-}
-
-/// Lets layers take over the updates that they have put aside, as they do before a copy is made for validation.
-fn take_over<M: Module>(model: &M) {
-    drop(model.valid());
 }
