@@ -5,7 +5,7 @@
 //! quartiles. Bound: 1.02.
 //!
 //! ```text
-//! cargo bench --bench ordinary_step [-- PAIRS [ROWS]]
+//! cargo bench --bench ordinary_step [-- [PAIRS [ROWS]] [PROGRAM ..]]
 //! ```
 
 // The example prints what is not used here.
@@ -50,21 +50,30 @@ fn against_plain<N: Module, B: Rows, M: Model<Batch = B>>(
 }
 
 macro_rules! program {
-    ($pairs:expr, $rows:expr, $batch:path, $program:ident::$net:ident, $config:ident($($size:expr),+) $(.$with:ident)?) => {{
-        let burns = $program::burns::$config::new($($size),+)$(.$with(0.0))?;
-        let epls = $program::epls::$config::new($($size),+)$(.$with(0.0))?;
-        let net = |device: &Device| burns.init(device);
-        let loss = $program::burns::$net::loss;
-        let batch = |device: &Device| $batch($rows, 0, device);
-        let whole = |at: &Place| WithLoss::new(epls.init(at), $program::epls::$net::loss);
-        let name = stringify!($program);
-        against_plain((&format!("{name}, one segment ÷ plain loop"), $pairs), net, loss, whole, batch);
-        against_plain((&format!("{name}, in segments ÷ plain loop"), $pairs), net, loss, |at| epls.chain(at), batch);
-    }};
+    ($pairs:expr, $rows:expr, $batch:path, $program:ident::$net:ident, $config:ident($($size:expr),+) $(.$with:ident)?) => {
+        if is_asked(stringify!($program)) {
+            let burns = $program::burns::$config::new($($size),+)$(.$with(0.0))?;
+            let epls = $program::epls::$config::new($($size),+)$(.$with(0.0))?;
+            let net = |device: &Device| burns.init(device);
+            let loss = $program::burns::$net::loss;
+            let batch = |device: &Device| $batch($rows, 0, device);
+            let whole = |at: &Place| WithLoss::new(epls.init(at), $program::epls::$net::loss);
+            let name = stringify!($program);
+            against_plain((&format!("{name}, one segment ÷ plain loop"), $pairs), net, loss, whole, batch);
+            against_plain((&format!("{name}, in segments ÷ plain loop"), $pairs), net, loss, |at| epls.chain(at), batch);
+        }
+    };
+}
+
+/// Whether a program is to run: those that are named, or all.
+fn is_asked(program: &str) -> bool {
+    // `cargo bench` passes `--bench`.
+    let is_name = |argument: &String| !argument.starts_with('-') && argument.parse::<usize>().is_err();
+    let named: Vec<String> = std::env::args().skip(1).filter(is_name).collect();
+    named.is_empty() || named.iter().any(|name| name == program)
 }
 
 fn main() {
-    // `cargo bench` passes `--bench`.
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let (pairs, rows) = (numbers.next().unwrap_or(60), numbers.next().unwrap_or(64));
     program!(pairs, rows, data::images, image::ImageClassifier, ImageClassifierConfig(4).with_dropout);

@@ -74,15 +74,9 @@ impl GradientStore {
         self.get(record.id).cloned().map(|gradient| own_part(gradient, record))
     }
 
-    /// Takes some gradients, of each what this rank updates the parameter with.
-    pub fn take_own<'a>(&mut self, records: impl IntoIterator<Item = &'a ParamRecord>) -> Self {
-        let mut taken = Self::new(&self.meter);
-        for record in records {
-            if let Some(gradient) = self.remove(record.id) {
-                taken.insert(record.id, own_part(gradient, record));
-            }
-        }
-        taken
+    /// Takes of a parameter's gradient, whole or not, what this rank updates the parameter with.
+    pub fn take_own(&mut self, record: &ParamRecord) -> Option<Tensor<1>> {
+        self.remove(record.id).map(|gradient| own_part(gradient, record))
     }
 
     /// Multiplies every gradient.

@@ -9,7 +9,7 @@ use super::state::{ModelState, Setup};
 use crate::error::Result;
 use crate::model::segment::Model;
 use crate::offload::{FlatArray, Gradients, Update};
-use crate::params::{Bucket, ParamRecord, ParamTable};
+use crate::params::{Bucket, ParamTable};
 
 impl<M: Model> ModelState<M> {
     /// Updates this rank's part of a bucket, group by group. Collective.
@@ -67,8 +67,6 @@ fn gradients_of(
     group: Range<usize>,
     store: &mut GradientStore,
 ) -> Vec<(usize, Tensor<1>)> {
-    let records = || bucket.members[group.clone()].iter().map(|member| &table.records[*member]);
-    let mut own = store.take_own(records());
-    let gradient = |(place, record): (usize, &ParamRecord)| Some((place, own.remove(record.id)?));
-    group.clone().zip(records()).filter_map(gradient).collect()
+    let gradient = |place: usize| Some((place, store.take_own(&table.records[bucket.members[place]])?));
+    group.filter_map(gradient).collect()
 }

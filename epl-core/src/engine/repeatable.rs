@@ -64,10 +64,13 @@ impl<M: Model> Engine<M> {
 
     /// Runs a part whose running statistics stay, where it is run again or by a stand-in.
     fn with_own_statistics<T>(&self, part: ForwardPart, f: impl FnOnce() -> T) -> T {
+        if !(self.context.is_replay() || self.context.is_stand_in()) {
+            return f();
+        }
         let (model, records, segment) = (self.model(), self.plan.records(), self.segment(part));
         let numbers: Vec<usize> =
             self.plan.statistics().filter(|number| records[*number].segments.contains(&segment)).collect();
-        if numbers.is_empty() || !(self.context.is_replay() || self.context.is_stand_in()) {
+        if numbers.is_empty() {
             return f();
         }
         let before = RunningStatistics::of(model, records, &numbers);

@@ -42,8 +42,8 @@ impl<M: Model> ModelState<M> {
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
         for group in groups(plan, &elements, 0) {
-            let gradients = store.take_own(numbers[group].iter().map(|number| &table.records[*number]));
-            let mut whole = UpdateWhole { optimizer: &mut self.optimizer, gradients, update };
+            let mut whole =
+                UpdateWhole { optimizer: &mut self.optimizer, numbers: &numbers[group], gradients: store, update };
             self.params.change(|model| {
                 let Ok(model) = walk::change(model, &table.records, &mut whole);
                 (model, ())
@@ -96,13 +96,12 @@ impl<M: Model> ModelState<M> {
         store: &mut GradientStore,
         update: Update,
     ) {
-        let mut own = store.take_own(values.iter().map(|(number, _)| &table.records[*number]));
-        for (number, shard) in values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0) {
-            let id = table.records[*number].id;
-            if let Some(gradient) = own.remove(id) {
+        for (number, shard) in values {
+            let record = &table.records[*number];
+            if let Some(gradient) = store.take_own(record).filter(|_| shard.dims()[0] > 0) {
                 // Not a clone: it is updated in place.
                 let old = std::mem::replace(shard, Tensor::empty([0], &shard.device()));
-                *shard = self.optimizer.step(id, update, old, gradient);
+                *shard = self.optimizer.step(record.id, update, old, gradient);
             }
         }
     }
@@ -117,8 +116,7 @@ impl<M: Model> ModelState<M> {
     ) {
         let owned = values.iter_mut().filter(|(_, shard)| shard.dims()[0] > 0);
         let owned: HashMap<usize, &mut Tensor<1>> = owned.map(|(number, shard)| (*number, shard)).collect();
-        let gradients = store.take_own(owned.keys().map(|number| &table.records[*number]));
-        let mut owned = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients, update };
+        let mut owned = UpdateOwned { owned, optimizer: &mut self.optimizer, gradients: store, update };
         let Ok(()) = walk::visit(self.params.model(), &table.records, &mut owned);
     }
 }
@@ -160,19 +158,23 @@ fn groups(plan: &Plan, elements: &[usize], before: usize) -> Vec<Range<usize>> {
     groups
 }
 
-/// Updates the parameters of a model that have gradients.
+/// Updates the parameters of a model with these numbers, in order, that have gradients.
 struct UpdateWhole<'a> {
     optimizer: &'a mut PerParameter,
-    gradients: GradientStore,
+    numbers: &'a [usize],
+    gradients: &'a mut GradientStore,
     update: Update,
 }
 
 impl Change for UpdateWhole<'_> {
     type Error = Infallible;
 
-    fn float<const D: usize>(&mut self, _: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>, Infallible> {
+    fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>, Infallible> {
         let (id, update) = (param.id, self.update);
-        let Some(gradient) = self.gradients.remove(id) else { return Ok(param) };
+        if self.numbers.binary_search(&at.number).is_err() {
+            return Ok(param);
+        }
+        let Some(gradient) = self.gradients.take_own(at.record) else { return Ok(param) };
         Ok(replaced(param, |value| {
             let gradient = gradient.reshape(value.shape());
             self.optimizer.step(id, update, value, gradient)
@@ -184,7 +186,7 @@ impl Change for UpdateWhole<'_> {
 struct UpdateOwned<'a> {
     owned: HashMap<usize, &'a mut Tensor<1>>,
     optimizer: &'a mut PerParameter,
-    gradients: GradientStore,
+    gradients: &'a mut GradientStore,
     update: Update,
 }
 
@@ -193,7 +195,8 @@ impl Visit for UpdateOwned<'_> {
 
     fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
         let record = at.record;
-        if let (Some(flat), Some(gradient)) = (self.owned.remove(&at.number), self.gradients.remove(param.id)) {
+        let Some(flat) = self.owned.remove(&at.number) else { return Ok(()) };
+        if let Some(gradient) = self.gradients.take_own(record) {
             let old = std::mem::replace(flat, Tensor::empty([0], &flat.device()));
             let shaped = |values: Tensor<1>| values.reshape::<D, _>(Shape::from(record.shape()));
             let new = self.optimizer.step(param.id, self.update, shaped(old), shaped(gradient));

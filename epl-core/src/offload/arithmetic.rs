@@ -84,7 +84,11 @@ pub(crate) fn sum_of_squares<E: Number>(values: &[E]) -> f64 {
 
 /// The sum of squares of each block.
 fn squares_of_blocks<E: Number>(values: &[E]) -> Vec<f64> {
-    values.par_chunks(BLOCK).map(squares_of_block).collect()
+    match values.len() {
+        // Not worth waking another thread.
+        0..=BLOCK => vec![squares_of_block(values)],
+        _ => values.par_chunks(BLOCK).map(squares_of_block).collect(),
+    }
 }
 
 fn squares_of_block<E: Number>(values: &[E]) -> f64 {
@@ -108,8 +112,14 @@ fn change<E: Number>(array: &mut FlatArray, range: Range<usize>, work: impl Fn(u
     let start = range.start;
     let windows = windows(range, window_elements(&[array], folder.as_ref()));
     each_window(&mut Lane::<&mut [E]>::change(array), &windows, |lane, window| {
-        let blocks = lane.slice_mut(window).par_chunks_mut(BLOCK).enumerate();
-        blocks.for_each(|(index, block)| work(window.start - start + index * BLOCK, block));
+        let values = lane.slice_mut(window);
+        match values.len() {
+            0..=BLOCK => work(window.start - start, values),
+            _ => {
+                let blocks = values.par_chunks_mut(BLOCK).enumerate();
+                blocks.for_each(|(index, block)| work(window.start - start + index * BLOCK, block));
+            }
+        }
         Ok(())
     })
 }

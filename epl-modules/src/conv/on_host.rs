@@ -13,7 +13,6 @@ use burn::module::Param;
 use burn::nn::conv::{Conv1d, Conv2d};
 use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::Tensor;
-use rayon::prelude::*;
 
 use super::window::Window;
 use crate::host::product::{Matrix, product, transpose_into};
@@ -195,8 +194,7 @@ fn for_images<T: Real>(all: &mut [T], image: usize, positions: usize, f: impl Fn
     let together = COLUMNS.div_ceil(positions.max(1));
     let tasks = all.len().div_ceil(together * image);
     let threads = rayon::current_num_threads().div_ceil(tasks);
-    let blocks = all.par_chunks_mut(together * image).enumerate();
-    blocks.for_each(|(index, images)| f(index * together, images, threads));
+    host::for_blocks(all, together * image, |index, images| f(index * together, images, threads));
 }
 
 /// Calls `f` with the columns `[channels · taps, images · positions]` of these images.

@@ -24,6 +24,7 @@ mod batched;
 pub(crate) use batched::matmul;
 pub(crate) use real::{HostFloat, Real, host_float, is_host};
 pub(crate) use rows::{
-    LANES, column_sums, dot, for_blocks, for_blocks2, map_sum, max_of, rows_a_task, sum_blocks, sum_of,
+    LANES, both, column_sums, dot, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,
+    sum_of,
 };
 pub(crate) use view::{Owned, View, tensor};

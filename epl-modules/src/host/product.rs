@@ -13,7 +13,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
-use super::rows::{dot_of_rows, for_blocks, rows_a_task};
+use super::rows::{dot_of_rows, for_blocks, map_blocks, rows_a_task};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -152,6 +152,11 @@ impl<'a, T: Real> Product<'a, T> {
         self.a.sizes[0] * self.b.sizes[0] * self.b.sizes[1]
     }
 
+    /// Whether it keeps a thread busy that is woken for it.
+    pub(crate) fn is_worth_a_thread(&self) -> bool {
+        self.work() >= WORTH_A_THREAD
+    }
+
     /// The result, row by row, made on the threads of the current pool.
     pub(crate) fn values(self) -> Vec<T> {
         let [rows, columns] = self.sizes();
@@ -219,14 +224,18 @@ pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
         rest = others;
         tasks.push((out, product, (threads * product.work()).div_ceil(work)));
     }
-    tasks.into_par_iter().for_each(|(out, product, threads)| product.write(out, threads));
+    let write = |(out, product, threads): (&mut [_], Product<T>, usize)| product.write(out, threads);
+    match work >= 2 * WORTH_A_THREAD {
+        true => tasks.into_par_iter().for_each(write),
+        false => tasks.into_iter().for_each(write),
+    }
     // SAFETY: each product has written its part, and the parts are all.
     unsafe { values.set_len(total) };
     values
 }
 
 /// The multiplications below which a second thread costs more than it does.
-const WORTH_A_THREAD: usize = 1 << 21;
+pub(crate) const WORTH_A_THREAD: usize = 1 << 21;
 
 /// The rows or columns that a part has at least, of so many columns or rows: up to 64 by 64, and up to 256 elements, `gemm` adds
 /// in another order.
@@ -288,14 +297,13 @@ fn multiply_parts<T: Real>(mut output: Output<T>, product: Product<T>, parts: us
 fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
     let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
     let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
-    let blocks: Vec<usize> = (0..columns).step_by(block).collect();
-    let of_block = |first: &usize| -> Vec<T> {
-        let last = (first + block).min(columns);
-        (*first..last)
+    let of_block = |index: usize| -> Vec<T> {
+        let first = index * block;
+        (first..(first + block).min(columns))
             .flat_map(|column| (0..rows).map(move |index| dot_of_rows(a.row(index), b.column(column))))
             .collect()
     };
-    let products: Vec<Vec<T>> = blocks.par_iter().map(of_block).collect();
+    let products = map_blocks(columns.div_ceil(block), of_block);
     for (at, sum) in products.into_iter().flatten().enumerate() {
         let (column, index) = (at / rows, at % rows);
         let sum = row.map_or(sum, |row| sum + row[column]);

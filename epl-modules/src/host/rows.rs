@@ -96,12 +96,31 @@ pub(crate) fn for_blocks2<T: Send, U: Send>(
     blocks.enumerate().for_each(|(index, (a, b))| f(index, a, b));
 }
 
+/// What `f` gives for each number below `count`, on the threads of the current pool: one is not worth waking a thread.
+pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
+    if count <= 1 {
+        return (0..count).map(f).collect();
+    }
+    (0..count).into_par_iter().map(f).collect()
+}
+
+/// Both results, on two threads where each is worth one.
+pub(crate) fn both<A: Send, B: Send>(
+    is_worth_it: bool,
+    first: impl FnOnce() -> A + Send,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    if is_worth_it { rayon::join(first, second) } else { (first(), second()) }
+}
+
 /// Σ a b, whatever the number of threads: Flex's own sum follows the stealing of rayon from 4 Mi elements on.
 pub(crate) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     const BLOCK: usize = 1 << 14;
-    let blocks = a.par_chunks(BLOCK).zip(b.par_chunks(BLOCK));
-    let partials: Vec<T> = blocks.map(|(a, b)| dot_of_rows(a, b)).collect();
-    partials.into_iter().fold(T::ZERO, T::add)
+    let of_block = |block: usize| {
+        let own = block * BLOCK..((block + 1) * BLOCK).min(a.len());
+        dot_of_rows(&a[own.clone()], &b[own])
+    };
+    map_blocks(a.len().div_ceil(BLOCK), of_block).into_iter().fold(T::ZERO, T::add)
 }
 
 /// Σ a b of two rows.

@@ -6,7 +6,7 @@ use epl_comm::custom_vjp_needed;
 use epl_core::Context;
 use epl_core::model::precision::widen;
 
-use crate::host::product::product;
+use crate::host::product::{Product, product};
 use crate::host::{self, HostFloat, Real, View, column_sums};
 
 /// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
@@ -150,15 +150,15 @@ impl Saved {
         let (device, shapes) = (grad.device(), [self.x.dims(), self.weight.dims()]);
         let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrices);
         let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
-        let of_x = || {
-            let weight = if self.is_col { weight } else { weight.transposed() };
-            needed[0].then(|| product(grad, weight).values())
-        };
-        let of_weight = || {
+        let of_x = needed[0].then(|| product(grad, if self.is_col { weight } else { weight.transposed() }));
+        let of_weight = needed[1].then(|| {
             let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
-            needed[1].then(|| product(left.transposed(), right).values())
-        };
-        let (of_x, of_weight) = rayon::join(of_x, of_weight);
+            product(left.transposed(), right)
+        });
+        // One is as much work as the other.
+        let is_worth_it = of_x.as_ref().zip(of_weight.as_ref()).is_some_and(|(of_x, _)| of_x.is_worth_a_thread());
+        let values = |product: Option<Product<T>>| product.map(Product::values);
+        let (of_x, of_weight) = host::both(is_worth_it, || values(of_x), || values(of_weight));
         let tensor = |values: Option<Vec<T>>, shape| values.map(|values| host::tensor(values, shape, &device));
         (tensor(of_x, shapes[0]), tensor(of_weight, shapes[1]))
     }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp_needed;
 
-use crate::host::product::{Matrix, product, products};
+use crate::host::product::{Matrix, WORTH_A_THREAD, product, products};
 use crate::host::{self, Real, View};
 
 /// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of
@@ -39,7 +39,8 @@ pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, coun
                 let all = x.iter().zip(&g).map(|(x, g)| product(x.transposed(), *g)).collect();
                 needed[1].then(|| host::tensor(products(all), weight_dims, &device))
             };
-            rayon::join(of_rows, of_weights)
+            let is_worth_it = needed == [true; 2] && row_dims[0] * d_input * d_output >= WORTH_A_THREAD;
+            host::both(is_worth_it, of_rows, of_weights)
         },
     )
 }

@@ -16,7 +16,6 @@ use burn::tensor::{Tensor, TensorData};
 use epl_comm::{ProcessGroup, ReduceOp, unwind};
 use epl_core::model::precision::wide;
 use multiversion::multiversion;
-use rayon::prelude::*;
 
 use crate::host::{self, HostFloat, LANES, Real, View, sum_of};
 
@@ -135,8 +134,9 @@ fn on_host<T: Real>(x: &Tensor<3>) -> impl Iterator<Item = (f64, f64)> {
     let [_, channels, inner] = x.dims();
     let rows = host::rows_a_task(channels * inner);
     let x = View::<T>::new(x.clone());
-    let blocks = x.slice().par_chunks(rows * channels * inner);
-    let partials: Vec<Vec<Sample>> = blocks.map(|block| of_block(block, channels, inner)).collect();
+    let (values, block) = (x.slice(), (rows * channels * inner).max(1));
+    let of = |index: usize| of_block(&values[index * block..((index + 1) * block).min(values.len())], channels, inner);
+    let partials: Vec<Vec<Sample>> = host::map_blocks(values.len().div_ceil(block), of);
     let whole = partials.into_iter().reduce(|mut all, block| {
         all.iter_mut().zip(block).for_each(|(all, sample)| all.merge(sample));
         all
