@@ -134,7 +134,7 @@ impl ModuleDisplay for Dropout {
 /// Which elements of one tensor are kept. It is drawn again when it is needed again, not stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Mask {
-    pub keep: Keep,
+    keep: Keep,
     elements: Elements,
 }
 
@@ -150,9 +150,9 @@ impl Mask {
         custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))
     }
 
-    /// See [`Elements::row`].
-    pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
-        self.elements.row(shape, row)
+    /// Multiplies the elements of a row of a tensor of this shape, from the first one on, by the mask.
+    pub(crate) fn apply_to_row<T: Real, const D: usize>(&self, shape: [usize; D], row: usize, values: &mut [T]) {
+        self.keep.apply(self.elements.row(shape, row), self.elements.first::<D>(), values);
     }
 
     /// Multiplies a tensor by the mask. The second result applies the same mask to the gradient.
@@ -173,11 +173,11 @@ impl Mask {
     fn apply_host<T: Real, const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (shape, device) = (x.dims(), x.device());
         let length = row_length(shape);
-        let (rows, first) = (host::rows_a_task(length), self.elements.first::<D>());
+        let rows = host::rows_a_task(length);
         let mut values = Owned::<T>::take(x);
         host::for_blocks(values.slice_mut(), (rows * length).max(1), |block, values| {
             for (index, values) in values.chunks_exact_mut(length).enumerate() {
-                self.keep.apply(self.row(shape, block * rows + index), first, values);
+                self.apply_to_row(shape, block * rows + index, values);
             }
         });
         values.into_tensor(&device)

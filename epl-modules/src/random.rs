@@ -119,7 +119,7 @@ pub(crate) struct Keep {
     /// An element is dropped when its bits are below this.
     threshold: u32,
     /// The factor of the elements that are kept.
-    pub scale: f64,
+    scale: f64,
 }
 
 impl Keep {
@@ -131,12 +131,6 @@ impl Keep {
     pub(crate) fn apply<T: Real>(self, row: Row, first: usize, values: &mut [T]) {
         keep(row.0, first as u32, self.threshold, T::of(self.scale), values);
     }
-
-    /// Changes the sign of the dropped elements of a row of numbers that are not negative, and writes the row
-    /// that is left to `kept`.
-    pub(crate) fn sign<T: Real>(self, row: Row, values: &mut [T], kept: &mut [T]) {
-        sign(row.0, self.threshold, T::of(self.scale), values, kept);
-    }
 }
 
 #[multiversion(targets = "simd")]
@@ -144,15 +138,6 @@ fn keep<T: Real>(key: u64, first: u32, threshold: u32, scale: T, values: &mut [T
     for (index, value) in values.iter_mut().enumerate() {
         let kept = bits(key, first.wrapping_add(index as u32)) >= threshold;
         *value = if kept { *value * scale } else { T::ZERO };
-    }
-}
-
-#[multiversion(targets = "simd")]
-fn sign<T: Real>(key: u64, threshold: u32, scale: T, values: &mut [T], out: &mut [T]) {
-    for (index, (value, out)) in values.iter_mut().zip(out).enumerate() {
-        let kept = bits(key, index as u32) >= threshold;
-        *out = if kept { *value * scale } else { T::ZERO };
-        *value = if kept { *value } else { -*value };
     }
 }
 

@@ -176,6 +176,11 @@ options! {
         /// Ranks of this process, each a thread. none: as many as dist.* needs; among several processes, as many as their
         /// launcher says, or 1.
         ranks: Option<usize> = None, MAYBE_SIZE, Implemented;
+        /// Memory of the host that a step frees stays with the process for the next one, in place of going back to the
+        /// system, which clears it anew. glibc's allocator is told so, for all of the process and from then on, unless
+        /// GLIBC_TUNABLES or a variable of mallopt(3) says something of it; threads that ran before it was told keep
+        /// heaps of their own. Other allocators decide by themselves.
+        keep_freed_memory: bool = true, ValueKind::Switch, Implemented;
     }
     /// How gradients travel between ranks.
     communication: CommunicationConfig {

@@ -2,11 +2,13 @@
 //!
 //! - `epl`: what a rank knows, and how it builds models.
 //! - `device`: which device each rank of a worker drives.
+//! - `allocator`: memory that is freed stays with the process.
 //! - `joined`: which workers there are, and over what their ranks communicate.
 //! - `ranks`: those of this process, over what carries them; `nccl`: ranks with a GPU each.
 //! - `record`: the file with what every rank did.
 
 mod epl;
+mod allocator;
 mod device;
 mod joined;
 #[cfg(feature = "cuda")]
@@ -71,6 +73,9 @@ pub fn launch_traced<T: Send>(
     config.validate()?;
     let joined = Joined::new(config)?;
     let record = Record::open(config, trace, joined.cluster.worker_index())?;
+    if config.cluster.keep_freed_memory {
+        allocator::keep_freed_memory();
+    }
     let run = |world| f(on_rank(world, config, &joined, &record)?);
     let ran = ranks::run(&joined, config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.

@@ -16,6 +16,7 @@ mod device_budget;
 mod durability;
 mod engine;
 mod evaluate;
+mod freed_memory;
 mod layers;
 mod loading_memory;
 mod memory;

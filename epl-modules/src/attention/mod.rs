@@ -11,9 +11,10 @@
 
 mod cache;
 mod input;
+mod heads;
 mod weighing;
-mod rows;
 mod weights;
+mod on_host;
 mod scaled_dot_product;
 mod multi_head;
 mod relative_bias;

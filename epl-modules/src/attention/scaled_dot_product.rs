@@ -1,17 +1,20 @@
 //! Scaled dot-product attention as one node of the graph.
 //!
-//! Backward keeps the queries, keys and values, which are alive anyway, and one matrix of weights. As separate
-//! operations Burn would keep the scores before and after the bias, every mask, and the weights twice.
+//! In host memory backward keeps what went in, which is alive anyway. Elsewhere it keeps one matrix of weights, and the mask of
+//! dropout, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
+//! and the weights twice.
 
 use burn::tensor::{DType, Tensor};
-use epl_comm::custom_vjp;
+use epl_comm::custom_vjp_needed;
 use epl_core::model::precision::in_wide;
 
+use super::heads::{Gradients, Inputs};
+use super::on_host;
 use super::weighing::{SavedWeights, Weighing};
-use crate::host::{self, HostFloat, Real, View, host_float, matmul};
+use crate::host::is_host;
 
-/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs the products in 16 bits,
-/// all between them in f32.
+/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs all between the first product
+/// and the last in f32, in host memory the products, too.
 ///
 /// # Shapes
 ///
@@ -24,79 +27,257 @@ pub(super) fn attend(
     weighing: Weighing,
 ) -> Tensor<4> {
     match bias {
-        Some(bias) => custom_vjp(
+        Some(bias) => custom_vjp_needed(
             (query, key, value, bias),
-            move |(query, key, value, bias)| forward((query, key, value), Some(bias), weighing),
-            |saved, grad| {
-                let (batch_size, dtype) = saved.bias;
-                let (query, key, value, scores) = saved.backward(grad);
-                let bias = if batch_size == 1 { over_batch(scores) } else { scores };
-                (Some(query), Some(key), Some(value), Some(bias.cast(dtype)))
+            move |(query, key, value, bias)| forward(Inputs { query, key, value, bias: Some(bias) }, weighing),
+            |saved, grad, [.., asks_bias]| {
+                let found = saved.backward(grad, asks_bias);
+                (Some(found.query), Some(found.key), Some(found.value), found.bias)
             },
         ),
-        None => custom_vjp(
+        None => custom_vjp_needed(
             (query, key, value),
-            move |(query, key, value)| forward((query, key, value), None, weighing),
-            |saved, grad| {
-                let (query, key, value, _) = saved.backward(grad);
-                (Some(query), Some(key), Some(value))
+            move |(query, key, value)| forward(Inputs { query, key, value, bias: None }, weighing),
+            |saved, grad, _| {
+                let found = saved.backward(grad, false);
+                (Some(found.query), Some(found.key), Some(found.value))
             },
         ),
     }
 }
 
 /// What backward needs.
-struct Saved {
-    query: Tensor<4>,
-    key: Tensor<4>,
-    value: Tensor<4>,
-    weights: SavedWeights,
-    scale: f64,
-    /// The bias's number of sequences and its type.
-    bias: (usize, DType),
+enum Saved {
+    Host(Inputs, Weighing),
+    /// The inputs without the bias, of which the number of sequences and the type is kept.
+    Elsewhere {
+        inputs: Inputs,
+        weights: SavedWeights,
+        scale: f64,
+        bias: Option<(usize, DType)>,
+    },
 }
 
-fn forward(
-    (query, key, value): (Tensor<4>, Tensor<4>, Tensor<4>),
-    bias: Option<Tensor<4>>,
-    weighing: Weighing,
-) -> (Tensor<4>, Saved) {
-    let of_bias = bias.as_ref().map_or((1, query.dtype()), |bias| (bias.dims()[0], bias.dtype()));
-    let scores = matmul(query.clone(), key.clone().swap_dims(2, 3));
-    let weights = weighing.weigh(scores, bias);
-    let output = matmul(weights.kept, value.clone());
-    (output, Saved { query, key, value, weights: weights.saved, scale: weighing.scale, bias: of_bias })
+fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
+    if is_host(&inputs.query.device()) {
+        let output = match inputs.query.dtype() {
+            DType::F64 => on_host::forward::<f64>(&inputs, &weighing),
+            _ => on_host::forward::<f32>(&inputs, &weighing),
+        };
+        return (output, Saved::Host(inputs, weighing));
+    }
+    forward_tensors(inputs, &weighing)
+}
+
+fn forward_tensors(mut inputs: Inputs, weighing: &Weighing) -> (Tensor<4>, Saved) {
+    let bias = inputs.bias.as_ref().map(|bias| (bias.dims()[0], bias.dtype()));
+    let scores = inputs.query.clone().matmul(inputs.key.clone().swap_dims(2, 3));
+    let weights = weighing.weigh(scores, inputs.bias.take());
+    let output = weights.kept.matmul(inputs.value.clone());
+    (output, Saved::Elsewhere { inputs, weights: weights.saved, scale: weighing.scale, bias })
 }
 
 impl Saved {
-    /// The gradients of the queries, keys and values, and of the scores with their bias; the last in f32 at least.
-    fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>, Tensor<4>, Tensor<4>) {
+    fn backward(self, grad: Tensor<4>, asks_bias: bool) -> Gradients {
+        let (inputs, weights, scale, bias) = match self {
+            Self::Elsewhere { inputs, weights, scale, bias } => (inputs, weights, scale, bias),
+            Self::Host(inputs, weighing) => {
+                return match grad.dtype() {
+                    DType::F64 => on_host::backward::<f64>(&inputs, &weighing, grad, asks_bias),
+                    _ => on_host::backward::<f32>(&inputs, &weighing, grad, asks_bias),
+                };
+            }
+        };
         let dtype = grad.dtype();
-        let grad_weights = matmul(grad.clone(), self.value.swap_dims(2, 3));
-        let (grad_scores, kept) = self.weights.backward(grad_weights);
-        let grad_value = matmul(kept.swap_dims(2, 3), grad);
+        let grad_weights = grad.clone().matmul(inputs.value.swap_dims(2, 3));
+        let (grad_scores, kept) = weights.backward(grad_weights);
         let narrow = grad_scores.clone().cast(dtype);
-        let grad_query = scaled(matmul(narrow.clone(), self.key), self.scale);
-        let grad_key = scaled(matmul(narrow.swap_dims(2, 3), self.query), self.scale);
-        (grad_query, grad_key, grad_value, grad_scores)
+        let bias = bias.filter(|_| asks_bias).map(|(sequences, dtype)| {
+            let sum = if sequences == 1 { grad_scores.sum_dim(0) } else { grad_scores };
+            sum.cast(dtype)
+        });
+        Gradients {
+            query: scaled(narrow.clone().matmul(inputs.key), scale),
+            key: scaled(narrow.swap_dims(2, 3).matmul(inputs.query), scale),
+            value: kept.swap_dims(2, 3).matmul(grad),
+            bias,
+        }
     }
-}
-
-/// The sum over the batch, in the order of the batch.
-fn over_batch(scores: Tensor<4>) -> Tensor<4> {
-    match host_float(&scores) {
-        Some(HostFloat::Single) => over_batch_host::<f32>(scores),
-        Some(HostFloat::Double) => over_batch_host::<f64>(scores),
-        None => scores.sum_dim(0),
-    }
-}
-
-fn over_batch_host<T: Real>(scores: Tensor<4>) -> Tensor<4> {
-    let (mut shape, device) = (scores.dims(), scores.device());
-    shape[0] = 1;
-    host::tensor(host::sum_blocks(View::<T>::new(scores).slice(), shape.iter().product()), shape, &device)
 }
 
 fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
     if scale == 1.0 { x } else { in_wide(x, |x| x * scale) }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Bool, Device, Distribution, TensorData};
+
+    use super::*;
+    use crate::dropout::Mask;
+    use crate::random::Noise;
+
+    fn draw(shape: [usize; 4], dtype: DType) -> Tensor<4> {
+        Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.5), &Device::flex()).cast(dtype)
+    }
+
+    /// Heads as a linear layer leaves them.
+    fn heads([batch_size, heads, rows, width]: [usize; 4], dtype: DType) -> Tensor<4> {
+        draw([batch_size, rows, heads, width], dtype).swap_dims(1, 2)
+    }
+
+    fn inputs([batch_size, n_heads, queries, keys]: [usize; 4], biases: Option<usize>, dtype: DType) -> Inputs {
+        Inputs {
+            query: heads([batch_size, n_heads, queries, 5], dtype),
+            key: heads([batch_size, n_heads, keys, 5], dtype),
+            value: draw([batch_size, n_heads, keys, 7], dtype),
+            bias: biases.map(|sequences| draw([sequences, n_heads, queries, keys], dtype)),
+        }
+    }
+
+    fn copy(Inputs { query, key, value, bias }: &Inputs) -> Inputs {
+        Inputs { query: query.clone(), key: key.clone(), value: value.clone(), bias: bias.clone() }
+    }
+
+    fn far(a: Tensor<4>, b: Tensor<4>) -> f64 {
+        assert_eq!(a.dims(), b.dims());
+        (a - b).abs().into_data().iter::<f64>().fold(0.0, f64::max)
+    }
+
+    /// One block and several, sizes that do not divide, queries that see no key, and nothing at all.
+    const SIZES: [[usize; 4]; 10] = [
+        [2, 3, 5, 19],
+        [1, 1, 1, 1],
+        [3, 2, 130, 130],
+        [1, 2, 150, 700],
+        [11, 1, 40, 6],
+        [2, 1, 9, 4],
+        [1, 2, 150, 20],
+        [2, 2, 0, 3],
+        [2, 2, 3, 0],
+        [0, 2, 3, 4],
+    ];
+
+    fn weighing([batch_size, _, _, keys]: [usize; 4], causal: bool, masks: bool) -> Weighing {
+        let hidden: Vec<bool> = (0..batch_size * keys).map(|i| i >= keys || i % 4 == 1).collect();
+        let padding = Tensor::<2, Bool>::from_data(TensorData::new(hidden, [batch_size, keys]), &Device::flex());
+        let samples: Vec<u64> = (0..batch_size as u64).map(|sample| 7 + 2 * sample).collect();
+        // Its factor, 2, is the same in all types.
+        let dropout = Mask::new(0.5, Noise::new(1, 2, 3, 4), samples.into());
+        Weighing { scale: 0.4, causal, padding: masks.then_some(padding), dropout: masks.then_some(dropout) }
+    }
+
+    #[test]
+    fn in_host_memory_it_is_what_tensor_operations_give() {
+        let cases = SIZES.into_iter().flat_map(|size| [None, Some(1), Some(size[0])].map(|biases| (size, biases)));
+        for (size, biases) in cases.filter(|(_, biases)| *biases != Some(0)) {
+            for (causal, masks) in [(false, false), (true, false), (false, true), (true, true)] {
+                let (inputs, weighing) = (inputs(size, biases, DType::F64), weighing(size, causal, masks));
+                let (ours, saved) = forward(copy(&inputs), weighing.clone());
+                let grad = heads([size[0], size[1], size[2], 7], DType::F64);
+                let found = saved.backward(grad.clone(), true);
+                let what = format!("{size:?}, biases {biases:?}, causal {causal}, masks {masks}");
+                if size.contains(&0) {
+                    // Burn's softmax of nothing panics.
+                    let all = [Some(ours), Some(found.query), Some(found.key), Some(found.value), found.bias];
+                    let largest = |x: Tensor<4>| x.abs().into_data().iter::<f64>().fold(0.0, f64::max);
+                    assert!(all.into_iter().flatten().all(|x| largest(x) == 0.0), "{what}");
+                    continue;
+                }
+                let (expected, saved) = forward_tensors(inputs, &weighing);
+                assert!(far(ours.clone(), expected) < 1e-12, "{what}");
+                let expected = saved.backward(grad, true);
+                let gradients = [found.query, found.key, found.value].into_iter().chain(found.bias);
+                let exact = [expected.query, expected.key, expected.value].into_iter().chain(expected.bias);
+                for (index, (ours, exact)) in gradients.zip(exact).enumerate() {
+                    assert!(far(ours, exact) < 1e-12, "{what}: gradient {index}");
+                }
+                if masks && size[0] > 1 {
+                    // All keys of the others are padding.
+                    let others = ours.slice_dim(0, 1..size[0]).abs().max().into_scalar::<f64>();
+                    assert_eq!(others, 0.0, "{what}");
+                }
+            }
+        }
+    }
+
+    /// Inputs in 16 bits are attended over in f32: what comes out, and every gradient, is rounded once.
+    #[test]
+    fn sixteen_bits_are_rounded_once() {
+        let size = [2, 3, 70, 40];
+        for dtype in [DType::F16, DType::BF16] {
+            let half = inputs(size, Some(1), dtype);
+            let wide = |x: &Tensor<4>| x.clone().cast(DType::F32);
+            let bias = half.bias.as_ref().map(wide);
+            let full = Inputs { query: wide(&half.query), key: wide(&half.key), value: wide(&half.value), bias };
+            let weighing = weighing(size, true, true);
+            let grad = heads([2, 3, 70, 7], dtype);
+            let ((ours, saved), (exact, saved_exact)) = (forward(half, weighing.clone()), forward(full, weighing));
+            let (found, expected) = (saved.backward(grad.clone(), true), saved_exact.backward(wide(&grad), true));
+            let ours = [ours, found.query, found.key, found.value].into_iter().chain(found.bias);
+            let exact = [exact, expected.query, expected.key, expected.value].into_iter().chain(expected.bias);
+            for (ours, exact) in ours.zip(exact) {
+                assert_eq!(ours.dtype(), dtype);
+                assert_eq!(ours.into_data(), exact.cast(dtype).into_data());
+            }
+        }
+    }
+
+    #[test]
+    fn the_bits_do_not_depend_on_the_number_of_threads() {
+        for (size, biases, causal) in [([2, 2, 300, 600], Some(1), true), ([1, 1, 600, 2048], Some(1), false)] {
+            let (inputs, weighing) = (inputs(size, biases, DType::F32), weighing(size, causal, true));
+            let grad = heads([size[0], size[1], size[2], 7], DType::F32);
+            let on = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| {
+                    let (output, saved) = forward(copy(&inputs), weighing.clone());
+                    let found = saved.backward(grad.clone(), true);
+                    let all = [Some(output), Some(found.query), Some(found.key), Some(found.value), found.bias];
+                    all.map(|x| x.map(Tensor::into_data))
+                })
+            };
+            let one = on(1);
+            for threads in [2, 3, 7] {
+                assert!(on(threads) == one, "{size:?} on {threads} threads");
+            }
+        }
+    }
+
+    /// One key for all sequences, whose rows lie apart, a transposed value, and one gradient for all heads.
+    #[test]
+    fn whatever_the_layout_of_its_inputs() {
+        let key = draw([1, 3, 40, 10], DType::F64).slice_dim(3, 0..5).expand([2, 3, 40, 5]);
+        let value = draw([2, 3, 7, 40], DType::F64).swap_dims(2, 3);
+        let inputs = Inputs { query: heads([2, 3, 70, 5], DType::F64), key, value, bias: None };
+        let weighing = weighing([2, 3, 70, 40], false, true);
+        let grad = draw([2, 1, 70, 7], DType::F64).expand([2, 3, 70, 7]);
+        let (ours, saved) = forward(copy(&inputs), weighing.clone());
+        let (expected, saved_tensors) = forward_tensors(inputs, &weighing);
+        let (found, exact) = (saved.backward(grad.clone(), true), saved_tensors.backward(grad, true));
+        let pairs = [(ours, expected), (found.query, exact.query), (found.key, exact.key), (found.value, exact.value)];
+        for (ours, exact) in pairs {
+            assert!(far(ours, exact) < 1e-12);
+        }
+    }
+
+    /// What is asked of the bias and of the others does not depend on each other.
+    #[test]
+    fn a_bias_may_be_a_constant_and_may_be_all_that_is_learned() {
+        let given = inputs([2, 2, 5, 6], Some(1), DType::F32);
+        let bias = given.bias.clone().expect("it was asked for");
+        let gradients = |tracks: [bool; 2]| {
+            let tensor = |x: &Tensor<4>, tracks: bool| x.clone().autodiff().set_require_grad(tracks);
+            let query = tensor(&given.query, tracks[0]);
+            let (key, value, bias) = (tensor(&given.key, false), tensor(&given.value, false), tensor(&bias, tracks[1]));
+            let weighing = weighing([2, 2, 5, 6], true, false);
+            let loss = attend((query.clone(), key, value), Some(bias.clone()), weighing).powi_scalar(2).sum();
+            let found = loss.backward();
+            [query.grad(&found), bias.grad(&found)].map(|grad| grad.map(Tensor::into_data))
+        };
+        let [both, without, alone] = [[true, true], [true, false], [false, true]].map(gradients);
+        assert!(both.iter().all(Option::is_some));
+        assert_eq!(without, [both[0].clone(), None]);
+        assert_eq!(alone, [None, both[1].clone()]);
+    }
 }

@@ -28,15 +28,6 @@ pub(super) struct Weights {
 /// The softmax, and which of its elements are dropped.
 pub(super) struct SavedWeights {
     pub softmax: Tensor<4>,
-    pub dropped: Dropped,
-}
-
-/// How it is known which weights dropout has set to zero.
-pub(super) enum Dropped {
-    /// There is no dropout.
-    Nothing,
-    /// In host memory: the softmax of a dropped pair has its sign changed. The others were multiplied by this.
-    Signs(f64),
-    /// Elsewhere: what the weights were multiplied by.
-    Mask(Box<Tensor<4>>),
+    /// What dropout has multiplied them by.
+    pub mask: Option<Tensor<4>>,
 }

@@ -13,18 +13,15 @@
 //! | `rows` | sums along rows; tasks of some rows |
 //! | `product` | products of matrices |
 //! | `view` | the elements of a tensor, to read or to overwrite |
-//! | `batched` | products of batches of matrices |
 
 mod real;
 mod rows;
 pub(crate) mod product;
 mod view;
-mod batched;
 
-pub(crate) use batched::matmul;
 pub(crate) use real::{HostFloat, Real, host_float, is_host};
 pub(crate) use rows::{
-    LANES, both, column_sums, dot, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,
+    LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,
     sum_of,
 };
 pub(crate) use view::{Owned, View, tensor};

@@ -7,13 +7,13 @@
 //! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are: a result has the same bits
 //! on any number of threads.
 
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use multiversion::multiversion;
-use rayon::prelude::*;
 
 use super::real::Real;
-use super::rows::{dot_of_rows, for_blocks, map_blocks, rows_a_task};
+use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -53,8 +53,13 @@ impl<'a, T> Matrix<'a, T> {
         self.narrow(0, first, count)
     }
 
+    /// `count` columns from the first one.
+    pub(crate) fn columns(self, first: usize, count: usize) -> Self {
+        self.narrow(1, first, count)
+    }
+
     /// Whether the elements of a row lie behind each other.
-    pub(super) fn has_rows(&self) -> bool {
+    pub(crate) fn has_rows(&self) -> bool {
         self.strides[1] == 1
     }
 
@@ -81,25 +86,77 @@ impl<'a, T> Matrix<'a, T> {
 }
 
 /// A matrix to write, or a part of one: the rows are contiguous.
-struct Output<T> {
+pub(crate) struct Output<'a, T> {
     start: *mut T,
     sizes: [usize; 2],
     stride: usize,
+    memory: PhantomData<&'a mut [MaybeUninit<T>]>,
 }
 
 // SAFETY: an output alone reaches the elements that are its own.
-unsafe impl<T: Send> Send for Output<T> {}
+unsafe impl<T: Send> Send for Output<'_, T> {}
 
-impl<T> Output<T> {
+/// The matrices of `rows` by `columns` that lie interleaved in memory of `[outer, rows, inner, columns]`, such as the heads of
+/// what a linear layer gave: for each of `outer` those of `inner`.
+pub(crate) fn interleaved<T>(
+    memory: &mut [MaybeUninit<T>],
+    [outer, rows, inner, columns]: [usize; 4],
+) -> Vec<Output<'_, T>> {
+    assert_eq!(memory.len(), outer * rows * inner * columns, "all elements are of some matrix");
+    let start = memory.as_mut_ptr().cast::<T>();
+    let of = |index: usize| Output {
+        start: start.wrapping_add((index / inner * rows * inner + index % inner) * columns),
+        sizes: [rows, columns],
+        stride: inner * columns,
+        memory: PhantomData,
+    };
+    (0..outer * inner).map(of).collect()
+}
+
+impl<'a, T> Output<'a, T> {
+    /// All of this memory.
+    fn whole(memory: &'a mut [MaybeUninit<T>], sizes: [usize; 2]) -> Self {
+        assert_eq!(memory.len(), sizes[0] * sizes[1], "as many elements as the result has");
+        Self { start: memory.as_mut_ptr().cast::<T>(), sizes, stride: sizes[1], memory: PhantomData }
+    }
+
+    /// All of what is written already.
+    fn over(values: &'a mut [T], sizes: [usize; 2]) -> Self {
+        let (start, length) = (values.as_mut_ptr().cast::<MaybeUninit<T>>(), values.len());
+        // SAFETY: it is the same memory, of which nothing is ever made what is not written.
+        Self::whole(unsafe { core::slice::from_raw_parts_mut(start, length) }, sizes)
+    }
+
+    /// Sets all elements.
+    pub(crate) fn fill(self, value: T)
+    where
+        T: Copy,
+    {
+        for row in 0..self.sizes[0] {
+            for column in 0..self.sizes[1] {
+                // SAFETY: the element is one of this output's, and is only written.
+                unsafe { self.start.wrapping_add(row * self.stride + column).write(value) };
+            }
+        }
+    }
+
+    /// `count` rows from the first one.
+    pub(crate) fn rows(&mut self, first: usize, count: usize) -> Output<'_, T> {
+        assert!(first + count <= self.sizes[0], "a part of the matrix");
+        let start = self.start.wrapping_add(first * self.stride);
+        Output { start, sizes: [count, self.sizes[1]], stride: self.stride, memory: PhantomData }
+    }
+
     /// The part before `at` of dim 0 or 1, and the rest.
-    fn split(self, dim: usize, at: usize) -> [Self; 2] {
+    pub(crate) fn split(self, dim: usize, at: usize) -> [Self; 2] {
         assert!(at <= self.sizes[dim]);
         let [mut before, mut rest] = [self.sizes; 2];
         before[dim] = at;
         rest[dim] -= at;
         let skipped = if dim == 0 { at * self.stride } else { at };
         let start = self.start.wrapping_add(skipped);
-        [Self { sizes: before, ..self }, Self { start, sizes: rest, ..self }]
+        let part = |start, sizes| Self { start, sizes, stride: self.stride, memory: PhantomData };
+        [part(self.start, before), part(start, rest)]
     }
 
     /// The elements of a row.
@@ -169,33 +226,46 @@ impl<'a, T: Real> Product<'a, T> {
 
     /// Writes all of `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
-        // SAFETY: it is the caller's alone, and only written.
-        unsafe { self.run(out.as_mut_ptr().cast::<T>(), out.len(), threads) };
+        self.write_to(Output::whole(out, self.sizes()), threads);
+    }
+
+    /// [`write`](Self::write) where a matrix lies.
+    pub(crate) fn write_to(self, output: Output<'_, T>, threads: usize) {
+        // SAFETY: it is only written.
+        unsafe { Self { adds: false, ..self }.run(output, threads) };
+    }
+
+    /// Adds the result to what lies there.
+    ///
+    /// # Safety
+    ///
+    /// All of it has been written.
+    pub(crate) unsafe fn add_to_written(self, output: Output<'_, T>, threads: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { Self { adds: true, ..self }.run(output, threads) };
     }
 
     /// [`write`](Self::write) over what is there.
     pub(crate) fn set(self, out: &mut [T], threads: usize) {
-        // SAFETY: it is the caller's alone.
-        unsafe { self.run(out.as_mut_ptr(), out.len(), threads) };
+        self.write_to(Output::over(out, self.sizes()), threads);
     }
 
     /// Adds the result to `out`, in so many parts, by the threads of the current pool.
     pub(crate) fn add_to(self, out: &mut [T], threads: usize) {
-        // SAFETY: it is the caller's alone, and has been written.
-        unsafe { Self { adds: true, ..self }.run(out.as_mut_ptr(), out.len(), threads) };
+        // SAFETY: a slice has been written.
+        unsafe { self.add_to_written(Output::over(out, self.sizes()), threads) };
     }
 
-    /// Writes so many elements.
+    /// Writes a matrix.
     ///
     /// # Safety
     ///
-    /// They are the caller's alone, and have been written if they are added to.
-    unsafe fn run(self, out: *mut T, length: usize, threads: usize) {
-        assert_eq!(length, self.sizes().iter().product::<usize>(), "as many elements as the result has");
+    /// It has been written if it is added to.
+    unsafe fn run(self, output: Output<'_, T>, threads: usize) {
+        assert_eq!(output.sizes, self.sizes(), "a matrix of the result's sizes");
         // Beyond so many rows it costs less to transpose a matrix than to gather it in each block.
         const FEW_ROWS: usize = 32;
         let (Self { a, b, .. }, sizes) = (self, self.sizes());
-        let output = Output { start: out, sizes, stride: sizes[1] };
         let is_row_major = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
         if !is_row_major && sizes[0] >= FEW_ROWS {
             let [depth, columns] = b.sizes;
@@ -224,11 +294,7 @@ pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
         rest = others;
         tasks.push((out, product, (threads * product.work()).div_ceil(work)));
     }
-    let write = |(out, product, threads): (&mut [_], Product<T>, usize)| product.write(out, threads);
-    match work >= 2 * WORTH_A_THREAD {
-        true => tasks.into_par_iter().for_each(write),
-        false => tasks.into_iter().for_each(write),
-    }
+    each(work >= 2 * WORTH_A_THREAD, tasks, |(out, product, threads)| product.write(out, threads));
     // SAFETY: each product has written its part, and the parts are all.
     unsafe { values.set_len(total) };
     values
@@ -243,7 +309,7 @@ fn least_part(others: usize) -> usize {
     (256 / others.max(1) + 1).max(128)
 }
 
-fn multiply_parts<T: Real>(mut output: Output<T>, product: Product<T>, parts: usize) {
+fn multiply_parts<T: Real>(mut output: Output<'_, T>, product: Product<T>, parts: usize) {
     let (Product { a, b, row, adds }, [rows, columns]) = (product, output.sizes);
     let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
     let least = least_part(others);
@@ -294,7 +360,7 @@ fn multiply_parts<T: Real>(mut output: Output<T>, product: Product<T>, parts: us
 }
 
 /// Few rows by a transposed matrix, which is read once, in order.
-fn dots<T: Real>(output: Output<T>, Product { a, b, row, adds }: Product<T>) {
+fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>) {
     let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
     let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
     let of_block = |index: usize| -> Vec<T> {

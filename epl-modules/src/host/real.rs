@@ -68,7 +68,6 @@ pub(crate) trait Real:
         if self < Self::ZERO { (small, large) } else { (large, small) }
     }
 
-    fn is_dropped(self) -> bool;
     fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
     fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
 
@@ -116,9 +115,6 @@ macro_rules! real {
                 self.abs()
             }
             #[inline(always)]
-            fn is_dropped(self) -> bool {
-                self.is_sign_negative()
-            }
             fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]> {
                 tensor.as_slice()
             }

@@ -104,6 +104,14 @@ pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + 
     (0..count).into_par_iter().map(f).collect()
 }
 
+/// Calls `f` for each task, on the threads of the current pool where that is worth waking them.
+pub(crate) fn each<A: Send>(is_worth_it: bool, tasks: Vec<A>, f: impl Fn(A) + Sync + Send) {
+    match is_worth_it && tasks.len() > 1 {
+        true => tasks.into_par_iter().for_each(f),
+        false => tasks.into_iter().for_each(f),
+    }
+}
+
 /// Both results, on two threads where each is worth one.
 pub(crate) fn both<A: Send, B: Send>(
     is_worth_it: bool,

@@ -279,7 +279,7 @@ impl ModuleMapper for ByRule {
 }
 
 /// Pairs of ragged lengths, by rule.
-fn pairs(count: usize) -> Vec<TokenPair> {
+pub fn pairs(count: usize) -> Vec<TokenPair> {
     let token = |seed: usize| 2 + (seed * 7919 + seed / 3) as i64 % (VOCAB as i64 - 2);
     let sentence = |seed: usize, length: usize| (0..length).map(|at| token(seed * 101 + at * 13)).chain([1]).collect();
     (0..count)
