@@ -71,11 +71,12 @@ pub fn launch_traced<T: Send>(
     f: impl Fn(Epl) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     config.validate()?;
-    let joined = Joined::new(config)?;
-    let record = Record::open(config, trace, joined.cluster.worker_index())?;
     if config.cluster.keep_freed_memory {
+        // Before there are other threads.
         allocator::keep_freed_memory();
     }
+    let joined = Joined::new(config)?;
+    let record = Record::open(config, trace, joined.cluster.worker_index())?;
     let run = |world| f(on_rank(world, config, &joined, &record)?);
     let ran = ranks::run(&joined, config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.

@@ -1,6 +1,8 @@
 //! What is freed on the host is taken again.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
+use std::ffi::OsString;
+
 use epl_core::{Config, launch};
 
 /// The bytes of pages that the system has given this process so far.
@@ -16,14 +18,15 @@ fn given() -> u64 {
 /// What a rank is given for 40 MiB that it has freed just before, in MiB. None where the environment says how memory is kept. (It
 /// may have the arena of the test's thread, which keeps one such block.)
 fn given_again(keeps: bool) -> Option<u64> {
-    let says = |(name, value): (String, String)| {
+    let says = |(name, value): (OsString, OsString)| {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         name.starts_with("MALLOC_") || (name == "GLIBC_TUNABLES" && value.contains("glibc.malloc."))
     };
-    if std::env::vars().any(says) {
+    if std::env::vars_os().any(says) {
         return None;
     }
     // SAFETY: it takes numbers. No page is a huge one, which counts as one.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
     let mut config = Config::new();
     config.cluster.keep_freed_memory = keeps;
     let touch = || std::hint::black_box(vec![1_u8; 40 << 20]);

@@ -1,4 +1,5 @@
-//! Scaled dot-product attention in host memory, head by head: the scores of all pairs never lie in memory.
+//! Scaled dot-product attention in host memory, head by head: the weights of all pairs never lie in memory together, nor do
+//! their gradients, but for those of a bias that is learned.
 //!
 //! ```text
 //!              keys
@@ -12,8 +13,9 @@
 //! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does. Other
 //! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see.
 //!
-//! A thread takes a head of a sequence, or, where there are few of them, a part of its queries. How a call is cut depends on its
-//! sizes alone, and sums are made in one order: the bits do not depend on the number of threads.
+//! A thread takes a head of a sequence, or, where there are few of them, a part of its queries; in backward, where sequences share
+//! a bias, the same of some sequences, one after the other. How a call is cut depends on its sizes alone, and sums are made in one
+//! order: the bits do not depend on the number of threads.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -27,15 +29,16 @@ use crate::dropout::Mask;
 use crate::host::product::{Matrix, Output, WORTH_A_THREAD, interleaved, product, transpose_into};
 use crate::host::{self, Real, View, map_sum, max_of, sum_of};
 
-/// The weights of a block: two of them in f32 lie in half of a core's second cache.
+/// The weights of a block: those in f32 and their gradients take half of a core's second cache.
 const BLOCK: usize = 1 << 16;
-/// The queries of a block, at least.
+/// The queries of a block, at least, whatever the keys: with fewer its products do not pay.
 const LEAST_QUERIES: usize = 32;
 /// The queries of a block of a causal call, at most: each computes half as many keys as it has queries in vain.
 const CAUSAL_QUERIES: usize = 64;
-/// From so many queries on the keys of a head are transposed once, for all of them.
+/// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too.
 const TRANSPOSED_FROM: usize = 32;
-/// Heads are cut into parts, and sequences that share a bias into groups, so that there are about so many tasks.
+/// Heads are cut into parts so that there are about so many tasks at least, and sequences that share a bias into so many groups
+/// at most.
 const TASKS: usize = 8;
 
 /// The tensors of a call.
@@ -179,7 +182,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// Multiplies a block by the mask of dropout.
-    fn drop(&self, block: Block, values: &mut [T]) {
+    fn apply_dropout(&self, block: Block, values: &mut [T]) {
         let Some(mask) = self.dropout.filter(|_| block.seen > 0) else { return };
         for (query, row) in values.chunks_exact_mut(block.seen).enumerate() {
             mask.apply_to_row(self.shape, self.row(block, query), row);
@@ -209,7 +212,7 @@ impl<'a, T: Real> Call<'a, T> {
                 let Block { head, first, queries, seen } = block;
                 T::with_scratch(queries * seen, |weights| {
                     self.weigh(block, keys, weights);
-                    self.drop(block, weights);
+                    self.apply_dropout(block, weights);
                     let weights = Matrix::new(&*weights, [queries, seen]);
                     let rows = output.rows(first - part.queries.start, queries);
                     product(weights, self.value[head].rows(0, seen)).write_to(rows, 1);
@@ -232,12 +235,12 @@ impl<'a, T: Real> Call<'a, T> {
                         let (weights, scores) = both.split_at_mut(length);
                         self.weigh(block, transposed_keys, weights);
                         product(grad, transposed_values.columns(0, seen)).set(scores, 1);
-                        self.drop(block, scores);
+                        self.apply_dropout(block, scores);
                         if seen > 0 {
                             let of_bias = of_bias.as_mut().map(|rows| &mut rows[in_part * keys..][..queries * keys]);
                             softmax_backward(weights, scores, (seen, keys), of_bias, self.scale);
                         }
-                        self.drop(block, weights);
+                        self.apply_dropout(block, weights);
                         let [weights, scores] = [weights, scores].map(|x| Matrix::new(&*x, [queries, seen]));
                         product(scores, self.key[head].rows(0, seen)).write_to(query.rows(in_part, queries), 1);
                         let of_key = product(scores.transposed(), self.query[head].rows(first, queries));
@@ -447,15 +450,18 @@ fn split_rows<'a, T>(output: Output<'a, T>, parts: &[Range<usize>]) -> Vec<Outpu
 }
 
 /// Memory of so many elements, which are not written yet.
-struct Unwritten<T>(Vec<T>, usize);
+struct Unwritten<T> {
+    values: Vec<T>,
+    count: usize,
+}
 
 impl<T> Unwritten<T> {
     fn new(count: usize) -> Self {
-        Self(Vec::with_capacity(count), count)
+        Self { values: Vec::with_capacity(count), count }
     }
 
     fn memory(&mut self) -> &mut [MaybeUninit<T>] {
-        &mut self.0.spare_capacity_mut()[..self.1]
+        &mut self.values.spare_capacity_mut()[..self.count]
     }
 
     /// # Safety
@@ -463,7 +469,7 @@ impl<T> Unwritten<T> {
     /// All of it has been written.
     unsafe fn written(mut self) -> Vec<T> {
         // SAFETY: the caller's promise; there is room for as many.
-        unsafe { self.0.set_len(self.1) };
-        self.0
+        unsafe { self.values.set_len(self.count) };
+        self.values
     }
 }

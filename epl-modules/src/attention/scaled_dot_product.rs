@@ -1,6 +1,6 @@
 //! Scaled dot-product attention as one node of the graph.
 //!
-//! In host memory backward keeps what went in, which is alive anyway. Elsewhere it keeps one matrix of weights, and the mask of
+//! In host memory backward keeps what went in, which any would need. Elsewhere it keeps one matrix of weights, and the mask of
 //! dropout, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
 //! and the weights twice.
 
@@ -145,11 +145,12 @@ mod tests {
     }
 
     /// One block and several, sizes that do not divide, queries that see no key, and nothing at all.
-    const SIZES: [[usize; 4]; 10] = [
+    const SIZES: [[usize; 4]; 11] = [
         [2, 3, 5, 19],
         [1, 1, 1, 1],
         [3, 2, 130, 130],
         [1, 2, 150, 700],
+        [2, 4, 80, 2048],
         [11, 1, 40, 6],
         [2, 1, 9, 4],
         [1, 2, 150, 20],
@@ -201,23 +202,34 @@ mod tests {
         }
     }
 
-    /// Inputs in 16 bits are attended over in f32: what comes out, and every gradient, is rounded once.
+    /// Inputs in 16 bits are attended over in f32: what comes out, and every gradient, is rounded once, to the type of what it is
+    /// of. Tensor operations round the scores and the weights, too.
     #[test]
     fn sixteen_bits_are_rounded_once() {
         let size = [2, 3, 70, 40];
-        for dtype in [DType::F16, DType::BF16] {
-            let half = inputs(size, Some(1), dtype);
+        let types = [(DType::F16, DType::F16, 1e-3), (DType::BF16, DType::BF16, 8e-3), (DType::BF16, DType::F32, 8e-3)];
+        for (dtype, of_bias, unit) in types {
+            let mut half = inputs(size, Some(1), dtype);
+            half.bias = half.bias.map(|bias| bias.cast(of_bias));
+            let rounded = copy(&half);
             let wide = |x: &Tensor<4>| x.clone().cast(DType::F32);
             let bias = half.bias.as_ref().map(wide);
             let full = Inputs { query: wide(&half.query), key: wide(&half.key), value: wide(&half.value), bias };
             let weighing = weighing(size, true, true);
             let grad = heads([2, 3, 70, 7], dtype);
-            let ((ours, saved), (exact, saved_exact)) = (forward(half, weighing.clone()), forward(full, weighing));
-            let (found, expected) = (saved.backward(grad.clone(), true), saved_exact.backward(wide(&grad), true));
-            let ours = [ours, found.query, found.key, found.value].into_iter().chain(found.bias);
-            let exact = [exact, expected.query, expected.key, expected.value].into_iter().chain(expected.bias);
-            for (ours, exact) in ours.zip(exact) {
-                assert_eq!(ours.dtype(), dtype);
+            let all = |(output, saved): (Tensor<4>, Saved), grad: Tensor<4>| {
+                let found = saved.backward(grad, true);
+                [output, found.query, found.key, found.value, found.bias.expect("it was asked for")]
+            };
+            let tensors = all(forward_tensors(rounded, &weighing), grad.clone());
+            let ours = all(forward(half, weighing.clone()), grad.clone());
+            let exact = all(forward(full, weighing), wide(&grad));
+            for (((ours, exact), tensors), dtype) in
+                ours.into_iter().zip(exact).zip(tensors).zip([dtype, dtype, dtype, dtype, of_bias])
+            {
+                assert_eq!((ours.dtype(), tensors.dtype()), (dtype, dtype));
+                let scale = exact.clone().abs().max().into_scalar::<f64>();
+                assert!(far(wide(&tensors), exact.clone()) <= 8.0 * unit * scale, "{dtype:?}");
                 assert_eq!(ours.into_data(), exact.cast(dtype).into_data());
             }
         }

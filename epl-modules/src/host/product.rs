@@ -274,7 +274,7 @@ impl<'a, T: Real> Product<'a, T> {
                 multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
             });
         } else if !is_row_major && a.has_rows() && a.sizes[1] > 0 {
-            dots(output, self);
+            dots(output, self, threads);
         } else {
             multiply_parts(output, self, threads);
         }
@@ -325,8 +325,8 @@ fn multiply_parts<T: Real>(mut output: Output<'_, T>, product: Product<T>, parts
         return;
     }
     let stride = |stride: usize| stride as isize;
-    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and `Product::run` those of the
-    // output, which is read only where it was written before.
+    // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and who made the output those of the
+    // output, which has the result's sizes and is read only where it was written before.
     unsafe {
         gemm::gemm(
             rows,
@@ -360,7 +360,7 @@ fn multiply_parts<T: Real>(mut output: Output<'_, T>, product: Product<T>, parts
 }
 
 /// Few rows by a transposed matrix, which is read once, in order.
-fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>) {
+fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>, threads: usize) {
     let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
     let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
     let of_block = |index: usize| -> Vec<T> {
@@ -369,7 +369,8 @@ fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>)
             .flat_map(|column| (0..rows).map(move |index| dot_of_rows(a.row(index), b.column(column))))
             .collect()
     };
-    let products = map_blocks(columns.div_ceil(block), of_block);
+    let count = columns.div_ceil(block);
+    let products = if threads == 1 { (0..count).map(of_block).collect() } else { map_blocks(count, of_block) };
     for (at, sum) in products.into_iter().flatten().enumerate() {
         let (column, index) = (at / rows, at % rows);
         let sum = row.map_or(sum, |row| sum + row[column]);
