@@ -17,7 +17,6 @@
 //! a bias, the same of some sequences, one after the other. How a call is cut depends on its sizes alone, and sums are made in one
 //! order: the bits do not depend on the number of threads.
 
-use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use burn::tensor::{Bool, Tensor};
@@ -26,7 +25,7 @@ use multiversion::multiversion;
 use super::heads::{Gradients, Inputs};
 use super::weighing::Weighing;
 use crate::dropout::Mask;
-use crate::host::product::{Matrix, Output, WORTH_A_THREAD, interleaved, product, transpose_into};
+use crate::host::product::{Matrix, Output, Unwritten, WORTH_A_THREAD, interleaved, product, transpose_into};
 use crate::host::{self, Real, View, map_sum, max_of, sum_of};
 
 /// The weights of a block: those in f32 and their gradients take half of a core's second cache.
@@ -362,7 +361,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         value: interleaved(value, of_parts(of_value)),
     };
     let group = match bias {
-        Some(bias) if bias.dims()[0] == 1 => batch_size.div_ceil(TASKS.min(batch_size).max(1)).max(1),
+        Some(bias) if bias.dims()[0] == 1 => batch_size.div_ceil(TASKS),
         _ => 1,
     };
     let groups = batch_size.div_ceil(group);
@@ -447,29 +446,4 @@ fn split_rows<'a, T>(output: Output<'a, T>, parts: &[Range<usize>]) -> Vec<Outpu
         Some(own)
     };
     parts.iter().filter_map(of).collect()
-}
-
-/// Memory of so many elements, which are not written yet.
-struct Unwritten<T> {
-    values: Vec<T>,
-    count: usize,
-}
-
-impl<T> Unwritten<T> {
-    fn new(count: usize) -> Self {
-        Self { values: Vec::with_capacity(count), count }
-    }
-
-    fn memory(&mut self) -> &mut [MaybeUninit<T>] {
-        &mut self.values.spare_capacity_mut()[..self.count]
-    }
-
-    /// # Safety
-    ///
-    /// All of it has been written.
-    unsafe fn written(mut self) -> Vec<T> {
-        // SAFETY: the caller's promise; there is room for as many.
-        unsafe { self.values.set_len(self.count) };
-        self.values
-    }
 }

@@ -171,6 +171,31 @@ impl<'a, T> Output<'a, T> {
     }
 }
 
+/// Memory of so many elements, which are not written yet.
+pub(crate) struct Unwritten<T> {
+    values: Vec<T>,
+    count: usize,
+}
+
+impl<T> Unwritten<T> {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { values: Vec::with_capacity(count), count }
+    }
+
+    pub(crate) fn memory(&mut self) -> &mut [MaybeUninit<T>] {
+        &mut self.values.spare_capacity_mut()[..self.count]
+    }
+
+    /// # Safety
+    ///
+    /// All of it has been written.
+    pub(crate) unsafe fn written(mut self) -> Vec<T> {
+        // SAFETY: the caller's promise; there is room for as many.
+        unsafe { self.values.set_len(self.count) };
+        self.values
+    }
+}
+
 /// A product of two matrices, to be written somewhere.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a, T> {
@@ -216,12 +241,10 @@ impl<'a, T: Real> Product<'a, T> {
 
     /// The result, row by row, made on the threads of the current pool.
     pub(crate) fn values(self) -> Vec<T> {
-        let [rows, columns] = self.sizes();
-        let mut values = Vec::with_capacity(rows * columns);
-        self.write(&mut values.spare_capacity_mut()[..rows * columns], rayon::current_num_threads());
+        let mut values = Unwritten::new(self.sizes().into_iter().product());
+        self.write(values.memory(), rayon::current_num_threads());
         // SAFETY: all of them were written.
-        unsafe { values.set_len(rows * columns) };
-        values
+        unsafe { values.written() }
     }
 
     /// Writes all of `out`, in so many parts, by the threads of the current pool.
@@ -285,9 +308,8 @@ impl<'a, T: Real> Product<'a, T> {
 pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
     let length = |product: &Product<T>| product.sizes().iter().product::<usize>();
     let (work, threads) = (products.iter().map(Product::work).sum::<usize>().max(1), rayon::current_num_threads());
-    let total = products.iter().map(length).sum();
-    let mut values = Vec::with_capacity(total);
-    let mut rest = &mut values.spare_capacity_mut()[..total];
+    let mut values = Unwritten::new(products.iter().map(length).sum());
+    let mut rest = values.memory();
     let mut tasks = Vec::with_capacity(products.len());
     for product in products {
         let (out, others) = core::mem::take(&mut rest).split_at_mut(length(&product));
@@ -296,8 +318,7 @@ pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
     }
     each(work >= 2 * WORTH_A_THREAD, tasks, |(out, product, threads)| product.write(out, threads));
     // SAFETY: each product has written its part, and the parts are all.
-    unsafe { values.set_len(total) };
-    values
+    unsafe { values.written() }
 }
 
 /// The multiplications below which a second thread costs more than it does.

@@ -114,7 +114,6 @@ macro_rules! real {
             fn magnitude(self) -> Self {
                 self.abs()
             }
-            #[inline(always)]
             fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]> {
                 tensor.as_slice()
             }
