@@ -69,6 +69,9 @@ impl WordPiece {
     /// The pieces of a text, without `[CLS]` and `[SEP]`.
     ///
     /// A piece covers the accents that were stripped after its last letter, so that they are in an answer made of it.
+    /// One limit: marks that Unicode orders and BERT keeps (the tone marks of old Hangul, musical stems, marks that
+    /// are younger than the tables of `tokenizers`) are pieces in Unicode's order, and if the text has its marks in
+    /// another order, such a piece has the place of the mark that stood there.
     ///
     /// # Errors
     /// [`Error::Tokenizer`], which a checked vocabulary never gives.

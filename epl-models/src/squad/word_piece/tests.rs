@@ -132,10 +132,32 @@ fn special_pieces_are_found_wherever_they_stand() {
     assert_eq!(format!("{tokenizer:?}"), "WordPiece { vocab_size: 5, .. }");
 }
 
-/// Letters, marks, syllables, Chinese, emoji with joiners, spaces and invisible characters, close together.
+#[test]
+fn kept_marks_in_another_order_have_the_place_of_one_another() {
+    // The vowel sign (class 30) comes before the Glagolitic letter (class 230), and only the former is stripped.
+    let text = "a\u{1e026}\u{618}";
+    assert!(is_ordered_and_kept('\u{1e026}') && !is_ordered_and_kept('\u{618}') && !is_ordered_and_kept('a'));
+    let tokenizer = WordPiece::new(
+        Vocabulary::new([&PIECES[..], &["##\u{1e026}"]].concat().into_iter().map(String::from).collect()).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(tokenizer.encode(text).unwrap().characters(), [0..1, 2..3]);
+}
+
+/// Whether a mark is moved within a run of marks (its combining class is not 0) and BERT does not strip it.
+fn is_ordered_and_kept(letter: char) -> bool {
+    // U+0334 has class 1, the lowest: it goes before every mark that has a class.
+    let mut pair = NormalizedString::from(format!("{letter}\u{334}"));
+    pair.nfd();
+    pair.get().contains(&format!("\u{334}{letter}")) && !is_mark(letter).unwrap()
+}
+
+/// Letters, marks, syllables, Chinese, emoji with joiners, spaces and invisible characters, close together; without
+/// the marks of which [`WordPiece::encode`] says that their places may be those of others.
 fn unruly() -> impl Strategy<Value = String> {
     let letters = "[a-dA-DéÉñßİΣ가각힣日本😀👩❤\u{300}-\u{305}\u{fe0f}\u{200b}-\u{200d}\u{ad}\u{85}\u{2028}\u{a0} \t\n.,'#\\[\\]–’]{0,30}";
-    prop_oneof![letters.prop_map(String::from), any::<String>()]
+    let any = any::<String>().prop_map(|text| text.chars().filter(|&letter| !is_ordered_and_kept(letter)).collect());
+    prop_oneof![letters.prop_map(String::from), any]
 }
 
 proptest! {
