@@ -35,7 +35,7 @@ const LEAST_QUERIES: usize = 32;
 /// The queries of a block of a causal call, at most: each computes half as many keys as it has queries in vain.
 const CAUSAL_QUERIES: usize = 64;
 /// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too.
-const TRANSPOSED_FROM: usize = 32;
+const TRANSPOSED_FROM: usize = 4;
 /// Heads are cut into parts so that there are about so many tasks at least, and sequences that share a bias into so many groups
 /// at most.
 const TASKS: usize = 8;
