@@ -3,13 +3,14 @@
 //! ```text
 //! pip install torch transformers
 //! cargo bench --bench against_torch -- --python PYTHON [--only bert] [--set hidden_size=512] [--pairs 20] [--compile]
+//! cargo bench --bench against_torch -- --dtype bf16 --against-f32 [--pairs 30]                       # ours in f32 is the peer
 //! cargo bench --bench against_torch -- --only moe_t5 --steps 20 [--dtype bf16] [--peak 989]          # ours alone
 //! BURN_DEVICE=cuda …                                                                    # on a GPU: `tools/gpu.sh`
 //! ```
 //!
 //! Both are programs of their own, run in turn, each on all cores that it may use (`taskset -c 0,1 cargo bench …` gives fewer),
 //! with as many rows, without dropout; the peers are those of
-//! `tools/peers`. Of each name is printed the median over the pairs of PyTorch's time ÷ ours, with quartiles; what share of our
+//! `tools/peers`. Of each name is printed the median over the pairs of the peer's time ÷ ours, with quartiles; what share of our
 //! step the products would take at the speed of a large product on the same threads; and the most memory that each held.
 
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ struct Args {
     /// PyTorch under `torch.compile`.
     #[arg(long)]
     compile: bool,
+    /// Ours in f32 takes PyTorch's place.
+    #[arg(long, conflicts_with = "python")]
+    against_f32: bool,
     /// What the devices of all ranks can compute, in TFLOP/s.
     #[arg(long)]
     peak: Option<f64>,
@@ -95,10 +99,11 @@ impl Args {
         if let Some(name) = self.only.iter().find(|name| !ROWS.iter().any(|(known, ..)| known == name)) {
             return Err(format!("there is no row {name:?}; there are {:?}", ROWS.map(|(name, ..)| name)));
         }
-        if self.python.is_some() && (self.dtype == "f16" || std::env::var("BURN_DEVICE").is_ok() || self.pairs == 0) {
-            return Err(
-                "PyTorch is compared on the CPU, in f32 or bf16, over one pair at least: leave BURN_DEVICE out".into(),
-            );
+        if self.python.is_some() && (self.dtype == "f16" || std::env::var("BURN_DEVICE").is_ok()) {
+            return Err("PyTorch is compared on the CPU, in f32 or bf16: leave BURN_DEVICE out".into());
+        }
+        if self.pairs == 0 || self.against_f32 && self.dtype == "f32" {
+            return Err("give --pairs 1 at least, and with --against-f32 a --dtype of 16 bits".into());
         }
         let chosen = ROWS.iter().filter(|(name, ..)| self.only.is_empty() || self.only.iter().any(|only| only == name));
         let step = |(name, model, ranks, seq): &(&'static str, &str, usize, usize)| {
@@ -198,10 +203,10 @@ impl Args {
     }
 
     /// Alternates both.
-    fn against(&self, python: &Path, name: &str, step: &Step) -> Result<(), String> {
+    fn against(&self, name: &str, step: &Step, peer: impl Fn() -> Command) -> Result<(), String> {
         let mut pairs = Vec::new();
         for _ in 0..self.pairs {
-            pairs.push([line_of(&mut self.worker(name, step))?, line_of(&mut self.peer(python, step))?]);
+            pairs.push([line_of(&mut self.worker(name, step))?, line_of(&mut peer())?]);
         }
         let all = |side: usize, key: &str| -> Vec<f64> {
             pairs.iter().filter_map(|pair: &[String; 2]| number(&pair[side], key)).collect()
@@ -236,8 +241,10 @@ fn line_of(command: &mut Command) -> Result<String, String> {
 
 fn run(args: &Args) -> Result<(), String> {
     for (name, step) in args.rows()? {
+        let in_f32 = Step { dtype: "f32".into(), ..step.clone() };
         match &args.python {
-            Some(python) => args.against(python, name, &step)?,
+            Some(python) => args.against(name, &step, || args.peer(python, &step))?,
+            None if args.against_f32 => args.against(name, &step, || args.worker(name, &in_f32))?,
             None => println!("{}", args.ours(&step)?),
         }
     }

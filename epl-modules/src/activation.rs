@@ -3,7 +3,7 @@
 use burn::config::Config;
 use burn::tensor::{Tensor, activation};
 use epl_comm::custom_vjp;
-use epl_core::model::precision::{wide, widen};
+use epl_core::model::precision::{cast, wide, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float};
@@ -150,14 +150,14 @@ fn smooth<F: Smooth, const D: usize>(input: Tensor<D>) -> Tensor<D> {
                 return (value, Kept::Derivative(derivative));
             }
             let (value, _) = value_and_derivative::<F, D>(widen(x.clone()));
-            (value.cast(dtype), Kept::Input(x))
+            (cast(value, dtype), Kept::Input(x))
         },
         |kept, grad| {
             let of_x = match kept {
                 Kept::Derivative(derivative) => times(derivative, grad),
                 Kept::Input(x) => {
                     let (dtype, (_, derivative)) = (x.dtype(), value_and_derivative::<F, D>(widen(x)));
-                    times(derivative, widen(grad)).cast(dtype)
+                    cast(times(derivative, widen(grad)), dtype)
                 }
             };
             (Some(of_x),)

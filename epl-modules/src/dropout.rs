@@ -7,7 +7,7 @@ use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param}
 use burn::tensor::{Device, Tensor};
 use epl_comm::custom_vjp;
 use epl_core::Place;
-use epl_core::model::precision::{in_wide, widen};
+use epl_core::model::precision::{cast, in_wide, widen};
 
 use crate::draws::{Draws, Elements, row_length};
 use crate::host::{self, HostFloat, Owned, Real, host_float};
@@ -167,7 +167,7 @@ impl Mask {
                 (x * mask.clone(), Applied::Stored(mask))
             }
         };
-        (y.cast(dtype), applied)
+        (cast(y, dtype), applied)
     }
 
     fn apply_host<T: Real, const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {

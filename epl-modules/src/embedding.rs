@@ -5,11 +5,11 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, module};
 use epl_comm::{Partial, Split, custom_vjp, shard_range};
-use epl_core::model::precision::{wide, widen};
+use epl_core::model::precision::{cast, wide, widen};
+use epl_core::offload::is_host;
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
-use crate::host;
 use crate::invalid::{check_last_dim, refuse};
 use crate::linear::{Operand, Weight, affine, count_affine};
 use crate::placement::{self, check_enough};
@@ -91,11 +91,25 @@ impl SplitEmbedding {
     ///
     /// Unwinds with an error when the last dim is another, or the input is copied over another axis.
     pub fn logits<const D: usize>(&self, input: impl Into<Operand<D>>) -> Split<D> {
+        self.biased_logits(input, None)
+    }
+
+    /// [`logits`](Self::logits), with a bias for each row of the table.
+    ///
+    /// # Shapes
+    ///
+    /// - bias: this rank's part of `[n_embedding]`, cut as the table is
+    /// - others: as of [`logits`](Self::logits)
+    ///
+    /// # Errors
+    ///
+    /// As [`logits`](Self::logits).
+    pub fn biased_logits<const D: usize>(&self, input: impl Into<Operand<D>>, bias: Option<Tensor<1>>) -> Split<D> {
         let group = self.context.tensor();
         let input = input.into().copied(group).local();
         check_last_dim("head tied to an embedding", ("d_model", self.d_model), input.dims());
         count_affine(&self.context, self.weight.id, input.dims(), self.n_embedding);
-        let local = affine(input, Weight::Col(self.weight.val()), None);
+        let local = affine(input, Weight::Col(self.weight.val()), bias);
         Split::from_local(local, D - 1, self.n_embedding, group)
     }
 }
@@ -125,7 +139,7 @@ pub(crate) fn lookup_split(
 
 /// Refuses ids that no rank holds: their vectors would be zeros.
 pub(crate) fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
-    if !host::is_host(&ids.device().without_autodiff()) {
+    if !is_host(&ids.device()) {
         return;
     }
     let unknown = |id: &i64| usize::try_from(*id).map_or(true, |id| id >= n_embedding);
@@ -158,7 +172,7 @@ pub fn lookup(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
             let rows = widen(grad).reshape([batch_size * seq_length, d_model]);
             let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
             let sums = zeros.select_assign(0, ids.reshape([batch_size * seq_length]), rows, IndexingUpdateOp::Add);
-            (Some(sums.cast(dtype)),)
+            (Some(cast(sums, dtype)),)
         },
     )
 }

@@ -12,7 +12,7 @@ use super::cut::BatchShard;
 use crate::engine::{Engine, Given, MicroBatch, StepReport};
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
-use crate::probe::measure::is_host;
+use crate::offload::is_host;
 
 /// A batch whose first dim counts its rows. [`batch!`](crate::batch) writes it for a struct.
 pub trait Rows: Sized {

@@ -1,21 +1,17 @@
 //! Gradients in 16 bits on their way between ranks.
 
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{DType, Tensor};
 
-use crate::config::HalfDtype;
+use crate::model::precision::{HalfPrecision, cast};
 use crate::plan::Compression;
 
 impl Compression {
     fn encode<const D: usize>(self, gradient: Tensor<D>) -> Tensor<D> {
-        let dtype = match self.dtype {
-            HalfDtype::F16 => FloatDType::F16,
-            HalfDtype::Bf16 => FloatDType::BF16,
-        };
-        (widened(gradient) * self.scale).cast(dtype)
+        cast(widened(gradient) * self.scale, HalfPrecision::new(self.dtype).dtype())
     }
 
     fn decode<const D: usize>(self, received: Tensor<D>, dtype: DType) -> Tensor<D> {
-        (widened(received) / self.scale).cast(dtype)
+        cast(widened(received) / self.scale, dtype)
     }
 }
 
@@ -38,7 +34,7 @@ pub(crate) fn decode<const D: usize>(compression: Option<Compression>, received:
 /// A 16-bit tensor in f32, in which it may be scaled and summed; others as they are.
 pub(crate) fn widened<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     match tensor.dtype() {
-        DType::F16 | DType::BF16 => tensor.cast(FloatDType::F32),
+        DType::F16 | DType::BF16 => cast(tensor, DType::F32),
         _ => tensor,
     }
 }

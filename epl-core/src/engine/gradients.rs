@@ -7,6 +7,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use super::meter::{Lease, Meter, bytes};
 use crate::error::{Error, Result};
+use crate::model::precision::cast;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Visit};
 
@@ -125,7 +126,7 @@ impl Visit for Collector<'_> {
         }
         let numel = gradient.shape().num_elements();
         let flat = gradient.reshape([numel]);
-        self.store.add(param.id, if record.half { flat.cast(record.dtype) } else { flat });
+        self.store.add(param.id, if record.half { cast(flat, record.dtype) } else { flat });
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ use burn::tensor::Tensor;
 use super::meter::{Lease, bytes};
 use super::rank::Engine;
 use crate::error::Result;
+use crate::model::precision::cast;
 use crate::model::segment::Model;
 use crate::params::store::{Gathered, fill};
 
@@ -140,7 +141,7 @@ impl<'a, M: Model> Parameters<'a, M> {
             let is_cast = half.is_some() && record.half && record.held && record.segments.contains(&look.0);
             let value = values.remove(&number).or_else(|| is_cast.then(own))?;
             let Some(half) = half.filter(|_| is_cast) else { return Some(value) };
-            let cast = value.cast(half.dtype());
+            let cast = cast(value, half.dtype());
             leases.push(meter.lease(bytes(&cast)));
             Some(cast)
         });

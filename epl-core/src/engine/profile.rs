@@ -16,9 +16,10 @@ use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Flops;
 use crate::model::graph::{Seed, Track, Untrack};
 use crate::model::segment::Model;
+use crate::offload::is_host;
 use crate::plan::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::plan::{ParamRecord, Plan};
-use crate::probe::measure::{bytes, is_host};
+use crate::probe::measure::bytes;
 use crate::probe::{Profile, SegmentProfile};
 
 /// The numbers of a segment, as ranks exchange them.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use burn::tensor::{Bool, DType, Int, Tensor};
 
-use crate::model::precision::HalfPrecision;
+use crate::model::precision::{HalfPrecision, cast};
 
 /// What a model reads, as mixed precision needs it.
 ///
@@ -49,7 +49,7 @@ impl FloatTypes {
 
 impl<const D: usize> Batch for Tensor<D> {
     fn in_half(&self, half: HalfPrecision) -> Option<Self> {
-        (self.dtype() == DType::F32).then(|| self.clone().cast(half.dtype()))
+        (self.dtype() == DType::F32).then(|| cast(self.clone(), half.dtype()))
     }
 
     fn float_types(&self, types: &mut FloatTypes) {

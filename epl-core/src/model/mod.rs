@@ -4,7 +4,7 @@
 //! - `context`: what a layer reads at run time, and what it declares while its model is built.
 //! - `place`: where a part of a model goes.
 //! - `carry`: what goes from segment to segment.
-//! - `precision`: casts to 16 bits.
+//! - `cast`: casts between f32 and 16 bits; `precision`: where they are made.
 //! - `generator`: Burn's generator, held and seeded.
 //! - `batch`: what a model reads, which has casts too.
 //! - `graph`: the ends of a segment's graph.
@@ -19,6 +19,7 @@ pub mod output;
 pub(crate) mod context;
 pub(crate) mod place;
 pub(crate) mod carry;
+mod cast;
 pub mod precision;
 pub(crate) mod generator;
 pub mod batch;

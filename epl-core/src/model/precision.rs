@@ -11,10 +11,12 @@
 //!
 //! Only f32 is cast: who chose f64 wants its digits. What a layer computes in f32 all the same, its crate says.
 
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{DType, Tensor};
 
 use crate::config::HalfDtype;
 use crate::model::carry::{Carry, CarryMapper};
+
+pub use super::cast::cast;
 
 /// The type in which a sum or a formula over values of `dtype` is computed: f32 at least.
 pub fn wide(dtype: DType) -> DType {
@@ -28,7 +30,7 @@ pub fn in_wide<const D: usize, const E: usize>(
     formula: impl FnOnce(Tensor<D>) -> Tensor<E>,
 ) -> Tensor<E> {
     let dtype = x.dtype();
-    formula(widen(x)).cast(dtype)
+    cast(formula(widen(x)), dtype)
 }
 
 /// The 16-bit type in which a run computes.
@@ -57,11 +59,7 @@ impl HalfPrecision {
     /// The carry with its f32 tensors in 16 bits, as operations of the graph that they are in. Tensors of one dim stay:
     /// they are sums on their way to the loss, and would lose digits at every boundary.
     pub fn carry<C: Carry>(self, carry: C) -> C {
-        carry.map(&mut Narrow(self.float()))
-    }
-
-    fn float(self) -> FloatDType {
-        self.dtype().into()
+        carry.map(&mut Narrow(self.dtype()))
     }
 }
 
@@ -73,14 +71,14 @@ pub(crate) fn widen_carry<C: Carry>(carry: C) -> C {
 /// A tensor, such as the gradient of a leaf in 16 bits, in f32 at least.
 pub fn widen<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     let dtype = wide(tensor.dtype());
-    tensor.cast(dtype)
+    cast(tensor, dtype)
 }
 
-struct Narrow(FloatDType);
+struct Narrow(DType);
 
 impl CarryMapper for Narrow {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        if D > 1 && tensor.dtype() == DType::F32 { tensor.cast(self.0) } else { tensor }
+        if D > 1 && tensor.dtype() == DType::F32 { cast(tensor, self.0) } else { tensor }
     }
 }
 

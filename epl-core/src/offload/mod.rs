@@ -44,3 +44,4 @@ pub use settings::OnePass;
 pub use state::HostState;
 pub use storage::Storage;
 pub(crate) use values::contiguous;
+pub use values::is_host;

@@ -2,7 +2,7 @@
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{DType, Element, Tensor, TensorData};
+use burn::tensor::{DType, Device, Element, Tensor, TensorData};
 use bytemuck::Pod;
 
 use crate::error::{Error, Result};
@@ -63,6 +63,11 @@ impl FlatValues {
         }
         Ok(())
     }
+}
+
+/// Whether a device's memory is the host's, with autodiff or without: then a tensor of it is of [`Flex`].
+pub fn is_host(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
 }
 
 /// A tensor whose elements lie in order: a view of part of a buffer is not copied, as `to_contiguous` would.

@@ -243,11 +243,6 @@ pub(crate) fn bytes<C: Carry>(carry: &C) -> u64 {
     counted.0
 }
 
-/// Whether a device's memory is the host's, which the allocator counts.
-pub(crate) fn is_host(device: &Device) -> bool {
-    device.clone().without_autodiff() == Device::flex()
-}
-
 fn entrance_shapes<C: Carry>(carry: &C) -> Vec<Vec<usize>> {
     struct Shapes(Vec<Vec<usize>>);
     impl CarryMapper for Shapes {

@@ -12,10 +12,11 @@ use crate::memory::{
 use crate::model::context::Context;
 use crate::model::place::Place;
 use crate::model::segment::Model;
+use crate::offload::is_host;
 use crate::optim::{OptimizerConfig, ResolvedGroups};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{EngineSettings, Plan};
-use crate::probe::measure::{Bench, NOT_COUNTED, Needs, is_host};
+use crate::probe::measure::{Bench, NOT_COUNTED, Needs};
 use crate::schedule::{self, Action};
 
 /// A model whose parameters have no values yet, with its plan. Made by [`Epl::plan`](crate::Epl::plan).

@@ -89,7 +89,7 @@ impl BertHead for MaskedLanguage {
 
     fn logits(&self, hidden: Tensor<3>, words: &SplitEmbedding) -> Tensor<3> {
         let hidden = self.norm.forward(self.activation.forward(self.transform.forward(hidden)));
-        words.logits(hidden).local() + self.bias.val().unsqueeze()
+        words.biased_logits(hidden, Some(self.bias.val())).local()
     }
 
     fn whole(&self, logits: Tensor<3>) -> Tensor<3> {

@@ -20,6 +20,7 @@
 use core::ops::Range;
 
 use burn::tensor::{Bool, Tensor};
+use epl_core::model::precision::cast;
 use multiversion::multiversion;
 
 use super::heads::{Gradients, Inputs};
@@ -53,12 +54,12 @@ struct Views<T> {
 
 impl<T: Real> Views<T> {
     fn new(inputs: &Inputs, weighing: &Weighing) -> Self {
-        let of = |x: &Tensor<4>| View::<T>::of_matrices(x.clone().cast(T::dtype()));
+        let of = |x: &Tensor<4>| View::<T>::of_matrices(cast(x.clone(), T::dtype()));
         Self {
             query: of(&inputs.query),
             key: of(&inputs.key),
             value: of(&inputs.value),
-            bias: inputs.bias.as_ref().map(|bias| View::new(bias.clone().cast(T::dtype()))),
+            bias: inputs.bias.as_ref().map(|bias| View::new(cast(bias.clone(), T::dtype()))),
             padding: weighing.padding.clone().map(additive::<T>),
         }
     }
@@ -320,7 +321,7 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4
     host::each(call.is_worth_it(), tasks, |(part, rows)| call.forward(&part, rows));
     // SAFETY: the parts are all rows of all heads, and have written them.
     let output = unsafe { output.written() };
-    host::tensor(output, shape, &device).cast(dtype).swap_dims(1, 2)
+    cast(host::tensor(output, shape, &device), dtype).swap_dims(1, 2)
 }
 
 /// A part, and where its gradients go.
@@ -343,7 +344,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         return Gradients { query, key, value, bias: bias.map(Tensor::zeros_like) };
     }
     let views = Views::<T>::new(inputs, weighing);
-    let grad = View::<T>::of_matrices(grad.cast(T::dtype()));
+    let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
     let grads: Vec<Matrix<T>> = grad.matrices().collect();
     let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
     let parts = call.parts();
@@ -376,7 +377,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
 
     // SAFETY: the parts are all queries of all heads; each has written its rows, and those of all keys and values.
     let [query, key, value] = values.map(|values| unsafe { values.written() });
-    let tensor = |values, shape| host::tensor(values, shape, &device).cast(dtype).swap_dims(1, 2);
+    let tensor = |values, shape| cast(host::tensor(values, shape, &device), dtype).swap_dims(1, 2);
     let summed = |values: Vec<T>, shape: [usize; 4]| match parts.len() {
         1 => tensor(values, shape),
         _ => tensor(host::sum_blocks(&values, shape.into_iter().product()), shape),
@@ -384,7 +385,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let bias = bias.map(|bias| {
         let (shape, count) = (bias.dims(), bias.shape().num_elements());
         let values = if of_bias.len() > count { host::sum_blocks(&of_bias, count) } else { of_bias };
-        host::tensor(values, shape, &device).cast(bias.dtype())
+        cast(host::tensor(values, shape, &device), bias.dtype())
     });
     Gradients { query: tensor(query, of_query), key: summed(key, of_key), value: summed(value, of_value), bias }
 }

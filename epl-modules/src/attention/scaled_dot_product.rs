@@ -7,11 +7,11 @@
 use burn::tensor::{DType, Tensor};
 use epl_comm::custom_vjp_needed;
 use epl_core::model::precision::in_wide;
+use epl_core::offload::is_host;
 
 use super::heads::{Gradients, Inputs};
 use super::on_host;
 use super::weighing::{SavedWeights, Weighing};
-use crate::host::is_host;
 
 /// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs all between the first product
 /// and the last in f32, in host memory the products, too.

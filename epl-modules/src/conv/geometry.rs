@@ -5,10 +5,11 @@ use burn::nn::conv::Conv2d;
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{DType, Device, Tensor};
 use epl_core::Context;
+use epl_core::model::precision::cast;
+use epl_core::offload::is_host;
 
 use super::on_host::conv2d;
 use super::window::same_padding;
-use crate::host::is_host;
 use crate::invalid::refuse;
 
 /// The default of Burn's `Conv2d`: uniform with bound `1 / sqrt(fan_in)`.
@@ -52,15 +53,15 @@ impl Geometry {
         let dtype = weight.val().dtype();
         let inside = type_inside(dtype, &x.device());
         let layer = Conv2d {
-            weight: Param::initialized(weight.id, weight.val().cast(inside)),
-            bias: bias.map(|bias| Param::initialized(bias.id, bias.val().cast(inside))),
+            weight: Param::initialized(weight.id, cast(weight.val(), inside)),
+            bias: bias.map(|bias| Param::initialized(bias.id, cast(bias.val(), inside))),
             stride: self.stride,
             kernel_size: self.kernel_size,
             dilation: self.dilation,
             groups: self.groups,
             padding: self.padding.clone(),
         };
-        let y = conv2d(&layer, x.cast(dtype).cast(inside)).cast(dtype);
+        let y = cast(conv2d(&layer, cast(cast(x, dtype), inside)), dtype);
         // Each pixel of each output channel is a sum over a kernel.
         let [batch, _, height, width] = y.dims();
         let sums = (batch * height * width * self.channels[1]) as f64;
@@ -69,10 +70,12 @@ impl Geometry {
     }
 }
 
-/// The type in which a convolution of `dtype` is computed. In host memory Flex adds up the taps of a kernel in f16, where eight
-/// times a rounding is lost; of bf16 it makes f32. So f16 is brought to f32 there.
+/// The type in which a convolution of `dtype` is computed: in host memory f32 instead of 16 bits, whose sums are then rounded once.
 pub(crate) fn type_inside(dtype: DType, device: &Device) -> DType {
-    if dtype == DType::F16 && is_host(&device.clone().without_autodiff()) { DType::F32 } else { dtype }
+    match dtype {
+        DType::F16 | DType::BF16 if is_host(device) => DType::F32,
+        _ => dtype,
+    }
 }
 
 /// Refuses a kernel that no image fits.

@@ -5,7 +5,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Int, Tensor};
 use epl_comm::{Split, custom_vjp};
 use epl_core::Context;
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{cast, widen};
 
 use super::classes::Classes;
 use super::{rows, tensors};
@@ -113,7 +113,7 @@ impl SplitCrossEntropy {
                 };
                 (loss, (saved, dtype))
             },
-            |(saved, dtype), grad| (Some(saved.backward(grad).cast(dtype)),),
+            |(saved, dtype), grad| (Some(cast(saved.backward(grad), dtype)),),
         )
     }
 

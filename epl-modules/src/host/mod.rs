@@ -9,17 +9,20 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `kernel` | a product on one thread, of f32, f64, f16 and bf16 |
 //! | `real` | f32 and f64, and their functions |
 //! | `rows` | sums along rows; tasks of some rows |
 //! | `product` | products of matrices |
 //! | `view` | the elements of a tensor, to read or to overwrite |
 
+mod kernel;
 mod real;
 mod rows;
 pub(crate) mod product;
 mod view;
 
-pub(crate) use real::{HostFloat, Real, host_float, is_host};
+pub(crate) use kernel::{HostFactor, host_factor};
+pub(crate) use real::{HostFloat, Real, host_float};
 pub(crate) use rows::{
     LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,
     sum_of,

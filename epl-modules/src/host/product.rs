@@ -1,8 +1,9 @@
-//! Products of matrices in host memory, by the `gemm` crate, as Flex's are.
+//! Products of matrices in host memory.
 //!
 //! Flex zeroes each output and copies it once more, wakes the other threads at each block of the depth, and lets `gemm` gather a
 //! transposed right side element by element. Here an output is written once; a product is cut into one part a thread, each of
-//! which is `gemm`'s on that thread alone; and a transposed right side is first transposed back, tile by tile.
+//! which is [`kernel`](super::kernel)'s on that thread alone; and for `gemm` a transposed right side is first transposed back,
+//! tile by tile.
 //!
 //! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are: a result has the same bits
 //! on any number of threads.
@@ -10,8 +11,10 @@
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
+use burn::tensor::{bf16, f16};
 use multiversion::multiversion;
 
+use super::kernel::{Factor, Problem};
 use super::real::Real;
 use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
 
@@ -158,17 +161,6 @@ impl<'a, T> Output<'a, T> {
         let part = |start, sizes| Self { start, sizes, stride: self.stride, memory: PhantomData };
         [part(self.start, before), part(start, rest)]
     }
-
-    /// The elements of a row.
-    ///
-    /// # Safety
-    ///
-    /// They have been written.
-    unsafe fn row(&mut self, index: usize) -> &mut [T] {
-        assert!(index < self.sizes[0]);
-        // SAFETY: the row lies in the memory of which this was made, and is this output's alone.
-        unsafe { core::slice::from_raw_parts_mut(self.start.add(index * self.stride), self.sizes[1]) }
-    }
 }
 
 /// Memory of so many elements, which are not written yet.
@@ -212,12 +204,12 @@ pub(crate) struct Product<'a, T> {
 /// # Panics
 ///
 /// When the sizes do not agree.
-pub(crate) fn product<'a, T: Real>(a: Matrix<'a, T>, b: Matrix<'a, T>) -> Product<'a, T> {
+pub(crate) fn product<'a, T: Multiply>(a: Matrix<'a, T>, b: Matrix<'a, T>) -> Product<'a, T> {
     assert_eq!(a.sizes[1], b.sizes[0], "sizes that can be multiplied");
     Product { a, b, row: None, adds: false }
 }
 
-impl<'a, T: Real> Product<'a, T> {
+impl<'a, T: Multiply> Product<'a, T> {
     /// With this row added to each row.
     pub(crate) fn plus(self, row: Option<&'a [T]>) -> Self {
         assert!(row.is_none_or(|row| row.len() == self.b.sizes[1]), "an element of the row for each column");
@@ -286,26 +278,55 @@ impl<'a, T: Real> Product<'a, T> {
     /// It has been written if it is added to.
     unsafe fn run(self, output: Output<'_, T>, threads: usize) {
         assert_eq!(output.sizes, self.sizes(), "a matrix of the result's sizes");
+        // SAFETY: the caller's promise.
+        unsafe { T::run(self, output, threads) };
+    }
+}
+
+/// How a product is made, in so many parts.
+pub(crate) trait Multiply: Factor {
+    /// Writes a matrix of the result's sizes.
+    ///
+    /// # Safety
+    ///
+    /// It has been written if it is added to.
+    unsafe fn run(product: Product<'_, Self>, output: Output<'_, Self>, threads: usize);
+}
+
+impl<T: Real> Multiply for T {
+    unsafe fn run(product: Product<'_, T>, output: Output<'_, T>, threads: usize) {
         // Beyond so many rows it costs less to transpose a matrix than to gather it in each block.
         const FEW_ROWS: usize = 32;
-        let (Self { a, b, .. }, sizes) = (self, self.sizes());
+        let (Product { a, b, .. }, [rows, _]) = (product, output.sizes);
         let is_row_major = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
-        if !is_row_major && sizes[0] >= FEW_ROWS {
+        if !is_row_major && rows >= FEW_ROWS {
             let [depth, columns] = b.sizes;
             T::with_scratch(depth * columns, |scratch| {
                 transpose_into(b, scratch, threads);
-                multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..self }, threads);
+                multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..product }, threads);
             });
         } else if !is_row_major && a.has_rows() && a.sizes[1] > 0 {
-            dots(output, self, threads);
+            dots(output, product, threads);
         } else {
-            multiply_parts(output, self, threads);
+            multiply_parts(output, product, threads);
         }
     }
 }
 
+impl Multiply for f16 {
+    unsafe fn run(product: Product<'_, f16>, output: Output<'_, f16>, threads: usize) {
+        multiply_parts(output, product, threads);
+    }
+}
+
+impl Multiply for bf16 {
+    unsafe fn run(product: Product<'_, bf16>, output: Output<'_, bf16>, threads: usize) {
+        multiply_parts(output, product, threads);
+    }
+}
+
 /// The products behind each other, each on as many threads as its share of the work is worth.
-pub(crate) fn products<T: Real>(products: Vec<Product<T>>) -> Vec<T> {
+pub(crate) fn products<T: Multiply>(products: Vec<Product<T>>) -> Vec<T> {
     let length = |product: &Product<T>| product.sizes().iter().product::<usize>();
     let (work, threads) = (products.iter().map(Product::work).sum::<usize>().max(1), rayon::current_num_threads());
     let mut values = Unwritten::new(products.iter().map(length).sum());
@@ -330,7 +351,7 @@ fn least_part(others: usize) -> usize {
     (256 / others.max(1) + 1).max(128)
 }
 
-fn multiply_parts<T: Real>(mut output: Output<'_, T>, product: Product<T>, parts: usize) {
+fn multiply_parts<T: Multiply>(output: Output<'_, T>, product: Product<T>, parts: usize) {
     let (Product { a, b, row, adds }, [rows, columns]) = (product, output.sizes);
     let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
     let least = least_part(others);
@@ -345,39 +366,21 @@ fn multiply_parts<T: Real>(mut output: Output<'_, T>, product: Product<T>, parts
         rayon::join(|| multiply_parts(before, of_before, first), || multiply_parts(rest, of_rest, parts - first));
         return;
     }
-    let stride = |stride: usize| stride as isize;
+    let strides = |strides: [usize; 2]| strides.map(|stride| stride as isize);
+    let problem = Problem {
+        sizes: [rows, a.sizes[1], columns],
+        a: a.values.as_ptr(),
+        a_strides: strides(a.strides),
+        b: b.values.as_ptr(),
+        b_strides: strides(b.strides),
+        out: output.start,
+        out_stride: output.stride as isize,
+        adds,
+        row,
+    };
     // SAFETY: `Matrix::strided` has seen that all elements of both lie in their memory, and who made the output those of the
-    // output, which has the result's sizes and is read only where it was written before.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            a.sizes[1],
-            output.start,
-            1,
-            stride(output.stride),
-            adds,
-            a.values.as_ptr(),
-            stride(a.strides[1]),
-            stride(a.strides[0]),
-            b.values.as_ptr(),
-            stride(b.strides[1]),
-            stride(b.strides[0]),
-            T::ONE,
-            T::ONE,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
-    if let Some(row) = row {
-        for index in 0..rows {
-            // SAFETY: the product has written it.
-            let out = unsafe { output.row(index) };
-            out.iter_mut().zip(row).for_each(|(out, x)| *out += *x);
-        }
-    }
+    // output, which has the result's sizes and is read only where it was written before; `plus` has counted the row.
+    unsafe { T::multiply(&problem) };
 }
 
 /// Few rows by a transposed matrix, which is read once, in order.
@@ -454,6 +457,8 @@ fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [T], to_stri
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::ElementConversion;
+
     use super::*;
 
     fn values(count: usize, step: f64) -> Vec<f64> {
@@ -497,24 +502,78 @@ mod tests {
         }
     }
 
+    /// 16 bits, which are multiplied exactly, added in f32 and rounded once: to 2⁻ᵈ of the result, for `d` digits.
+    fn sixteen_bits_are_rounded_once<T: Multiply>(digits: i32) {
+        let narrow = |values: &[f64]| values.iter().map(|x| x.elem::<T>()).collect::<Vec<T>>();
+        let wide = |values: &[T]| values.iter().map(|x| x.elem::<f64>()).collect::<Vec<f64>>();
+        for [m, k, n] in [
+            [0, 3, 2],
+            [3, 0, 2],
+            [2, 3, 0],
+            [1, 1, 1],
+            [1, 71, 300],
+            [70, 9, 1],
+            [5, 33, 17],
+            [40, 19, 23],
+            [300, 41, 70],
+            [160, 2000, 130],
+        ] {
+            let [left, right, row, kept] =
+                [(m * k, 0.7), (k * n, 1.3), (n, 2.1), (m * n, 0.9)].map(|(count, step)| narrow(&values(count, step)));
+            let [exact_left, exact_right, exact_row, exact_kept] = [&left, &right, &row, &kept].map(|x| wide(x));
+            let lefts = [Matrix::new(&left, [m, k]), Matrix::new(&left, [k, m]).transposed()];
+            let exact_lefts = [Matrix::new(&exact_left, [m, k]), Matrix::new(&exact_left, [k, m]).transposed()];
+            let rights = [Matrix::new(&right, [k, n]), Matrix::new(&right, [n, k]).transposed()];
+            let exact_rights = [Matrix::new(&exact_right, [k, n]), Matrix::new(&exact_right, [n, k]).transposed()];
+            for (of_left, of_right, has_row) in [(0, 0, false), (0, 1, true), (1, 0, true), (1, 1, false)] {
+                let (a, b) = (lefts[of_left], rights[of_right]);
+                let exact =
+                    reference(exact_lefts[of_left], exact_rights[of_right], has_row.then_some(exact_row.as_slice()));
+                let product = product(a, b).plus(has_row.then_some(row.as_slice()));
+                let near = |ours: &[T], exact: &[f64]| {
+                    assert_eq!(ours.len(), exact.len());
+                    for (ours, exact) in wide(ours).iter().zip(exact) {
+                        // And as much as sums in f32 may lose.
+                        let bound = exact.abs() * 0.501 * 2f64.powi(1 - digits) + 1e-6 * (k as f64).sqrt() + 1e-7;
+                        assert!((ours - exact).abs() <= bound, "{m} x {k} x {n}: {ours} is not {exact}");
+                    }
+                };
+                near(&product.values(), &exact);
+                let mut sum = kept.clone();
+                product.add_to(&mut sum, 2);
+                near(&sum, &exact.iter().zip(&exact_kept).map(|(a, b)| a + b).collect::<Vec<_>>());
+            }
+        }
+    }
+
     #[test]
-    fn a_product_has_the_same_bits_on_any_number_of_threads() {
+    fn products_of_sixteen_bits_are_rounded_once() {
+        sixteen_bits_are_rounded_once::<bf16>(8);
+        sixteen_bits_are_rounded_once::<f16>(11);
+    }
+
+    fn has_the_same_bits_on_any_number_of_threads<T: Multiply + PartialEq>() {
         for ([m, k, n], is_transposed) in [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true)]
         {
             let [left, right] = [(m * k, 0.7), (k * n, 1.3)]
-                .map(|(count, step)| values(count, step).iter().map(|x| *x as f32).collect());
-            let (left, right): (Vec<f32>, Vec<f32>) = (left, right);
+                .map(|(count, step)| values(count, step).iter().map(|x| x.elem::<T>()).collect::<Vec<_>>());
             let a = Matrix::new(&left, [m, k]);
             let b = if is_transposed { Matrix::new(&right, [n, k]).transposed() } else { Matrix::new(&right, [k, n]) };
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let bits = |x: f32| x.to_bits();
-                pool.install(|| product(a, b).values()).into_iter().map(bits).collect::<Vec<_>>()
+                pool.install(|| product(a, b).values())
             };
             let one = on(1);
             for threads in [2, 3, 7] {
-                assert!(on(threads) == one, "{m} x {k} x {n} on {threads} threads");
+                assert!(on(threads) == one, "{m} x {k} x {n} of {:?} on {threads} threads", T::dtype());
             }
         }
+    }
+
+    #[test]
+    fn a_product_has_the_same_bits_on_any_number_of_threads() {
+        has_the_same_bits_on_any_number_of_threads::<f32>();
+        has_the_same_bits_on_any_number_of_threads::<bf16>();
+        has_the_same_bits_on_any_number_of_threads::<f16>();
     }
 }

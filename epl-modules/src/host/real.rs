@@ -3,8 +3,9 @@
 use core::cell::RefCell;
 use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
-use burn::backend::{DispatchDevice, Flex, tensor::FloatTensor};
-use burn::tensor::{DType, Device, Element, Tensor};
+use burn::tensor::Tensor;
+
+use super::kernel::{Factor, HostFactor, host_factor};
 
 /// The element types of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,26 +14,18 @@ pub(crate) enum HostFloat {
     Double,
 }
 
-/// Whether what lies on a device without autodiff lies in host memory.
-pub(crate) fn is_host(device: &Device) -> bool {
-    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
-}
-
 /// How the elements of a tensor, or of what it tracks, can be looped over; `None` when it must be left to its backend.
 pub(crate) fn host_float<const D: usize>(x: &Tensor<D>) -> Option<HostFloat> {
-    if !is_host(&x.device().without_autodiff()) {
-        return None;
-    }
-    match x.dtype() {
-        DType::F32 => Some(HostFloat::Single),
-        DType::F64 => Some(HostFloat::Double),
-        _ => None,
+    match host_factor(x)? {
+        HostFactor::F32 => Some(HostFloat::Single),
+        HostFactor::F64 => Some(HostFloat::Double),
+        HostFactor::F16 | HostFactor::Bf16 => None,
     }
 }
 
 /// A float of the fast path.
 pub(crate) trait Real:
-    Element
+    Factor
     + PartialOrd
     + Add<Output = Self>
     + Sub<Output = Self>
@@ -67,9 +60,6 @@ pub(crate) trait Real:
         let small = power * large;
         if self < Self::ZERO { (small, large) } else { (large, small) }
     }
-
-    fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
-    fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
 
     /// Calls `f` with so many elements, whose values are arbitrary. A thread keeps them for its next call, if
     /// they are not too many.
@@ -113,12 +103,6 @@ macro_rules! real {
             #[inline(always)]
             fn magnitude(self) -> Self {
                 self.abs()
-            }
-            fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]> {
-                tensor.as_slice()
-            }
-            fn storage(tensor: &FloatTensor<Flex>) -> &[Self] {
-                tensor.storage()
             }
             fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R {
                 thread_local! {

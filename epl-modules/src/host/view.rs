@@ -5,13 +5,13 @@ use core::marker::PhantomData;
 use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{Device, Tensor, TensorData};
 
+use super::kernel::Factor;
 use super::product::Matrix;
-use super::real::Real;
 
 /// A tensor's elements to read, in row-major order. Nothing is copied if they already lie so.
 pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);
 
-impl<T: Real> View<T> {
+impl<T: Factor> View<T> {
     pub(crate) fn new<const D: usize>(x: Tensor<D>) -> Self {
         let tensor = primitive(x);
         let tensor = if in_order::<T>(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
@@ -65,7 +65,7 @@ fn primitive<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
 }
 
 /// The elements, if they lie in row-major order.
-fn in_order<T: Real>(tensor: &FloatTensor<Flex>) -> Option<&[T]> {
+fn in_order<T: Factor>(tensor: &FloatTensor<Flex>) -> Option<&[T]> {
     // A part of nothing may begin behind the end of its memory.
     if tensor.layout().shape().contains(&0) { Some(&[]) } else { T::slice(tensor) }
 }
@@ -94,7 +94,7 @@ fn strides_of_matrices(tensor: &FloatTensor<Flex>) -> Option<Vec<usize>> {
 /// A tensor's elements to overwrite, in row-major order. Nothing is copied if no one else holds them.
 pub(crate) struct Owned<T>(TensorData, PhantomData<T>);
 
-impl<T: Real> Owned<T> {
+impl<T: Factor> Owned<T> {
     pub(crate) fn take<const D: usize>(x: Tensor<D>) -> Self {
         Self(x.into_data(), PhantomData)
     }
@@ -109,7 +109,7 @@ impl<T: Real> Owned<T> {
 }
 
 /// A tensor of these elements.
-pub(crate) fn tensor<T: Real, const D: usize>(values: Vec<T>, shape: [usize; D], device: &Device) -> Tensor<D> {
+pub(crate) fn tensor<T: Factor, const D: usize>(values: Vec<T>, shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), (device, T::dtype()))
 }
 

@@ -1,13 +1,13 @@
 //! The product of a linear layer, with its bias.
 
 use burn::module::ParamId;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{Tensor, bf16, f16};
 use epl_comm::custom_vjp_needed;
 use epl_core::Context;
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{cast, widen};
 
-use crate::host::product::{Product, product};
-use crate::host::{self, HostFloat, Real, View, column_sums};
+use crate::host::product::{Multiply, Product, product};
+use crate::host::{self, HostFactor, Real, View, column_sums, host_factor};
 
 /// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
 #[derive(Clone, Debug)]
@@ -60,19 +60,23 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
     };
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
-    let x = shaped(x.cast(dtype), [rows, d_input]);
-    let float = host::host_float(weight.tensor());
-    let y = match (float, bias) {
-        (Some(HostFloat::Single), bias) if has_type(&bias, dtype) => on_host::<f32>(x, weight, bias),
-        (Some(HostFloat::Double), bias) if has_type(&bias, dtype) => on_host::<f64>(x, weight, bias),
-        (_, Some(bias)) => add_bias(x.matmul(weight.row_major()), bias.unsqueeze()),
-        (_, None) => x.matmul(weight.row_major()),
+    let x = shaped(cast(x, dtype), [rows, d_input]);
+    let factor = host_factor(weight.tensor());
+    let product = |x, weight, bias| match factor {
+        Some(HostFactor::F16) => on_host::<f16>(x, weight, bias),
+        Some(HostFactor::Bf16) => on_host::<bf16>(x, weight, bias),
+        Some(HostFactor::F32) => on_host::<f32>(x, weight, bias),
+        Some(HostFactor::F64) => on_host::<f64>(x, weight, bias),
+        None => {
+            let y = x.matmul(weight.row_major());
+            bias.into_iter().fold(y, |y, bias| add_bias(y, bias.unsqueeze()))
+        }
+    };
+    let y = match bias {
+        Some(bias) if bias.dtype() != dtype => add_bias(product(x, weight, None), bias.unsqueeze()),
+        bias => product(x, weight, bias),
     };
     shaped(y, shape)
-}
-
-fn has_type(bias: &Option<Tensor<1>>, dtype: DType) -> bool {
-    bias.as_ref().is_none_or(|bias| bias.dtype() == dtype)
 }
 
 /// A reshape, which is nothing in the graph where there is none to be made.
@@ -88,8 +92,8 @@ pub(crate) fn add_bias<const D: usize>(y: Tensor<D>, bias: Tensor<D>) -> Tensor<
         return y + bias;
     }
     let y = widen(y);
-    let bias = bias.cast(y.dtype());
-    (y + bias).cast(dtype)
+    let bias = cast(bias, y.dtype());
+    cast(y + bias, dtype)
 }
 
 /// Tells the operations of [`affine`], of all slices of the layer: `x` is the whole input's shape.
@@ -98,11 +102,11 @@ pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x
 }
 
 /// The product in host memory, as one operation.
-fn on_host<T: Real>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
+fn on_host<T: Multiply>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
     let is_col = weight.is_col();
     let (Weight::Row(weight) | Weight::Col(weight)) = weight;
     let forward = move |x, weight, bias| Saved::forward::<T>(x, weight, bias, is_col);
-    weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient::<T>)
+    weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient)
 }
 
 /// An operation of an input, a weight and perhaps a bias. Its gradients are those of input and weight, as far as they are asked
@@ -135,7 +139,12 @@ struct Saved {
 }
 
 impl Saved {
-    fn forward<T: Real>(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, is_col: bool) -> (Tensor<2>, Self) {
+    fn forward<T: Multiply>(
+        x: Tensor<2>,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        is_col: bool,
+    ) -> (Tensor<2>, Self) {
         let device = x.device();
         let bias = bias.map(View::<T>::new);
         let (left, right) = (View::<T>::of_matrices(x.clone()), View::<T>::of_matrices(weight.clone()));
@@ -146,7 +155,7 @@ impl Saved {
     }
 
     /// `g Wᵀ` and `xᵀ g`, at the same time.
-    fn backward<T: Real>(self, grad: Tensor<2>, needed: [bool; 2]) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
+    fn backward<T: Multiply>(self, grad: Tensor<2>, needed: [bool; 2]) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
         let (device, shapes) = (grad.device(), [self.x.dims(), self.weight.dims()]);
         let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrices);
         let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
@@ -164,7 +173,14 @@ impl Saved {
     }
 }
 
-fn bias_gradient<T: Real>(grad: &Tensor<2>) -> Tensor<1> {
-    let (device, [_, columns]) = (grad.device(), grad.dims());
-    host::tensor(column_sums(View::<T>::new(grad.clone()).slice(), columns), [columns], &device)
+/// The sum over the rows, in f32 at least.
+fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
+    fn sums<T: Real>(grad: Tensor<2>) -> Tensor<1> {
+        let (device, [_, columns]) = (grad.device(), grad.dims());
+        host::tensor(column_sums(View::<T>::new(grad).slice(), columns), [columns], &device)
+    }
+    match host_factor(grad) {
+        Some(HostFactor::F64) => sums::<f64>(grad.clone()),
+        _ => cast(sums::<f32>(widen(grad.clone())), grad.dtype()),
+    }
 }

@@ -2,8 +2,9 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{IndexingUpdateOp, Tensor};
+use burn::tensor::{IndexingUpdateOp, Tensor, bf16, f16};
 use epl_comm::{Partial, copied, shard_range};
+use epl_core::model::precision::cast;
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
@@ -14,7 +15,7 @@ use super::grouped::grouped_product;
 use super::routing::Routing;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
-use crate::host::{HostFloat, host_float};
+use crate::host::{HostFactor, host_factor};
 use crate::linear::count_affine;
 use crate::placement;
 use crate::random::Row;
@@ -84,31 +85,33 @@ impl Experts {
     /// - rows: `[rows of the arrangement, d_model]`
     /// - output: `[rows of the arrangement, d_model]`
     pub(super) fn forward(&self, rows: Tensor<2>, arrangement: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
-        let rows = rows.cast(self.input.val().dtype());
+        let rows = cast(rows, self.input.val().dtype());
         let rows = copied(rows, self.context.tensor()).local();
         for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
             count_affine(&self.context, weight.id, rows.dims(), self.d_ff);
         }
-        let rows = match self.host_float() {
-            Some(float) => self.sorted(rows, arrangement, mask, float),
+        let rows = match self.host_factor() {
+            Some(factor) => self.sorted(rows, arrangement, mask, factor),
             None => self.padded(rows, arrangement, mask),
         };
         Partial::from_local(rows, self.context.tensor()).all_reduce()
     }
 
-    /// How rows are looped over, where each expert runs on its own; else all are padded to the same number of rows.
-    fn host_float(&self) -> Option<HostFloat> {
-        host_float(&self.input.val())
+    /// As what rows are multiplied, where each expert runs on its own; else all are padded to the same number of rows.
+    fn host_factor(&self) -> Option<HostFactor> {
+        host_factor(&self.input.val())
     }
 
     /// Each expert on its own rows, in host memory.
-    fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, float: HostFloat) -> Tensor<2> {
+    fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, factor: HostFactor) -> Tensor<2> {
         let (device, is_sorted) = (rows.device(), at.is_sorted());
         let select = |rows: Tensor<2>, by: Vec<usize>| rows.select(0, indices(by.into_iter(), &device));
         let rows = if is_sorted { rows } else { select(rows, at.rows_by_place()) };
-        let rows = self.network(rows, mask, |x, weight| match float {
-            HostFloat::Single => grouped_product::<f32>(x, weight, &at.counts),
-            HostFloat::Double => grouped_product::<f64>(x, weight, &at.counts),
+        let rows = self.network(rows, mask, |x, weight| match factor {
+            HostFactor::F16 => grouped_product::<f16>(x, weight, &at.counts),
+            HostFactor::Bf16 => grouped_product::<bf16>(x, weight, &at.counts),
+            HostFactor::F32 => grouped_product::<f32>(x, weight, &at.counts),
+            HostFactor::F64 => grouped_product::<f64>(x, weight, &at.counts),
         });
         if is_sorted { rows } else { select(rows, at.places.clone()) }
     }
@@ -141,7 +144,7 @@ impl Experts {
         });
         let received = dispatch.send_names(rows, &x.device());
         let at = &dispatch.arrangement;
-        let is_padded = self.host_float().is_none();
+        let is_padded = self.host_factor().is_none();
         let (slots, count) = match is_padded {
             true => (at.slots(), at.counts.len() * at.height()),
             false => (at.places.clone(), at.places.len()),

@@ -3,8 +3,8 @@
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp_needed;
 
-use crate::host::product::{Matrix, WORTH_A_THREAD, product, products};
-use crate::host::{self, Real, View};
+use crate::host::product::{Matrix, Multiply, WORTH_A_THREAD, product, products};
+use crate::host::{self, View};
 
 /// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of
 /// its matrix is zero.
@@ -14,7 +14,7 @@ use crate::host::{self, Real, View};
 /// - rows: `[Σ counts, d_input]`, the groups behind each other
 /// - weights: `[groups, d_input, d_output]`
 /// - output: `[Σ counts, d_output]`
-pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, counts: &[usize]) -> Tensor<2> {
+pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, counts: &[usize]) -> Tensor<2> {
     let counts = counts.to_vec();
     custom_vjp_needed(
         (rows, weights),
@@ -46,7 +46,7 @@ pub(super) fn grouped_product<T: Real>(rows: Tensor<2>, weights: Tensor<3>, coun
 }
 
 /// The rows of each group.
-fn groups<'a, T: Real>(mut values: &'a [T], counts: &[usize], width: usize) -> Vec<Matrix<'a, T>> {
+fn groups<'a, T>(mut values: &'a [T], counts: &[usize], width: usize) -> Vec<Matrix<'a, T>> {
     let next = |count: &usize| {
         let (group, rest) = values.split_at(count * width);
         values = rest;

@@ -6,7 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
@@ -130,25 +130,25 @@ fn normalise<const D: usize>(
     epsilon: f64,
 ) -> (Tensor<D>, Saved<D>) {
     let (dtype, x) = (x.dtype(), widen(x));
-    let (wide_gamma, beta) = (gamma.clone().cast(x.dtype()), beta.map(|beta| beta.cast(x.dtype())));
+    let (wide_gamma, beta) = (cast(gamma.clone(), x.dtype()), beta.map(|beta| cast(beta, x.dtype())));
     let (output, saved) = match host_float(&x) {
         Some(HostFloat::Single) => normalise_host::<f32, D>(x, wide_gamma, beta, epsilon),
         Some(HostFloat::Double) => normalise_host::<f64, D>(x, wide_gamma, beta, epsilon),
         None => normalise_tensors(x, wide_gamma, beta, epsilon),
     };
-    (output.cast(dtype), Saved { gamma, ..saved })
+    (cast(output, dtype), Saved { gamma, ..saved })
 }
 
 /// As [`normalise`]; each gradient returns to the type of its input.
 fn denormalise<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
     let (dtype, wide, gamma_dtype) = (grad.dtype(), saved.normal.dtype(), saved.gamma.dtype());
-    let (saved, grad) = (Saved { gamma: saved.gamma.cast(wide), ..saved }, grad.cast(wide));
+    let (saved, grad) = (Saved { gamma: cast(saved.gamma, wide), ..saved }, cast(grad, wide));
     let (grad_x, grad_gamma, grad_beta) = match host_float(&grad) {
         Some(HostFloat::Single) => denormalise_host::<f32, D>(saved, grad),
         Some(HostFloat::Double) => denormalise_host::<f64, D>(saved, grad),
         None => denormalise_tensors(saved, grad),
     };
-    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype), grad_beta.cast(gamma_dtype))
+    (cast(grad_x, dtype), cast(grad_gamma, gamma_dtype), cast(grad_beta, gamma_dtype))
 }
 
 fn normalise_host<T: Real, const D: usize>(

@@ -6,7 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::Place;
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
@@ -99,27 +99,27 @@ struct Saved<const D: usize> {
 /// In f32 at least; the output returns to the type of x.
 fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> (Tensor<D>, Saved<D>) {
     let (dtype, wide_x) = (x.dtype(), widen(x.clone()));
-    let wide_gamma = gamma.clone().cast(wide_x.dtype());
+    let wide_gamma = cast(gamma.clone(), wide_x.dtype());
     let (output, inverse) = match host_float(&wide_x) {
         Some(HostFloat::Single) => forward_host::<f32, D>(wide_x, wide_gamma, epsilon),
         Some(HostFloat::Double) => forward_host::<f64, D>(wide_x, wide_gamma, epsilon),
         None => forward_tensors(wide_x, wide_gamma, epsilon),
     };
-    (output.cast(dtype), Saved { x, gamma, inverse })
+    (cast(output, dtype), Saved { x, gamma, inverse })
 }
 
 /// As forward; each gradient returns to the type of its input.
 fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor<D>, Tensor<1>) {
     let Saved { x, gamma, inverse } = saved;
     let (dtype, gamma_dtype, x) = (x.dtype(), gamma.dtype(), widen(x));
-    let (gamma, grad) = (gamma.cast(x.dtype()), grad.cast(x.dtype()));
+    let (gamma, grad) = (cast(gamma, x.dtype()), cast(grad, x.dtype()));
     let saved = Saved { x, gamma, inverse };
     let (grad_x, grad_gamma) = match host_float(&grad) {
         Some(HostFloat::Single) => backward_host::<f32, D>(saved, grad),
         Some(HostFloat::Double) => backward_host::<f64, D>(saved, grad),
         None => backward_tensors(saved, grad),
     };
-    (grad_x.cast(dtype), grad_gamma.cast(gamma_dtype))
+    (cast(grad_x, dtype), cast(grad_gamma, gamma_dtype))
 }
 
 /// The shape of one number a row.

@@ -13,7 +13,7 @@
 
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp, custom_vjp, unwind};
-use epl_core::model::precision::widen;
+use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
 use super::statistics::{a_channel, sum_of_channels};
@@ -78,7 +78,7 @@ fn looped(x: &Tensor<3>) -> Option<HostFloat> {
 fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, scale: &Scale) -> Tensor<D> {
     let (shape, dtype) = (x.dims(), x.dtype());
     let x = flat(widen(x));
-    let (factor, beta) = (scale.inverse.clone() * gamma.cast(x.dtype()), beta.cast(x.dtype()));
+    let (factor, beta) = (scale.inverse.clone() * cast(gamma, x.dtype()), cast(beta, x.dtype()));
     let y = match looped(&x) {
         Some(HostFloat::Single) => forward_host::<f32>(x, [&scale.mean, &factor, &beta]),
         Some(HostFloat::Double) => forward_host::<f64>(x, [&scale.mean, &factor, &beta]),
@@ -87,7 +87,7 @@ fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, scal
             centred * a_channel(factor) + a_channel(beta)
         }
     };
-    y.cast(dtype).reshape(shape)
+    cast(y, dtype).reshape(shape)
 }
 
 fn forward_host<T: Real>(x: Tensor<3>, [mean, factor, beta]: [&Tensor<1>; 3]) -> Tensor<3> {

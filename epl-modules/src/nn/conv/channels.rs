@@ -14,6 +14,7 @@ use burn::module::Param;
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{Split, copied, sliced};
+use epl_core::model::precision::cast;
 use epl_core::{Axis, Context, Place};
 
 use crate::conv::{check_channels, check_kernel, type_inside};
@@ -158,9 +159,9 @@ impl Channels {
         };
         let dtype = weight.val().dtype();
         let inside = type_inside(dtype, &input.device());
-        let own = Param::initialized(weight.id, weight.val().cast(inside));
-        let own_bias = bias.map(|bias| Param::initialized(bias.id, bias.val().cast(inside)));
-        let output = conv(input.cast(dtype).cast(inside), own, own_bias, groups).cast(dtype);
+        let own = Param::initialized(weight.id, cast(weight.val(), inside));
+        let own_bias = bias.map(|bias| Param::initialized(bias.id, cast(bias.val(), inside)));
+        let output = cast(conv(cast(cast(input, dtype), inside), own, own_bias, groups), dtype);
         let pixels = if self.transposed { dims } else { output.dims() };
         let sums = pixels[0] * self.ordered(self.sizes)[0] * pixels[2..].iter().product::<usize>();
         self.context.count_flops(Some(weight.id), 2.0 * sums as f64 * self.fans().0 as f64);

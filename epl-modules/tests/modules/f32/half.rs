@@ -1,4 +1,4 @@
-//! Half precision takes the path in tensor operations, which computes in f32 inside.
+//! Layers in half precision compute in f32 inside.
 
 use burn::tensor::{DType, Int, Tensor};
 use epl_comm::Split;
