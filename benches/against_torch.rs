@@ -15,11 +15,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, Tensor};
 use clap::Parser;
 use epl_benches::quartiles::quartiles;
+use epl_benches::speed::product_speed;
 use epl_benches::steps::Step;
 
 /// A row: its name, the model, ranks, and tokens of a row or pixels of a side.
@@ -41,7 +40,7 @@ struct Args {
     #[arg(long)]
     only: Vec<String>,
     /// Another size, by the name that the PyTorch program gives it.
-    #[arg(long, value_parser = size)]
+    #[arg(long, value_parser = epl_benches::steps::size)]
     set: Vec<(String, usize)>,
     #[arg(long, default_value_t = 20)]
     pairs: usize,
@@ -58,7 +57,7 @@ struct Args {
     #[arg(long, default_value = "f32")]
     dtype: String,
     /// PyTorch under `torch.compile`.
-    #[arg(long)]
+    #[arg(long, requires = "python")]
     compile: bool,
     /// Ours in f32 takes PyTorch's place.
     #[arg(long, conflicts_with = "python")]
@@ -71,27 +70,9 @@ struct Args {
     bench: bool,
 }
 
-fn size(text: &str) -> Result<(String, usize), String> {
-    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
-    Ok((key.to_string(), value.parse().map_err(|error| format!("{value:?}: {error}"))?))
-}
-
 /// A number of a line of `key=value`.
 fn number(line: &str, key: &str) -> Option<f64> {
     line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
-}
-
-/// GFLOP/s of a large product of f32 on all threads.
-fn product_speed() -> f64 {
-    let device = Device::default();
-    let [a, b] = [0; 2].map(|_| Tensor::<2>::random([2048, 1024], Distribution::Default, &device));
-    let b = b.reshape([1024, 2048]);
-    let seconds = (0..5).map(|_| {
-        let start = Instant::now();
-        let _ = a.clone().matmul(b.clone()).into_data();
-        start.elapsed().as_secs_f64()
-    });
-    2.0 * 2048.0 * 1024.0 * 2048.0 / seconds.fold(f64::INFINITY, f64::min) / 1e9
 }
 
 impl Args {

@@ -3,4 +3,5 @@
 pub mod moe;
 pub mod pairs;
 pub mod quartiles;
+pub mod speed;
 pub mod steps;

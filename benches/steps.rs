@@ -13,6 +13,8 @@ use epl::models::text::TokenPair;
 use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
 use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
 
+use epl_comm::{OperationProfile, Phase, operation, profile_operations};
+
 use crate::moe;
 use crate::quartiles::quartiles;
 
@@ -60,6 +62,17 @@ struct OfRank {
     parameters: usize,
     loss: f64,
     peak_mib: f64,
+    profile: Vec<OperationProfile>,
+}
+
+/// `KEY=VALUE`, of a size.
+///
+/// # Errors
+///
+/// When it is none.
+pub fn size(text: &str) -> core::result::Result<(String, usize), String> {
+    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
+    Ok((key.to_string(), value.parse().map_err(|error| format!("{value:?}: {error}"))?))
 }
 
 /// The most memory that this process has held, in MiB.
@@ -112,20 +125,33 @@ impl Step {
         Ok(())
     }
 
-    /// Runs it.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](Self::check), and when there is no such model.
-    pub fn run(&self) -> Result<Took> {
+    fn ranks(&self, is_profiled: bool) -> Result<Vec<OfRank>> {
         self.check()?;
         let config = Config::new().with("dist.data_parallel_size", self.ranks)?;
         let config = match self.dtype.as_str() {
             "f32" => config,
             half => config.with("amp.level", "O1")?.with("amp.dtype", half)?,
         };
-        let mut ranks = epl::launch(&config, |epl| self.on_rank(&epl))?;
-        let OfRank { mut seconds, operations, parameters, loss, peak_mib } = ranks.swap_remove(0);
+        epl::launch(&config, |epl| self.on_rank(&epl, is_profiled))
+    }
+
+    /// What the operations of the first rank took in the steps that count, and how many these are.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn profiled(&self) -> Result<(Vec<OperationProfile>, usize)> {
+        Ok((self.ranks(true)?.swap_remove(0).profile, self.steps - 2))
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), and when there is no such model.
+    pub fn run(&self) -> Result<Took> {
+        let mut ranks = self.ranks(false)?;
+        let OfRank { mut seconds, operations, parameters, loss, peak_mib, .. } = ranks.swap_remove(0);
         let seconds = quartiles(seconds.split_off(2))[1];
         let items = match self.model.as_str() {
             "moe_t5" | "t5" => 2 * self.batch * self.seq,
@@ -136,7 +162,7 @@ impl Step {
         Ok(Took { parameters, seconds, operations, items, loss, peak_mib })
     }
 
-    fn on_rank(&self, epl: &Epl) -> Result<OfRank> {
+    fn on_rank(&self, epl: &Epl, is_profiled: bool) -> Result<OfRank> {
         let device = epl.place().device();
         match self.model.as_str() {
             "moe_t5" => {
@@ -145,7 +171,7 @@ impl Step {
                     sparse.moe.clone().map(|moe| T5MoeConfig { experts: self.size("experts", moe.experts), ..moe });
                 let config = self.t5(sparse, ["vocab", "heads", "layers"]).with_moe(experts);
                 self.steps(
-                    epl,
+                    (epl, is_profiled),
                     |at| config.init(at),
                     T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
                 )
@@ -153,7 +179,7 @@ impl Step {
             "t5" => {
                 let config = self.t5(moe::model().with_moe(None), ["vocab_size", "num_heads", "num_layers"]);
                 self.steps(
-                    epl,
+                    (epl, is_profiled),
                     |at| config.init(at),
                     T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
                 )
@@ -172,11 +198,15 @@ impl Step {
                 };
                 let batch =
                     BertBatcher::<MaskedLanguage>::new(&config).batch(self.rows_of(epl).map(row).collect(), device);
-                self.steps(epl, |at| config.init_masked_language(at), batch)
+                self.steps((epl, is_profiled), |at| config.init_masked_language(at), batch)
             }
             "resnet50" => {
                 let config = ResNetConfig::resnet50(self.size("num_labels", 100));
-                self.steps(epl, |at| config.init(at), self.images(config.classes, self.rows_of(epl), device))
+                self.steps(
+                    (epl, is_profiled),
+                    |at| config.init(at),
+                    self.images(config.classes, self.rows_of(epl), device),
+                )
             }
             other => {
                 Err(Error::invalid(format!("there is no model {other:?}; there are moe_t5, t5, bert and resnet50")))
@@ -236,7 +266,12 @@ impl Step {
         ImageBatch::new(pixels, rows.map(|row| (row * 7 % classes) as i64).collect())
     }
 
-    fn steps<M: Model>(&self, epl: &Epl, model: impl Fn(&Place) -> M, batch: M::Batch) -> Result<OfRank>
+    fn steps<M: Model>(
+        &self,
+        (epl, is_profiled): (&Epl, bool),
+        model: impl Fn(&Place) -> M,
+        batch: M::Batch,
+    ) -> Result<OfRank>
     where
         M::Batch: Clone,
     {
@@ -248,16 +283,23 @@ impl Step {
         let samples: Vec<u64> = self.rows_of(epl).map(|row| row as u64).collect();
         let micro_batch = || MicroBatch::new(batch.clone(), samples.clone());
         let (mut seconds, mut loss) = (Vec::new(), f64::NAN);
-        for _ in 0..self.steps {
-            let start = Instant::now();
-            let report = engine.step(vec![micro_batch()], 1e-4)?;
-            // The norm was read, so all of the step but its update is over; the next one begins with that.
-            seconds.push(start.elapsed().as_secs_f64());
-            loss = report.loss;
-        }
+        let mut steps = |count: usize| -> Result<()> {
+            for _ in 0..count {
+                let start = Instant::now();
+                let report = operation("engine", Phase::Update, || engine.step(vec![micro_batch()], 1e-4))?;
+                // The norm was read, so all of the step but its update is over; the next one begins with that.
+                seconds.push(start.elapsed().as_secs_f64());
+                loss = report.loss;
+            }
+            Ok(())
+        };
+        steps(2)?;
+        let mut rest = || steps(self.steps - 2);
+        let (rest, profile) = if is_profiled { profile_operations(rest) } else { (rest(), Vec::new()) };
+        rest?;
         let peak_mib = peak_mib();
         let operations = engine.profile(&micro_batch())?.0.iter().map(|segment| segment.flops).sum::<Option<f64>>();
         let operations = operations.map(|forward| 3.0 * forward);
-        Ok(OfRank { seconds, operations, parameters, loss, peak_mib })
+        Ok(OfRank { seconds, operations, parameters, loss, peak_mib, profile })
     }
 }

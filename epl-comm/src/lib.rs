@@ -88,7 +88,9 @@ pub mod nccl;
 mod memory;
 pub mod testing;
 
-pub use autodiff::{VjpInputs, custom_vjp, custom_vjp_needed};
+pub use autodiff::{
+    OperationProfile, Phase, VjpInputs, count_work, custom_vjp, custom_vjp_needed, operation, profile_operations,
+};
 pub use buffer::Buffer;
 pub use call_hooks::{CallHooks, with_call_hooks};
 pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous};

@@ -103,8 +103,14 @@ impl SplitEmbedding {
     ///
     /// # Errors
     ///
-    /// As [`logits`](Self::logits).
+    /// As [`logits`](Self::logits), and when the bias has another length.
     pub fn biased_logits<const D: usize>(&self, input: impl Into<Operand<D>>, bias: Option<Tensor<1>>) -> Split<D> {
+        let (rows, found) = (self.weight.val().dims()[0], bias.as_ref().map(|bias| bias.dims()[0]));
+        if let Some(found) = found.filter(|found| *found != rows) {
+            refuse(format!(
+                "a head tied to an embedding, of which this rank has {rows} rows, got a bias of {found}: give it one for each row"
+            ));
+        }
         let group = self.context.tensor();
         let input = input.into().copied(group).local();
         check_last_dim("head tied to an embedding", ("d_model", self.d_model), input.dims());

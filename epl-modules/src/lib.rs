@@ -33,7 +33,7 @@
 //! | layer | parameters | output | computed in f32 |
 //! |---|---|---|---|
 //! | [`ReplicatedLinear`], [`SplitLinear`] | half | half | the sums inside a product, and over ranks |
-//! | [`ReplicatedConv2d`], [`SplitConv2d`] | half | half | the same; on the host f16 too, as Flex would add taps in f16 |
+//! | [`ReplicatedConv2d`], [`SplitConv2d`] | half | half | the same; on the host all |
 //! | [`SplitEmbedding`], [`lookup`](embedding::lookup) | half | half | the sums over positions in the gradient |
 //! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`] | f32, and the running statistics | that of the input | all |
 //! | [`Dropout`] | | that of the input | all; the mask has no type |

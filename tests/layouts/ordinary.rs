@@ -60,21 +60,21 @@ struct Run<'a> {
     dropout: f64,
     /// The rows of a batch in the order in which two replicas have them in their two micro-batches.
     interleaved: bool,
+    seed: u64,
 }
 
 const ROWS: usize = 12;
 /// Two batches in turn.
 const STEPS: u64 = 12;
-/// Of the first values. In 16 bits a rounding may choose another pixel in a max pool, and curves part: of the image program's with
-/// ten seeds two came to 3.8 and 4.3 roundings, the others to one or less. With this seed it is half of one.
-const SEED: u64 = 9;
+/// Of the first values.
+const SEED: u64 = 7;
 
 /// The losses of one version of a program, all ranks'.
 macro_rules! losses {
     ($run:expr, $batch:expr, $program:ident::$config:ident($($size:expr),+) $(, $with:ident)?) => {{
         let run: Run<'_> = $run;
         let device = Device::default().autodiff();
-        device.seed(SEED);
+        device.seed(run.seed);
         let net = $program::burns::$config::new($($size),+)$(.$with(run.dropout))?.init(&device);
         let batches = |device: &Device| (0..STEPS).map(|step| $batch(ROWS, step % 2, device)).collect::<Vec<_>>();
         match run.config {
@@ -114,16 +114,24 @@ fn with(options: &[&str]) -> Config {
 /// All ranks' losses beside those of one, on the scale of these.
 #[track_caller]
 fn check(what: &str, ranks: usize, found: &[Vec<f64>], expected: &[f64], limit: f64) {
+    let worst = error(what, ranks, found, expected);
+    assert!(worst <= limit, "{what}: {worst:.1e}, limit {limit:.1e}");
+}
+
+/// The largest difference, on the scale of the losses of one rank.
+#[track_caller]
+fn error(what: &str, ranks: usize, found: &[Vec<f64>], expected: &[f64]) -> f64 {
     assert!(expected.len() == STEPS as usize && expected.iter().all(|loss| loss.is_finite()), "{what}: {expected:?}");
     assert_eq!(found.len(), ranks, "{what}");
-    for losses in found {
+    let of_rank = |losses: &Vec<f64>| {
         assert_eq!(losses.len(), expected.len(), "{what}");
         assert!(losses.iter().all(|loss| loss.is_finite()), "{what}: {losses:?}");
         let errors = losses.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
-        let worst = errors.fold(0.0, f64::max) / expected.iter().copied().fold(0.0, f64::max);
-        println!("{what}: {worst:.1e}");
-        assert!(worst <= limit, "{what}: {worst:.1e}, limit {limit:.1e}");
-    }
+        errors.fold(0.0, f64::max) / expected.iter().copied().fold(0.0, f64::max)
+    };
+    let worst = found.iter().map(of_rank).fold(0.0, f64::max);
+    println!("{what}: {worst:.1e}");
+    worst
 }
 
 /// Burn's curves on one rank. Its masks are its generator's, so nothing is dropped.
@@ -132,7 +140,7 @@ fn one_rank_computes_what_plain_burn_does() {
     // The generator that first values are drawn from is the whole process's.
     epl_testing::alone(|| {
         for (name, losses) in PROGRAMS {
-            let run = |config| losses(Run { config, dropout: 0.0, interleaved: false });
+            let run = |config| losses(Run { config, dropout: 0.0, interleaved: false, seed: SEED });
             let (alone, one) = (run(None).remove(0), run(Some(&with(&[]))));
             assert!(alone[10] + alone[11] < 0.9 * (alone[0] + alone[1]), "{name} learns: {alone:?}");
             check(name, 1, &one, &alone, 1e-6);
@@ -150,32 +158,46 @@ const SHARDED: [&str; 4] =
 fn strategies_compute_what_one_rank_does() {
     epl_testing::in_f64(|| {
         for (name, losses) in PROGRAMS {
-            let run = |options: &[&str]| losses(Run { config: Some(&with(options)), dropout: 0.2, interleaved: false });
+            let run = |options: &[&str]| {
+                losses(Run { config: Some(&with(options)), dropout: 0.2, interleaved: false, seed: SEED })
+            };
             let one = run(&[]).remove(0);
             check(&format!("{name}, data 2"), 2, &run(&["dist.data_parallel_size=2"]), &one, 1e-9);
             check(&format!("{name}, tensor 2"), 2, &run(&["dist.tensor_parallel_size=2"]), &one, 1e-9);
-            let (sharded, one) = accumulated(losses, with(&SHARDED), with(&SHARDED[3..]));
+            let (sharded, one) = accumulated(losses, (with(&SHARDED), with(&SHARDED[3..])), SEED);
             check(&format!("{name}, v3, offloaded, accumulated"), 2, &sharded, &one, 1e-9);
         }
     });
 }
 
 /// Two replicas of two micro-batches each, and one rank of two.
-fn accumulated(losses: fn(Run<'_>) -> Vec<Vec<f64>>, two: Config, one: Config) -> (Vec<Vec<f64>>, Vec<f64>) {
-    let run = |config, interleaved| losses(Run { config: Some(config), dropout: 0.0, interleaved });
+fn accumulated(
+    losses: fn(Run<'_>) -> Vec<Vec<f64>>,
+    (two, one): (Config, Config),
+    seed: u64,
+) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let run = |config, interleaved| losses(Run { config: Some(config), dropout: 0.0, interleaved, seed });
     (run(&two, false), run(&one, true).remove(0))
 }
 
-/// The same in bf16, to its roundings.
+/// The same in bf16, to its roundings. A rounding may choose another pixel in a max pool or turn a ReLU, and the curves part from
+/// there on: of ten seeds the image program had 3.8 and 4.3 roundings at two, and at the others 1.3 or less. So the median of some.
 #[test]
 fn sharded_in_16_bits_they_compute_what_one_rank_does_in_16_bits() {
     epl_testing::alone(|| {
         for (name, losses) in PROGRAMS {
             let half = |options: &[&str]| in_half(with(options), HalfDtype::Bf16);
-            let (sharded, one) = accumulated(losses, half(&SHARDED), half(&SHARDED[3..]));
-            check(&format!("{name}, in bf16"), 2, &sharded, &one, 4.0 * rounding(HalfDtype::Bf16));
-            let full = losses(Run { config: Some(&with(&SHARDED[3..])), dropout: 0.0, interleaved: true }).remove(0);
-            assert_ne!(one, full, "{name} computes in bf16");
+            let mut errors = (SEED..SEED + 5)
+                .map(|seed| {
+                    let (sharded, one) = accumulated(losses, (half(&SHARDED), half(&SHARDED[3..])), seed);
+                    let full =
+                        losses(Run { config: Some(&with(&SHARDED[3..])), dropout: 0.0, interleaved: true, seed });
+                    assert_ne!(one, full[0], "{name} computes in bf16");
+                    error(&format!("{name}, in bf16"), 2, &sharded, &one)
+                })
+                .collect::<Vec<_>>();
+            errors.sort_by(f64::total_cmp);
+            assert!(errors[2] <= 2.0 * rounding(HalfDtype::Bf16), "{name}, in bf16: {errors:?}");
         }
     });
 }

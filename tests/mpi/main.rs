@@ -3,6 +3,8 @@
 //! This program starts itself under `mpirun`. In each process `layouts` then runs one layout after the other, as a run
 //! over MPI, and compares it with a run on one rank of that process.
 
+#[cfg(feature = "ndarray")]
+mod another_backend;
 mod job;
 #[path = "../layouts/parity/mod.rs"]
 mod parity;

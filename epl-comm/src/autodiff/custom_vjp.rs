@@ -1,10 +1,11 @@
 //! A forward and a backward function as one differentiable operation.
 
 use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
-use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex};
+use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex, TensorMetadata};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use super::inputs::VjpInputs;
+use super::operations::{Phase, count_work, operation};
 use super::step::{Forwarded, attach};
 use crate::error::{Error, Result, unwind};
 
@@ -61,15 +62,36 @@ where
 {
     let inputs = inputs.into_array();
     let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
+    let name = core::any::type_name_of_val(&forward);
+    let forward = |inputs: [DispatchTensor; N]| {
+        operation(name, Phase::Forward, || {
+            count_work(bytes(&inputs), 0.0);
+            let (output, saved) = forward(I::from_array(inputs));
+            count_work((output.shape().num_elements() * output.dtype().size()) as u64, 0.0);
+            (output, saved)
+        })
+    };
     let Some(strategy) = strategy else {
-        return forward(I::from_array(inputs)).0;
+        return forward(inputs).0;
     };
     let forward = |inputs| -> Forwarded<N> {
-        let (output, saved) = forward(I::from_array(inputs));
-        let backward = move |gradient, needed| I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
+        let (output, saved) = forward(inputs);
+        let backward = move |gradient: DispatchTensor, needed| {
+            operation(name, Phase::Backward, || {
+                count_work(bytes([&gradient]), 0.0);
+                let gradients = I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
+                count_work(bytes(gradients.iter().flatten()), 0.0);
+                gradients
+            })
+        };
         (output.inner().into_dispatch(), Box::new(backward))
     };
     Tensor::from_dispatch(on_backend(inputs, strategy, forward).unwrap_or_else(|error| unwind(error)))
+}
+
+/// Of all their elements.
+fn bytes<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> u64 {
+    tensors.into_iter().map(|tensor| (tensor.shape().num_elements() * tensor.dtype().size()) as u64).sum()
 }
 
 /// The one checkpointing strategy among the inputs; none when none has autodiff.

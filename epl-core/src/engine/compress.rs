@@ -2,16 +2,16 @@
 
 use burn::tensor::{DType, Tensor};
 
-use crate::model::precision::{HalfPrecision, cast};
+use crate::model::precision::{HalfPrecision, cast, widen};
 use crate::plan::Compression;
 
 impl Compression {
     fn encode<const D: usize>(self, gradient: Tensor<D>) -> Tensor<D> {
-        cast(widened(gradient) * self.scale, HalfPrecision::new(self.dtype).dtype())
+        cast(widen(gradient) * self.scale, HalfPrecision::new(self.dtype).dtype())
     }
 
     fn decode<const D: usize>(self, received: Tensor<D>, dtype: DType) -> Tensor<D> {
-        cast(widened(received) / self.scale, dtype)
+        cast(widen(received) / self.scale, dtype)
     }
 }
 
@@ -28,13 +28,5 @@ pub(crate) fn decode<const D: usize>(compression: Option<Compression>, received:
     match compression {
         Some(compression) => compression.decode(received, dtype),
         None => received,
-    }
-}
-
-/// A 16-bit tensor in f32, in which it may be scaled and summed; others as they are.
-pub(crate) fn widened<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    match tensor.dtype() {
-        DType::F16 | DType::BF16 => cast(tensor, DType::F32),
-        _ => tensor,
     }
 }

@@ -7,12 +7,13 @@ use epl_comm::ReduceOp;
 use super::batches::Given;
 use super::forward::Forward;
 use super::micro_batch::MicroBatch;
+use super::norm::Squares;
 use super::rank::{Engine, caught};
 use super::report::{EvalReport, StepReport, TermSums};
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
-use crate::model::context::NanCauses;
+use crate::model::context::{Context, NanCauses};
 use crate::model::loss::{Loss, TermWeights};
 use crate::model::segment::{Model, ModelOutput};
 
@@ -35,7 +36,7 @@ impl<M: Model> Engine<M> {
         let (told, mut given) = (RefCell::new(Losses::default()), Given::default());
         let begin = |window: &[MicroBatch<M::Batch>]| {
             given.add(window);
-            told.borrow_mut().begin(forward.model(), window)
+            told.borrow_mut().begin(forward.model(), window, &self.context)
         };
         let last_part = self.plan.stages.parts().last().map_or(0, |part| part.start);
         let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| {
@@ -49,7 +50,7 @@ impl<M: Model> Engine<M> {
             told.borrow_mut().losses.push((loss, self.context.take_nan_causes()));
             Ok(())
         })?;
-        let Losses { sums, weights, .. } = told.into_inner().settled()?;
+        let Losses { sums, weights, .. } = told.into_inner().settled(&self.context)?;
         if count == 0 {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
@@ -213,8 +214,8 @@ struct Losses {
 
 impl Losses {
     /// Settles the window before, and notes the weights of the next one.
-    fn begin<M: Model>(&mut self, model: &M, window: &[MicroBatch<M::Batch>]) -> Result<()> {
-        *self = core::mem::take(self).settled()?;
+    fn begin<M: Model>(&mut self, model: &M, window: &[MicroBatch<M::Batch>], context: &Context) -> Result<()> {
+        *self = core::mem::take(self).settled(context)?;
         let own = |one: &MicroBatch<M::Batch>| match weights::weights_of(model, one) {
             (weights, None) => Ok((weights, one.empty)),
             (_, Some(refusal)) => Err(Error::invalid(refusal)),
@@ -227,11 +228,12 @@ impl Losses {
     }
 
     /// With the losses of the window added.
-    fn settled(mut self) -> Result<Self> {
+    fn settled(mut self, context: &Context) -> Result<Self> {
         for ((loss, causes), (own, is_empty)) in self.losses.drain(..).zip(&self.own) {
             loss.check(own, *is_empty)?;
             self.sums.add(loss, causes, own, *is_empty)?;
         }
+        self.sums.settle(Squares::default(), context)?;
         Ok(self)
     }
 }

@@ -17,7 +17,7 @@
 use burn::tensor::Tensor;
 use epl_comm::ReduceOp;
 
-use super::norm;
+use super::norm::{self, Squares};
 use crate::config::ReduceMethod;
 use crate::error::Result;
 use crate::model::context::Context;
@@ -59,7 +59,8 @@ impl<'a> LocalClip<'a> {
     pub fn clip(&self, shares: Vec<Tensor<1>>) -> Result<(Vec<Tensor<1>>, f64)> {
         let mut squares = vec![0.0; self.plan.mesh.model_replicas()];
         let own = self.plan.coordinate.expert_data;
-        squares[own] = self.plan.params.trained().zip(&shares).map(|(unit, share)| self.squared(unit, share)).sum();
+        let counted = self.plan.params.trained().zip(&shares).flat_map(|(unit, share)| self.counted(unit, share));
+        squares[own] = counted.collect::<Squares>().read(self.context);
         let squares = self.context.world().all_reduce_values(&squares, ReduceOp::Sum)?;
         let norms: Vec<f64> = squares.iter().map(|squared| squared.sqrt() * self.to_own).collect();
         let factor = norm::clip_factor(norms[own], self.limit);
@@ -75,10 +76,10 @@ impl<'a> LocalClip<'a> {
         self.plan.ranks_over(unit.axis) / self.plan.mesh.model_replicas()
     }
 
-    /// The squares of the elements that this rank counts for its replica.
-    fn squared(&self, unit: &Bucket, share: &Tensor<1>) -> f64 {
+    /// The elements that this rank counts for its replica.
+    fn counted(&self, unit: &Bucket, share: &Tensor<1>) -> impl Iterator<Item = Tensor<1>> {
         let slots = unit.slots.iter().filter(|slot| self.counts(&self.plan.params.records[slot.record]));
-        slots.map(|slot| norm::sum_of_squares(share.clone().slice([slot.whole.clone()]))).sum()
+        slots.map(|slot| share.clone().slice([slot.whole.clone()]))
     }
 
     /// Whether this rank counts a parameter: the first of its replica's ranks that have the same of it.

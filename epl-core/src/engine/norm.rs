@@ -8,31 +8,62 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use super::gradients::GradientStore;
+use crate::model::context::Context;
 use crate::offload;
 use crate::plan::Plan;
 
-/// This rank's share of the squared norm.
-pub(crate) fn squared(plan: &Plan, store: &GradientStore) -> f64 {
-    let counted = plan.params.records.iter().filter(|record| record.counted);
-    counted.filter_map(|record| store.own(record)).map(sum_of_squares).sum()
+/// A sum of squares: what is known of it, and numbers on a device that are still to be read.
+#[derive(Default)]
+pub(crate) struct Squares {
+    known: f64,
+    on_device: Vec<Tensor<1>>,
+}
+
+impl Squares {
+    /// This rank's share of the squared norm.
+    pub fn of_gradients(plan: &Plan, store: &GradientStore) -> Self {
+        let counted = plan.params.records.iter().filter(|record| record.counted);
+        counted.filter_map(|record| store.own(record)).collect()
+    }
+
+    /// The sum, with numbers of one's own that are read at the same time.
+    pub fn read_with(mut self, mut others: Vec<Tensor<1>>, context: &Context) -> (f64, Vec<f64>) {
+        let count = others.len();
+        others.append(&mut self.on_device);
+        let mut numbers = context.read_numbers(others);
+        let squares: f64 = numbers.split_off(count).into_iter().sum();
+        (self.known + squares, numbers)
+    }
+
+    /// The sum.
+    pub fn read(self, context: &Context) -> f64 {
+        self.read_with(Vec::new(), context).0
+    }
+}
+
+/// On the host the sum is in f64, in the same order as of an array that lies there; on a device it runs there.
+impl FromIterator<Tensor<1>> for Squares {
+    fn from_iter<I: IntoIterator<Item = Tensor<1>>>(tensors: I) -> Self {
+        let mut squares = Self::default();
+        for tensor in tensors {
+            match tensor.clone().try_into_primitive::<Flex>() {
+                Ok(flex) => {
+                    squares.known += match flex.dtype() {
+                        DType::F32 => squares_in_place::<f32>(flex),
+                        DType::F64 => squares_in_place::<f64>(flex),
+                        _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
+                    }
+                }
+                Err(_) => squares.on_device.push((tensor.clone() * tensor).sum()),
+            }
+        }
+        squares
+    }
 }
 
 /// The factor that brings `norm` down to `limit`, as PyTorch's `clip_grad_norm_` defines it; 1 when it is below.
 pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
-}
-
-/// The sum of squares in f64, on the host in the same order as of an array that lies there.
-pub(crate) fn sum_of_squares(tensor: Tensor<1>) -> f64 {
-    match tensor.clone().try_into_primitive::<Flex>() {
-        Ok(flex) => match flex.dtype() {
-            DType::F32 => squares_in_place::<f32>(flex),
-            DType::F64 => squares_in_place::<f64>(flex),
-            _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
-        },
-        // On an accelerator the sum runs there, and one number comes back.
-        Err(_) => (tensor.clone() * tensor).sum().into_data().iter::<f64>().sum(),
-    }
 }
 
 /// A gradient is a view of its bucket's buffer, which is not copied.
@@ -50,7 +81,7 @@ mod tests {
         let values: Vec<f32> = (0..100_003).map(|i| (i % 7) as f32 - 3.0).collect();
         let expected: f64 = values[5..].iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let tensor = Tensor::<1>::from_floats(values.as_slice(), &Device::flex()).slice([5..100_003]);
-        assert_eq!(sum_of_squares(tensor), expected);
+        assert_eq!(Squares::from_iter([tensor]).known, expected);
     }
 
     #[test]

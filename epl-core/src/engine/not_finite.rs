@@ -1,7 +1,7 @@
 //! Where a norm of the gradients comes from that is no number: looked for once it is there.
 
 use super::gradients::GradientStore;
-use super::norm;
+use super::norm::Squares;
 use super::rank::Engine;
 use super::report::StepReport;
 use crate::error::{Error, Result};
@@ -47,7 +47,9 @@ impl<M: Model> Engine<M> {
     /// Collective.
     fn first_bad_gradient(&self, store: &GradientStore) -> Result<String> {
         let records = self.plan.records();
-        let is_bad = |record: &ParamRecord| store.own(record).is_some_and(|own| !norm::sum_of_squares(own).is_finite());
+        let is_bad = |record: &ParamRecord| {
+            store.own(record).is_some_and(|own| !Squares::from_iter([own]).read(&self.context).is_finite())
+        };
         let on_device = (0..records.len()).filter(|number| is_bad(&records[*number]));
         // Those that lie away are read there: there may be no room for them on the device. A file that cannot be read any more
         // is no reason to leave the others waiting below.

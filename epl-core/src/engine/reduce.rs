@@ -323,7 +323,7 @@ impl<'a> Reducer<'a> {
     fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<SparseSum>> {
         let bucket = &self.plan.params.buckets[index];
         let record = &self.plan.params.records[bucket.members[0]];
-        let (rows, shape) = (SparseRows::of(record, flat), record.shape());
+        let (rows, shape) = (SparseRows::of(record, flat, self.context), record.shape());
         let counts = rows.counts(self.context.axis(bucket.axis))?;
         if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
             return Ok(None);

@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::batches::Given;
+use super::norm::Squares;
 use super::weights;
 use crate::config::ReduceMethod;
 use crate::error::{Error, Result};
@@ -51,49 +52,85 @@ pub struct EvalReport {
 
 /// The sums of the loss terms on this rank.
 #[derive(Default)]
-pub(crate) struct TermSums(Vec<(&'static str, f64, f64)>);
+pub(crate) struct TermSums {
+    /// Names, coefficients and sums.
+    terms: Vec<(&'static str, f64, f64)>,
+    noted: Vec<Noted>,
+}
+
+/// The terms of a micro-batch, which are still to be read.
+struct Noted {
+    /// Each of one element.
+    values: Vec<Tensor<1>>,
+    /// What each is multiplied by, to be a sum.
+    to_sums: Vec<f64>,
+    causes: NanCauses,
+    /// Whether it is a stand-in, whose terms count for nothing.
+    empty: bool,
+}
 
 impl TermSums {
-    /// Adds the terms of one micro-batch, read from the device; `own` are its weights. Whether all are finite.
+    /// Notes the terms of one micro-batch; `own` are its weights.
     ///
     /// # Errors
     ///
-    /// When the model names other terms than for the micro-batch before, or a term is NaN and one of the `causes` is
-    /// found.
-    pub fn add(&mut self, loss: Loss, causes: NanCauses, own: &TermWeights, empty: bool) -> Result<bool> {
-        if self.0.is_empty() {
-            self.0.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
+    /// When the model names other terms than for the micro-batch before.
+    pub fn add(&mut self, loss: Loss, causes: NanCauses, own: &TermWeights, empty: bool) -> Result<()> {
+        if self.terms.is_empty() {
+            self.terms.extend(loss.terms.iter().map(|term| (term.name, term.coefficient, 0.0)));
         }
         let (known, given): (Vec<_>, Vec<_>) =
-            (self.0.iter().map(|term| term.0).collect(), loss.terms.iter().map(|term| term.name).collect());
+            (self.terms.iter().map(|term| term.0).collect(), loss.terms.iter().map(|term| term.name).collect());
         if known != given {
             return Err(Error::invalid(format!(
                 "the loss has the terms {known:?} for one micro-batch and {given:?} for another; return the same \
                  terms for every batch"
             )));
         }
-        if empty {
-            return Ok(true);
+        let to_sums = loss.terms.iter().map(|term| term.to_sum(own.get(term.name).unwrap_or(0.0))).collect();
+        let values = match empty {
+            true => Vec::new(),
+            false => loss.terms.into_iter().map(|term| term.value.inner()).collect(),
+        };
+        self.noted.push(Noted { values, to_sums, causes, empty });
+        Ok(())
+    }
+
+    /// Reads what is noted, and a sum of squares with it: both wait for the device once. Returns that sum, and the numbers of
+    /// those noted micro-batches whose terms are not all finite.
+    ///
+    /// # Errors
+    ///
+    /// When a term is NaN and one of its micro-batch's causes is found.
+    pub fn settle(&mut self, squares: Squares, context: &Context) -> Result<(f64, Vec<usize>)> {
+        let values = self.noted.iter_mut().flat_map(|noted| core::mem::take(&mut noted.values)).collect();
+        let (squared, values) = squares.read_with(values, context);
+        let (mut values, mut not_finite) = (values.into_iter(), Vec::new());
+        for (number, Noted { to_sums, causes, empty, .. }) in self.noted.drain(..).enumerate() {
+            if empty {
+                continue;
+            }
+            let (mut is_nan, mut is_finite) = (false, true);
+            for ((.., sum), (to_sum, value)) in self.terms.iter_mut().zip(to_sums.into_iter().zip(&mut values)) {
+                is_nan |= value.is_nan();
+                is_finite &= value.is_finite();
+                *sum += value * to_sum;
+            }
+            if let Some(cause) = is_nan.then(|| causes.find()).flatten() {
+                return Err(Error::invalid(cause));
+            }
+            if !is_finite {
+                not_finite.push(number);
+            }
         }
-        let (mut is_nan, mut is_finite) = (false, true);
-        for ((_, _, sum), term) in self.0.iter_mut().zip(loss.terms) {
-            let to_sum = term.to_sum(own.get(term.name).unwrap_or(0.0));
-            let value = scalar(term.value);
-            is_nan |= value.is_nan();
-            is_finite &= value.is_finite();
-            *sum += value * to_sum;
-        }
-        match is_nan.then(|| causes.find()).flatten() {
-            Some(cause) => Err(Error::invalid(cause)),
-            None => Ok(is_finite),
-        }
+        Ok((squared, not_finite))
     }
 
     /// Σ coefficient · sum ÷ weight, and the terms one by one.
     fn divided(&self, weights: &TermWeights) -> (f64, Vec<(String, f64)>) {
         let mut loss = 0.0;
         let mut terms = Vec::new();
-        for (name, coefficient, sum) in &self.0 {
+        for (name, coefficient, sum) in &self.terms {
             let mean = sum * weights::seed(1.0, 1.0, weights.get(name).unwrap_or(0.0), ReduceMethod::Mean);
             loss += coefficient * mean;
             terms.push(((*name).to_string(), mean));
@@ -104,16 +141,16 @@ impl TermSums {
     /// Tells the stages that know no loss which terms it has, with which coefficients. Of the ranks that know it,
     /// `tells` is true of one. Collective over the stages.
     fn share(&mut self, weights: &TermWeights, stages: &ProcessGroup, tells: bool) -> Result<()> {
-        let known = |name: &str| self.0.iter().find(|term| term.0 == name).filter(|_| tells);
+        let known = |name: &str| self.terms.iter().find(|term| term.0 == name).filter(|_| tells);
         let own = |(name, _): &(&'static str, f64)| known(name).map(|term| term.1);
         let told = weights.0.iter().map(own).flat_map(|coefficient| match coefficient {
             Some(coefficient) => [1.0, coefficient],
             None => [0.0, 0.0],
         });
         let told = stages.all_reduce_values(&told.collect::<Vec<_>>(), ReduceOp::Sum)?;
-        if self.0.is_empty() {
+        if self.terms.is_empty() {
             let terms = weights.0.iter().zip(told.chunks(2)).filter(|(_, told)| told[0] > 0.0);
-            self.0 = terms.map(|((name, _), told)| (*name, told[1], 0.0)).collect();
+            self.terms = terms.map(|((name, _), told)| (*name, told[1], 0.0)).collect();
         }
         Ok(())
     }
@@ -130,14 +167,14 @@ impl TermSums {
             let width = &context.mesh().widths()[context.coordinate().pipeline];
             self.share(weights, stages, width.members.start == stages.rank())?;
         }
-        self.0.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
+        self.terms.sort_by_key(|(name, ..)| weights.0.iter().position(|(other, _)| other == name));
         let mut metrics = context.take_metrics();
         let first = context.coordinate().along(Axis::Tensor) == 0;
         let share = if first { 1.0 } else { 0.0 };
         let mut values = given.over_all().to_vec();
         let compared = values.len();
         values.push(norm);
-        values.extend(self.0.iter().map(|(_, _, sum)| sum * share));
+        values.extend(self.terms.iter().map(|(_, _, sum)| sum * share));
         values.extend(metrics.values().flatten().map(|value| value * share));
         let world = context.world();
         let sums = if world.size() > 1 { world.all_reduce_values(&values, ReduceOp::Sum)? } else { values };
@@ -145,7 +182,7 @@ impl TermSums {
         let mut sums = sums.into_iter().skip(compared);
         let mut next = || sums.next().unwrap_or(0.0);
         let grad_norm = next().sqrt();
-        self.0.iter_mut().for_each(|(_, _, sum)| *sum = next());
+        self.terms.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
         let outputs = merged(context)?;
         let (loss, terms) = self.divided(weights);
@@ -165,9 +202,4 @@ fn merged(context: &Context) -> Result<Outputs> {
             output::merge(taken, &Over { replica: &[stages], all: &[context.world()], is_copy })
         }
     }
-}
-
-/// The value of a tensor of one element.
-fn scalar(tensor: Tensor<1>) -> f64 {
-    tensor.inner().into_data().iter::<f64>().sum()
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use burn::tensor::{Gradients, Tensor};
-use epl_comm::Recording;
+use epl_comm::{Phase, Recording, operation};
 
 use super::accumulated::Accumulated;
 use super::batch_views::BatchViews;
@@ -26,6 +26,7 @@ use super::idle::Work;
 use super::links::StageLinks;
 use super::local_clip::LocalClip;
 use super::micro_batch::MicroBatch;
+use super::norm::Squares;
 use super::parameters::{Look, Parameters, Seen};
 use super::rank::Engine;
 use super::reduce::Reducer;
@@ -33,7 +34,7 @@ use super::repeatable::ForwardPart;
 use super::report::TermSums;
 use super::statistics::StepStatistics;
 use super::tape::{Around, Start, Tape};
-use super::{norm, weights};
+use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
@@ -62,8 +63,8 @@ pub(super) struct StepRun<'a, M: Model> {
     store: GradientStore,
     reducer: Reducer<'a>,
     sums: TermSums,
-    /// The samples of micro-batches whose loss is not finite.
-    not_finite: Vec<u64>,
+    /// The micro-batches in the order in which their losses were noted.
+    noted: Vec<usize>,
     statistics: StepStatistics,
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
@@ -114,7 +115,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             store: GradientStore::new(&engine.diagnostics.meters.gradients),
             reducer: Reducer::new(engine),
             sums: TermSums::default(),
-            not_finite: Vec::new(),
+            noted: Vec::new(),
             statistics,
             again,
         })
@@ -126,29 +127,34 @@ impl<'a, M: Model> StepRun<'a, M> {
         let begun = Instant::now();
         for action in core::mem::take(&mut self.actions) {
             match action.kind {
-                ActionKind::Forward => self.forward(action)?,
-                ActionKind::Backward => self.backward(action)?,
+                ActionKind::Forward => operation("model", Phase::Forward, || self.forward(action))?,
+                ActionKind::Backward => operation("model", Phase::Backward, || self.backward(action))?,
             }
         }
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
         let scale = self.engine.state.loss_scale();
         let clip = LocalClip::new(plan, context, scale);
-        let (store, own_norm) = self.reducer.finish(self.store, clip)?;
+        let reduce = || self.reducer.finish(self.store, clip);
+        let (store, own_norm) = operation("reduction", Phase::Update, reduce)?;
         self.links.finish()?;
         self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
         // What is clipped already overflows in 16 bits alone.
-        let squared = match own_norm {
-            Some(_) if plan.settings.compression.is_none() => 0.0,
-            _ => (norm::squared(plan, &store) + away) / (scale * scale),
-        };
+        let counts = own_norm.is_none() || plan.settings.compression.is_some();
+        let squares = || if counts { Squares::of_gradients(plan, &store) } else { Squares::default() };
+        let squares = operation("norm", Phase::Update, squares);
+        let (squares, not_finite) = self.sums.settle(squares, context)?;
+        let squared = if counts { (squares + away) / (scale * scale) } else { 0.0 };
+        let not_finite =
+            not_finite.into_iter().flat_map(|number| self.micro_batches[self.noted[number]].samples.to_vec());
+        let not_finite = not_finite.collect();
         let mut report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
         if let Some(own_norm) = own_norm.filter(|_| report.grad_norm.is_finite()) {
             report.grad_norm = own_norm;
         }
-        let (bubble, not_finite) = (work.bubble(context)?, self.not_finite);
+        let bubble = work.bubble(context)?;
         Ok(Accumulated { store, report, not_finite, bubble, number, loss_scale: scale })
     }
 
@@ -220,10 +226,9 @@ impl<'a, M: Model> StepRun<'a, M> {
         if let Some(before) = part.checked_sub(1) {
             self.links.send_gradients(number, before, found)?;
         }
-        if let Some((loss, causes, own)) = told
-            && !self.sums.add(loss, causes, &own, micro_batch.empty)?
-        {
-            self.not_finite.extend_from_slice(&micro_batch.samples);
+        if let Some((loss, causes, own)) = told {
+            self.sums.add(loss, causes, &own, micro_batch.empty)?;
+            self.noted.push(number);
         }
         Ok(())
     }

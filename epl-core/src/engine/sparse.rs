@@ -12,8 +12,10 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::{Pending, ProcessGroup};
 
-use super::compress::{decode, encode, widened};
+use super::compress::{decode, encode};
 use crate::error::Result;
+use crate::model::context::Context;
+use crate::model::precision::widen;
 use crate::plan::{Compression, ParamRecord};
 
 /// Rows of a gradient `[rows, width]` that are not zero, on this rank.
@@ -33,10 +35,10 @@ pub(crate) struct SparseSum {
 
 impl SparseRows {
     /// Finds them in a flat gradient. A row that holds a NaN is not zero.
-    pub fn of(record: &ParamRecord, flat: Tensor<1>) -> Self {
+    pub fn of(record: &ParamRecord, flat: Tensor<1>, context: &Context) -> Self {
         let shape = record.shape();
         let gradient = flat.reshape([shape[0], shape[1]]);
-        let used = gradient.clone().not_equal_elem(0).any_dim(1).into_data();
+        let used = context.read(gradient.clone().not_equal_elem(0).any_dim(1));
         let numbers = used.iter::<bool>().enumerate().filter(|(_, used)| *used).map(|(row, _)| row as i64).collect();
         Self { gradient, numbers }
     }
@@ -68,7 +70,7 @@ impl SparseSum {
     pub fn wait(self) -> Result<Tensor<1>> {
         let (numbers, values) = (self.numbers.wait()?, self.values.wait()?);
         // As a whole gradient is summed: 16-bit types in f32, rounded once.
-        let values = widened(decode(self.compression, values, self.dtype));
+        let values = widen(decode(self.compression, values, self.dtype));
         let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), values.dtype()));
         Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1).cast(self.dtype))
     }

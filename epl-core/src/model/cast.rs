@@ -44,7 +44,7 @@ fn loop_of(from: DType, to: DType) -> Option<Cast> {
     }
 }
 
-/// Casts a tensor of Flex, which keeps its layout if it has not much more memory than elements.
+/// Casts a tensor of Flex, which keeps its layout where its memory holds no more than its elements.
 fn of_flex<const D: usize>(x: Tensor<D>, cast: Cast, dtype: DType) -> Tensor<D> {
     let x = x.try_into_primitive::<Flex>().expect("in host memory, and without a graph");
     let stored = x.bytes().len() / x.dtype().size();
@@ -77,7 +77,11 @@ fn each<A: Element + Pod, B: Element + Pod>(x: &FlexTensor, cast: impl Fn(&[A], 
 
 #[multiversion(targets = "simd")]
 fn widen(from: &[bf16], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
+    to.iter_mut().zip(from).for_each(|(to, from)| {
+        let bits = u32::from(from.to_bits()) << 16;
+        let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
+        *to = f32::from_bits(if is_nan { bits | 0x40_0000 } else { bits });
+    });
 }
 
 /// To the nearest, of two the even one; what is no number stays none.
@@ -127,6 +131,24 @@ mod tests {
                     x.dims()
                 );
             }
+        }
+    }
+
+    #[test]
+    fn all_sixteen_bits_are_widened_as_burn_does() {
+        let patterns = || 0..=u16::MAX;
+        let halves: [Tensor<1>; 2] = [
+            Tensor::from_data(
+                patterns().map(bf16::from_bits).collect::<Vec<_>>().as_slice(),
+                (&Device::flex(), DType::BF16),
+            ),
+            Tensor::from_data(
+                patterns().map(f16::from_bits).collect::<Vec<_>>().as_slice(),
+                (&Device::flex(), DType::F16),
+            ),
+        ];
+        for x in halves.map(|x| x.reshape([256, 256])) {
+            assert!(bits(&cast(x.clone(), DType::F32)) == bits(&x.clone().cast(DType::F32)), "{:?}", x.dtype());
         }
     }
 

@@ -20,6 +20,7 @@
 use core::ops::Range;
 
 use burn::tensor::{Bool, Tensor};
+use epl_comm::count_work;
 use epl_core::model::precision::cast;
 use multiversion::multiversion;
 
@@ -35,7 +36,8 @@ const BLOCK: usize = 1 << 16;
 const LEAST_QUERIES: usize = 32;
 /// The queries of a block of a causal call, at most: each computes half as many keys as it has queries in vain.
 const CAUSAL_QUERIES: usize = 64;
-/// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too.
+/// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too. A head's
+/// keys are in the core's cache, so that pays with fewer rows than where a whole weight is transposed.
 const TRANSPOSED_FROM: usize = 4;
 /// Heads are cut into parts so that there are about so many tasks at least, and sequences that share a bias into so many groups
 /// at most.
@@ -122,6 +124,15 @@ impl<'a, T: Real> Call<'a, T> {
         let [batch_size, heads, queries, keys] = self.shape;
         let width = self.value.first().map_or(0, |value| value.sizes()[1]);
         batch_size * heads * queries * keys * width >= 2 * WORTH_A_THREAD
+    }
+
+    /// Tells of the scores, and of so many products of their weights; of keys that a causal mask hides, none.
+    fn count_work(&self, products: usize) {
+        let [batch_size, heads, queries, _] = self.shape;
+        let seen: usize = (0..queries).map(|query| self.seen(query)).sum();
+        let width = |matrices: &[Matrix<T>]| matrices.first().map_or(0, |matrix| matrix.sizes()[1]);
+        let widths = width(&self.key) + products * width(&self.value);
+        count_work(0, 2.0 * (batch_size * heads * seen * widths) as f64);
     }
 
     /// How many keys a query sees.
@@ -311,6 +322,7 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4
     let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
     let views = Views::<T>::new(inputs, weighing);
     let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
+    call.count_work(1);
     let (shape, parts) = ([batch_size, queries, heads, width], call.parts());
     let mut output = Unwritten::<T>::new(shape.into_iter().product());
     let mut tasks = Vec::new();
@@ -347,6 +359,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
     let grads: Vec<Matrix<T>> = grad.matrices().collect();
     let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
+    call.count_work(4);
     let parts = call.parts();
 
     // Of each part the gradients of all keys and values, and of each group of sequences that of their bias.

@@ -13,6 +13,7 @@ use burn::module::Param;
 use burn::nn::conv::{Conv1d, Conv2d};
 use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::Tensor;
+use epl_comm::count_work;
 
 use super::window::Window;
 use crate::host::product::{Matrix, product, transpose_into};
@@ -92,6 +93,7 @@ impl Saved {
         let (positions, rows) = (window.positions(), channels * window.taps());
         let (input, kernel) = (View::<T>::new(x.clone()), View::<T>::new(weight.clone()));
         let kernel = Matrix::new(kernel.slice(), [filters, rows]);
+        count_work(0, 2.0 * (images * filters * rows * positions) as f64);
         let bias = bias.map(View::<T>::new);
         let mut y = vec![T::ZERO; images * filters * positions];
         for_images(&mut y, filters * positions, positions, |first, y, threads| {
@@ -117,7 +119,10 @@ impl Saved {
     }
 
     fn backward<T: Real>(self, grad: Tensor<4>, needed: [bool; 2]) -> (Option<Tensor<4>>, Option<Tensor<4>>) {
-        let grad = View::<T>::new(grad);
+        let (grad, [images, channels, ..]) = (View::<T>::new(grad), self.x.dims());
+        let rows = channels * self.window.taps();
+        let asked = needed.iter().filter(|needed| **needed).count();
+        count_work(0, 2.0 * (asked * images * self.weight.dims()[0] * rows * self.window.positions()) as f64);
         let of_x = needed[0].then(|| self.input_gradient(&grad));
         let of_weight = needed[1].then(|| self.weight_gradient(&grad));
         (of_x, of_weight)

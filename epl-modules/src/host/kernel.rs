@@ -1,35 +1,37 @@
 //! What products are made of, and how one is made on one thread: of f32 and f64 by the `gemm` crate, as Flex's are; of 16 bits by
 //! `gemmkit`, which adds in f32, rounds once, and has the processor multiply bf16 itself where it can (AVX-512 BF16).
 
+use core::cell::RefCell;
+
 use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{DType, Element, Tensor, bf16, f16};
 use epl_core::offload::is_host;
 
-/// The element types that are multiplied in host memory.
+/// The element type in which a product is made in host memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum HostFactor {
+pub(crate) enum ProductType {
     F16,
     Bf16,
     F32,
     F64,
 }
 
-/// As what a tensor, or what it tracks, can be multiplied here; `None` when it must be left to its backend.
-pub(crate) fn host_factor<const D: usize>(x: &Tensor<D>) -> Option<HostFactor> {
+/// The type in which products of a tensor are made here; `None` when they must be left to its backend.
+pub(crate) fn product_type<const D: usize>(x: &Tensor<D>) -> Option<ProductType> {
     if !is_host(&x.device()) {
         return None;
     }
     match x.dtype() {
-        DType::F16 => Some(HostFactor::F16),
-        DType::BF16 => Some(HostFactor::Bf16),
-        DType::F32 => Some(HostFactor::F32),
-        DType::F64 => Some(HostFactor::F64),
+        DType::F16 => Some(ProductType::F16),
+        DType::BF16 => Some(ProductType::Bf16),
+        DType::F32 => Some(ProductType::F32),
+        DType::F64 => Some(ProductType::F64),
         _ => None,
     }
 }
 
 /// Where a product's matrices lie. Element `[row, column]` of `a` and `b` is at `row * strides[0] + column * strides[1]`.
-pub(super) struct Problem<'a, T> {
+pub(crate) struct Problem<'a, T> {
     /// Rows, depth and columns.
     pub(super) sizes: [usize; 3],
     pub(super) a: *const T,
@@ -45,8 +47,8 @@ pub(super) struct Problem<'a, T> {
     pub(super) row: Option<&'a [T]>,
 }
 
-/// A float that is multiplied in host memory.
-pub(crate) trait Factor: Element {
+/// A float of which products are made in host memory.
+pub(crate) trait ProductElement: Element {
     /// The elements, if they lie in row-major order.
     fn slice(tensor: &FloatTensor<Flex>) -> Option<&[Self]>;
     fn storage(tensor: &FloatTensor<Flex>) -> &[Self];
@@ -57,7 +59,6 @@ pub(crate) trait Factor: Element {
     ///
     /// All elements of the three matrices lie in memory that is theirs; the result's is nobody else's, and has been written if
     /// the product is added to it. The row has an element for each column.
-    #[allow(private_interfaces)] // only products call it
     unsafe fn multiply(problem: &Problem<'_, Self>);
 }
 
@@ -74,10 +75,9 @@ macro_rules! elements {
 
 macro_rules! by_gemm {
     ($float:ty) => {
-        impl Factor for $float {
+        impl ProductElement for $float {
             elements!();
 
-            #[allow(private_interfaces)]
             unsafe fn multiply(problem: &Problem<'_, Self>) {
                 let Problem { sizes: [rows, depth, columns], a_strides, b_strides, out, out_stride, row, .. } =
                     *problem;
@@ -121,41 +121,58 @@ by_gemm!(f64);
 
 macro_rules! by_gemmkit {
     ($half:ty) => {
-        impl Factor for $half {
+        impl ProductElement for $half {
             elements!();
 
-            #[allow(private_interfaces)]
             unsafe fn multiply(problem: &Problem<'_, Self>) {
                 let Problem { sizes: [rows, depth, columns], a, a_strides, b, b_strides, out, out_stride, .. } =
                     *problem;
                 let row = problem.row.map_or(core::ptr::null(), <[Self]>::as_ptr);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    gemmkit::gemm_fused_unchecked(
-                        rows,
-                        depth,
-                        columns,
-                        Self::ONE,
-                        a,
-                        a_strides[0],
-                        a_strides[1],
-                        b,
-                        b_strides[0],
-                        b_strides[1],
-                        if problem.adds { Self::ONE } else { Self::ZERO },
-                        out,
-                        out_stride,
-                        1,
-                        row,
-                        gemmkit::BiasDim::PerCol,
-                        problem.row.is_some(),
-                        None,
-                        gemmkit::Parallelism::Serial,
-                    );
-                }
+                let multiply = |workspace: &mut gemmkit::Workspace| {
+                    // The fused entry, also without a row: so its kernels alone are compiled.
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        gemmkit::gemm_fused_unchecked_with(
+                            workspace,
+                            rows,
+                            depth,
+                            columns,
+                            Self::ONE,
+                            a,
+                            a_strides[0],
+                            a_strides[1],
+                            b,
+                            b_strides[0],
+                            b_strides[1],
+                            if problem.adds { Self::ONE } else { Self::ZERO },
+                            out,
+                            out_stride,
+                            1,
+                            row,
+                            gemmkit::BiasDim::PerCol,
+                            problem.row.is_some(),
+                            None,
+                            gemmkit::Parallelism::Serial,
+                        );
+                    }
+                };
+                // It packs the whole depth of one side.
+                with_workspace(depth.saturating_mul(rows.max(columns)), multiply);
             }
         }
     };
 }
 by_gemmkit!(f16);
 by_gemmkit!(bf16);
+
+/// Calls `f` with the memory in which so many elements are packed. A thread keeps it for its next call, if they are not too many.
+fn with_workspace(elements: usize, f: impl FnOnce(&mut gemmkit::Workspace)) {
+    thread_local! {
+        static KEPT: RefCell<gemmkit::Workspace> = RefCell::new(gemmkit::Workspace::new());
+    }
+    const MOST: usize = 1 << 21;
+    match elements <= MOST {
+        true => KEPT.with_borrow_mut(f),
+        false => f(&mut gemmkit::Workspace::new()),
+    }
+}

@@ -21,7 +21,7 @@ mod rows;
 pub(crate) mod product;
 mod view;
 
-pub(crate) use kernel::{HostFactor, host_factor};
+pub(crate) use kernel::{ProductType, product_type};
 pub(crate) use real::{HostFloat, Real, host_float};
 pub(crate) use rows::{
     LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,

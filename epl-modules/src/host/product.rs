@@ -5,8 +5,9 @@
 //! which is [`kernel`](super::kernel)'s on that thread alone; and for `gemm` a transposed right side is first transposed back,
 //! tile by tile.
 //!
-//! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are: a result has the same bits
-//! on any number of threads.
+//! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are; `gemmkit`, of 16 bits, does not
+//! cut it, and adds in another order only where a product has one row or column, or few of both: a result has the same bits on any
+//! number of threads.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -14,7 +15,7 @@ use core::mem::MaybeUninit;
 use burn::tensor::{bf16, f16};
 use multiversion::multiversion;
 
-use super::kernel::{Factor, Problem};
+use super::kernel::{Problem, ProductElement};
 use super::real::Real;
 use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
 
@@ -226,6 +227,11 @@ impl<'a, T: Multiply> Product<'a, T> {
         self.a.sizes[0] * self.b.sizes[0] * self.b.sizes[1]
     }
 
+    /// Its floating-point operations.
+    pub(crate) fn flops(&self) -> f64 {
+        2.0 * self.work() as f64
+    }
+
     /// Whether it keeps a thread busy that is woken for it.
     pub(crate) fn is_worth_a_thread(&self) -> bool {
         self.work() >= WORTH_A_THREAD
@@ -284,14 +290,19 @@ impl<'a, T: Multiply> Product<'a, T> {
 }
 
 /// How a product is made, in so many parts.
-pub(crate) trait Multiply: Factor {
+pub(crate) trait Multiply: ProductElement {
     /// Writes a matrix of the result's sizes.
     ///
     /// # Safety
     ///
     /// It has been written if it is added to.
-    unsafe fn run(product: Product<'_, Self>, output: Output<'_, Self>, threads: usize);
+    unsafe fn run(product: Product<'_, Self>, output: Output<'_, Self>, threads: usize) {
+        multiply_parts(output, product, threads);
+    }
 }
+
+impl Multiply for f16 {}
+impl Multiply for bf16 {}
 
 impl<T: Real> Multiply for T {
     unsafe fn run(product: Product<'_, T>, output: Output<'_, T>, threads: usize) {
@@ -310,18 +321,6 @@ impl<T: Real> Multiply for T {
         } else {
             multiply_parts(output, product, threads);
         }
-    }
-}
-
-impl Multiply for f16 {
-    unsafe fn run(product: Product<'_, f16>, output: Output<'_, f16>, threads: usize) {
-        multiply_parts(output, product, threads);
-    }
-}
-
-impl Multiply for bf16 {
-    unsafe fn run(product: Product<'_, bf16>, output: Output<'_, bf16>, threads: usize) {
-        multiply_parts(output, product, threads);
     }
 }
 
@@ -346,7 +345,7 @@ pub(crate) fn products<T: Multiply>(products: Vec<Product<T>>) -> Vec<T> {
 pub(crate) const WORTH_A_THREAD: usize = 1 << 21;
 
 /// The rows or columns that a part has at least, of so many columns or rows: up to 64 by 64, and up to 256 elements, `gemm` adds
-/// in another order.
+/// in another order, and `gemmkit` up to 32 by 32.
 fn least_part(others: usize) -> usize {
     (256 / others.max(1) + 1).max(128)
 }
@@ -559,9 +558,12 @@ mod tests {
                 .map(|(count, step)| values(count, step).iter().map(|x| x.elem::<T>()).collect::<Vec<_>>());
             let a = Matrix::new(&left, [m, k]);
             let b = if is_transposed { Matrix::new(&right, [n, k]).transposed() } else { Matrix::new(&right, [k, n]) };
+            let row: Vec<T> = values(n, 2.1).iter().map(|x| x.elem()).collect();
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| product(a, b).values())
+                let mut sum = pool.install(|| product(a, b).plus(Some(&row)).values());
+                pool.install(|| product(a, b).add_to(&mut sum, threads));
+                sum
             };
             let one = on(1);
             for threads in [2, 3, 7] {

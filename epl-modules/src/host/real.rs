@@ -5,7 +5,7 @@ use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use burn::tensor::Tensor;
 
-use super::kernel::{Factor, HostFactor, host_factor};
+use super::kernel::{ProductElement, ProductType, product_type};
 
 /// The element types of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,16 +16,16 @@ pub(crate) enum HostFloat {
 
 /// How the elements of a tensor, or of what it tracks, can be looped over; `None` when it must be left to its backend.
 pub(crate) fn host_float<const D: usize>(x: &Tensor<D>) -> Option<HostFloat> {
-    match host_factor(x)? {
-        HostFactor::F32 => Some(HostFloat::Single),
-        HostFactor::F64 => Some(HostFloat::Double),
-        HostFactor::F16 | HostFactor::Bf16 => None,
+    match product_type(x)? {
+        ProductType::F32 => Some(HostFloat::Single),
+        ProductType::F64 => Some(HostFloat::Double),
+        ProductType::F16 | ProductType::Bf16 => None,
     }
 }
 
 /// A float of the fast path.
 pub(crate) trait Real:
-    Factor
+    ProductElement
     + PartialOrd
     + Add<Output = Self>
     + Sub<Output = Self>

@@ -5,13 +5,13 @@ use core::marker::PhantomData;
 use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::kernel::Factor;
+use super::kernel::ProductElement;
 use super::product::Matrix;
 
 /// A tensor's elements to read, in row-major order. Nothing is copied if they already lie so.
 pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);
 
-impl<T: Factor> View<T> {
+impl<T: ProductElement> View<T> {
     pub(crate) fn new<const D: usize>(x: Tensor<D>) -> Self {
         let tensor = primitive(x);
         let tensor = if in_order::<T>(&tensor).is_some() { tensor } else { tensor.to_contiguous() };
@@ -61,11 +61,11 @@ impl<T: Factor> View<T> {
 }
 
 fn primitive<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
-    x.try_into_primitive::<Flex>().expect("it is plain, and was asked `host_float` before")
+    x.try_into_primitive::<Flex>().expect("it is plain, and lies in host memory: `product_type` was asked before")
 }
 
 /// The elements, if they lie in row-major order.
-fn in_order<T: Factor>(tensor: &FloatTensor<Flex>) -> Option<&[T]> {
+fn in_order<T: ProductElement>(tensor: &FloatTensor<Flex>) -> Option<&[T]> {
     // A part of nothing may begin behind the end of its memory.
     if tensor.layout().shape().contains(&0) { Some(&[]) } else { T::slice(tensor) }
 }
@@ -94,13 +94,13 @@ fn strides_of_matrices(tensor: &FloatTensor<Flex>) -> Option<Vec<usize>> {
 /// A tensor's elements to overwrite, in row-major order. Nothing is copied if no one else holds them.
 pub(crate) struct Owned<T>(TensorData, PhantomData<T>);
 
-impl<T: Factor> Owned<T> {
+impl<T: ProductElement> Owned<T> {
     pub(crate) fn take<const D: usize>(x: Tensor<D>) -> Self {
         Self(x.into_data(), PhantomData)
     }
 
     pub(crate) fn slice_mut(&mut self) -> &mut [T] {
-        self.0.as_mut_slice().expect("asked `host_float` before")
+        self.0.as_mut_slice().expect("its type was asked for before")
     }
 
     pub(crate) fn into_tensor<const D: usize>(self, device: &Device) -> Tensor<D> {
@@ -109,7 +109,11 @@ impl<T: Factor> Owned<T> {
 }
 
 /// A tensor of these elements.
-pub(crate) fn tensor<T: Factor, const D: usize>(values: Vec<T>, shape: [usize; D], device: &Device) -> Tensor<D> {
+pub(crate) fn tensor<T: ProductElement, const D: usize>(
+    values: Vec<T>,
+    shape: [usize; D],
+    device: &Device,
+) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), (device, T::dtype()))
 }
 

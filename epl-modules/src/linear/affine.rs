@@ -2,12 +2,12 @@
 
 use burn::module::ParamId;
 use burn::tensor::{Tensor, bf16, f16};
-use epl_comm::custom_vjp_needed;
+use epl_comm::{count_work, custom_vjp_needed};
 use epl_core::Context;
 use epl_core::model::precision::{cast, widen};
 
 use crate::host::product::{Multiply, Product, product};
-use crate::host::{self, HostFactor, Real, View, column_sums, host_factor};
+use crate::host::{self, ProductType, Real, View, column_sums, product_type};
 
 /// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
 #[derive(Clone, Debug)]
@@ -61,20 +61,22 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
     let x = shaped(cast(x, dtype), [rows, d_input]);
-    let factor = host_factor(weight.tensor());
-    let product = |x, weight, bias| match factor {
-        Some(HostFactor::F16) => on_host::<f16>(x, weight, bias),
-        Some(HostFactor::Bf16) => on_host::<bf16>(x, weight, bias),
-        Some(HostFactor::F32) => on_host::<f32>(x, weight, bias),
-        Some(HostFactor::F64) => on_host::<f64>(x, weight, bias),
-        None => {
-            let y = x.matmul(weight.row_major());
-            bias.into_iter().fold(y, |y, bias| add_bias(y, bias.unsqueeze()))
-        }
+    let kind = product_type(weight.tensor());
+    // A bias of another type is added to what is rounded.
+    let (inside, after) = match (kind, bias) {
+        (Some(_), Some(bias)) if bias.dtype() == dtype => (Some(bias), None),
+        (_, bias) => (None, bias),
     };
-    let y = match bias {
-        Some(bias) if bias.dtype() != dtype => add_bias(product(x, weight, None), bias.unsqueeze()),
-        bias => product(x, weight, bias),
+    let y = match kind {
+        Some(ProductType::F16) => on_host::<f16>(x, weight, inside),
+        Some(ProductType::Bf16) => on_host::<bf16>(x, weight, inside),
+        Some(ProductType::F32) => on_host::<f32>(x, weight, inside),
+        Some(ProductType::F64) => on_host::<f64>(x, weight, inside),
+        None => x.matmul(weight.row_major()),
+    };
+    let y = match after {
+        Some(bias) => add_bias(y, bias.unsqueeze()),
+        None => y,
     };
     shaped(y, shape)
 }
@@ -150,7 +152,9 @@ impl Saved {
         let (left, right) = (View::<T>::of_matrices(x.clone()), View::<T>::of_matrices(weight.clone()));
         let right = if is_col { right.matrix().transposed() } else { right.matrix() };
         let shape = [x.dims()[0], right.sizes()[1]];
-        let y = product(left.matrix(), right).plus(bias.as_ref().map(View::slice)).values();
+        let product = product(left.matrix(), right).plus(bias.as_ref().map(View::slice));
+        count_work(0, product.flops());
+        let y = product.values();
         (host::tensor(y, shape, &device), Self { x, weight, is_col })
     }
 
@@ -164,6 +168,7 @@ impl Saved {
             let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
             product(left.transposed(), right)
         });
+        [of_x, of_weight].iter().flatten().for_each(|product| count_work(0, product.flops()));
         // One is as much work as the other.
         let is_worth_it = of_x.as_ref().zip(of_weight.as_ref()).is_some_and(|(of_x, _)| of_x.is_worth_a_thread());
         let values = |product: Option<Product<T>>| product.map(Product::values);
@@ -173,14 +178,27 @@ impl Saved {
     }
 }
 
+/// Elements of 16 bits that are made f32 at once for a sum.
+const WIDENED_AT_ONCE: usize = 1 << 20;
+
 /// The sum over the rows, in f32 at least.
 fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
     fn sums<T: Real>(grad: Tensor<2>) -> Tensor<1> {
         let (device, [_, columns]) = (grad.device(), grad.dims());
         host::tensor(column_sums(View::<T>::new(grad).slice(), columns), [columns], &device)
     }
-    match host_factor(grad) {
-        Some(HostFactor::F64) => sums::<f64>(grad.clone()),
-        _ => cast(sums::<f32>(widen(grad.clone())), grad.dtype()),
+    match product_type(grad) {
+        Some(ProductType::F64) => sums::<f64>(grad.clone()),
+        Some(ProductType::F32) => sums::<f32>(grad.clone()),
+        _ => {
+            let [rows, columns] = grad.dims();
+            let at_once = (WIDENED_AT_ONCE / columns.max(1)).max(1);
+            let of_part = |first: usize| {
+                let part = grad.clone().narrow(0, first, at_once.min(rows - first));
+                sums::<f32>(widen(part))
+            };
+            let sum = (0..rows).step_by(at_once).map(of_part).reduce(|sum, part| sum + part);
+            cast(sum.unwrap_or_else(|| sums::<f32>(widen(grad.clone()))), grad.dtype())
+        }
     }
 }

@@ -16,6 +16,7 @@
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::{ProcessGroup, unwind};
+use epl_core::Context;
 use epl_core::model::precision::in_wide;
 
 use super::arrangement::Arrangement;
@@ -57,7 +58,7 @@ impl Dispatch {
     }
 
     /// Sends the name of each row's random numbers where [`send`](Self::send) sends the row.
-    pub(super) fn send_names(&self, names: impl Iterator<Item = Row>, device: &Device) -> Vec<Row> {
+    pub(super) fn send_names(&self, names: impl Iterator<Item = Row>, device: &Device, context: &Context) -> Vec<Row> {
         let numbers: Vec<i64> = names.map(Row::to_number).collect();
         let shape = [numbers.len()];
         let device = device.clone().without_autodiff();
@@ -65,7 +66,7 @@ impl Dispatch {
         let numbers = Tensor::<1, Int>::from_data(TensorData::new(numbers, shape), (&device, DType::I64));
         let sent = self.group.all_to_all_uneven(numbers, &self.send, &self.receive);
         let received = sent.unwrap_or_else(|error| unwind(error));
-        received.into_data().iter::<i64>().map(Row::from_number).collect()
+        context.read(received).iter::<i64>().map(Row::from_number).collect()
     }
 
     /// Sends each row back to where it came from: the inverse of [`send`](Self::send). Differentiable.

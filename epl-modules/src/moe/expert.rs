@@ -15,7 +15,7 @@ use super::grouped::grouped_product;
 use super::routing::Routing;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
-use crate::host::{HostFactor, host_factor};
+use crate::host::{ProductType, product_type};
 use crate::linear::count_affine;
 use crate::placement;
 use crate::random::Row;
@@ -90,28 +90,28 @@ impl Experts {
         for weight in [Some(&self.input), self.gate.as_ref(), Some(&self.output)].into_iter().flatten() {
             count_affine(&self.context, weight.id, rows.dims(), self.d_ff);
         }
-        let rows = match self.host_factor() {
-            Some(factor) => self.sorted(rows, arrangement, mask, factor),
+        let rows = match self.product_type() {
+            Some(kind) => self.sorted(rows, arrangement, mask, kind),
             None => self.padded(rows, arrangement, mask),
         };
         Partial::from_local(rows, self.context.tensor()).all_reduce()
     }
 
-    /// As what rows are multiplied, where each expert runs on its own; else all are padded to the same number of rows.
-    fn host_factor(&self) -> Option<HostFactor> {
-        host_factor(&self.input.val())
+    /// The type of the products, where each expert runs on its own; else all are padded to the same number of rows.
+    fn product_type(&self) -> Option<ProductType> {
+        product_type(&self.input.val())
     }
 
     /// Each expert on its own rows, in host memory.
-    fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, factor: HostFactor) -> Tensor<2> {
+    fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, kind: ProductType) -> Tensor<2> {
         let (device, is_sorted) = (rows.device(), at.is_sorted());
         let select = |rows: Tensor<2>, by: Vec<usize>| rows.select(0, indices(by.into_iter(), &device));
         let rows = if is_sorted { rows } else { select(rows, at.rows_by_place()) };
-        let rows = self.network(rows, mask, |x, weight| match factor {
-            HostFactor::F16 => grouped_product::<f16>(x, weight, &at.counts),
-            HostFactor::Bf16 => grouped_product::<bf16>(x, weight, &at.counts),
-            HostFactor::F32 => grouped_product::<f32>(x, weight, &at.counts),
-            HostFactor::F64 => grouped_product::<f64>(x, weight, &at.counts),
+        let rows = self.network(rows, mask, |x, weight| match kind {
+            ProductType::F16 => grouped_product::<f16>(x, weight, &at.counts),
+            ProductType::Bf16 => grouped_product::<bf16>(x, weight, &at.counts),
+            ProductType::F32 => grouped_product::<f32>(x, weight, &at.counts),
+            ProductType::F64 => grouped_product::<f64>(x, weight, &at.counts),
         });
         if is_sorted { rows } else { select(rows, at.places.clone()) }
     }
@@ -142,9 +142,9 @@ impl Experts {
             let (sample, token) = (samples[assignment.token / length], assignment.token % length);
             noise.sample(sample).at(token).at(assignment.expert)
         });
-        let received = dispatch.send_names(rows, &x.device());
+        let received = dispatch.send_names(rows, &x.device(), &self.context);
         let at = &dispatch.arrangement;
-        let is_padded = self.host_factor().is_none();
+        let is_padded = self.product_type().is_none();
         let (slots, count) = match is_padded {
             true => (at.slots(), at.counts.len() * at.height()),
             false => (at.places.clone(), at.places.len()),

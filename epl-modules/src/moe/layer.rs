@@ -169,7 +169,7 @@ impl Moe {
             capacity: config.capacity,
             training: self.context.is_training(),
         };
-        let routing = route(&routed.agree(self.context.tensor()), all.as_ref().unwrap_or(mask), &rules);
+        let routing = route(&routed.agree(&self.context), all.as_ref().unwrap_or(mask), &rules);
         self.count(&routing);
         routing
     }

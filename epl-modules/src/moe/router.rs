@@ -2,7 +2,7 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Tensor, TensorData};
-use epl_comm::{ProcessGroup, unwind};
+use epl_comm::unwind;
 use epl_core::model::precision::widen;
 use epl_core::{Context, Place};
 
@@ -42,13 +42,14 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// The probabilities of the group's first rank, on the host, row after row. It waits for the device. Collective.
+    /// The probabilities of the first of the tensor axis's ranks, on the host, row after row. It waits for the device. Collective.
     ///
     /// Whole weights give the same numbers on every rank; should they ever differ by one bit, two ranks would send
     /// one token to different experts and add what does not belong together.
-    pub(super) fn agree(&self, group: &ProcessGroup) -> Vec<f64> {
-        let agreed = group.broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error));
-        agreed.into_data().iter::<f64>().collect()
+    pub(super) fn agree(&self, context: &Context) -> Vec<f64> {
+        let agreed =
+            context.tensor().broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error));
+        context.read(agreed).iter::<f64>().collect()
     }
 }
 

@@ -123,16 +123,16 @@ fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
     let Saved { x, gamma, scale } = saved;
     let (shape, dtype, gamma_dtype) = (x.dims(), x.dtype(), gamma.dtype());
     let x = flat(widen(x));
-    let (wide, grad) = (x.dtype(), flat(grad).cast(x.dtype()));
+    let (wide, grad) = (x.dtype(), cast(flat(grad), x.dtype()));
     let kind = looped(&x);
     let [along, plain] = match kind {
         Some(HostFloat::Single) => sums_host::<f32>(&x, &grad, &scale),
         Some(HostFloat::Double) => sums_host::<f64>(&x, &grad, &scale),
         None => [sum_of_channels(normal(&x, &scale) * grad.clone()), sum_of_channels(grad.clone())],
     };
-    let (grad_gamma, grad_beta) = (along.clone().cast(gamma_dtype), plain.clone().cast(gamma_dtype));
+    let (grad_gamma, grad_beta) = (cast(along.clone(), gamma_dtype), cast(plain.clone(), gamma_dtype));
     let means = means_over([along, plain], &scale);
-    let factor = scale.inverse.clone() * gamma.cast(wide);
+    let factor = scale.inverse.clone() * cast(gamma, wide);
     let grad_x = match kind {
         Some(HostFloat::Single) => spread_host::<f32>(x, grad, &scale, (factor, means)),
         Some(HostFloat::Double) => spread_host::<f64>(x, grad, &scale, (factor, means)),
@@ -142,7 +142,7 @@ fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
             rest * a_channel(factor)
         }
     };
-    (grad_x.cast(dtype).reshape(shape), grad_gamma, grad_beta)
+    (cast(grad_x, dtype).reshape(shape), grad_gamma, grad_beta)
 }
 
 fn normal(x: &Tensor<3>, scale: &Scale) -> Tensor<3> {

@@ -25,6 +25,11 @@ fn embedding_with_tied_head() {
 }
 
 #[test]
+fn biased_tied_head() {
+    cases::biased_tied_head(LIMIT);
+}
+
+#[test]
 fn cross_entropy() {
     cases::cross_entropy(LIMIT);
 }

@@ -33,6 +33,13 @@ fn embedding_with_tied_head() {
 }
 
 #[test]
+fn biased_tied_head() {
+    epl_testing::in_f64(|| {
+        cases::biased_tied_head(LIMIT);
+    });
+}
+
+#[test]
 fn cross_entropy() {
     epl_testing::in_f64(|| {
         cases::cross_entropy(LIMIT);

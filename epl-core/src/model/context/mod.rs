@@ -5,12 +5,14 @@
 //! - `moment`, `replay`: the current pass, where in it a rank is, and how it goes back.
 //! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
 //!   may have made a loss NaN.
+//! - `reads`: values that the host waits for.
 
 mod build;
 mod flops;
 mod groups;
 mod moment;
 mod nan;
+mod reads;
 mod replay;
 mod told;
 
@@ -84,6 +86,7 @@ struct PassState {
     metrics: BTreeMap<String, Vec<f64>>,
     outputs: OutputStore,
     nan_causes: Option<NanCauses>,
+    device_reads: u64,
     /// While a forward is measured.
     flops: Option<Flops>,
 }
@@ -111,6 +114,7 @@ impl Context {
             metrics: BTreeMap::new(),
             outputs: OutputStore::default(),
             nan_causes: None,
+            device_reads: 0,
             flops: None,
         };
         if let Some(trace) = &trace {

@@ -23,7 +23,7 @@ impl Context {
     }
 
     /// Says where to look if the loss of the current micro-batch is NaN, which the layer makes it where its input is
-    /// wrong. The engine reads the loss once the micro-batch has gone backward, and looks then: what is found is the
+    /// wrong. The engine reads the losses at the end of the step, and looks then: what is found is the
     /// error of the step, or of the evaluation, before anything is updated and before mixed precision would skip the
     /// step. So a check of values on a device costs no wait for it, as long as nothing is wrong. Where the loss is nobody's
     /// but the caller's, as in a forward of one's own, nothing is kept.

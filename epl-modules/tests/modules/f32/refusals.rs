@@ -30,6 +30,10 @@ fn sizes_that_cannot_be_split() {
     refused(4, &["3 input channels", "4 ranks"], |epl| {
         SplitConv2dConfig::new([3, 8], [1, 1]).with_cut(ChannelCut::Input).init(epl.place())
     });
+    refused(2, &["this rank has 4 rows", "a bias of 8"], |epl| {
+        let (table, device) = (SplitEmbeddingConfig::new(8, 4).init(epl.place()), epl.place().device());
+        table.biased_logits(Tensor::<2>::zeros([3, 4], device), Some(Tensor::zeros([8], device)))
+    });
     refused(2, &["2 groups", "ReplicatedConv2d"], |epl| {
         SplitConv2dConfig::new([4, 4], [1, 1]).with_groups(2).init(epl.place())
     });

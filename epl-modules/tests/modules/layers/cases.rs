@@ -1,7 +1,8 @@
 //! One function a layer: the same under every split of the tensor axis.
 
+use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
-use epl_core::Place;
+use epl_core::{Axis, Place};
 use epl_modules::*;
 
 use super::run::{At, outcome};
@@ -70,6 +71,28 @@ pub(crate) fn embedding_with_tied_head(limit: f64) {
             })
         });
     }
+}
+
+/// A tied head with a bias for each word, as BERT's.
+#[derive(Module, Debug)]
+pub(crate) struct BiasedHead {
+    words: SplitEmbedding,
+    bias: Param<Tensor<1>>,
+}
+
+pub(crate) fn biased_tied_head(limit: f64) {
+    check("biased tied head", limit, &RANKS, |ranks| {
+        let build = |place: &Place| {
+            let normal = Initializer::Normal { mean: 0.0, std: 1.0 };
+            BiasedHead {
+                words: SplitEmbeddingConfig::new(13, 6).init(&place.child("words")),
+                bias: place.child("bias").split_param([13], &[(Axis::Tensor, 0)], normal),
+            }
+        };
+        outcome(ranks, &[[4, 3, 6]], build, |at: At<'_, BiasedHead>| {
+            at.layer.words.biased_logits(at.inputs[0].clone(), Some(at.layer.bias.val())).all_gather()
+        })
+    });
 }
 
 pub(crate) fn cross_entropy(limit: f64) {
