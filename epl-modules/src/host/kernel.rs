@@ -168,7 +168,7 @@ by_gemmkit!(bf16);
 /// Calls `f` with the memory in which so many elements are packed. A thread keeps it for its next call, if they are not too many.
 fn with_workspace(elements: usize, f: impl FnOnce(&mut gemmkit::Workspace)) {
     thread_local! {
-        static KEPT: RefCell<gemmkit::Workspace> = RefCell::new(gemmkit::Workspace::new());
+        static KEPT: RefCell<gemmkit::Workspace> = const { RefCell::new(gemmkit::Workspace::new()) };
     }
     const MOST: usize = 1 << 21;
     match elements <= MOST {
