@@ -1,7 +1,7 @@
 //! What products are made of, and how one is made on one thread: of f32 and f64 by the `gemm` crate, as Flex's are; of 16 bits by
 //! `gemmkit`, which adds in f32, rounds once, and has the processor multiply bf16 itself where it can (AVX-512 BF16).
 
-use core::cell::RefCell;
+use core::ops::Range;
 
 use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{DType, Element, Tensor, bf16, f16};
@@ -119,60 +119,59 @@ macro_rules! by_gemm {
 by_gemm!(f32);
 by_gemm!(f64);
 
+/// Elements of a side that are packed at once: what a thread keeps for it is about twice as much.
+const PACKED: usize = 1 << 22;
+/// A product that is cut has so many rows and columns at least: with few of both `gemmkit` adds in another order.
+const LEAST: usize = 128;
+
+/// The parts in which `length` rows or columns are multiplied, of so much depth, all of which is packed.
+fn parts(length: usize, depth: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = (PACKED / depth.max(1)).max(2 * LEAST);
+    let parts = length.div_ceil(most).max(1);
+    (0..parts).map(move |part| length * part / parts..length * (part + 1) / parts)
+}
+
 macro_rules! by_gemmkit {
     ($half:ty) => {
         impl ProductElement for $half {
             elements!();
 
             unsafe fn multiply(problem: &Problem<'_, Self>) {
-                let Problem { sizes: [rows, depth, columns], a, a_strides, b, b_strides, out, out_stride, .. } =
-                    *problem;
-                let row = problem.row.map_or(core::ptr::null(), <[Self]>::as_ptr);
-                let multiply = |workspace: &mut gemmkit::Workspace| {
-                    // The fused entry, also without a row: so its kernels alone are compiled.
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        gemmkit::gemm_fused_unchecked_with(
-                            workspace,
-                            rows,
-                            depth,
-                            columns,
-                            Self::ONE,
-                            a,
-                            a_strides[0],
-                            a_strides[1],
-                            b,
-                            b_strides[0],
-                            b_strides[1],
-                            if problem.adds { Self::ONE } else { Self::ZERO },
-                            out,
-                            out_stride,
-                            1,
-                            row,
-                            gemmkit::BiasDim::PerCol,
-                            problem.row.is_some(),
-                            None,
-                            gemmkit::Parallelism::Serial,
-                        );
+                let Problem { sizes: [all_rows, depth, all_columns], a, a_strides, b, b_strides, .. } = *problem;
+                for rows in parts(all_rows, depth) {
+                    for columns in parts(all_columns, depth) {
+                        let (top, left) = (rows.start as isize, columns.start as isize);
+                        let row = problem.row.map_or(core::ptr::null(), |row| row[columns.clone()].as_ptr());
+                        // SAFETY: the caller's promise, of some of its rows and columns.
+                        unsafe {
+                            // The fused entry, also without a row: so its kernels alone are compiled.
+                            gemmkit::gemm_fused_unchecked(
+                                rows.len(),
+                                depth,
+                                columns.len(),
+                                Self::ONE,
+                                a.wrapping_offset(top * a_strides[0]),
+                                a_strides[0],
+                                a_strides[1],
+                                b.wrapping_offset(left * b_strides[1]),
+                                b_strides[0],
+                                b_strides[1],
+                                if problem.adds { Self::ONE } else { Self::ZERO },
+                                problem.out.wrapping_offset(top * problem.out_stride + left),
+                                problem.out_stride,
+                                1,
+                                row,
+                                gemmkit::BiasDim::PerCol,
+                                problem.row.is_some(),
+                                None,
+                                gemmkit::Parallelism::Serial,
+                            );
+                        }
                     }
-                };
-                // It packs the whole depth of one side.
-                with_workspace(depth.saturating_mul(rows.max(columns)), multiply);
+                }
             }
         }
     };
 }
 by_gemmkit!(f16);
 by_gemmkit!(bf16);
-
-/// Calls `f` with the memory in which so many elements are packed. A thread keeps it for its next call, if they are not too many.
-fn with_workspace(elements: usize, f: impl FnOnce(&mut gemmkit::Workspace)) {
-    thread_local! {
-        static KEPT: RefCell<gemmkit::Workspace> = const { RefCell::new(gemmkit::Workspace::new()) };
-    }
-    const MOST: usize = 1 << 21;
-    match elements <= MOST {
-        true => KEPT.with_borrow_mut(f),
-        false => f(&mut gemmkit::Workspace::new()),
-    }
-}

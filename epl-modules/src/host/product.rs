@@ -516,6 +516,7 @@ mod tests {
             [40, 19, 23],
             [300, 41, 70],
             [160, 2000, 130],
+            [3, 17_000, 300],
         ] {
             let [left, right, row, kept] =
                 [(m * k, 0.7), (k * n, 1.3), (n, 2.1), (m * n, 0.9)].map(|(count, step)| narrow(&values(count, step)));
@@ -552,7 +553,9 @@ mod tests {
     }
 
     fn has_the_same_bits_on_any_number_of_threads<T: Multiply + PartialEq>() {
-        for ([m, k, n], is_transposed) in [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true)]
+        // The last one is cut into parts that are packed one after the other, where it has 16 bits.
+        for ([m, k, n], is_transposed) in
+            [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true), ([300, 17_000, 520], false)]
         {
             let [left, right] = [(m * k, 0.7), (k * n, 1.3)]
                 .map(|(count, step)| values(count, step).iter().map(|x| x.elem::<T>()).collect::<Vec<_>>());
