@@ -13,7 +13,7 @@ use epl::models::text::TokenPair;
 use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
 use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
 
-use epl_comm::{OperationProfile, Phase, operation, profile_operations};
+use epl_comm::{OperationPhase, OperationProfile, profile_operations, timed};
 
 use crate::moe;
 use crate::quartiles::quartiles;
@@ -286,7 +286,7 @@ impl Step {
         let mut steps = |count: usize| -> Result<()> {
             for _ in 0..count {
                 let start = Instant::now();
-                let report = operation("engine", Phase::Update, || engine.step(vec![micro_batch()], 1e-4))?;
+                let report = timed("engine", OperationPhase::Update, || engine.step(vec![micro_batch()], 1e-4))?;
                 // The norm was read, so all of the step but its update is over; the next one begins with that.
                 seconds.push(start.elapsed().as_secs_f64());
                 loss = report.loss;

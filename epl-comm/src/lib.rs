@@ -89,7 +89,7 @@ mod memory;
 pub mod testing;
 
 pub use autodiff::{
-    OperationProfile, Phase, VjpInputs, count_work, custom_vjp, custom_vjp_needed, operation, profile_operations,
+    OperationPhase, OperationProfile, VjpInputs, count_work, custom_vjp, custom_vjp_needed, profile_operations, timed,
 };
 pub use buffer::Buffer;
 pub use call_hooks::{CallHooks, with_call_hooks};

@@ -5,7 +5,7 @@ use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use super::inputs::VjpInputs;
-use super::operations::{Phase, count_work, operation};
+use super::operations::{OperationPhase, count_bytes, timed};
 use super::step::{Forwarded, attach};
 use crate::error::{Error, Result, unwind};
 
@@ -64,10 +64,10 @@ where
     let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
     let name = core::any::type_name_of_val(&forward);
     let forward = |inputs: [DispatchTensor; N]| {
-        operation(name, Phase::Forward, || {
-            count_work(bytes(&inputs), 0.0);
+        timed(name, OperationPhase::Forward, || {
+            count_bytes(|| bytes(&inputs));
             let (output, saved) = forward(I::from_array(inputs));
-            count_work((output.shape().num_elements() * output.dtype().size()) as u64, 0.0);
+            count_bytes(|| (output.shape().num_elements() * output.dtype().size()) as u64);
             (output, saved)
         })
     };
@@ -77,10 +77,10 @@ where
     let forward = |inputs| -> Forwarded<N> {
         let (output, saved) = forward(inputs);
         let backward = move |gradient: DispatchTensor, needed| {
-            operation(name, Phase::Backward, || {
-                count_work(bytes([&gradient]), 0.0);
+            timed(name, OperationPhase::Backward, || {
+                count_bytes(|| bytes([&gradient]));
                 let gradients = I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
-                count_work(bytes(gradients.iter().flatten()), 0.0);
+                count_bytes(|| bytes(gradients.iter().flatten()));
                 gradients
             })
         };

@@ -14,4 +14,4 @@ mod custom_vjp;
 
 pub use custom_vjp::{custom_vjp, custom_vjp_needed};
 pub use inputs::VjpInputs;
-pub use operations::{OperationProfile, Phase, count_work, operation, profile_operations};
+pub use operations::{OperationPhase, OperationProfile, count_work, profile_operations, timed};

@@ -1,14 +1,14 @@
 //! What operations take on the thread that asks for them: a profile of a step.
 //!
 //! Every [`custom_vjp`](crate::custom_vjp) is an operation, once forward and once backward; a program names others, such as a whole
-//! forward, with [`operation`]. The time of an operation is without that of operations inside it, so times add up.
+//! forward, with [`timed`]. The time of an operation is without that of operations inside it, so times add up.
 
 use core::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// Which part of a step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum OperationPhase {
     /// It computed its output.
     Forward,
     /// It computed gradients.
@@ -23,7 +23,7 @@ pub struct OperationProfile {
     /// Of a custom operation the path of the function that makes it, with its closure, as [`core::any::type_name`] gives it.
     pub name: &'static str,
     /// Which of its two passes.
-    pub phase: Phase,
+    pub phase: OperationPhase,
     /// How often it ran.
     pub calls: u64,
     /// The time that it took.
@@ -31,7 +31,7 @@ pub struct OperationProfile {
     /// The time that all threads of the process computed meanwhile: over `wall`, so many processors were busy. Zero where the
     /// system does not say.
     pub cpu: Duration,
-    /// What it was given and gave, in bytes.
+    /// Its arguments and its results, in bytes; not what backward has kept.
     pub bytes: u64,
     /// The floating-point operations that it told.
     pub flops: f64,
@@ -39,7 +39,7 @@ pub struct OperationProfile {
 
 /// Of an operation that has not ended.
 #[derive(Default)]
-struct Open {
+struct Running {
     inside: [Duration; 2],
     bytes: u64,
     flops: f64,
@@ -48,33 +48,45 @@ struct Open {
 #[derive(Default)]
 struct Profile {
     found: Vec<OperationProfile>,
-    open: Vec<Open>,
+    running: Vec<Running>,
 }
 
 thread_local! {
     static PROFILE: RefCell<Option<Profile>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns what the operations took that this thread asked for in it, in the order of their first calls.
+/// Runs `f`, and returns what the operations took that this thread asked for in it, in the order of their first calls. What is
+/// profiled inside what is profiled is the inner one's alone.
 pub fn profile_operations<R>(f: impl FnOnce() -> R) -> (R, Vec<OperationProfile>) {
-    PROFILE.replace(Some(Profile::default()));
+    /// Puts back what was there, also when `f` unwinds.
+    struct Before(Option<Profile>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PROFILE.set(self.0.take());
+        }
+    }
+    let _before = Before(PROFILE.replace(Some(Profile::default())));
     let value = f();
     (value, PROFILE.take().unwrap_or_default().found)
 }
 
 /// Runs `f` as an operation of this name, where this thread is [profiled](profile_operations).
-pub fn operation<R>(name: &'static str, phase: Phase, f: impl FnOnce() -> R) -> R {
-    let is_on = PROFILE.with_borrow_mut(|profile| profile.as_mut().map(|profile| profile.open.push(Open::default())));
-    if is_on.is_none() {
-        return f();
-    }
+pub fn timed<R>(name: &'static str, phase: OperationPhase, f: impl FnOnce() -> R) -> R {
+    let depth = PROFILE.with_borrow_mut(|profile| {
+        let running = &mut profile.as_mut()?.running;
+        running.push(Running::default());
+        Some(running.len())
+    });
+    let Some(depth) = depth else { return f() };
     let (begin, cpu_before) = (Instant::now(), cpu_time());
     let value = f();
     let took = [begin.elapsed(), cpu_time().saturating_sub(cpu_before)];
     PROFILE.with_borrow_mut(|profile| {
-        let Some(Profile { found, open }) = profile else { return };
-        let Open { inside, bytes, flops } = open.pop().unwrap_or_default();
-        if let Some(around) = open.last_mut() {
+        let Some(Profile { found, running }) = profile else { return };
+        // Operations that unwound inside it have not ended, and are nobody's.
+        running.truncate(depth);
+        let Running { inside, bytes, flops } = running.pop().unwrap_or_default();
+        if let Some(around) = running.last_mut() {
             around.inside.iter_mut().zip(took).for_each(|(inside, took)| *inside += took);
         }
         let is_same = |one: &&mut OperationProfile| one.name == name && one.phase == phase;
@@ -93,15 +105,20 @@ pub fn operation<R>(name: &'static str, phase: Phase, f: impl FnOnce() -> R) -> 
     value
 }
 
-/// Tells of the operation that runs what it reads and writes, in bytes, and computes, two operations for a multiplication and its
-/// addition. Nothing where nobody listens.
-pub fn count_work(bytes: u64, flops: f64) {
-    PROFILE.with_borrow_mut(|profile| {
-        if let Some(open) = profile.as_mut().and_then(|profile| profile.open.last_mut()) {
-            open.bytes += bytes;
-            open.flops += flops;
-        }
-    });
+/// Tells the floating-point operations of the operation that runs, two for a multiplication and its addition: those that this rank
+/// makes now, forward or backward, where a layer tells its segment's forward of all ranks by `Context::count_flops`. Asked where
+/// somebody listens.
+pub fn count_work(flops: impl FnOnce() -> f64) {
+    with_running(|running| running.flops += flops());
+}
+
+/// Tells what the operation that runs is given, or gives, in bytes.
+pub(super) fn count_bytes(bytes: impl FnOnce() -> u64) {
+    with_running(|running| running.bytes += bytes());
+}
+
+fn with_running(f: impl FnOnce(&mut Running)) {
+    PROFILE.with_borrow_mut(|profile| profile.as_mut().and_then(|profile| profile.running.last_mut()).map(f));
 }
 
 /// How long the threads of this process have computed.
@@ -127,12 +144,12 @@ mod tests {
     /// 2 x, whose forward does an operation of its own.
     fn doubled(x: Tensor<1>) -> Tensor<1> {
         let double = |x: Tensor<1>| {
-            count_work(0, x.dims()[0] as f64);
+            count_work(|| x.dims()[0] as f64);
             x * 2.0
         };
         custom_vjp(
             (x,),
-            move |(x,)| (operation("inside", Phase::Forward, || double(x)), ()),
+            move |(x,)| (timed("inside", OperationPhase::Forward, || double(x)), ()),
             move |(), gradient| (Some(double(gradient)),),
         )
     }
@@ -145,17 +162,17 @@ mod tests {
             assert_eq!(gradient.into_data().iter::<f32>().collect::<Vec<_>>(), [4.0; 3]);
         };
         let begin = Instant::now();
-        let ((), found) = profile_operations(|| operation("all", Phase::Update, step));
+        let ((), found) = profile_operations(|| timed("all", OperationPhase::Update, step));
         let took = begin.elapsed();
-        let of = |name: &str, phase: Phase| {
+        let of = |name: &str, phase: OperationPhase| {
             let one = found.iter().find(|one| one.name.contains(name) && one.phase == phase);
             one.unwrap_or_else(|| panic!("{name} in {found:?}"))
         };
         let [inside, forward, backward, all] = [
-            of("inside", Phase::Forward),
-            of("doubled", Phase::Forward),
-            of("doubled", Phase::Backward),
-            of("all", Phase::Update),
+            of("inside", OperationPhase::Forward),
+            of("doubled", OperationPhase::Forward),
+            of("doubled", OperationPhase::Backward),
+            of("all", OperationPhase::Update),
         ];
         assert_eq!([inside, forward, backward, all].map(|one| one.calls), [2, 2, 2, 1]);
         // Three elements of f32 in, three out.
@@ -164,5 +181,18 @@ mod tests {
         assert!(found.iter().map(|one| one.wall).sum::<Duration>() <= took, "{found:?} in {took:?}");
         step();
         assert!(profile_operations(|| ()).1.is_empty(), "nobody listened");
+    }
+
+    #[test]
+    fn what_unwinds_is_nobodys() {
+        let fails = || timed("inner", OperationPhase::Forward, || panic!("it fails"));
+        let caught = || std::panic::catch_unwind(fails).is_err();
+        let (failed, found) = profile_operations(|| timed("outer", OperationPhase::Update, caught));
+        assert!(failed);
+        assert_eq!(found.iter().map(|one| (one.name, one.calls)).collect::<Vec<_>>(), [("outer", 1)]);
+        let whole = || profile_operations(|| timed("lost", OperationPhase::Update, || panic!("it fails")));
+        let ((), found) = profile_operations(|| assert!(std::panic::catch_unwind(whole).is_err()));
+        assert!(found.is_empty(), "{found:?}");
+        assert!(PROFILE.with_borrow(Option::is_none), "nobody is left who listens");
     }
 }

@@ -58,15 +58,13 @@ pub(crate) struct TermSums {
     noted: Vec<Noted>,
 }
 
-/// The terms of a micro-batch, which are still to be read.
+/// The terms of a micro-batch, which are still to be read; of a stand-in none.
 struct Noted {
     /// Each of one element.
     values: Vec<Tensor<1>>,
     /// What each is multiplied by, to be a sum.
     to_sums: Vec<f64>,
     causes: NanCauses,
-    /// Whether it is a stand-in, whose terms count for nothing.
-    empty: bool,
 }
 
 impl TermSums {
@@ -87,12 +85,11 @@ impl TermSums {
                  terms for every batch"
             )));
         }
-        let to_sums = loss.terms.iter().map(|term| term.to_sum(own.get(term.name).unwrap_or(0.0))).collect();
-        let values = match empty {
-            true => Vec::new(),
-            false => loss.terms.into_iter().map(|term| term.value.inner()).collect(),
-        };
-        self.noted.push(Noted { values, to_sums, causes, empty });
+        // The terms of a stand-in count for nothing.
+        let terms = if empty { Vec::new() } else { loss.terms };
+        let to_sums = terms.iter().map(|term| term.to_sum(own.get(term.name).unwrap_or(0.0))).collect();
+        let values = terms.into_iter().map(|term| term.value.inner()).collect();
+        self.noted.push(Noted { values, to_sums, causes: if empty { NanCauses::default() } else { causes } });
         Ok(())
     }
 
@@ -106,10 +103,7 @@ impl TermSums {
         let values = self.noted.iter_mut().flat_map(|noted| core::mem::take(&mut noted.values)).collect();
         let (squared, values) = squares.read_with(values, context);
         let (mut values, mut not_finite) = (values.into_iter(), Vec::new());
-        for (number, Noted { to_sums, causes, empty, .. }) in self.noted.drain(..).enumerate() {
-            if empty {
-                continue;
-            }
+        for (number, Noted { to_sums, causes, .. }) in self.noted.drain(..).enumerate() {
             let (mut is_nan, mut is_finite) = (false, true);
             for ((.., sum), (to_sum, value)) in self.terms.iter_mut().zip(to_sums.into_iter().zip(&mut values)) {
                 is_nan |= value.is_nan();

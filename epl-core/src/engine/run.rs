@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use burn::tensor::{Gradients, Tensor};
-use epl_comm::{Phase, Recording, operation};
+use epl_comm::{OperationPhase, Recording, timed};
 
 use super::accumulated::Accumulated;
 use super::batch_views::BatchViews;
@@ -127,15 +127,15 @@ impl<'a, M: Model> StepRun<'a, M> {
         let begun = Instant::now();
         for action in core::mem::take(&mut self.actions) {
             match action.kind {
-                ActionKind::Forward => operation("model", Phase::Forward, || self.forward(action))?,
-                ActionKind::Backward => operation("model", Phase::Backward, || self.backward(action))?,
+                ActionKind::Forward => timed("model", OperationPhase::Forward, || self.forward(action))?,
+                ActionKind::Backward => timed("model", OperationPhase::Backward, || self.backward(action))?,
             }
         }
         let work = Work { span: begun.elapsed(), waited: self.links.waited() };
         let scale = self.engine.state.loss_scale();
         let clip = LocalClip::new(plan, context, scale);
         let reduce = || self.reducer.finish(self.store, clip);
-        let (store, own_norm) = operation("reduction", Phase::Update, reduce)?;
+        let (store, own_norm) = timed("reduction", OperationPhase::Update, reduce)?;
         self.links.finish()?;
         self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
@@ -144,7 +144,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         // What is clipped already overflows in 16 bits alone.
         let counts = own_norm.is_none() || plan.settings.compression.is_some();
         let squares = || if counts { Squares::of_gradients(plan, &store) } else { Squares::default() };
-        let squares = operation("norm", Phase::Update, squares);
+        let squares = timed("norm", OperationPhase::Update, squares);
         let (squares, not_finite) = self.sums.settle(squares, context)?;
         let squared = if counts { (squares + away) / (scale * scale) } else { 0.0 };
         let not_finite =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
-use epl_comm::{Phase, operation};
+use epl_comm::{OperationPhase, timed};
 
 use super::accumulated::Accumulated;
 use super::batches::Given;
@@ -92,7 +92,7 @@ impl<M: Model> Engine<M> {
         let mut factor = 1.0 / loss_scale;
         factor *= self.plan.global_clip_norm().map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         let (setup, state) = self.parts();
-        operation("update", Phase::Update, || state.update(setup, store, Update { rate, factor }))?;
+        timed("update", OperationPhase::Update, || state.update(setup, store, Update { rate, factor }))?;
         self.state.steps += 1;
         self.diagnostics.bubble = bubble;
         // A step that is skipped loads no kernel of the update.

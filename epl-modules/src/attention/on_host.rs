@@ -126,13 +126,16 @@ impl<'a, T: Real> Call<'a, T> {
         batch_size * heads * queries * keys * width >= 2 * WORTH_A_THREAD
     }
 
-    /// Tells of the scores, and of so many products of their weights; of keys that a causal mask hides, none.
-    fn count_work(&self, products: usize) {
-        let [batch_size, heads, queries, _] = self.shape;
-        let seen: usize = (0..queries).map(|query| self.seen(query)).sum();
-        let width = |matrices: &[Matrix<T>]| matrices.first().map_or(0, |matrix| matrix.sizes()[1]);
-        let widths = width(&self.key) + products * width(&self.value);
-        count_work(0, 2.0 * (batch_size * heads * seen * widths) as f64);
+    /// Tells of so many products of all pairs with rows of the keys' width, and of the values'; keys that a causal mask hides are
+    /// none.
+    fn count_work(&self, [of_keys, of_values]: [usize; 2]) {
+        count_work(|| {
+            let [batch_size, heads, queries, _] = self.shape;
+            let seen: usize = (0..queries).map(|query| self.seen(query)).sum();
+            let width = |matrices: &[Matrix<T>]| matrices.first().map_or(0, |matrix| matrix.sizes()[1]);
+            let widths = of_keys * width(&self.key) + of_values * width(&self.value);
+            2.0 * (batch_size * heads * seen * widths) as f64
+        });
     }
 
     /// How many keys a query sees.
@@ -322,7 +325,7 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4
     let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
     let views = Views::<T>::new(inputs, weighing);
     let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
-    call.count_work(1);
+    call.count_work([1, 1]);
     let (shape, parts) = ([batch_size, queries, heads, width], call.parts());
     let mut output = Unwritten::<T>::new(shape.into_iter().product());
     let mut tasks = Vec::new();
@@ -359,7 +362,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
     let grads: Vec<Matrix<T>> = grad.matrices().collect();
     let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
-    call.count_work(4);
+    call.count_work([3, 2]);
     let parts = call.parts();
 
     // Of each part the gradients of all keys and values, and of each group of sequences that of their bias.

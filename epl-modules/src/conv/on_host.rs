@@ -93,7 +93,7 @@ impl Saved {
         let (positions, rows) = (window.positions(), channels * window.taps());
         let (input, kernel) = (View::<T>::new(x.clone()), View::<T>::new(weight.clone()));
         let kernel = Matrix::new(kernel.slice(), [filters, rows]);
-        count_work(0, 2.0 * (images * filters * rows * positions) as f64);
+        count_work(|| 2.0 * (images * filters * rows * positions) as f64);
         let bias = bias.map(View::<T>::new);
         let mut y = vec![T::ZERO; images * filters * positions];
         for_images(&mut y, filters * positions, positions, |first, y, threads| {
@@ -122,7 +122,7 @@ impl Saved {
         let (grad, [images, channels, ..]) = (View::<T>::new(grad), self.x.dims());
         let rows = channels * self.window.taps();
         let asked = needed.iter().filter(|needed| **needed).count();
-        count_work(0, 2.0 * (asked * images * self.weight.dims()[0] * rows * self.window.positions()) as f64);
+        count_work(|| 2.0 * (asked * images * self.weight.dims()[0] * rows * self.window.positions()) as f64);
         let of_x = needed[0].then(|| self.input_gradient(&grad));
         let of_weight = needed[1].then(|| self.weight_gradient(&grad));
         (of_x, of_weight)

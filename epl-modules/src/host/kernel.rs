@@ -119,16 +119,17 @@ macro_rules! by_gemm {
 by_gemm!(f32);
 by_gemm!(f64);
 
-/// Elements of a side that are packed at once: what a thread keeps for it is about twice as much.
+/// Elements of the rows that are packed at once, which a thread keeps the memory of. `gemmkit` packs them with their whole depth,
+/// where it packs a few columns at a time.
 const PACKED: usize = 1 << 22;
-/// A product that is cut has so many rows and columns at least: with few of both `gemmkit` adds in another order.
+/// Rows that are cut are so many at least, in each part: with few rows and few columns `gemmkit` adds in another order.
 const LEAST: usize = 128;
 
-/// The parts in which `length` rows or columns are multiplied, of so much depth, all of which is packed.
-fn parts(length: usize, depth: usize) -> impl Iterator<Item = Range<usize>> {
+/// The parts in which so many rows are multiplied, of so much depth.
+fn parts(rows: usize, depth: usize) -> impl Iterator<Item = Range<usize>> {
     let most = (PACKED / depth.max(1)).max(2 * LEAST);
-    let parts = length.div_ceil(most).max(1);
-    (0..parts).map(move |part| length * part / parts..length * (part + 1) / parts)
+    let parts = rows.div_ceil(most).max(1);
+    (0..parts).map(move |part| rows * part / parts..rows * (part + 1) / parts)
 }
 
 macro_rules! by_gemmkit {
@@ -137,36 +138,34 @@ macro_rules! by_gemmkit {
             elements!();
 
             unsafe fn multiply(problem: &Problem<'_, Self>) {
-                let Problem { sizes: [all_rows, depth, all_columns], a, a_strides, b, b_strides, .. } = *problem;
+                let Problem { sizes: [all_rows, depth, columns], a, a_strides, b, b_strides, .. } = *problem;
+                let row = problem.row.map_or(core::ptr::null(), <[Self]>::as_ptr);
                 for rows in parts(all_rows, depth) {
-                    for columns in parts(all_columns, depth) {
-                        let (top, left) = (rows.start as isize, columns.start as isize);
-                        let row = problem.row.map_or(core::ptr::null(), |row| row[columns.clone()].as_ptr());
-                        // SAFETY: the caller's promise, of some of its rows and columns.
-                        unsafe {
-                            // The fused entry, also without a row: so its kernels alone are compiled.
-                            gemmkit::gemm_fused_unchecked(
-                                rows.len(),
-                                depth,
-                                columns.len(),
-                                Self::ONE,
-                                a.wrapping_offset(top * a_strides[0]),
-                                a_strides[0],
-                                a_strides[1],
-                                b.wrapping_offset(left * b_strides[1]),
-                                b_strides[0],
-                                b_strides[1],
-                                if problem.adds { Self::ONE } else { Self::ZERO },
-                                problem.out.wrapping_offset(top * problem.out_stride + left),
-                                problem.out_stride,
-                                1,
-                                row,
-                                gemmkit::BiasDim::PerCol,
-                                problem.row.is_some(),
-                                None,
-                                gemmkit::Parallelism::Serial,
-                            );
-                        }
+                    let first = rows.start as isize;
+                    // SAFETY: the caller's promise, of some of its rows.
+                    unsafe {
+                        // The fused entry, also without a row: so its kernels alone are compiled.
+                        gemmkit::gemm_fused_unchecked(
+                            rows.len(),
+                            depth,
+                            columns,
+                            Self::ONE,
+                            a.wrapping_offset(first * a_strides[0]),
+                            a_strides[0],
+                            a_strides[1],
+                            b,
+                            b_strides[0],
+                            b_strides[1],
+                            if problem.adds { Self::ONE } else { Self::ZERO },
+                            problem.out.wrapping_offset(first * problem.out_stride),
+                            problem.out_stride,
+                            1,
+                            row,
+                            gemmkit::BiasDim::PerCol,
+                            problem.row.is_some(),
+                            None,
+                            gemmkit::Parallelism::Serial,
+                        );
                     }
                 }
             }

@@ -6,8 +6,8 @@
 //! tile by tile.
 //!
 //! `gemm` cuts the depth by its length alone where a product is larger than 64 by 64, and parts are; `gemmkit`, of 16 bits, does not
-//! cut it, and adds in another order only where a product has one row or column, or few of both: a result has the same bits on any
-//! number of threads.
+//! cut it, and adds in another order only where a product has few rows and few columns: a result has the same bits on any number of
+//! threads.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;

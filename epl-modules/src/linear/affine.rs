@@ -153,7 +153,7 @@ impl Saved {
         let right = if is_col { right.matrix().transposed() } else { right.matrix() };
         let shape = [x.dims()[0], right.sizes()[1]];
         let product = product(left.matrix(), right).plus(bias.as_ref().map(View::slice));
-        count_work(0, product.flops());
+        count_work(|| product.flops());
         let y = product.values();
         (host::tensor(y, shape, &device), Self { x, weight, is_col })
     }
@@ -168,7 +168,7 @@ impl Saved {
             let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
             product(left.transposed(), right)
         });
-        [of_x, of_weight].iter().flatten().for_each(|product| count_work(0, product.flops()));
+        [of_x, of_weight].iter().flatten().for_each(|product| count_work(|| product.flops()));
         // One is as much work as the other.
         let is_worth_it = of_x.as_ref().zip(of_weight.as_ref()).is_some_and(|(of_x, _)| of_x.is_worth_a_thread());
         let values = |product: Option<Product<T>>| product.map(Product::values);
@@ -190,7 +190,7 @@ fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
     match product_type(grad) {
         Some(ProductType::F64) => sums::<f64>(grad.clone()),
         Some(ProductType::F32) => sums::<f32>(grad.clone()),
-        _ => {
+        Some(ProductType::F16 | ProductType::Bf16) | None => {
             let [rows, columns] = grad.dims();
             let at_once = (WIDENED_AT_ONCE / columns.max(1)).max(1);
             let of_part = |first: usize| {

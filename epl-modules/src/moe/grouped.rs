@@ -21,7 +21,7 @@ pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, 
         move |(rows, weights)| {
             let (device, [_, d_input, d_output]) = (rows.device(), weights.dims());
             let total = rows.dims()[0];
-            count_work(0, 2.0 * (total * d_input * d_output) as f64);
+            count_work(|| 2.0 * (total * d_input * d_output) as f64);
             let (x, w) = (View::<T>::new(rows.clone()), View::<T>::of_matrices(weights.clone()));
             let x = groups(x.slice(), &counts, d_input);
             let y = products(x.into_iter().zip(w.matrices()).map(|(x, w)| product(x, w)).collect());
@@ -41,7 +41,7 @@ pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, 
                 needed[1].then(|| host::tensor(products(all), weight_dims, &device))
             };
             let asked = needed.iter().filter(|needed| **needed).count();
-            count_work(0, 2.0 * (asked * row_dims[0] * d_input * d_output) as f64);
+            count_work(|| 2.0 * (asked * row_dims[0] * d_input * d_output) as f64);
             let is_worth_it = needed == [true; 2] && row_dims[0] * d_input * d_output >= WORTH_A_THREAD;
             host::both(is_worth_it, of_rows, of_weights)
         },

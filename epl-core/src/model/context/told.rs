@@ -23,9 +23,8 @@ impl Context {
     }
 
     /// Says where to look if the loss of the current micro-batch is NaN, which the layer makes it where its input is
-    /// wrong. The engine reads the losses at the end of the step, and looks then: what is found is the
-    /// error of the step, or of the evaluation, before anything is updated and before mixed precision would skip the
-    /// step. So a check of values on a device costs no wait for it, as long as nothing is wrong. Where the loss is nobody's
+    /// wrong. The engine reads the losses at the end of the step, or of some micro-batches of an evaluation, and looks then: what
+    /// is found is the error of either, before anything is updated and before mixed precision would skip the step. So a check of values on a device costs no wait for it, as long as nothing is wrong. Where the loss is nobody's
     /// but the caller's, as in a forward of one's own, nothing is kept.
     pub fn explain_nan(&self, look: impl FnOnce() -> Option<String> + Send + 'static) {
         let mut state = self.state();
