@@ -19,16 +19,16 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 use epl_benches::quartiles::quartiles;
 use epl_benches::speed::product_speed;
-use epl_benches::steps::Step;
+use epl_benches::steps::{Sizes, Step};
 
-/// A row: its name, the model, ranks, and tokens of a row or pixels of a side.
-const ROWS: [(&str, &str, usize, usize); 6] = [
-    ("moe_t5", "moe_t5", 1, 64),
-    ("moe_t5_2", "moe_t5", 2, 64),
-    ("t5", "t5", 1, 128),
-    ("bert", "bert", 1, 128),
-    ("bert_2", "bert", 2, 128),
-    ("resnet50", "resnet50", 1, 64),
+/// A row: its name, the model and its ranks.
+const ROWS: [(&str, &str, usize); 6] = [
+    ("moe_t5", "moe_t5", 1),
+    ("moe_t5_2", "moe_t5", 2),
+    ("t5", "t5", 1),
+    ("bert", "bert", 1),
+    ("bert_2", "bert", 2),
+    ("resnet50", "resnet50", 1),
 ];
 
 #[derive(Parser)]
@@ -39,23 +39,13 @@ struct Args {
     /// Rows by name: moe_t5, moe_t5_2 (two ranks), t5, bert, bert_2, resnet50. Default: all
     #[arg(long)]
     only: Vec<String>,
-    /// Another size, by the name that the PyTorch program gives it.
-    #[arg(long, value_parser = epl_benches::steps::size)]
-    set: Vec<(String, usize)>,
+    #[command(flatten)]
+    sizes: Sizes,
     #[arg(long, default_value_t = 20)]
     pairs: usize,
     /// Steps of a run; the first two do not count.
     #[arg(long, default_value_t = 7)]
     steps: usize,
-    /// Rows of a step, of all ranks.
-    #[arg(long, default_value_t = 16)]
-    batch: usize,
-    /// Tokens of a row, or pixels of a side. Default: by the model
-    #[arg(long)]
-    seq: Option<usize>,
-    /// `f32`, or `f16` or `bf16` in mixed precision; PyTorch has bf16 only.
-    #[arg(long, default_value = "f32")]
-    dtype: String,
     /// PyTorch under `torch.compile`.
     #[arg(long, requires = "python")]
     compile: bool,
@@ -80,27 +70,15 @@ impl Args {
         if let Some(name) = self.only.iter().find(|name| !ROWS.iter().any(|(known, ..)| known == name)) {
             return Err(format!("there is no row {name:?}; there are {:?}", ROWS.map(|(name, ..)| name)));
         }
-        if self.python.is_some() && (self.dtype == "f16" || std::env::var("BURN_DEVICE").is_ok()) {
+        if self.python.is_some() && (self.sizes.dtype == "f16" || std::env::var("BURN_DEVICE").is_ok()) {
             return Err("PyTorch is compared on the CPU, in f32 or bf16: leave BURN_DEVICE out".into());
         }
-        if self.pairs == 0 || self.against_f32 && self.dtype == "f32" {
+        if self.pairs == 0 || self.against_f32 && self.sizes.dtype == "f32" {
             return Err("give --pairs 1 at least, and with --against-f32 a --dtype of 16 bits".into());
         }
         let chosen = ROWS.iter().filter(|(name, ..)| self.only.is_empty() || self.only.iter().any(|only| only == name));
-        let step = |(name, model, ranks, seq): &(&'static str, &str, usize, usize)| {
-            let (model, seq) = ((*model).to_string(), self.seq.unwrap_or(*seq));
-            let Self { set, steps, batch, dtype, .. } = self;
-            let step = Step {
-                model,
-                set: set.clone(),
-                ranks: *ranks,
-                steps: *steps,
-                batch: *batch,
-                seq,
-                dtype: dtype.clone(),
-            };
-            (*name, step)
-        };
+        let step =
+            |(name, model, ranks): &(&'static str, &str, usize)| (*name, self.sizes.step(model, *ranks, self.steps));
         let rows: Vec<_> = chosen.map(step).collect();
         rows.iter().try_for_each(|(_, step)| step.check()).map_err(|error| error.to_string())?;
         Ok(rows)

@@ -16,27 +16,18 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use epl_benches::speed::{copy_speed, product_speed};
-use epl_benches::steps::Step;
+use epl_benches::steps::Sizes;
 use epl_comm::OperationProfile;
 
 #[derive(Parser)]
 struct Args {
     /// moe_t5, t5, bert or resnet50.
     model: String,
-    /// Another size, by the name that the PyTorch program gives it.
-    #[arg(long, value_parser = epl_benches::steps::size)]
-    set: Vec<(String, usize)>,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Steps that count, after two that do not.
     #[arg(long, default_value_t = 10)]
     steps: usize,
-    #[arg(long, default_value_t = 16)]
-    batch: usize,
-    /// Tokens of a row, or pixels of a side. Default: 64, and 128 for t5 and bert
-    #[arg(long)]
-    seq: Option<usize>,
-    /// `f32`, or `f16` or `bf16` in mixed precision.
-    #[arg(long, default_value = "f32")]
-    dtype: String,
     /// `cargo bench` passes it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -56,16 +47,7 @@ fn short(name: &str) -> String {
 }
 
 fn run(args: &Args) -> Result<(), String> {
-    let seq = args.seq.unwrap_or(if matches!(args.model.as_str(), "t5" | "bert") { 128 } else { 64 });
-    let step = Step {
-        model: args.model.clone(),
-        set: args.set.clone(),
-        ranks: 1,
-        steps: args.steps + 2,
-        batch: args.batch,
-        seq,
-        dtype: args.dtype.clone(),
-    };
+    let step = args.sizes.step(&args.model, 1, args.steps + 2);
     let begin = Instant::now();
     let (mut found, steps) = step.profiled().map_err(|error| error.to_string())?;
     eprintln!("{steps} steps in {:.1} s with their model", begin.elapsed().as_secs_f64());
@@ -92,7 +74,7 @@ fn run(args: &Args) -> Result<(), String> {
     println!(
         "model={} dtype={} ms={ms:.1} busy={:.2} gflop={gflop:.1} products_share={:.2} gemm_gflops={gflops:.0} copy_gbytes={gbytes:.1}",
         args.model,
-        args.dtype,
+        args.sizes.dtype,
         cpu / ms,
         gflop / gflops * 1e3 / ms,
     );

@@ -6,13 +6,13 @@ use std::time::Instant;
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
+use clap::Args;
 use epl::config::Config;
 use epl::models::bert::{BertBatcher, MaskedLanguage};
 use epl::models::t5::{T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
 use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
-
 use epl_comm::{OperationPhase, OperationProfile, profile_operations, timed};
 
 use crate::moe;
@@ -65,12 +65,34 @@ struct OfRank {
     profile: Vec<OperationProfile>,
 }
 
+/// The sizes of a step, as a command line gives them.
+#[derive(Args, Clone, Debug)]
+pub struct Sizes {
+    /// Another size, by the name that the PyTorch program gives it.
+    #[arg(long, value_parser = size)]
+    pub set: Vec<(String, usize)>,
+    /// Rows of a step, of all ranks.
+    #[arg(long, default_value_t = 16)]
+    pub batch: usize,
+    /// Tokens of a row, or pixels of a side. Default: 64, and 128 for t5 and bert
+    #[arg(long)]
+    pub seq: Option<usize>,
+    /// `f32`, or `f16` or `bf16` in mixed precision; PyTorch has bf16 only.
+    #[arg(long, default_value = "f32")]
+    pub dtype: String,
+}
+
+impl Sizes {
+    /// So many steps of a model of these sizes.
+    pub fn step(&self, model: &str, ranks: usize, steps: usize) -> Step {
+        let Self { set, batch, seq, dtype } = self.clone();
+        let seq = seq.unwrap_or(if matches!(model, "t5" | "bert") { 128 } else { 64 });
+        Step { model: model.to_string(), set, ranks, steps, batch, seq, dtype }
+    }
+}
+
 /// `KEY=VALUE`, of a size.
-///
-/// # Errors
-///
-/// When it is none.
-pub fn size(text: &str) -> core::result::Result<(String, usize), String> {
+fn size(text: &str) -> core::result::Result<(String, usize), String> {
     let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
     Ok((key.to_string(), value.parse().map_err(|error| format!("{value:?}: {error}"))?))
 }

@@ -15,7 +15,7 @@ use epl_comm::{Pending, ProcessGroup};
 use super::compress::{decode, encode};
 use crate::error::Result;
 use crate::model::context::Context;
-use crate::model::precision::widen;
+use crate::model::precision::{cast, widen};
 use crate::plan::{Compression, ParamRecord};
 
 /// Rows of a gradient `[rows, width]` that are not zero, on this rank.
@@ -72,7 +72,7 @@ impl SparseSum {
         // As a whole gradient is summed: 16-bit types in f32, rounded once.
         let values = widen(decode(self.compression, values, self.dtype));
         let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), values.dtype()));
-        Ok(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1).cast(self.dtype))
+        Ok(cast(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1), self.dtype))
     }
 }
 

@@ -122,8 +122,9 @@ by_gemm!(f64);
 /// Elements of the rows that are packed at once, which a thread keeps the memory of. `gemmkit` packs them with their whole depth,
 /// where it packs a few columns at a time.
 const PACKED: usize = 1 << 22;
-/// Rows that are cut are so many at least, in each part: with few rows and few columns `gemmkit` adds in another order.
-const LEAST: usize = 128;
+/// Parts of a product have so many rows, or columns, at least: up to 64 by 64 `gemm` adds in another order, and `gemmkit` up to 32
+/// by 32.
+pub(super) const LEAST: usize = 128;
 
 /// The parts in which so many rows are multiplied, of so much depth.
 fn parts(rows: usize, depth: usize) -> impl Iterator<Item = Range<usize>> {

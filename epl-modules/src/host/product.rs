@@ -15,7 +15,7 @@ use core::mem::MaybeUninit;
 use burn::tensor::{bf16, f16};
 use multiversion::multiversion;
 
-use super::kernel::{Problem, ProductElement};
+use super::kernel::{LEAST, Problem, ProductElement};
 use super::real::Real;
 use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
 
@@ -344,10 +344,9 @@ pub(crate) fn products<T: Multiply>(products: Vec<Product<T>>) -> Vec<T> {
 /// The multiplications below which a second thread costs more than it does.
 pub(crate) const WORTH_A_THREAD: usize = 1 << 21;
 
-/// The rows or columns that a part has at least, of so many columns or rows: up to 64 by 64, and up to 256 elements, `gemm` adds
-/// in another order, and `gemmkit` up to 32 by 32.
+/// The rows or columns that a part has at least, of so many columns or rows: up to 256 elements, too, `gemm` adds in another order.
 fn least_part(others: usize) -> usize {
-    (256 / others.max(1) + 1).max(128)
+    (256 / others.max(1) + 1).max(LEAST)
 }
 
 fn multiply_parts<T: Multiply>(output: Output<'_, T>, product: Product<T>, parts: usize) {
