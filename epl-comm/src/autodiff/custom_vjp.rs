@@ -1,12 +1,12 @@
 //! A forward and a backward function as one differentiable operation.
 
 use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
-use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex, TensorMetadata};
+use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use super::inputs::VjpInputs;
 use super::operations::{OperationPhase, count_bytes, timed};
-use super::step::{Forwarded, attach};
+use super::step::{ForwardFn, Forwarded, attach};
 use crate::error::{Error, Result, unwind};
 
 /// Makes a differentiable operation of a forward function and its vector-Jacobian product.
@@ -63,35 +63,31 @@ where
     let inputs = inputs.into_array();
     let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
     let name = core::any::type_name_of_val(&forward);
-    let forward = |inputs: [DispatchTensor; N]| {
+    let forward = move |inputs: [DispatchTensor; N]| {
         timed(name, OperationPhase::Forward, || {
-            count_bytes(|| bytes(&inputs));
+            count_bytes(inputs.iter());
             let (output, saved) = forward(I::from_array(inputs));
-            count_bytes(|| (output.shape().num_elements() * output.dtype().size()) as u64);
+            let output = output.into_dispatch();
+            count_bytes([&output].into_iter());
             (output, saved)
         })
     };
     let Some(strategy) = strategy else {
-        return forward(inputs).0;
+        return Tensor::from_dispatch(forward(inputs).0);
     };
-    let forward = |inputs| -> Forwarded<N> {
+    let forward = move |inputs| -> Forwarded<N> {
         let (output, saved) = forward(inputs);
         let backward = move |gradient: DispatchTensor, needed| {
             timed(name, OperationPhase::Backward, || {
-                count_bytes(|| bytes([&gradient]));
+                count_bytes([&gradient].into_iter());
                 let gradients = I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
-                count_bytes(|| bytes(gradients.iter().flatten()));
+                count_bytes(gradients.iter().flatten());
                 gradients
             })
         };
-        (output.inner().into_dispatch(), Box::new(backward))
+        (Tensor::<O>::from_dispatch(output).inner().into_dispatch(), Box::new(backward))
     };
-    Tensor::from_dispatch(on_backend(inputs, strategy, forward).unwrap_or_else(|error| unwind(error)))
-}
-
-/// Of all their elements.
-fn bytes<'a>(tensors: impl IntoIterator<Item = &'a DispatchTensor>) -> u64 {
-    tensors.into_iter().map(|tensor| (tensor.shape().num_elements() * tensor.dtype().size()) as u64).sum()
+    Tensor::from_dispatch(on_backend(inputs, strategy, Box::new(forward)).unwrap_or_else(|error| unwind(error)))
 }
 
 /// The one checkpointing strategy among the inputs; none when none has autodiff.
@@ -116,7 +112,7 @@ fn strategy(inputs: &[DispatchTensor]) -> Result<Option<GradientCheckpointingStr
 fn on_backend<const N: usize>(
     inputs: [DispatchTensor; N],
     strategy: GradientCheckpointingStrategy,
-    forward: impl FnOnce([DispatchTensor; N]) -> Forwarded<N>,
+    forward: ForwardFn<'_, N>,
 ) -> Result<DispatchTensor> {
     macro_rules! attach_on {
         ($backend:ty) => {

@@ -6,6 +6,8 @@
 use core::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use burn::backend::{DispatchTensor, TensorMetadata};
+
 /// Which part of a step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OperationPhase {
@@ -72,52 +74,75 @@ pub fn profile_operations<R>(f: impl FnOnce() -> R) -> (R, Vec<OperationProfile>
 
 /// Runs `f` as an operation of this name, where this thread is [profiled](profile_operations).
 pub fn timed<R>(name: &'static str, phase: OperationPhase, f: impl FnOnce() -> R) -> R {
-    let depth = PROFILE.with_borrow_mut(|profile| {
-        let running = &mut profile.as_mut()?.running;
-        running.push(Running::default());
-        Some(running.len())
-    });
-    let Some(depth) = depth else { return f() };
-    let (begin, cpu_before) = (Instant::now(), cpu_time());
+    let begun = Begun::now();
     let value = f();
-    let took = [begin.elapsed(), cpu_time().saturating_sub(cpu_before)];
-    PROFILE.with_borrow_mut(|profile| {
-        let Some(Profile { found, running }) = profile else { return };
-        // Operations that unwound inside it have not ended, and are nobody's.
-        running.truncate(depth);
-        let Running { inside, bytes, flops } = running.pop().unwrap_or_default();
-        if let Some(around) = running.last_mut() {
-            around.inside.iter_mut().zip(took).for_each(|(inside, took)| *inside += took);
-        }
-        let is_same = |one: &&mut OperationProfile| one.name == name && one.phase == phase;
-        let [wall, cpu] = [0, 1].map(|which| took[which].saturating_sub(inside[which]));
-        match found.iter_mut().find(is_same) {
-            Some(one) => {
-                one.calls += 1;
-                one.wall += wall;
-                one.cpu += cpu;
-                one.bytes += bytes;
-                one.flops += flops;
-            }
-            None => found.push(OperationProfile { name, phase, calls: 1, wall, cpu, bytes, flops }),
-        }
-    });
+    if let Some(begun) = begun {
+        begun.end(name, phase);
+    }
     value
+}
+
+/// When an operation began, and how many then ran, with it.
+struct Begun {
+    wall: Instant,
+    cpu: Duration,
+    depth: usize,
+}
+
+// Nothing here is generic: a copy of it in every operation would be a fifth of what the crates of layers compile.
+impl Begun {
+    /// None where nobody listens.
+    fn now() -> Option<Self> {
+        let depth = PROFILE.with_borrow_mut(|profile| {
+            let running = &mut profile.as_mut()?.running;
+            running.push(Running::default());
+            Some(running.len())
+        })?;
+        Some(Self { wall: Instant::now(), cpu: cpu_time(), depth })
+    }
+
+    fn end(self, name: &'static str, phase: OperationPhase) {
+        let took = [self.wall.elapsed(), cpu_time().saturating_sub(self.cpu)];
+        PROFILE.with_borrow_mut(|profile| {
+            let Some(Profile { found, running }) = profile else { return };
+            // Operations that unwound inside it have not ended, and are nobody's.
+            running.truncate(self.depth);
+            let Running { inside, bytes, flops } = running.pop().unwrap_or_default();
+            if let Some(around) = running.last_mut() {
+                around.inside.iter_mut().zip(took).for_each(|(inside, took)| *inside += took);
+            }
+            let is_same = |one: &&mut OperationProfile| one.name == name && one.phase == phase;
+            let [wall, cpu] = [0, 1].map(|which| took[which].saturating_sub(inside[which]));
+            match found.iter_mut().find(is_same) {
+                Some(one) => {
+                    one.calls += 1;
+                    one.wall += wall;
+                    one.cpu += cpu;
+                    one.bytes += bytes;
+                    one.flops += flops;
+                }
+                None => found.push(OperationProfile { name, phase, calls: 1, wall, cpu, bytes, flops }),
+            }
+        });
+    }
 }
 
 /// Tells the floating-point operations of the operation that runs, two for a multiplication and its addition: those that this rank
 /// makes now, forward or backward, where a layer tells its segment's forward of all ranks by `Context::count_flops`. Asked where
 /// somebody listens.
 pub fn count_work(flops: impl FnOnce() -> f64) {
-    with_running(|running| running.flops += flops());
+    let mut flops = Some(flops);
+    with_running(&mut |running| running.flops += flops.take().map_or(0.0, |flops| flops()));
 }
 
-/// Tells what the operation that runs is given, or gives, in bytes.
-pub(super) fn count_bytes(bytes: impl FnOnce() -> u64) {
-    with_running(|running| running.bytes += bytes());
+/// Tells what the operation that runs is given, or gives.
+pub(super) fn count_bytes<'a>(tensors: impl Iterator<Item = &'a DispatchTensor>) {
+    let mut tensors = tensors;
+    let bytes = |tensor: &DispatchTensor| (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+    with_running(&mut |running| running.bytes += tensors.by_ref().map(bytes).sum::<u64>());
 }
 
-fn with_running(f: impl FnOnce(&mut Running)) {
+fn with_running(f: &mut dyn FnMut(&mut Running)) {
     PROFILE.with_borrow_mut(|profile| profile.as_mut().and_then(|profile| profile.running.last_mut()).map(f));
 }
 

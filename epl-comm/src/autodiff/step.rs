@@ -32,6 +32,9 @@ pub(super) type BackwardFn<const N: usize> =
 /// What the forward function gives: the output, and the way back.
 pub(super) type Forwarded<const N: usize> = (DispatchTensor, BackwardFn<N>);
 
+/// The forward function. A box of it, as of the way back: what is here is compiled for each number of inputs, not for each operation.
+pub(super) type ForwardFn<'a, const N: usize> = Box<dyn FnOnce([DispatchTensor; N]) -> Forwarded<N> + 'a>;
+
 /// What the tape keeps. Cloned by bounds of the tape only; the function is taken once.
 #[derive(Clone)]
 struct StepState<const N: usize> {
@@ -81,7 +84,7 @@ where
 /// Runs `forward` on the inner tensors and registers its way back on the tape of the tracked inputs.
 pub(super) fn attach<B: Backend, C: CheckpointStrategy, const N: usize>(
     inputs: [DispatchTensor; N],
-    forward: impl FnOnce([DispatchTensor; N]) -> Forwarded<N>,
+    forward: ForwardFn<'_, N>,
 ) -> Result<DispatchTensor>
 where
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B, C>>,

@@ -69,15 +69,18 @@ pub(crate) fn rows_a_task(length: usize) -> usize {
     (TASK / length.max(1)).max(1)
 }
 
+// What forks is compiled for each type of elements and results, not for each function: the functions are called by reference.
+
 /// Calls `f(block number, block)` for every block of `size` elements, on the threads of the current pool.
 pub(crate) fn for_blocks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if data.len() <= size {
-        if !data.is_empty() {
-            f(0, data);
-        }
-        return;
+    fn fork<T: Send>(data: &mut [T], size: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        data.par_chunks_mut(size).enumerate().for_each(|(index, block)| f(index, block));
     }
-    data.par_chunks_mut(size).enumerate().for_each(|(index, block)| f(index, block));
+    if data.len() > size {
+        fork(data, size, &f);
+    } else if !data.is_empty() {
+        f(0, data);
+    }
 }
 
 /// [`for_blocks`] over two arrays that are cut into the same number of blocks.
@@ -92,22 +95,25 @@ pub(crate) fn for_blocks2<T: Send, U: Send>(
         }
         return;
     }
-    let blocks = a.par_chunks_mut(a_size).zip(b.par_chunks_mut(b_size));
-    blocks.enumerate().for_each(|(index, (a, b))| f(index, a, b));
+    let blocks = a.chunks_mut(a_size).zip(b.chunks_mut(b_size)).enumerate().collect();
+    each(true, blocks, |(index, (a, b))| f(index, a, b));
 }
 
 /// What `f` gives for each number below `count`, on the threads of the current pool: one is not worth waking a thread.
 pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
-    if count <= 1 {
-        return (0..count).map(f).collect();
+    fn fork<R: Send>(count: usize, f: &(dyn Fn(usize) -> R + Sync)) -> Vec<R> {
+        (0..count).into_par_iter().map(f).collect()
     }
-    (0..count).into_par_iter().map(f).collect()
+    if count > 1 { fork(count, &f) } else { (0..count).map(f).collect() }
 }
 
 /// Calls `f` for each task, on the threads of the current pool where that is worth waking them.
 pub(crate) fn each<A: Send>(is_worth_it: bool, tasks: Vec<A>, f: impl Fn(A) + Sync + Send) {
+    fn fork<A: Send>(tasks: Vec<A>, f: &(dyn Fn(A) + Sync)) {
+        tasks.into_par_iter().for_each(f);
+    }
     match is_worth_it && tasks.len() > 1 {
-        true => tasks.into_par_iter().for_each(f),
+        true => fork(tasks, &f),
         false => tasks.into_iter().for_each(f),
     }
 }
