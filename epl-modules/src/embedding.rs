@@ -10,6 +10,7 @@ use epl_core::offload::is_host;
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
+use crate::host::{self, HostFloat, Real, View, host_float};
 use crate::invalid::{check_last_dim, refuse};
 use crate::linear::{Operand, Weight, affine, count_affine};
 use crate::placement::{self, check_enough};
@@ -127,12 +128,12 @@ pub(crate) fn lookup_split(
     n_embedding: usize,
     context: &Context,
 ) -> Tensor<3> {
-    check_ids(&ids, n_embedding);
     context.count_flops(Some(table.id), 0.0);
     let group = context.tensor();
     if group.size() == 1 {
         return lookup(table.val(), ids);
     }
+    check_ids(&ids, n_embedding);
     let mine = shard_range(n_embedding, group.size(), group.rank());
     let (start, end) = (mine.start as i64, mine.end as i64);
     let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
@@ -144,7 +145,7 @@ pub(crate) fn lookup_split(
 }
 
 /// Refuses ids that no rank holds: their vectors would be zeros.
-pub(crate) fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
+fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
     if !is_host(&ids.device()) {
         return;
     }
@@ -157,16 +158,21 @@ pub(crate) fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
     }
 }
 
-/// The rows of a table, as of Burn's `Embedding`. The gradient of a row is a sum over all positions that have its id: of a
-/// table in 16 bits it is taken in f32 and rounded once, where a sum in 16 bits would come to a stop.
+/// The rows of a table, as of Burn's `Embedding`. The gradient of a row is a sum over all positions that have its id, in their
+/// order: of a table in 16 bits it is taken in f32 and rounded once, where a sum in 16 bits would come to a stop.
 ///
 /// # Shapes
 ///
 /// - table: `[n_embedding, d_model]`, ids: `[batch_size, seq_length]`
 /// - output: `[batch_size, seq_length, d_model]`
+///
+/// # Errors
+///
+/// As [`SplitEmbedding::forward`].
 pub fn lookup(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
     let (shape, dtype) = (table.dims(), table.dtype());
-    if dtype == wide(dtype) {
+    check_ids(&ids, shape[0]);
+    if dtype == wide(dtype) && !is_host(&table.device()) {
         return module::embedding(table, ids);
     }
     let ids = ids.inner();
@@ -174,13 +180,26 @@ pub fn lookup(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
         (table,),
         |(table,)| (module::embedding(table, ids.clone()), ids),
         move |ids, grad| {
-            let [batch_size, seq_length, d_model] = grad.dims();
-            let rows = widen(grad).reshape([batch_size * seq_length, d_model]);
-            let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
-            let sums = zeros.select_assign(0, ids.reshape([batch_size * seq_length]), rows, IndexingUpdateOp::Add);
+            let (ids, rows) = (ids.flatten(0, 1), widen(grad).flatten::<2>(0, 1));
+            let sums = match host_float(&rows) {
+                Some(HostFloat::Single) => sums_on_host::<f32>(shape, ids, rows),
+                Some(HostFloat::Double) => sums_on_host::<f64>(shape, ids, rows),
+                None => {
+                    let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
+                    zeros.select_assign(0, ids, rows, IndexingUpdateOp::Add)
+                }
+            };
             (Some(cast(sums, dtype)),)
         },
     )
+}
+
+fn sums_on_host<T: Real>(shape: [usize; 2], ids: Tensor<1, Int>, rows: Tensor<2>) -> Tensor<2> {
+    let (device, rows) = (rows.device(), View::<T>::new(rows));
+    let ids = ids.into_data();
+    let ids = ids.iter::<i64>().map(|id| usize::try_from(id).expect("`check_ids` has seen it"));
+    let sums = host::scatter_add(shape, &ids.collect::<Vec<_>>(), rows.slice(), None);
+    host::tensor(sums, shape, &device)
 }
 
 impl ModuleDisplay for SplitEmbedding {
@@ -194,5 +213,54 @@ impl ModuleDisplay for SplitEmbedding {
             .add("d_model", &self.d_model)
             .add("placement", placement::split(self.context.tensor(), "row", self.n_embedding).as_str())
             .optional()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution, TensorData};
+
+    use super::*;
+
+    #[test]
+    fn the_gradient_of_a_table_is_the_sum_over_the_positions_of_each_id_on_any_number_of_threads() {
+        // Some ids never, some in several blocks, and no position at all.
+        for (n_embedding, d_model, [batch_size, seq_length]) in
+            [(1, 1, [1, 1]), (7, 3, [2, 5]), (9000, 5, [3, 700]), (40, 900, [4, 33]), (3, 4, [0, 2]), (5, 2, [2, 0])]
+        {
+            let device = Device::flex();
+            let count = batch_size * seq_length;
+            let ids: Vec<i64> = (0..count as i64).map(|at| at * at * 7919 % n_embedding as i64).collect();
+            let ids = Tensor::<2, Int>::from_ints(TensorData::new(ids, [batch_size, seq_length]), &device);
+            let grad = Tensor::<3>::random([batch_size, seq_length, d_model], Distribution::Default, &device);
+            let zeros = Tensor::<2>::zeros([n_embedding, d_model], &device);
+            let exact = zeros.clone().select_assign(
+                0,
+                ids.clone().flatten(0, 1),
+                grad.clone().flatten(0, 1),
+                IndexingUpdateOp::Add,
+            );
+            let table = zeros.autodiff().require_grad();
+            let of = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| {
+                    let grads = (lookup(table.clone(), ids.clone()) * grad.clone().autodiff()).sum().backward();
+                    table.grad(&grads).unwrap().into_data()
+                })
+            };
+            for threads in [1, 2, 5] {
+                assert_eq!(of(threads), exact.clone().into_data(), "{n_embedding} x {d_model} on {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_without_a_vector_is_refused() {
+        let table = Tensor::<2>::zeros([3, 2], &Device::flex());
+        for id in [-1, 3] {
+            let ids = Tensor::<2, Int>::from_ints([[0, id]], &table.device());
+            let found = std::panic::catch_unwind(|| lookup(table.clone(), ids));
+            assert!(found.is_err(), "id {id}");
+        }
     }
 }

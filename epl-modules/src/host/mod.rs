@@ -19,6 +19,7 @@ mod kernel;
 mod real;
 mod rows;
 pub(crate) mod product;
+mod scatter;
 mod view;
 
 pub(crate) use kernel::{ProductType, product_type};
@@ -27,4 +28,5 @@ pub(crate) use rows::{
     LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_sum, max_of, rows_a_task, sum_blocks,
     sum_of,
 };
+pub(crate) use scatter::{scatter_add, scatter_add_backward};
 pub(crate) use view::{Owned, View, tensor};

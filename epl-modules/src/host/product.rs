@@ -222,6 +222,30 @@ impl<'a, T: Multiply> Product<'a, T> {
         [self.a.sizes[0], self.b.sizes[1]]
     }
 
+    /// Its part before `at` of dim 0 or 1 of the result, and the rest.
+    fn split<'o>(self, output: Output<'o, T>, dim: usize, at: usize) -> [(Output<'o, T>, Self); 2] {
+        let [before, rest] = output.split(dim, at);
+        let of = |from: usize, count: usize| match dim {
+            0 => Self { a: self.a.narrow(0, from, count), ..self },
+            _ => Self { b: self.b.narrow(1, from, count), row: self.row.map(|row| &row[from..from + count]), ..self },
+        };
+        let size = self.sizes()[dim];
+        [(before, of(0, at)), (rest, of(at, size - at))]
+    }
+
+    /// What of it is about so much work, and the rest, if both are worth it.
+    fn cut<'o>(self, output: Output<'o, T>, work: usize) -> Cut<'o, 'a, T> {
+        let [rows, columns] = self.sizes();
+        let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
+        // A right side that is transposed first, is so in each part.
+        let least = least_part(others).max(FEW_ROWS);
+        if self.work() < work + WORTH_A_THREAD || size < 2 * least {
+            return ((output, self), None);
+        }
+        let [first, rest] = self.split(output, dim, (work / (self.work() / size)).clamp(least, size - least));
+        (first, Some(rest))
+    }
+
     /// Its multiplications.
     pub(crate) fn work(&self) -> usize {
         self.a.sizes[0] * self.b.sizes[0] * self.b.sizes[1]
@@ -289,6 +313,12 @@ impl<'a, T: Multiply> Product<'a, T> {
     }
 }
 
+/// Some of a product, and perhaps more of it.
+type Cut<'o, 'a, T> = ((Output<'o, T>, Product<'a, T>), Option<(Output<'o, T>, Product<'a, T>)>);
+
+/// From so many rows on it costs less to transpose a matrix than to gather it in each block.
+const FEW_ROWS: usize = 32;
+
 /// How a product is made, in so many parts.
 pub(crate) trait Multiply: ProductElement {
     /// Writes a matrix of the result's sizes.
@@ -306,8 +336,6 @@ impl Multiply for bf16 {}
 
 impl<T: Real> Multiply for T {
     unsafe fn run(product: Product<'_, T>, output: Output<'_, T>, threads: usize) {
-        // Beyond so many rows it costs less to transpose a matrix than to gather it in each block.
-        const FEW_ROWS: usize = 32;
         let (Product { a, b, .. }, [rows, _]) = (product, output.sizes);
         let is_row_major = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
         if !is_row_major && rows >= FEW_ROWS {
@@ -324,21 +352,42 @@ impl<T: Real> Multiply for T {
     }
 }
 
-/// The products behind each other, each on as many threads as its share of the work is worth.
-pub(crate) fn products<T: Multiply>(products: Vec<Product<T>>) -> Vec<T> {
-    let length = |product: &Product<T>| product.sizes().iter().product::<usize>();
-    let (work, threads) = (products.iter().map(Product::work).sum::<usize>().max(1), rayon::current_num_threads());
-    let mut values = Unwritten::new(products.iter().map(length).sum());
-    let mut rest = values.memory();
-    let mut tasks = Vec::with_capacity(products.len());
-    for product in products {
-        let (out, others) = core::mem::take(&mut rest).split_at_mut(length(&product));
-        rest = others;
-        tasks.push((out, product, (threads * product.work()).div_ceil(work)));
+/// The products that lie behind each other in this memory, and where each goes.
+pub(crate) fn behind_each_other<'o, 'a, T: Multiply>(
+    mut memory: &'o mut [MaybeUninit<T>],
+    products: impl Iterator<Item = Product<'a, T>>,
+) -> impl Iterator<Item = (Output<'o, T>, Product<'a, T>)> {
+    products.map(move |product| {
+        let (own, rest) = core::mem::take(&mut memory).split_at_mut(product.sizes().iter().product());
+        memory = rest;
+        (Output::whole(own, product.sizes()), product)
+    })
+}
+
+/// Makes all products, on the threads of the current pool. They are dealt out by work: a thread that ends first takes of another's
+/// half, and where one share ends amid a product, the product is cut.
+pub(crate) fn multiply_all<'o, 'a, T: Multiply>(products: impl Iterator<Item = (Output<'o, T>, Product<'a, T>)>) {
+    const SHARES: usize = 2;
+    let products: Vec<_> = products.collect();
+    let (work, threads) =
+        (products.iter().map(|(_, product)| product.work()).sum::<usize>(), rayon::current_num_threads());
+    let share = if threads > 1 { work.div_ceil(SHARES * threads).max(WORTH_A_THREAD) } else { work.max(1) };
+    let mut shares = vec![Vec::new()];
+    let mut room = share;
+    let mut rest: Vec<_> = products.into_iter().rev().collect();
+    while let Some((output, product)) = rest.pop() {
+        let (first, after) = product.cut(output, room);
+        room = room.saturating_sub(first.1.work());
+        shares.last_mut().expect("there is one").push(first);
+        rest.extend(after);
+        if room < WORTH_A_THREAD / 4 && !rest.is_empty() {
+            shares.push(Vec::new());
+            room = share;
+        }
     }
-    each(work >= 2 * WORTH_A_THREAD, tasks, |(out, product, threads)| product.write(out, threads));
-    // SAFETY: each product has written its part, and the parts are all.
-    unsafe { values.written() }
+    each(shares.len() > 1, shares, |products| {
+        products.into_iter().for_each(|(output, product)| product.write_to(output, 1))
+    });
 }
 
 /// The multiplications below which a second thread costs more than it does.
@@ -355,12 +404,7 @@ fn multiply_parts<T: Multiply>(output: Output<'_, T>, product: Product<T>, parts
     let least = least_part(others);
     if parts > 1 && size >= 2 * least && product.work() >= 2 * WORTH_A_THREAD {
         let (first, at) = (parts / 2, (size * (parts / 2) / parts).clamp(least, size - least));
-        let [before, rest] = output.split(dim, at);
-        let of = |from: usize, count: usize| match dim {
-            0 => Product { a: a.narrow(0, from, count), ..product },
-            _ => Product { b: b.narrow(1, from, count), row: row.map(|row| &row[from..from + count]), ..product },
-        };
-        let (of_before, of_rest) = (of(0, at), of(at, size - at));
+        let [(before, of_before), (rest, of_rest)] = product.split(output, dim, at);
         rayon::join(|| multiply_parts(before, of_before, first), || multiply_parts(rest, of_rest, parts - first));
         return;
     }
@@ -579,5 +623,35 @@ mod tests {
         has_the_same_bits_on_any_number_of_threads::<f32>();
         has_the_same_bits_on_any_number_of_threads::<bf16>();
         has_the_same_bits_on_any_number_of_threads::<f16>();
+    }
+
+    #[test]
+    fn products_are_dealt_out_whatever_their_sizes_and_the_threads() {
+        // None, one that is cut into several, few rows, few columns, one that is not worth it.
+        let sizes =
+            [[0, 300, 400], [1500, 300, 400], [20, 300, 4000], [4000, 300, 20], [300, 40, 700], [3, 5, 7], [9, 0, 4]];
+        let kept: Vec<_> = sizes.iter().map(|[m, k, n]| (values(m * k, 0.7), values(k * n, 1.3))).collect();
+        let all = |index: usize| {
+            let ([m, k, n], (left, right)) = (sizes[index], &kept[index]);
+            let transposed = |is: bool, values, [rows, columns]: [usize; 2]| match is {
+                true => Matrix::new(values, [columns, rows]).transposed(),
+                false => Matrix::new(values, [rows, columns]),
+            };
+            [(false, false), (false, true), (true, false)].map(|(of_left, of_right)| {
+                product(transposed(of_left, left, [m, k]), transposed(of_right, right, [k, n]))
+            })
+        };
+        let products = || (0..sizes.len()).flat_map(all);
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let mut out = Unwritten::new(products().map(|product| product.sizes().iter().product::<usize>()).sum());
+            pool.install(|| multiply_all(behind_each_other(out.memory(), products())));
+            // SAFETY: each product has written its part.
+            unsafe { out.written() }
+        };
+        let one: Vec<f64> = products().flat_map(Product::values).collect();
+        for threads in [1, 2, 3, 7] {
+            assert!(on(threads) == one, "on {threads} threads");
+        }
     }
 }

@@ -15,13 +15,15 @@
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_comm::differentiable::all_to_all_uneven;
-use epl_comm::{ProcessGroup, unwind};
+use epl_comm::{ProcessGroup, custom_vjp, unwind};
 use epl_core::Context;
 use epl_core::model::precision::in_wide;
 
 use super::arrangement::Arrangement;
 use super::router::Routed;
 use super::routing::{Assignment, Routing};
+use crate::embedding::lookup;
+use crate::host::{self, HostFloat, Real, View, host_float};
 use crate::random::Row;
 
 /// The way of the rows of one routing decision.
@@ -89,7 +91,7 @@ fn exchange_counts(counts: &[usize], group: &ProcessGroup) -> Vec<usize> {
 /// - output: `[assignments, d_model]`
 pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
     let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &x.device());
-    x.select(0, tokens)
+    lookup(x, tokens.unsqueeze()).flatten(0, 1)
 }
 
 /// Adds each row, times its weight, to the row of its token, in f32 at least: the gradient of a weight is a sum over the
@@ -102,12 +104,38 @@ pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
 /// - output: `[tokens, d_model]`
 pub(super) fn combine(rows: Tensor<2>, weights: Tensor<2>, routing: &Routing) -> Tensor<2> {
     let (device, [_, width]) = (rows.device(), rows.dims());
-    let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &device);
+    let tokens: Vec<usize> = routing.assignments.iter().map(|assignment| assignment.token).collect();
+    let shape = [routing.mask.as_slice().len(), width];
     in_wide(rows, |rows| {
-        let zeros = Tensor::zeros([routing.mask.as_slice().len(), width], (&device, rows.dtype()));
         let weights = weights.cast(rows.dtype());
-        zeros.select_assign(0, tokens, rows * weights, IndexingUpdateOp::Add)
+        match host_float(&rows) {
+            Some(HostFloat::Single) => combine_on_host::<f32>(rows, weights, tokens, shape),
+            Some(HostFloat::Double) => combine_on_host::<f64>(rows, weights, tokens, shape),
+            None => {
+                let zeros = Tensor::zeros(shape, (&device, rows.dtype()));
+                zeros.select_assign(0, indices(tokens.into_iter(), &device), rows * weights, IndexingUpdateOp::Add)
+            }
+        }
     })
+}
+
+/// [`combine`] as one operation.
+fn combine_on_host<T: Real>(rows: Tensor<2>, weights: Tensor<2>, tokens: Vec<usize>, shape: [usize; 2]) -> Tensor<2> {
+    custom_vjp(
+        (rows, weights),
+        move |(rows, weights)| {
+            let (device, [x, w]) = (rows.device(), [&rows, &weights].map(|x| View::<T>::new(x.clone())));
+            let sums = host::scatter_add(shape, &tokens, x.slice(), Some(w.slice()));
+            (host::tensor(sums, shape, &device), (rows, weights, tokens))
+        },
+        move |(rows, weights, tokens), grad| {
+            let (device, dims) = (grad.device(), [rows.dims(), weights.dims()]);
+            let [rows, weights, grad] = [rows, weights, grad].map(View::<T>::new);
+            let inputs = (rows.slice(), weights.slice());
+            let (of_rows, of_weights) = host::scatter_add_backward(shape[1], &tokens, inputs, grad.slice());
+            (Some(host::tensor(of_rows, dims[0], &device)), Some(host::tensor(of_weights, dims[1], &device)))
+        },
+    )
 }
 
 /// The weight of each assignment: differentiable in the probabilities.

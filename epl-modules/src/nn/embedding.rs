@@ -6,7 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor};
 use epl_core::{Axis, Context, Place};
 
-use crate::embedding::{check_ids, lookup, lookup_split};
+use crate::embedding::{lookup, lookup_split};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create an [`Embedding`] layer using the [init function](EmbeddingConfig::init).
@@ -65,7 +65,6 @@ impl Embedding {
         if self.is_cut {
             return lookup_split(&self.weight, input, n_embedding, &self.context);
         }
-        check_ids(&input, n_embedding);
         self.context.count_flops(Some(self.weight.id), 0.0);
         lookup(self.weight.val(), input)
     }

@@ -1,0 +1,113 @@
+//! Rows that are taken, or added up, by index, on the threads of the current pool.
+
+use core::mem::MaybeUninit;
+
+use super::product::Unwritten;
+use super::real::Real;
+use super::rows::{for_blocks, for_blocks2, rows_a_task, sum_of};
+
+/// The rows of each index added up, in their order, each times its weight: the same bits on any number of threads.
+///
+/// # Shapes
+///
+/// - rows: `[indices, width]`, weights: `[indices]`
+/// - output: `[count, width]`; zeros where no index is
+pub(crate) fn scatter_add<T: Real>(
+    [count, width]: [usize; 2],
+    indices: &[usize],
+    rows: &[T],
+    weights: Option<&[T]>,
+) -> Vec<T> {
+    let block_rows = rows_a_task(width);
+    // Of each block of rows of the output, what is added to it.
+    let mut by_block = vec![Vec::new(); count.div_ceil(block_rows)];
+    for (number, index) in indices.iter().enumerate() {
+        by_block[index / block_rows].push((index % block_rows, number));
+    }
+    let mut sums = Unwritten::<T>::new(count * width);
+    for_blocks(sums.memory(), block_rows * width, |block, sums| {
+        sums.fill(MaybeUninit::new(T::ZERO));
+        for (index, number) in &by_block[block] {
+            let (sum, row) = (&mut sums[index * width..][..width], &rows[number * width..][..width]);
+            let weight = weights.map_or(T::ONE, |weights| weights[*number]);
+            // SAFETY: the block was filled.
+            sum.iter_mut().zip(row).for_each(|(sum, x)| *unsafe { sum.assume_init_mut() } += *x * weight);
+        }
+    });
+    // SAFETY: the blocks are all rows, and are filled.
+    unsafe { sums.written() }
+}
+
+/// The gradients of rows and weights of a [`scatter_add`], from that of its output.
+///
+/// # Shapes
+///
+/// - rows: `[indices, width]`, weights: `[indices]`, grad: `[count, width]`
+pub(crate) fn scatter_add_backward<T: Real>(
+    width: usize,
+    indices: &[usize],
+    (rows, weights): (&[T], &[T]),
+    grad: &[T],
+) -> (Vec<T>, Vec<T>) {
+    let block_rows = rows_a_task(width);
+    let (mut of_rows, mut of_weights) = (vec![T::ZERO; rows.len()], vec![T::ZERO; weights.len()]);
+    for_blocks2(
+        (&mut of_weights, block_rows),
+        (&mut of_rows, (block_rows * width).max(1)),
+        |block, of_weights, of_rows| {
+            for (at, of_weight) in of_weights.iter_mut().enumerate() {
+                let number = block * block_rows + at;
+                let (row, grad) = (&rows[number * width..][..width], &grad[indices[number] * width..][..width]);
+                *of_weight = sum_of(row, grad, |x, g| x * g);
+                of_rows[at * width..][..width].iter_mut().zip(grad).for_each(|(of_x, g)| *of_x = *g * weights[number]);
+            }
+        },
+    );
+    (of_rows, of_weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+
+    use super::*;
+
+    #[test]
+    fn weighted_rows_and_their_gradients_are_those_of_burns_operations_on_any_number_of_threads() {
+        let values = |count: usize, step: f64| (0..count).map(|at| (at as f64 * step).sin()).collect::<Vec<f64>>();
+        // No row, one, rows of several blocks, rows that are no index's, rows of no element.
+        for [count, width, indices] in [[3, 4, 0], [1, 1, 1], [700, 60, 900], [5000, 7, 300], [9, 40_000, 4], [6, 0, 5]]
+        {
+            let device = Device::flex().autodiff();
+            let tensor = |values: &[f64], shape: [usize; 2]| {
+                Tensor::<2>::from_data(TensorData::new(values.to_vec(), shape), (&device, burn::tensor::DType::F64))
+            };
+            let at: Vec<usize> = (0..indices).map(|number| number * number * 31 % count).collect();
+            let of_index = Tensor::<1, Int>::from_ints(
+                TensorData::new(at.iter().map(|at| *at as i64).collect::<Vec<_>>(), [indices]),
+                &device,
+            );
+            let (rows, weights, grad) =
+                (values(indices * width, 0.7), values(indices, 1.3), values(count * width, 0.3));
+            let [x, w] = [tensor(&rows, [indices, width]), tensor(&weights, [indices, 1])].map(Tensor::require_grad);
+            let zeros = tensor(&vec![0.0; count * width], [count, width]);
+            let exact = zeros.select_assign(0, of_index, x.clone() * w.clone(), IndexingUpdateOp::Add);
+            let grads = (exact.clone() * tensor(&grad, [count, width])).sum().backward();
+            let exact = [Some(exact.inner()), x.grad(&grads), w.grad(&grads)]
+                .map(|exact| exact.map_or(Vec::new(), |exact| exact.into_data().iter::<f64>().collect()));
+            for threads in [1, 2, 5] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let ours = pool.install(|| {
+                    let sums = scatter_add([count, width], &at, &rows, Some(&weights));
+                    let (of_rows, of_weights) = scatter_add_backward(width, &at, (&rows, &weights), &grad);
+                    [sums, of_rows, of_weights]
+                });
+                for (ours, exact) in ours.iter().zip(&exact) {
+                    assert_eq!(ours.len(), exact.len());
+                    let far = ours.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    assert!(far < 1e-10, "{indices} rows of {width} to {count} on {threads} threads: {far:e}");
+                }
+            }
+        }
+    }
+}
