@@ -3,7 +3,7 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, module};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, module};
 use epl_comm::{Partial, Split, custom_vjp, shard_range};
 use epl_core::model::precision::{cast, wide, widen};
 use epl_core::offload::is_host;
@@ -138,13 +138,13 @@ pub(crate) fn lookup_split(
     let (start, end) = (mine.start as i64, mine.end as i64);
     let foreign = ids.clone().lower_scalar(start).bool_or(ids.clone().greater_equal_scalar(end));
     let rows = ids.sub_scalar(start).mask_fill(foreign.clone(), 0);
-    let vectors = lookup(table.val(), rows);
+    let vectors = vectors_of(table.val(), rows);
     let [batch_size, seq_length, d_model] = vectors.dims();
     let foreign = foreign.reshape([batch_size, seq_length, 1]).expand([batch_size, seq_length, d_model]);
     Partial::from_local(vectors.mask_fill(foreign, 0.0), group).all_reduce()
 }
 
-/// Refuses ids that no rank holds: their vectors would be zeros.
+/// Refuses ids of which there is no vector, on this rank or another.
 fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
     if !is_host(&ids.device()) {
         return;
@@ -168,36 +168,53 @@ fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
 ///
 /// # Errors
 ///
-/// As [`SplitEmbedding::forward`].
+/// Unwinds with an error when there is no such id, in host memory.
 pub fn lookup(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
-    let (shape, dtype) = (table.dims(), table.dtype());
-    check_ids(&ids, shape[0]);
-    if dtype == wide(dtype) && !is_host(&table.device()) {
+    check_ids(&ids, table.dims()[0]);
+    vectors_of(table, ids)
+}
+
+/// [`lookup`] of ids that are known to be of the table.
+fn vectors_of(table: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<3> {
+    if table.dtype() == wide(table.dtype()) && !is_host(&table.device()) {
         return module::embedding(table, ids);
     }
-    let ids = ids.inner();
+    let (shape, dtype, ids) = (table.dims(), table.dtype(), ids.inner());
     custom_vjp(
         (table,),
         |(table,)| (module::embedding(table, ids.clone()), ids),
-        move |ids, grad| {
-            let (ids, rows) = (ids.flatten(0, 1), widen(grad).flatten::<2>(0, 1));
-            let sums = match host_float(&rows) {
-                Some(HostFloat::Single) => sums_on_host::<f32>(shape, ids, rows),
-                Some(HostFloat::Double) => sums_on_host::<f64>(shape, ids, rows),
-                None => {
-                    let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
-                    zeros.select_assign(0, ids, rows, IndexingUpdateOp::Add)
-                }
-            };
-            (Some(cast(sums, dtype)),)
-        },
+        move |ids, grad| (Some(sums_of_rows(shape, dtype, ids.flatten(0, 1), grad.flatten(0, 1))),),
     )
+}
+
+/// The rows of these indices, with the gradient of [`lookup`].
+pub(crate) fn rows_at(table: Tensor<2>, indices: Tensor<1, Int>) -> Tensor<2> {
+    let (shape, dtype, indices) = (table.dims(), table.dtype(), indices.inner());
+    custom_vjp(
+        (table,),
+        |(table,)| (table.select(0, indices.clone()), indices),
+        move |indices, grad| (Some(sums_of_rows(shape, dtype, indices, grad)),),
+    )
+}
+
+/// The sums of the rows of each index, in f32 at least and rounded once.
+fn sums_of_rows(shape: [usize; 2], dtype: DType, indices: Tensor<1, Int>, rows: Tensor<2>) -> Tensor<2> {
+    let rows = widen(rows);
+    let sums = match host_float(&rows) {
+        Some(HostFloat::Single) => sums_on_host::<f32>(shape, indices, rows),
+        Some(HostFloat::Double) => sums_on_host::<f64>(shape, indices, rows),
+        None => {
+            let zeros = Tensor::<2>::zeros(shape, (&rows.device(), rows.dtype()));
+            zeros.select_assign(0, indices, rows, IndexingUpdateOp::Add)
+        }
+    };
+    cast(sums, dtype)
 }
 
 fn sums_on_host<T: Real>(shape: [usize; 2], ids: Tensor<1, Int>, rows: Tensor<2>) -> Tensor<2> {
     let (device, rows) = (rows.device(), View::<T>::new(rows));
     let ids = ids.into_data();
-    let ids = ids.iter::<i64>().map(|id| usize::try_from(id).expect("`check_ids` has seen it"));
+    let ids = ids.iter::<i64>().map(|id| usize::try_from(id).expect("forward has found its row"));
     let sums = host::scatter_add(shape, &ids.collect::<Vec<_>>(), rows.slice(), None);
     host::tensor(sums, shape, &device)
 }
@@ -259,8 +276,8 @@ mod tests {
         let table = Tensor::<2>::zeros([3, 2], &Device::flex());
         for id in [-1, 3] {
             let ids = Tensor::<2, Int>::from_ints([[0, id]], &table.device());
-            let found = std::panic::catch_unwind(|| lookup(table.clone(), ids));
-            assert!(found.is_err(), "id {id}");
+            let found = epl_comm::catch(|| lookup(table.clone(), ids)).map(|_| ()).unwrap_err().to_string();
+            assert!(found.contains(&format!("n_embedding 3 was asked for id {id}:")), "{found}");
         }
     }
 }

@@ -41,7 +41,7 @@
 //! | [`MultiHeadAttention`] | half | half | scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
 //! | [`RelativeBias`] | f32 | f32 | all; attention takes a bias of any type |
 //! | [`ParallelMlp`] | half | half | as its parts |
-//! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts; not their products |
+//! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts, on the host the sums over a token's experts in the gradient; not their products |
 //! | [`TransformerLayer`] | as its parts | half | as its parts |
 //! | [`SplitCrossEntropy`] | | f32 | all, and the gradient of the logits |
 //! | [`SplitClassifier`] | half | loss f32, logits half | the loss |

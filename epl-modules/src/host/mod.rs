@@ -13,6 +13,7 @@
 //! | `real` | f32 and f64, and their functions |
 //! | `rows` | sums along rows; tasks of some rows |
 //! | `product` | products of matrices |
+//! | `scatter` | rows added up by index, and back |
 //! | `view` | the elements of a tensor, to read or to overwrite |
 
 mod kernel;

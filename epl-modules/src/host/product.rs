@@ -236,14 +236,20 @@ impl<'a, T: Multiply> Product<'a, T> {
     /// What of it is about so much work, and the rest, if both are worth it.
     fn cut<'o>(self, output: Output<'o, T>, work: usize) -> Cut<'o, 'a, T> {
         let [rows, columns] = self.sizes();
-        let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
-        // A right side that is transposed first, is so in each part.
-        let least = least_part(others).max(FEW_ROWS);
-        if self.work() < work + WORTH_A_THREAD || size < 2 * least {
+        // A right side that is transposed first is better cut than transposed in each part.
+        let by_columns = columns > rows || self.has_columns_right() && columns >= 2 * least_part(rows);
+        let (dim, size, others) = if by_columns { (1, columns, rows) } else { (0, rows, columns) };
+        let least = least_part(others);
+        if self.work() < work.saturating_add(WORTH_A_THREAD) || size < 2 * least {
             return ((output, self), None);
         }
         let [first, rest] = self.split(output, dim, (work / (self.work() / size)).clamp(least, size - least));
         (first, Some(rest))
+    }
+
+    /// Whether the right side's columns lie behind each other, and not its rows.
+    fn has_columns_right(&self) -> bool {
+        self.b.strides[0] == 1 && self.b.strides[1] != 1 && self.b.sizes[1] > 1
     }
 
     /// Its multiplications.
@@ -316,8 +322,10 @@ impl<'a, T: Multiply> Product<'a, T> {
 /// Some of a product, and perhaps more of it.
 type Cut<'o, 'a, T> = ((Output<'o, T>, Product<'a, T>), Option<(Output<'o, T>, Product<'a, T>)>);
 
-/// From so many rows on it costs less to transpose a matrix than to gather it in each block.
+/// From so many rows on it costs less to transpose a matrix than to gather it in each block. A part has more, or all: it is made as
+/// the whole is.
 const FEW_ROWS: usize = 32;
+const _: () = assert!(LEAST >= FEW_ROWS);
 
 /// How a product is made, in so many parts.
 pub(crate) trait Multiply: ProductElement {
@@ -337,14 +345,13 @@ impl Multiply for bf16 {}
 impl<T: Real> Multiply for T {
     unsafe fn run(product: Product<'_, T>, output: Output<'_, T>, threads: usize) {
         let (Product { a, b, .. }, [rows, _]) = (product, output.sizes);
-        let is_row_major = b.strides[0] != 1 || b.strides[1] == 1 || b.sizes[1] <= 1;
-        if !is_row_major && rows >= FEW_ROWS {
+        if product.has_columns_right() && rows >= FEW_ROWS {
             let [depth, columns] = b.sizes;
             T::with_scratch(depth * columns, |scratch| {
                 transpose_into(b, scratch, threads);
                 multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..product }, threads);
             });
-        } else if !is_row_major && a.has_rows() && a.sizes[1] > 0 {
+        } else if product.has_columns_right() && a.has_rows() && a.sizes[1] > 0 {
             dots(output, product, threads);
         } else {
             multiply_parts(output, product, threads);
@@ -352,42 +359,50 @@ impl<T: Real> Multiply for T {
     }
 }
 
-/// The products that lie behind each other in this memory, and where each goes.
-pub(crate) fn behind_each_other<'o, 'a, T: Multiply>(
-    mut memory: &'o mut [MaybeUninit<T>],
-    products: impl Iterator<Item = Product<'a, T>>,
-) -> impl Iterator<Item = (Output<'o, T>, Product<'a, T>)> {
-    products.map(move |product| {
-        let (own, rest) = core::mem::take(&mut memory).split_at_mut(product.sizes().iter().product());
-        memory = rest;
-        (Output::whole(own, product.sizes()), product)
-    })
+/// The products of each list behind each other, made on the threads of the current pool. They are dealt out by work, one of each
+/// list in turn: a thread's share has of all lists, whose products may take unlike times. A large product is cut where a share ends.
+pub(crate) fn multiply_all<T: Multiply, const N: usize>(lists: [Vec<Product<'_, T>>; N]) -> [Vec<T>; N] {
+    let elements = |list: &Vec<Product<T>>| list.iter().map(|product| product.sizes().iter().product::<usize>()).sum();
+    let mut values = lists.each_ref().map(|list| Unwritten::new(elements(list)));
+    let memory = values.each_mut().map(Unwritten::memory);
+    let mut in_turn = Vec::new();
+    for (list, mut memory) in lists.into_iter().zip(memory) {
+        for (turn, product) in list.into_iter().enumerate() {
+            let (own, rest) = memory.split_at_mut(product.sizes().iter().product());
+            memory = rest;
+            in_turn.push((turn, (Output::whole(own, product.sizes()), product)));
+        }
+    }
+    in_turn.sort_by_key(|(turn, _)| *turn);
+    run_all(in_turn.into_iter().map(|(_, product)| product).collect());
+    // SAFETY: the products of each list have written all of its memory, one after the other.
+    values.map(|values| unsafe { values.written() })
 }
 
-/// Makes all products, on the threads of the current pool. They are dealt out by work: a thread that ends first takes of another's
-/// half, and where one share ends amid a product, the product is cut.
-pub(crate) fn multiply_all<'o, 'a, T: Multiply>(products: impl Iterator<Item = (Output<'o, T>, Product<'a, T>)>) {
+fn run_all<'o, 'a, T: Multiply>(products: Vec<(Output<'o, T>, Product<'a, T>)>) {
+    /// Of a thread, so that one that was late, or is slow, leaves some to the others.
     const SHARES: usize = 2;
-    let products: Vec<_> = products.collect();
-    let (work, threads) =
-        (products.iter().map(|(_, product)| product.work()).sum::<usize>(), rayon::current_num_threads());
-    let share = if threads > 1 { work.div_ceil(SHARES * threads).max(WORTH_A_THREAD) } else { work.max(1) };
-    let mut shares = vec![Vec::new()];
-    let mut room = share;
+    let work = products.iter().map(|(_, product)| product.work()).sum::<usize>();
+    let threads = if work >= 2 * WORTH_A_THREAD { rayon::current_num_threads() } else { 1 };
+    let share = if threads > 1 { work.div_ceil(SHARES * threads).max(WORTH_A_THREAD) } else { usize::MAX };
+    let (mut shares, mut own, mut room) = (Vec::new(), Vec::new(), share);
     let mut rest: Vec<_> = products.into_iter().rev().collect();
     while let Some((output, product)) = rest.pop() {
         let (first, after) = product.cut(output, room);
         room = room.saturating_sub(first.1.work());
-        shares.last_mut().expect("there is one").push(first);
+        own.push(first);
         rest.extend(after);
-        if room < WORTH_A_THREAD / 4 && !rest.is_empty() {
-            shares.push(Vec::new());
+        // Less is not worth another cut.
+        if room < WORTH_A_THREAD / 4 {
+            shares.push(core::mem::take(&mut own));
             room = share;
         }
     }
-    each(shares.len() > 1, shares, |products| {
-        products.into_iter().for_each(|(output, product)| product.write_to(output, 1))
-    });
+    shares.push(own);
+    let run = |share: Vec<(Output<T>, Product<T>)>| {
+        share.into_iter().for_each(|(output, product)| product.write_to(output, 1));
+    };
+    each(threads > 1, shares, run);
 }
 
 /// The multiplications below which a second thread costs more than it does.
@@ -625,33 +640,35 @@ mod tests {
         has_the_same_bits_on_any_number_of_threads::<f16>();
     }
 
-    #[test]
-    fn products_are_dealt_out_whatever_their_sizes_and_the_threads() {
+    fn are_dealt_out_whatever_their_sizes_and_the_threads<T: Multiply + PartialEq>() {
         // None, one that is cut into several, few rows, few columns, one that is not worth it.
         let sizes =
             [[0, 300, 400], [1500, 300, 400], [20, 300, 4000], [4000, 300, 20], [300, 40, 700], [3, 5, 7], [9, 0, 4]];
-        let kept: Vec<_> = sizes.iter().map(|[m, k, n]| (values(m * k, 0.7), values(k * n, 1.3))).collect();
-        let all = |index: usize| {
-            let ([m, k, n], (left, right)) = (sizes[index], &kept[index]);
-            let transposed = |is: bool, values, [rows, columns]: [usize; 2]| match is {
-                true => Matrix::new(values, [columns, rows]).transposed(),
-                false => Matrix::new(values, [rows, columns]),
-            };
-            [(false, false), (false, true), (true, false)].map(|(of_left, of_right)| {
-                product(transposed(of_left, left, [m, k]), transposed(of_right, right, [k, n]))
-            })
+        let narrow = |values: Vec<f64>| values.iter().map(|x| x.elem::<T>()).collect::<Vec<T>>();
+        let kept: Vec<_> =
+            sizes.iter().map(|[m, k, n]| (narrow(values(m * k, 0.7)), narrow(values(k * n, 1.3)))).collect();
+        let matrix = |is_transposed: bool, values, [rows, columns]: [usize; 2]| match is_transposed {
+            true => Matrix::new(values, [columns, rows]).transposed(),
+            false => Matrix::new(values, [rows, columns]),
         };
-        let products = || (0..sizes.len()).flat_map(all);
-        let on = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let mut out = Unwritten::new(products().map(|product| product.sizes().iter().product::<usize>()).sum());
-            pool.install(|| multiply_all(behind_each_other(out.memory(), products())));
-            // SAFETY: each product has written its part.
-            unsafe { out.written() }
+        let of = |[of_left, of_right]: [bool; 2]| {
+            let products = sizes.iter().zip(&kept).map(|([m, k, n], (left, right))| {
+                product(matrix(of_left, left, [*m, *k]), matrix(of_right, right, [*k, *n]))
+            });
+            products.collect::<Vec<_>>()
         };
-        let one: Vec<f64> = products().flat_map(Product::values).collect();
+        let lists = || [of([false, false]), of([false, true]), Vec::new(), of([true, false])[..3].to_vec()];
+        let one = lists().map(|list| list.into_iter().flat_map(Product::values).collect::<Vec<T>>());
         for threads in [1, 2, 3, 7] {
-            assert!(on(threads) == one, "on {threads} threads");
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            assert!(pool.install(|| multiply_all(lists())) == one, "{:?} on {threads} threads", T::dtype());
         }
+    }
+
+    #[test]
+    fn products_are_dealt_out_whatever_their_sizes_and_the_threads() {
+        are_dealt_out_whatever_their_sizes_and_the_threads::<f64>();
+        are_dealt_out_whatever_their_sizes_and_the_threads::<f32>();
+        are_dealt_out_whatever_their_sizes_and_the_threads::<bf16>();
     }
 }

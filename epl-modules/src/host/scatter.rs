@@ -95,18 +95,23 @@ mod tests {
             let grads = (exact.clone() * tensor(&grad, [count, width])).sum().backward();
             let exact = [Some(exact.inner()), x.grad(&grads), w.grad(&grads)]
                 .map(|exact| exact.map_or(Vec::new(), |exact| exact.into_data().iter::<f64>().collect()));
-            for threads in [1, 2, 5] {
+            let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let ours = pool.install(|| {
+                pool.install(|| {
                     let sums = scatter_add([count, width], &at, &rows, Some(&weights));
                     let (of_rows, of_weights) = scatter_add_backward(width, &at, (&rows, &weights), &grad);
                     [sums, of_rows, of_weights]
-                });
-                for (ours, exact) in ours.iter().zip(&exact) {
-                    assert_eq!(ours.len(), exact.len());
-                    let far = ours.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                    assert!(far < 1e-10, "{indices} rows of {width} to {count} on {threads} threads: {far:e}");
-                }
+                })
+            };
+            let ours = on(1);
+            for threads in [2, 5] {
+                assert_eq!(on(threads), ours, "the bits on {threads} threads");
+            }
+            assert_eq!(ours[0], exact[0], "added in the same order");
+            for (ours, exact) in ours.iter().zip(&exact) {
+                assert_eq!(ours.len(), exact.len());
+                let far = ours.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(far < 1e-10, "{indices} rows of {width} to {count}: {far:e}");
             }
         }
     }

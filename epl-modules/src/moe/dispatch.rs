@@ -18,11 +18,12 @@ use epl_comm::differentiable::all_to_all_uneven;
 use epl_comm::{ProcessGroup, custom_vjp, unwind};
 use epl_core::Context;
 use epl_core::model::precision::in_wide;
+use epl_core::offload::is_host;
 
 use super::arrangement::Arrangement;
 use super::router::Routed;
 use super::routing::{Assignment, Routing};
-use crate::embedding::lookup;
+use crate::embedding::rows_at;
 use crate::host::{self, HostFloat, Real, View, host_float};
 use crate::random::Row;
 
@@ -91,7 +92,7 @@ fn exchange_counts(counts: &[usize], group: &ProcessGroup) -> Vec<usize> {
 /// - output: `[assignments, d_model]`
 pub(super) fn rows_of(x: Tensor<2>, routing: &Routing) -> Tensor<2> {
     let tokens = indices(routing.assignments.iter().map(|assignment| assignment.token), &x.device());
-    lookup(x, tokens.unsqueeze()).flatten(0, 1)
+    if is_host(&x.device()) { rows_at(x, tokens) } else { x.select(0, tokens) }
 }
 
 /// Adds each row, times its weight, to the row of its token, in f32 at least: the gradient of a weight is a sum over the

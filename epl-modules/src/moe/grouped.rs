@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use epl_comm::{count_work, custom_vjp_needed};
 
-use crate::host::product::{Matrix, Multiply, Unwritten, behind_each_other, multiply_all, product};
+use crate::host::product::{Matrix, Multiply, multiply_all, product};
 use crate::host::{self, View};
 
 /// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of
@@ -15,7 +15,9 @@ use crate::host::{self, View};
 /// - weights: `[groups, d_input, d_output]`
 /// - output: `[Σ counts, d_output]`
 pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, counts: &[usize]) -> Tensor<2> {
-    let counts = counts.to_vec();
+    let (counts, [groups_of_weights, d_input, _]) = (counts.to_vec(), weights.dims());
+    assert_eq!(groups_of_weights, counts.len(), "a matrix for each group");
+    assert_eq!(rows.dims(), [counts.iter().sum(), d_input], "the rows of all groups");
     custom_vjp_needed(
         (rows, weights),
         move |(rows, weights)| {
@@ -24,10 +26,8 @@ pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, 
             count_work(|| 2.0 * (total * d_input * d_output) as f64);
             let (x, w) = (View::<T>::new(rows.clone()), View::<T>::of_matrices(weights.clone()));
             let x = groups(x.slice(), &counts, d_input);
-            let mut y = Unwritten::new(total * d_output);
-            multiply_all(behind_each_other(y.memory(), x.into_iter().zip(w.matrices()).map(|(x, w)| product(x, w))));
-            // SAFETY: all rows are of some group, and each group's are written.
-            let y = unsafe { y.written() };
+            let products = x.into_iter().zip(w.matrices()).map(|(x, w)| product(x, w));
+            let [y] = multiply_all([products.collect()]);
             (host::tensor(y, [total, d_output], &device), (rows, weights, counts))
         },
         |(rows, weights, counts), grad, needed| {
@@ -35,29 +35,16 @@ pub(super) fn grouped_product<T: Multiply>(rows: Tensor<2>, weights: Tensor<3>, 
             let [_, d_input, d_output] = weight_dims;
             let (x, g, w) = (View::<T>::new(rows), View::<T>::new(grad), View::<T>::of_matrices(weights));
             let (x, g) = (groups(x.slice(), &counts, d_input), groups(g.slice(), &counts, d_output));
-            let elements = [row_dims.iter().product(), weight_dims.iter().product()];
-            let mut values = [0, 1].map(|input| needed[input].then(|| Unwritten::<T>::new(elements[input])));
-            let [of_rows, of_weights] = values.each_mut().map(Option::as_mut);
-            let products = g.iter().zip(w.matrices()).map(|(g, w)| product(*g, w.transposed()));
-            let of_rows = of_rows.map(|values| behind_each_other(values.memory(), products));
-            let products = x.iter().zip(&g).map(|(x, g)| product(x.transposed(), *g));
-            let of_weights = of_weights.map(|values| behind_each_other(values.memory(), products));
-            multiply_all(in_turn(of_rows.into_iter().flatten(), of_weights.into_iter().flatten()));
+            let of_rows = g.iter().zip(w.matrices()).map(|(g, w)| product(*g, w.transposed()));
+            let of_weights = x.iter().zip(&g).map(|(x, g)| product(x.transposed(), *g));
+            let [of_rows, of_weights] =
+                multiply_all([of_rows.filter(|_| needed[0]).collect(), of_weights.filter(|_| needed[1]).collect()]);
             let asked = needed.iter().filter(|needed| **needed).count();
             count_work(|| 2.0 * (asked * row_dims[0] * d_input * d_output) as f64);
-            // SAFETY: all rows are of some group, and each group's are written, as is each group's matrix.
-            let [of_rows, of_weights] = values.map(|values| values.map(|values| unsafe { values.written() }));
-            let of_rows = of_rows.map(|values| host::tensor(values, row_dims, &device));
-            (of_rows, of_weights.map(|values| host::tensor(values, weight_dims, &device)))
+            let of_rows = needed[0].then(|| host::tensor(of_rows, row_dims, &device));
+            (of_rows, needed[1].then(|| host::tensor(of_weights, weight_dims, &device)))
         },
     )
-}
-
-/// One of each after the other, where both have as many or one has none: as one takes longer than the other, every thread should have
-/// of both.
-fn in_turn<A>(mut some: impl Iterator<Item = A>, mut others: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
-    core::iter::from_fn(move || Some([some.next(), others.next()]).filter(|next| next.iter().any(Option::is_some)))
-        .flat_map(|next| next.into_iter().flatten())
 }
 
 /// The rows of each group.
@@ -68,4 +55,58 @@ fn groups<'a, T>(mut values: &'a [T], counts: &[usize], width: usize) -> Vec<Mat
         Matrix::new(group, [*count, width])
     };
     counts.iter().map(next).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+
+    #[test]
+    fn groups_and_their_gradients_are_products_of_their_own_on_any_number_of_threads() {
+        let (device, counts, [d_input, d_output]) = (Device::flex().autodiff(), [600, 0, 300, 5], [140, 300]);
+        let uniform = Distribution::Uniform(-1.0, 1.0);
+        let x = Tensor::<2>::random([905, d_input], uniform, &device);
+        let weights = Tensor::<3>::random([counts.len(), d_input, d_output], uniform, &device);
+        let grad = Tensor::<2>::random([905, d_output], uniform, &device);
+        for tracked in [[true, true], [true, false], [false, true]] {
+            let run = |f: &dyn Fn(Tensor<2>, Tensor<3>) -> Tensor<2>| {
+                let x = x.clone().detach().set_require_grad(tracked[0]);
+                let weights = weights.clone().detach().set_require_grad(tracked[1]);
+                let y = f(x.clone(), weights.clone());
+                let grads = (y.clone() * grad.clone()).sum().backward();
+                let values = |tensor: Tensor<1>| tensor.into_data().iter::<f32>().collect::<Vec<f32>>();
+                let of = [x.grad(&grads).map(|g| g.flatten(0, 1)), weights.grad(&grads).map(|g| g.flatten(0, 2))];
+                (values(y.inner().flatten(0, 1)), of.map(|of| of.map(values)))
+            };
+            let (exact, exact_grads) = run(&|x, weights| {
+                let mut first = 0;
+                let mut of = |(group, count): (usize, &usize)| {
+                    first += count;
+                    (*count > 0).then(|| {
+                        let rows = x.clone().narrow(0, first - count, *count);
+                        rows.matmul(weights.clone().narrow(0, group, 1).squeeze_dim(0))
+                    })
+                };
+                Tensor::cat(counts.iter().enumerate().filter_map(&mut of).collect(), 0)
+            });
+            let on = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| run(&|x, weights| grouped_product::<f32>(x, weights, &counts)))
+            };
+            let (ours, grads) = on(1);
+            assert_eq!(on(3), (ours.clone(), grads.clone()), "bits on three threads");
+            let near = |ours: &[f32], exact: &[f32]| {
+                assert_eq!(ours.len(), exact.len());
+                let far = ours.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far < 1e-3, "{far:e}");
+            };
+            near(&ours, &exact);
+            for (index, (ours, exact)) in grads.iter().zip(&exact_grads).enumerate() {
+                assert_eq!([ours.is_some(), exact.is_some()], [tracked[index]; 2]);
+                ours.iter().zip(exact).for_each(|(ours, exact)| near(ours, exact));
+            }
+        }
+    }
 }
