@@ -211,11 +211,11 @@ fn sums_of_rows(shape: [usize; 2], dtype: DType, indices: Tensor<1, Int>, rows: 
     cast(sums, dtype)
 }
 
-fn sums_on_host<T: Real>(shape: [usize; 2], ids: Tensor<1, Int>, rows: Tensor<2>) -> Tensor<2> {
+fn sums_on_host<T: Real>(shape: [usize; 2], indices: Tensor<1, Int>, rows: Tensor<2>) -> Tensor<2> {
     let (device, rows) = (rows.device(), View::<T>::new(rows));
-    let ids = ids.into_data();
-    let ids = ids.iter::<i64>().map(|id| usize::try_from(id).expect("forward has found its row"));
-    let sums = host::scatter_add(shape, &ids.collect::<Vec<_>>(), rows.slice(), None);
+    let indices = indices.into_data();
+    let indices = indices.iter::<i64>().map(|index| usize::try_from(index).expect("forward has found its row"));
+    let sums = host::scatter_add(shape, &indices.collect::<Vec<_>>(), rows.slice(), None);
     host::tensor(sums, shape, &device)
 }
 

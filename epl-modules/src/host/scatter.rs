@@ -1,4 +1,4 @@
-//! Rows that are taken, or added up, by index, on the threads of the current pool.
+//! Rows that are added up by index, on the threads of the current pool.
 
 use core::mem::MaybeUninit;
 
