@@ -101,18 +101,18 @@ impl<'a> RequestSet<'a> {
                 }
             }
             if let Some(waited) = backoff.pause() {
-                let missing = self.missing()?;
-                sleeper.get_or_insert_with(|| Sleeper::new(self.group)).look(self, waited, missing);
+                sleeper.get_or_insert_with(|| Sleeper::new(self.group)).look(self, waited)?;
             }
         }
     }
 
-    /// The members with whom some message is not over.
-    fn missing(&mut self) -> Result<Vec<usize>> {
+    /// Those with whom some message is not over.
+    fn missing(&mut self) -> Result<Vec<Rank>> {
         let mut missing = Vec::new();
         for (request, peer) in self.requests.iter_mut().zip(&self.peers) {
-            if !request.test()? && !missing.contains(peer) {
-                missing.push(*peer);
+            let rank = self.group.members[*peer];
+            if !request.test()? && !missing.contains(&rank) {
+                missing.push(rank);
             }
         }
         Ok(missing)
@@ -145,33 +145,37 @@ impl<'a> Sleeper<'a> {
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
-    fn look(&mut self, requests: &RequestSet<'_>, waited: Duration, missing: Vec<usize>) {
+    fn look(&mut self, requests: &mut RequestSet<'_>, waited: Duration) -> Result<()> {
         let (group, world) = (self.group, &self.group.world);
         let at = CallKey { channel: group.channel, sequence: requests.call.sequence };
-        let missing: Vec<Rank> = missing.into_iter().map(|member| group.members[member]).collect();
-        let wait = Wait { at, call: requests.describe(), missing, is_sure: true };
+        let wait = Wait { at, call: requests.describe(), missing: requests.missing()?, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_owner {
             let whole = requests.call.whole();
             world.waits.fall_asleep(group.rank(), at.channel, group.brief(whole.operation, whole.sequence));
         }
         if world.failure().is_some() || wait.missing.is_empty() {
-            return;
+            return Ok(());
         }
         if !requests.moves
             && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
         {
-            return world.fail(*gone, left(&wait.call));
+            // It has ended, so all that it sent is here: perhaps since its messages were looked for, as this thread may have
+            // stood still since.
+            if requests.missing()?.contains(gone) {
+                world.fail(*gone, left(&wait.call));
+            }
+            return Ok(());
         }
         let is_overdue = world.watchdog.is_overdue(waited);
         if !is_overdue && waited < self.next_look {
-            return;
+            return Ok(());
         }
         self.next_look = waited * 2;
         let missing = match group.answers.follow(world, &wait) {
             Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
                 world.record(deadlock(circle));
-                return;
+                return Ok(());
             }
             Some(Finding::Circle(circle)) if is_overdue => {
                 circle.into_iter().map(|(rank, wait)| (rank, format!("which waits in {}", wait.call))).collect()
@@ -180,12 +184,13 @@ impl<'a> Sleeper<'a> {
             // been asked again.
             Some(Finding::Circle(circle)) => {
                 (self.circle, self.next_look) = (circle, waited + FIRST_LOOK / 2);
-                return;
+                return Ok(());
             }
             Some(Finding::Sources(missing)) if is_overdue => missing,
-            _ => return,
+            _ => return Ok(()),
         };
         world.record(Failure::shared(Error::Timeout { call: wait.call, waited, missing }, group.rank()));
+        Ok(())
     }
 }
 

@@ -97,7 +97,8 @@ impl ProcessWaits {
     }
 
     /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
-    /// already, the call that is run before it. None when it runs.
+    /// already, the call that is run before it. None when it runs, or has done its part of the call: who asks has not seen
+    /// that yet.
     pub(super) fn keeps(&self, rank: Rank, from: CallKey) -> Option<Wait> {
         let state = self.lock();
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
@@ -108,7 +109,8 @@ impl ProcessWaits {
             own.find(|((_, other), _)| are_stages(*other, channel)).map(|(_, wait)| wait.clone())
         };
         if is_coming {
-            return held_up(from.channel);
+            let is_behind = |at: CallKey| at.channel == from.channel && at.sequence > from.sequence;
+            return held_up(from.channel).filter(|wait| !is_behind(wait.at));
         }
         // Its thread may wait for a later call of the group than the one in which that is held up.
         let (channel, call) = state.asleep.get(&rank)?;
@@ -143,6 +145,7 @@ mod tests {
         assert_eq!(waits.keeps(Rank(0), at(3, 2)), Some(wait(3)), "behind the first call");
         waits.fall_asleep(Rank(0), 3, "split".into());
         assert_eq!(waits.keeps(Rank(0), at(6, 1)), Some(Wait { call: "split".into(), ..wait(3) }));
+        assert_eq!(waits.keeps(Rank(0), at(3, 0)), None, "it waits in a later call, and is not kept from this one");
         waits.wake_up(Rank(0));
         waits.end(Rank(0), 3);
         assert_eq!(waits.keeps(Rank(0), at(3, 3)), None);

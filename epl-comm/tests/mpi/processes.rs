@@ -1,7 +1,7 @@
 //! This program under `mpirun`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs::OpenOptions;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -33,14 +33,16 @@ impl World {
 
 /// Runs some tests of this program in several processes; ends them when they take too long.
 pub fn mpirun(world: World, limit: Duration, test: &[&str], kind: &str) -> Output {
-    mpirun_noting(world, limit, test, kind, None)
+    command(world, limit, test).env(crate::faults::KIND, kind).output().expect(PROGRAMS)
 }
 
-/// The same; `notes` is where it is noted which runs are made.
-fn mpirun_noting(world: World, limit: Duration, test: &[&str], kind: &str, notes: Option<&Path>) -> Output {
+const PROGRAMS: &str = "`timeout` of coreutils and `mpirun`";
+
+fn command(world: World, limit: Duration, test: &[&str]) -> Command {
     let World { processes, ranks, per_host } = world;
     let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
-    Command::new("timeout")
+    let mut command = Command::new("timeout");
+    command
         .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun"])
         .args(options)
         .arg(std::env::current_exe().unwrap())
@@ -50,11 +52,8 @@ fn mpirun_noting(world: World, limit: Duration, test: &[&str], kind: &str, notes
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env(crate::RANKS, ranks.to_string())
-        .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())))
-        .env(crate::faults::KIND, kind)
-        .envs(notes.map(|notes| (crate::NOTES, notes)))
-        .output()
-        .expect("`timeout` of coreutils and `mpirun`")
+        .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())));
+    command
 }
 
 /// What is run under `mpirun`, in every world: the cases, and MPI's own tests of what is there.
@@ -86,15 +85,31 @@ struct Runs {
 
 fn run_cases(world: World, tests: &[&str]) -> Runs {
     let which = [&["--ignored"], tests].concat();
-    let notes = std::env::temp_dir().join(format!("epl-mpi-{}-{world:?}", std::process::id()));
-    let output = mpirun_noting(world, Duration::from_secs(600), &which, "", Some(&notes));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{world:?}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let folder = tempfile::tempdir().unwrap();
+    let [notes, printed] = ["notes", "printed"].map(|name| folder.path().join(name));
+    // Into one file: what a test that fails says, in panics, stands before it.
+    let [out, err] = [(); 2].map(|()| OpenOptions::new().append(true).create(true).open(&printed).unwrap());
+    let mut mpirun = command(world, Duration::from_secs(600), &which);
+    // Many tests panic, as they should.
+    mpirun.env("RUST_BACKTRACE", "0").env(crate::NOTES, &notes).stdout(out).stderr(err);
+    let status = mpirun.status().expect(PROGRAMS);
+    let text = std::fs::read(&printed).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(status.success(), "{world:?}\n{text}\n{world:?} in short:\n{}", before_failures(&text));
     assert_eq!(passed(&text), world.processes, "{world:?}\n{text}");
     let noted = std::fs::read_to_string(&notes).unwrap();
-    std::fs::remove_file(&notes).unwrap();
     let of = |kind: &str| noted.lines().filter_map(|note| Some(note.strip_prefix(kind)?.trim().to_string())).collect();
     Runs { made: of(crate::MADE), skipped: of(crate::SKIPPED) }
+}
+
+/// What was printed just before each test that failed, of which there may be few lines among thousands.
+fn before_failures(text: &str) -> String {
+    const LINES: usize = 12;
+    let lines: Vec<&str> = text.lines().collect();
+    let has_failed = |at: &usize| lines[*at].contains("FAILED") && !lines[*at].contains("test result");
+    let shown: BTreeSet<usize> =
+        (0..lines.len()).filter(has_failed).flat_map(|at| at.saturating_sub(LINES)..=at).collect();
+    shown.into_iter().map(|at| format!("{}\n", lines[at])).collect()
 }
 
 /// How many processes say that none of their tests failed. Their lines are mixed in the middle, but not within this.
