@@ -1,8 +1,9 @@
 //! The most likely class among classes that are split over the tensor axis.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, TensorData};
 use epl_comm::{ReduceOp, Split, unwind};
 
+use crate::host::{self, HostFloat, Real, View, host_float, map_rows, max_of};
 use crate::invalid::refuse;
 
 /// The id of the largest logit of every row; of equals, the lowest id. Collective over the group of `logits`.
@@ -21,23 +22,78 @@ use crate::invalid::refuse;
 pub fn split_argmax(logits: Split<2>) -> Tensor<1, Int> {
     check_dim(&logits);
     let (classes, start, group) = (logits.size() as i64, logits.range().start as i64, logits.group().clone());
-    let logits = nan_first(logits.local().inner());
-    let [rows, local] = logits.dims();
-    let largest = logits.clone().max_dim(1);
+    let logits = logits.local().inner();
+    let largest = largest(logits.clone());
     let largest = match group.size() {
         1 => largest,
         _ => group.all_reduce(largest, ReduceOp::Max).unwrap_or_else(|error| unwind(error)),
     };
-    let below = logits.equal(largest).bool_not();
-    let ids = Tensor::<1, Int>::arange(start..start + local as i64, &below.device());
     // The lowest id is the largest of the negated ones, which the ranks can reduce.
-    let negated = ids.neg().unsqueeze::<2>().expand([rows, local]).mask_fill(below, 1 - classes);
-    let negated = negated.max_dim(1).reshape([rows]);
+    let negated = negated_ids(logits, largest, start, 1 - classes);
     let negated = match group.size() {
         1 => negated,
         _ => group.all_reduce(negated, ReduceOp::Max).unwrap_or_else(|error| unwind(error)),
     };
     negated.neg()
+}
+
+/// Of each row the largest element.
+///
+/// # Shapes
+///
+/// - logits: `[rows, classes]`
+/// - output: `[rows, 1]`
+fn largest(logits: Tensor<2>) -> Tensor<2> {
+    fn on_host<T: Real>(logits: Tensor<2>) -> Tensor<2> {
+        let device = logits.device();
+        let largest = of_rows(logits, |_, row: &[T]| match row.iter().any(|x| x.is_nan()) {
+            true => T::INFINITY,
+            false => max_of(row),
+        });
+        let shape = [largest.len(), 1];
+        host::tensor(largest, shape, &device)
+    }
+    match host_float(&logits) {
+        Some(HostFloat::Single) => on_host::<f32>(logits),
+        Some(HostFloat::Double) => on_host::<f64>(logits),
+        None => nan_first(logits).max_dim(1),
+    }
+}
+
+/// Of each row the negated id of the first class that is as large as `largest`; where no class is, `nowhere`.
+///
+/// # Shapes
+///
+/// - logits: `[rows, classes]`, largest: `[rows, 1]`; the first class has the id `start`
+/// - output: `[rows]`
+fn negated_ids(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) -> Tensor<1, Int> {
+    fn on_host<T: Real>(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) -> Tensor<1, Int> {
+        let (device, largest) = (logits.device(), View::<T>::new(largest));
+        let negated = of_rows(logits, |number, row: &[T]| {
+            let largest = largest.slice()[number];
+            let first = row.iter().position(|x| *x >= largest || x.is_nan());
+            first.map_or(nowhere, |first| -(start + first as i64))
+        });
+        let shape = [negated.len()];
+        Tensor::from_data(TensorData::new(negated, shape), &device)
+    }
+    match host_float(&logits) {
+        Some(HostFloat::Single) => on_host::<f32>(logits, largest, start, nowhere),
+        Some(HostFloat::Double) => on_host::<f64>(logits, largest, start, nowhere),
+        None => {
+            let [rows, local] = logits.dims();
+            let below = nan_first(logits).equal(largest).bool_not();
+            let ids = Tensor::<1, Int>::arange(start..start + local as i64, &below.device());
+            let negated = ids.neg().unsqueeze::<2>().expand([rows, local]).mask_fill(below, nowhere);
+            negated.max_dim(1).reshape([rows])
+        }
+    }
+}
+
+/// What `f` gives for each row and its number, on the threads of the current pool.
+fn of_rows<T: Real, R: Send>(logits: Tensor<2>, f: impl Fn(usize, &[T]) -> R + Sync + Send) -> Vec<R> {
+    let ([rows, classes], logits) = (logits.dims(), View::<T>::new(logits));
+    map_rows(rows, classes, |number| f(number, &logits.slice()[number * classes..][..classes]))
 }
 
 /// Refuses logits whose rows are split.

@@ -4,10 +4,12 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor, TensorData};
+use epl_comm::custom_vjp;
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::multi_head::check_heads;
+use crate::host::{self, HostFloat, Real, View, for_blocks, host_float, map_rows, rows_a_task};
 use crate::invalid::refuse;
 use crate::placement;
 
@@ -96,14 +98,10 @@ impl RelativeBias {
     /// - output: `[1, local heads, queries, keys]`
     pub fn forward(&self, queries: usize, keys: usize, offset: usize) -> Tensor<4> {
         self.context.count_flops(Some(self.weight.id), 0.0);
-        // One gather of the heads' rows: the result is contiguous, as attention wants it.
-        let table = self.weight.val().transpose();
-        let heads = table.dims()[0];
-        let buckets: Vec<i64> = (0..queries * keys)
-            .map(|pair| self.bucket((pair % keys) as i64 - (offset + pair / keys) as i64) as i64)
-            .collect();
-        let buckets = Tensor::<1, Int>::from_data(TensorData::new(buckets, [queries * keys]), &table.device());
-        table.select(1, buckets).reshape([1, heads, queries, keys])
+        let distances = (queries + keys).saturating_sub(1);
+        let of_first = (offset + queries) as i64 - 1;
+        let buckets = (0..distances as i64).map(|distance| self.bucket(distance - of_first)).collect();
+        biases(self.weight.val(), buckets, [queries, keys]).unsqueeze()
     }
 
     /// The bucket of a key's position minus a query's.
@@ -126,6 +124,67 @@ impl RelativeBias {
     }
 }
 
+/// For each head the bias of each query and key, of the bucket of the distance between them: the first distance is that of the
+/// last query and the first key.
+///
+/// # Shapes
+///
+/// - table: `[n_buckets, heads]`, buckets: `[queries + keys - 1]`
+/// - output: `[heads, queries, keys]`
+fn biases(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) -> Tensor<3> {
+    match host_float(&table) {
+        Some(HostFloat::Single) => biases_on_host::<f32>(table, buckets, [queries, keys]),
+        Some(HostFloat::Double) => biases_on_host::<f64>(table, buckets, [queries, keys]),
+        None => gathered_biases(table, &buckets, [queries, keys]),
+    }
+}
+
+/// One gather of the heads' rows: the result is contiguous, as attention wants it.
+fn gathered_biases(table: Tensor<2>, buckets: &[usize], [queries, keys]: [usize; 2]) -> Tensor<3> {
+    let (heads, device) = (table.dims()[1], table.device());
+    let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
+    let of_pairs = (0..queries).flat_map(of_query).collect::<Vec<_>>();
+    let of_pairs = Tensor::<1, Int>::from_data(TensorData::new(of_pairs, [queries * keys]), &device);
+    table.transpose().select(1, of_pairs).reshape([heads, queries, keys])
+}
+
+/// Along a query lie the biases of neighbouring distances: rows are copied, and their gradients added up, as a whole.
+fn biases_on_host<T: Real>(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) -> Tensor<3> {
+    let ([n_buckets, heads], device) = (table.dims(), table.device());
+    let pairs = queries * keys;
+    let first_of = move |query: usize| queries - 1 - query;
+    let forward = |(table,): (Tensor<2>,)| {
+        let (table, height) = (View::<T>::new(table), rows_a_task(pairs));
+        let mut biases = vec![T::ZERO; heads * pairs];
+        for_blocks(&mut biases, (height * pairs).max(1), |block, biases| {
+            for (at, biases) in biases.chunks_mut(pairs).enumerate() {
+                let head = block * height + at;
+                let of_distances: Vec<T> = buckets.iter().map(|bucket| table.slice()[bucket * heads + head]).collect();
+                for (query, biases) in biases.chunks_mut(keys).enumerate() {
+                    biases.copy_from_slice(&of_distances[first_of(query)..][..keys]);
+                }
+            }
+        });
+        (host::tensor(biases, [heads, queries, keys], &device), buckets)
+    };
+    custom_vjp((table,), forward, move |buckets, grad: Tensor<3>| {
+        let (device, grad) = (grad.device(), View::<T>::new(grad));
+        let of_head = |head: usize| {
+            let mut of_distances = vec![T::ZERO; buckets.len()];
+            for (query, grad) in grad.slice()[head * pairs..][..pairs].chunks(keys.max(1)).enumerate() {
+                let own = &mut of_distances[first_of(query)..][..keys];
+                own.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += *grad);
+            }
+            of_distances
+        };
+        let mut sums = vec![T::ZERO; n_buckets * heads];
+        for (head, of_distances) in map_rows(heads, pairs, of_head).into_iter().enumerate() {
+            buckets.iter().zip(of_distances).for_each(|(bucket, sum)| sums[bucket * heads + head] += sum);
+        }
+        (Some(host::tensor(sums, [n_buckets, heads], &device)),)
+    })
+}
+
 impl ModuleDisplay for RelativeBias {
     fn custom_settings(&self) -> Option<DisplaySettings> {
         DisplaySettings::new().with_new_line_after_attribute(false).optional()
@@ -139,5 +198,50 @@ impl ModuleDisplay for RelativeBias {
             .add("bidirectional", &self.bidirectional)
             .add("placement", placement::split(self.context.tensor(), "head", self.n_heads).as_str())
             .optional()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Device, Distribution};
+
+    use super::*;
+
+    /// In f64, where the order of a sum does not count.
+    #[test]
+    fn biases_and_their_gradient_are_those_of_a_gather_on_any_number_of_threads() {
+        for (n_buckets, heads, queries, keys) in [(1, 1, 1, 1), (8, 3, 5, 9), (8, 1, 9, 2), (32, 40, 70, 130)] {
+            let device = Device::flex();
+            let random = |shape: &[usize]| {
+                Tensor::<1>::random([shape.iter().product::<usize>()], Distribution::Default, (&device, DType::F64))
+            };
+            let table = random(&[n_buckets, heads]).reshape([n_buckets, heads]);
+            let factors = random(&[heads, queries, keys]).reshape([heads, queries, keys]);
+            let buckets: Vec<usize> = (0..queries + keys - 1).map(|distance| distance * 7 % n_buckets).collect();
+            let run = |f: &(dyn Fn(Tensor<2>) -> Tensor<3> + Sync)| {
+                let table = table.clone().autodiff().require_grad();
+                let biases = f(table.clone());
+                let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
+                (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
+            };
+            let (expected, expected_gradient) = run(&|table| gathered_biases(table, &buckets, [queries, keys]));
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+                let (values, gradient) = pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])));
+                values.assert_eq(&expected, true);
+                gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
+            }
+        }
+    }
+
+    #[test]
+    fn there_may_be_no_query_and_no_key() {
+        for [queries, keys] in [[0_usize, 0], [0, 3], [3, 0]] {
+            let table = Tensor::<2>::ones([4, 2], &Device::flex()).autodiff().require_grad();
+            let biases = biases(table.clone(), vec![0; (queries + keys).saturating_sub(1)], [queries, keys]);
+            assert_eq!(biases.dims(), [2, queries, keys]);
+            let gradient = table.grad(&biases.sum().backward()).expect("it is tracked");
+            assert_eq!(gradient.into_data().iter::<f32>().sum::<f32>(), 0.0);
+        }
     }
 }

@@ -36,6 +36,7 @@ pub(crate) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
+    const INFINITY: Self;
     const NEG_INFINITY: Self;
 
     fn of(x: f64) -> Self;
@@ -45,6 +46,7 @@ pub(crate) trait Real:
     fn tanh(self) -> Self;
     fn sqrt(self) -> Self;
     fn magnitude(self) -> Self;
+    fn is_nan(self) -> bool;
 
     /// 1 / (1 + e^-x)
     #[inline(always)]
@@ -74,6 +76,7 @@ macro_rules! real {
         impl Real for $float {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const INFINITY: Self = <$float>::INFINITY;
             const NEG_INFINITY: Self = <$float>::NEG_INFINITY;
 
             #[inline(always)]
@@ -103,6 +106,10 @@ macro_rules! real {
             #[inline(always)]
             fn magnitude(self) -> Self {
                 self.abs()
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                <$float>::is_nan(self)
             }
             fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R {
                 thread_local! {

@@ -107,6 +107,13 @@ pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + 
     if count > 1 { fork(count, &f) } else { (0..count).map(f).collect() }
 }
 
+/// What `f` gives for each of `count` rows of `length` elements, some of them a task.
+pub(crate) fn map_rows<R: Send>(count: usize, length: usize, f: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
+    let height = rows_a_task(length);
+    let of_task = |task: usize| (task * height..((task + 1) * height).min(count)).map(&f).collect::<Vec<_>>();
+    map_blocks(count.div_ceil(height), of_task).into_iter().flatten().collect()
+}
+
 /// Calls `f` for each task, on the threads of the current pool where that is worth waking them.
 pub(crate) fn each<A: Send>(is_worth_it: bool, tasks: Vec<A>, f: impl Fn(A) + Sync + Send) {
     fn fork<A: Send>(tasks: Vec<A>, f: &(dyn Fn(A) + Sync)) {

@@ -15,6 +15,7 @@ use super::grouped::grouped_product;
 use super::routing::Routing;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
+use crate::embedding::rows_at;
 use crate::host::{ProductType, product_type};
 use crate::linear::count_affine;
 use crate::placement;
@@ -105,7 +106,7 @@ impl Experts {
     /// Each expert on its own rows, in host memory.
     fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, kind: ProductType) -> Tensor<2> {
         let (device, is_sorted) = (rows.device(), at.is_sorted());
-        let select = |rows: Tensor<2>, by: Vec<usize>| rows.select(0, indices(by.into_iter(), &device));
+        let select = |rows: Tensor<2>, by: Vec<usize>| rows_at(rows, indices(by.into_iter(), &device));
         let rows = if is_sorted { rows } else { select(rows, at.rows_by_place()) };
         let rows = self.network(rows, mask, |x, weight| match kind {
             ProductType::F16 => grouped_product::<f16>(x, weight, &at.counts),
