@@ -183,8 +183,8 @@ fn value_and_derivative<F: Smooth, const D: usize>(x: Tensor<D>) -> (Tensor<D>, 
 fn on_host<F: Smooth, T: Real, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
     let (shape, device) = (x.dims(), x.device());
     let mut value = Owned::<T>::take(x);
-    let mut derivative = vec![T::ZERO; shape.iter().product()];
-    host::for_blocks2((value.slice_mut(), BLOCK), (&mut derivative, BLOCK), |_, value, derivative| {
+    let count = shape.iter().product();
+    let derivative = host::new_blocks2((count, BLOCK), (value.slice_mut(), BLOCK), |_, derivative, value| {
         block::<F, T>(value, derivative);
     });
     (value.into_tensor(&device), host::tensor(derivative, shape, &device))

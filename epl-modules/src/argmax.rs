@@ -23,13 +23,14 @@ pub fn split_argmax(logits: Split<2>) -> Tensor<1, Int> {
     check_dim(&logits);
     let (classes, start, group) = (logits.size() as i64, logits.range().start as i64, logits.group().clone());
     let logits = logits.local().inner();
-    let largest = largest(logits.clone());
+    let logits = if host_float(&logits).is_some() { logits } else { nan_first(logits) };
+    let largest = row_maxima(logits.clone());
     let largest = match group.size() {
         1 => largest,
         _ => group.all_reduce(largest, ReduceOp::Max).unwrap_or_else(|error| unwind(error)),
     };
     // The lowest id is the largest of the negated ones, which the ranks can reduce.
-    let negated = negated_ids(logits, largest, start, 1 - classes);
+    let negated = negated_firsts(logits, largest, start, 1 - classes);
     let negated = match group.size() {
         1 => negated,
         _ => group.all_reduce(negated, ReduceOp::Max).unwrap_or_else(|error| unwind(error)),
@@ -37,13 +38,13 @@ pub fn split_argmax(logits: Split<2>) -> Tensor<1, Int> {
     negated.neg()
 }
 
-/// Of each row the largest element.
+/// Of each row the largest element; a NaN in host memory counts as +∞, elsewhere there is none.
 ///
 /// # Shapes
 ///
 /// - logits: `[rows, classes]`
 /// - output: `[rows, 1]`
-fn largest(logits: Tensor<2>) -> Tensor<2> {
+fn row_maxima(logits: Tensor<2>) -> Tensor<2> {
     fn on_host<T: Real>(logits: Tensor<2>) -> Tensor<2> {
         let device = logits.device();
         let largest = of_rows(logits, |_, row: &[T]| match row.iter().any(|x| x.is_nan()) {
@@ -56,21 +57,22 @@ fn largest(logits: Tensor<2>) -> Tensor<2> {
     match host_float(&logits) {
         Some(HostFloat::Single) => on_host::<f32>(logits),
         Some(HostFloat::Double) => on_host::<f64>(logits),
-        None => nan_first(logits).max_dim(1),
+        None => logits.max_dim(1),
     }
 }
 
-/// Of each row the negated id of the first class that is as large as `largest`; where no class is, `nowhere`.
+/// Of each row the negated id of the first class that is as large as `largest`; where none of this rank's is, `nowhere`.
 ///
 /// # Shapes
 ///
 /// - logits: `[rows, classes]`, largest: `[rows, 1]`; the first class has the id `start`
 /// - output: `[rows]`
-fn negated_ids(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) -> Tensor<1, Int> {
+fn negated_firsts(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) -> Tensor<1, Int> {
     fn on_host<T: Real>(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) -> Tensor<1, Int> {
         let (device, largest) = (logits.device(), View::<T>::new(largest));
+        let largest = largest.slice();
         let negated = of_rows(logits, |number, row: &[T]| {
-            let largest = largest.slice()[number];
+            let largest = largest[number];
             let first = row.iter().position(|x| *x >= largest || x.is_nan());
             first.map_or(nowhere, |first| -(start + first as i64))
         });
@@ -82,7 +84,7 @@ fn negated_ids(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) 
         Some(HostFloat::Double) => on_host::<f64>(logits, largest, start, nowhere),
         None => {
             let [rows, local] = logits.dims();
-            let below = nan_first(logits).equal(largest).bool_not();
+            let below = logits.equal(largest).bool_not();
             let ids = Tensor::<1, Int>::arange(start..start + local as i64, &below.device());
             let negated = ids.neg().unsqueeze::<2>().expand([rows, local]).mask_fill(below, nowhere);
             negated.max_dim(1).reshape([rows])
@@ -93,7 +95,8 @@ fn negated_ids(logits: Tensor<2>, largest: Tensor<2>, start: i64, nowhere: i64) 
 /// What `f` gives for each row and its number, on the threads of the current pool.
 fn of_rows<T: Real, R: Send>(logits: Tensor<2>, f: impl Fn(usize, &[T]) -> R + Sync + Send) -> Vec<R> {
     let ([rows, classes], logits) = (logits.dims(), View::<T>::new(logits));
-    map_rows(rows, classes, |number| f(number, &logits.slice()[number * classes..][..classes]))
+    let logits = logits.slice();
+    map_rows(rows, classes, |number| f(number, &logits[number * classes..][..classes]))
 }
 
 /// Refuses logits whose rows are split.

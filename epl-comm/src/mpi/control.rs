@@ -88,6 +88,7 @@ fn take(world: &Arc<MpiWorld>, answers: &Answers, from: usize, control: Control)
 mod tests {
     use super::super::join::join;
     use super::super::testing::mpirun;
+    use super::super::waits::Channel;
     use super::*;
     use crate::host::failure::Cause;
     use crate::host::watchdog::Options;
@@ -104,7 +105,7 @@ mod tests {
         let (world, answers, mut inbox) =
             (join(1, None, Options { time_limit: None, ..Options::default() })?, Answers::default(), Inbox::default());
         if world.place.process == 1 {
-            let counts = (0..1000).map(|number| (number << 40, u64::MAX)).collect();
+            let counts = (0..1000).map(|number| (Channel { number: number << 40, link: None }, u64::MAX)).collect();
             world.tell(0, Control::End { rank: Rank(1), counts });
             // To this thread: a signal to the process may be taken by another one, while this one goes on.
             // SAFETY: it does not touch memory.

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use super::wait_query::Answers;
+use super::waits::Channel;
 use super::world::MpiWorld;
 use crate::operation::Operation;
 use crate::rank::Rank;
@@ -12,7 +13,7 @@ use crate::rank::Rank;
 pub(super) struct Endpoint {
     pub(super) world: Arc<MpiWorld>,
     pub(super) answers: Arc<Answers>,
-    /// The same number on all members, and that of no other group of theirs.
+    /// The same number on all members, and that of no other group of theirs; its links share two.
     pub(super) channel: u64,
     pub(super) name: String,
     pub(super) members: Vec<Rank>,
@@ -23,6 +24,11 @@ impl Endpoint {
     /// One of another group of the same rank.
     pub(super) fn beside(&self, name: String, channel: u64, members: Vec<Rank>, member: usize) -> Self {
         Self { world: self.world.clone(), answers: self.answers.clone(), channel, name, members, member }
+    }
+
+    /// Where its calls are counted.
+    pub(super) fn counted_in(&self) -> Channel {
+        Channel::of(self.channel, &self.members)
     }
 
     /// The rank of this member.

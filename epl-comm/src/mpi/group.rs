@@ -30,7 +30,7 @@ pub(super) struct MpiTransport {
 
 impl MpiTransport {
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.channel);
+        let taken = endpoint.world.waits.counter(endpoint.rank(), endpoint.counted_in());
         Self { endpoint, taken, guard: CallGuard::default(), links: Links::default() }
     }
 
@@ -160,7 +160,7 @@ impl Transport for MpiTransport {
             // A helper thread: its rank goes on.
             return sleep();
         }
-        world.waits.fall_asleep(rank, group.channel, group.brief(operation, sequence));
+        world.waits.fall_asleep(rank, group.counted_in(), group.brief(operation, sequence));
         sleep();
         world.waits.wake_up(rank);
     }

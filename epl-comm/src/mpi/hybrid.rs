@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::group::{MpiTransport, New, agree};
 use super::wait_query::Answers;
-use super::waits::{DOWNWARD, HOST_LEADERS, KINDS, LEADERS, UPWARD};
+use super::waits::{Channel, DOWNWARD, HOST_LEADERS, KINDS, LEADERS, UPWARD};
 use super::world::MpiWorld;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -197,7 +197,7 @@ impl Transport for Mixed {
             return sleep();
         }
         let call = format!("{operation}, call {sequence} of group `{}`", self.name());
-        world.waits.fall_asleep(rank, self.number * KINDS, call);
+        world.waits.fall_asleep(rank, Channel { number: self.number * KINDS, link: None }, call);
         self.group.sleep(operation, sequence, sleep);
         world.waits.wake_up(rank);
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::waits::{Answer, CallKey};
+use super::waits::{Answer, CallKey, Channel};
 use crate::error::{Error, Result};
 use crate::host::failure::{Cause, Failure};
 use crate::rank::Rank;
@@ -19,7 +19,7 @@ pub(super) enum Control {
     /// A rank has failed.
     Fail(Failure),
     /// A rank has ended, with the last number that it took in each of its groups.
-    End { rank: Rank, counts: Vec<(u64, u64)> },
+    End { rank: Rank, counts: Vec<(Channel, u64)> },
     /// No rank of the process runs any more.
     Done,
     /// What keeps a rank from a call?
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_the_same_in_another_process() -> Result<()> {
-        let (at, missing) = (CallKey { channel: 5, sequence: 2 }, vec![Rank(3), Rank(4)]);
+        let missing = vec![Rank(3), Rank(4)];
+        let at = CallKey { channel: Channel { number: 5, link: Some([Rank(3), Rank(4)]) }, sequence: 2 };
         let wait = Wait { at, call: "barrier, call 2 of group `5`".into(), missing, is_sure: true };
         for wait in [None, Some(wait)] {
             let answer = Answer { last: "which has made no call".into(), wait };

@@ -7,6 +7,7 @@ use super::endpoint::Endpoint;
 use super::library::{MOST, Request, test_all};
 use super::wait_query::{Finding, deadlock, is_sure};
 use super::waits::{CallKey, Wait};
+use super::world::Part;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
 use crate::host::fit::{describe, left};
@@ -18,6 +19,10 @@ use crate::rank::Rank;
 const STRAGGLERS: Duration = Duration::from_millis(20);
 /// When a waiter first looks whether it waits in a circle; then after twice as long, and so on.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// Whoever waits for one that has ended looks so often for what that has sent: half a second, of this thread's own time. News of
+/// its end may be faster, and a thread may stand still while others of its process run.
+const LOOKS_FOR_STRAGGLERS: u32 = 100;
 
 /// Some messages of one call.
 ///
@@ -136,18 +141,20 @@ struct Sleeper<'a> {
     next_look: Duration,
     /// The circle that was seen last.
     circle: Vec<(Rank, Wait)>,
+    /// Since one that is missing was first seen to have ended.
+    looks_since_end: u32,
 }
 
 impl<'a> Sleeper<'a> {
     fn new(group: &'a Endpoint) -> Self {
         let is_owner = group.world.rank_state(group.rank()).owner.is_here();
-        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new() }
+        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new(), looks_since_end: 0 }
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
     fn look(&mut self, requests: &mut RequestSet<'_>, waited: Duration) -> Result<()> {
         let (group, world) = (self.group, &self.group.world);
-        let at = CallKey { channel: group.channel, sequence: requests.call.sequence };
+        let at = CallKey { channel: group.counted_in(), sequence: requests.call.sequence };
         let wait = Wait { at, call: requests.describe(), missing: requests.missing()?, is_sure: true };
         world.waits.begin(group.rank(), wait.clone());
         if self.is_owner {
@@ -158,13 +165,9 @@ impl<'a> Sleeper<'a> {
             return Ok(());
         }
         if !requests.moves
-            && let Some(gone) = wait.missing.iter().find(|rank| world.cannot_come(**rank, at))
+            && let Some(gone) = self.gone(&wait)
         {
-            // It has ended, so all that it sent is here: perhaps since its messages were looked for, as this thread may have
-            // stood still since.
-            if requests.missing()?.contains(gone) {
-                world.fail(*gone, left(&wait.call));
-            }
+            world.fail(gone, left(&wait.call));
             return Ok(());
         }
         let is_overdue = world.watchdog.is_overdue(waited);
@@ -172,7 +175,12 @@ impl<'a> Sleeper<'a> {
             return Ok(());
         }
         self.next_look = waited * 2;
-        let missing = match group.answers.follow(world, &wait) {
+        let finding = group.answers.follow(world, &wait);
+        // Asking takes a while, in which they may have come.
+        if requests.missing()? != wait.missing {
+            return Ok(());
+        }
+        let missing = match finding {
             Some(Finding::Circle(circle)) if is_sure(&circle) && (is_overdue || circle == self.circle) => {
                 world.record(deadlock(circle));
                 return Ok(());
@@ -194,10 +202,23 @@ impl<'a> Sleeper<'a> {
     }
 }
 
+impl Sleeper<'_> {
+    /// One of those who are missing that does not come any more.
+    fn gone(&mut self, wait: &Wait) -> Option<Rank> {
+        let part = |rank: &&Rank| self.group.world.part_of(**rank, wait.at);
+        if let Some(never) = wait.missing.iter().find(|rank| part(rank) == Part::Never) {
+            return Some(*never);
+        }
+        let perhaps = wait.missing.iter().find(|rank| part(rank) == Part::PerhapsOnTheWay);
+        self.looks_since_end = perhaps.map_or(0, |_| self.looks_since_end + 1);
+        perhaps.filter(|_| self.looks_since_end > LOOKS_FOR_STRAGGLERS).copied()
+    }
+}
+
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let (waits, rank) = (&self.group.world.waits, self.group.rank());
-        waits.end(rank, self.group.channel);
+        waits.end(rank, self.group.counted_in());
         if self.is_owner {
             waits.wake_up(rank);
         }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::Control;
-use super::waits::{Answer, CallKey, Wait};
+use super::waits::{Answer, CallKey, Channel, Wait};
 use super::world::MpiWorld;
 use crate::error::Error;
 use crate::host::failure::Failure;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) const SILENT: &str = "whose process does not answer: it was stopped, or it is gone";
 
 /// No call.
-const NOWHERE: CallKey = CallKey { channel: u64::MAX, sequence: u64::MAX };
+const NOWHERE: CallKey = CallKey { channel: Channel { number: u64::MAX, link: None }, sequence: u64::MAX };
 
 /// Answers that have come and were not looked at.
 #[derive(Debug, Default)]
@@ -127,7 +127,8 @@ pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
         // What is asked for may be a stage of a started call, whose thread does not wait for the rank's own.
         Some(Wait { at, call, missing, is_sure: world.is_idle(rank) })
     };
-    Answer { last, wait: world.waits.keeps(rank, at).or_else(inside) }
+    let wait = if world.waits.is_past(rank, at) { None } else { world.waits.keeps(rank, at).or_else(inside) };
+    Answer { last, wait }
 }
 
 /// The circle in which the waits from a rank end, where every rank waits for one that waits.
@@ -156,7 +157,7 @@ mod tests {
     fn wait(channel: u64, missing: &[usize]) -> Wait {
         let missing = missing.iter().copied().map(Rank).collect();
         Wait {
-            at: CallKey { channel, sequence: 2 },
+            at: CallKey { channel: Channel { number: channel, link: None }, sequence: 2 },
             call: format!("barrier, call 2 of group `{channel}`"),
             missing,
             is_sure: true,

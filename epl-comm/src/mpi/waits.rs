@@ -19,11 +19,35 @@ pub(super) const DOWNWARD: u64 = 2;
 pub(super) const LEADERS: u64 = 3;
 pub(super) const HOST_LEADERS: u64 = 4;
 
+/// Where calls are counted: a group, or a link of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) struct Channel {
+    /// Of all links from lower to higher members the same, and of all others.
+    pub(super) number: u64,
+    /// The ends of a link.
+    pub(super) link: Option<[Rank; 2]>,
+}
+
+impl Channel {
+    pub(super) fn of(number: u64, members: &[Rank]) -> Self {
+        let link = match (number % KINDS, members) {
+            (UPWARD | DOWNWARD, [one, other]) => Some([*one, *other]),
+            _ => None,
+        };
+        Self { number, link }
+    }
+
+    /// Whether calls of one may be stages of those of the other, or are the same: those of a group and of its leaders.
+    fn is_stage_of(self, other: Self) -> bool {
+        self == other || (self.number / KINDS == other.number / KINDS && self.link.is_none() && other.link.is_none())
+    }
+}
+
 /// One call of one group, or of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct CallKey {
-    /// The number of the group or link, which is the same on all its members.
-    pub(super) channel: u64,
+    /// The same on all members of the group, and at both ends of the link.
+    pub(super) channel: Channel,
     pub(super) sequence: u64,
 }
 
@@ -54,16 +78,16 @@ pub(super) struct ProcessWaits(Mutex<WaitTable>);
 #[derive(Debug, Default)]
 struct WaitTable {
     /// The last number that a rank has taken in a group.
-    taken: HashMap<(Rank, u64), Weak<AtomicU64>>,
+    taken: HashMap<(Rank, Channel), Weak<AtomicU64>>,
     /// What is waited in, in each group of a rank.
-    waits: HashMap<(Rank, u64), Wait>,
+    waits: HashMap<(Rank, Channel), Wait>,
     /// In which group a rank's own thread waits, and for which call.
-    asleep: HashMap<Rank, (u64, String)>,
+    asleep: HashMap<Rank, (Channel, String)>,
 }
 
 impl ProcessWaits {
     /// Counts the calls of a rank in a group.
-    pub(super) fn counter(&self, rank: Rank, channel: u64) -> Arc<AtomicU64> {
+    pub(super) fn counter(&self, rank: Rank, channel: Channel) -> Arc<AtomicU64> {
         let counter = Arc::new(AtomicU64::new(0));
         let taken = &mut self.lock().taken;
         taken.retain(|_, counter| counter.strong_count() > 0);
@@ -72,7 +96,7 @@ impl ProcessWaits {
     }
 
     /// What a rank has counted in all its groups.
-    pub(super) fn counts(&self, rank: Rank) -> Vec<(u64, u64)> {
+    pub(super) fn counts(&self, rank: Rank) -> Vec<(Channel, u64)> {
         let state = self.lock();
         let own = state.taken.iter().filter(|((other, _), _)| *other == rank);
         own.filter_map(|((_, channel), counter)| Some((*channel, counter.upgrade()?.load(Ordering::Acquire)))).collect()
@@ -83,12 +107,12 @@ impl ProcessWaits {
         self.lock().waits.insert((rank, wait.at.channel), wait);
     }
 
-    pub(super) fn end(&self, rank: Rank, channel: u64) {
+    pub(super) fn end(&self, rank: Rank, channel: Channel) {
         self.lock().waits.remove(&(rank, channel));
     }
 
     /// Records that the own thread of `rank` sleeps until a call of this group is over.
-    pub(super) fn fall_asleep(&self, rank: Rank, channel: u64, call: String) {
+    pub(super) fn fall_asleep(&self, rank: Rank, channel: Channel, call: String) {
         self.lock().asleep.insert(rank, (channel, call));
     }
 
@@ -96,21 +120,25 @@ impl ProcessWaits {
         self.lock().asleep.remove(&rank);
     }
 
-    /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
-    /// already, the call that is run before it. None when it runs, or has done its part of the call: who asks has not seen
+    /// Whether a rank waits in a later call of the same channel: it has done its part of this one, and who asks has not seen
     /// that yet.
+    pub(super) fn is_past(&self, rank: Rank, call: CallKey) -> bool {
+        self.lock().waits.get(&(rank, call.channel)).is_some_and(|wait| wait.at.sequence > call.sequence)
+    }
+
+    /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
+    /// already, the call that is run before it. None when it runs.
     pub(super) fn keeps(&self, rank: Rank, from: CallKey) -> Option<Wait> {
         let state = self.lock();
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
         let is_coming = taken.is_some_and(|taken| taken.load(Ordering::Acquire) >= from.sequence);
         // What goes before may be another stage of the same call.
-        let held_up = |channel: u64| {
+        let held_up = |channel: Channel| {
             let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
-            own.find(|((_, other), _)| are_stages(*other, channel)).map(|(_, wait)| wait.clone())
+            own.find(|((_, other), _)| other.is_stage_of(channel)).map(|(_, wait)| wait.clone())
         };
         if is_coming {
-            let is_behind = |at: CallKey| at.channel == from.channel && at.sequence > from.sequence;
-            return held_up(from.channel).filter(|wait| !is_behind(wait.at));
+            return held_up(from.channel);
         }
         // Its thread may wait for a later call of the group than the one in which that is held up.
         let (channel, call) = state.asleep.get(&rank)?;
@@ -122,50 +150,75 @@ impl ProcessWaits {
     }
 }
 
-/// Whether calls of one channel may be stages of those of another, or are the same: those of a group and of its leaders.
-fn are_stages(one: u64, other: u64) -> bool {
-    let is_link = |channel: u64| matches!(channel % KINDS, UPWARD | DOWNWARD);
-    one == other || (one / KINDS == other / KINDS && !is_link(one) && !is_link(other))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn channel(number: u64) -> Channel {
+        Channel::of(number, &[])
+    }
+
+    fn at(channel: Channel, sequence: u64) -> CallKey {
+        CallKey { channel, sequence }
+    }
+
+    fn wait(at: CallKey) -> Wait {
+        Wait { at, call: "barrier".into(), missing: vec![Rank(1)], is_sure: true }
+    }
+
     #[test]
     fn a_rank_is_kept_by_its_own_thread_or_by_the_queue_of_the_group() {
         let waits = ProcessWaits::default();
-        let at = |channel, sequence| CallKey { channel, sequence };
-        let wait = |channel| Wait { at: at(channel, 1), call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
-        let (first, _second) = (waits.counter(Rank(0), 3), waits.counter(Rank(0), 6));
-        assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "it runs");
-        first.store(2, Ordering::Release);
-        waits.begin(Rank(0), wait(3));
-        assert_eq!(waits.keeps(Rank(0), at(6, 1)), None, "a helper thread waits");
-        assert_eq!(waits.keeps(Rank(0), at(3, 2)), Some(wait(3)), "behind the first call");
-        waits.fall_asleep(Rank(0), 3, "split".into());
-        assert_eq!(waits.keeps(Rank(0), at(6, 1)), Some(Wait { call: "split".into(), ..wait(3) }));
-        assert_eq!(waits.keeps(Rank(0), at(3, 0)), None, "it waits in a later call, and is not kept from this one");
+        let (one, other) = (channel(3), channel(6));
+        let (first, _second) = (waits.counter(Rank(0), one), waits.counter(Rank(0), other));
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), None, "it runs");
+        first.store(3, Ordering::Release);
+        waits.begin(Rank(0), wait(at(one, 2)));
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), None, "a helper thread waits");
+        assert_eq!(waits.keeps(Rank(0), at(one, 3)), Some(wait(at(one, 2))), "behind the call before");
+        assert_eq!([1, 2, 3].map(|call| waits.is_past(Rank(0), at(one, call))), [true, false, false]);
+        assert!(!waits.is_past(Rank(0), at(other, 1)) && !waits.is_past(Rank(1), at(one, 1)));
+        waits.fall_asleep(Rank(0), one, "split".into());
+        let asleep = Wait { call: "split".into(), ..wait(at(one, 2)) };
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), Some(asleep));
         waits.wake_up(Rank(0));
-        waits.end(Rank(0), 3);
-        assert_eq!(waits.keeps(Rank(0), at(3, 3)), None);
+        waits.end(Rank(0), one);
+        assert_eq!(waits.keeps(Rank(0), at(one, 3)), None);
         let mut counts = waits.counts(Rank(0));
         counts.sort();
-        assert_eq!(counts, [(3, 2), (6, 0)]);
+        assert_eq!(counts, [(one, 3), (other, 0)]);
         drop(first);
-        assert_eq!(waits.counts(Rank(0)), [(6, 0)]);
+        assert_eq!(waits.counts(Rank(0)), [(other, 0)]);
+    }
+
+    /// Its messages bear the same tag as those of other links of the group: what is counted and waited in is not theirs.
+    #[test]
+    fn each_link_counts_by_itself() {
+        let waits = ProcessWaits::default();
+        let up = |from: usize, to: usize| Channel::of(7 * KINDS + UPWARD, &[Rank(from), Rank(to)]);
+        let (of_first, of_second) = (waits.counter(Rank(1), up(0, 1)), waits.counter(Rank(1), up(1, 2)));
+        of_first.store(3, Ordering::Release);
+        of_second.store(1, Ordering::Release);
+        let counts = waits.counts(Rank(1));
+        assert!(counts.contains(&(up(0, 1), 3)) && counts.contains(&(up(1, 2), 1)), "{counts:?}");
+        waits.begin(Rank(1), wait(at(up(0, 1), 3)));
+        waits.fall_asleep(Rank(1), up(0, 1), "receive".into());
+        assert!(!waits.is_past(Rank(1), at(up(1, 2), 2)));
+        let asleep = Wait { call: "receive".into(), ..wait(at(up(0, 1), 3)) };
+        assert_eq!(waits.keeps(Rank(1), at(up(1, 2), 2)), Some(asleep));
+        waits.end(Rank(1), up(1, 2));
+        assert!(waits.is_past(Rank(1), at(up(0, 1), 2)), "it still waits in the other one");
     }
 
     #[test]
     fn a_stage_is_kept_by_the_one_before_it() {
         let waits = ProcessWaits::default();
-        let (group, leaders, link) = (7 * KINDS, 7 * KINDS + LEADERS, 7 * KINDS + UPWARD);
+        let (group, leaders) = (channel(7 * KINDS), channel(7 * KINDS + LEADERS));
+        let link = Channel::of(7 * KINDS + UPWARD, &[Rank(0), Rank(1)]);
         let counter = waits.counter(Rank(0), group);
         counter.store(2, Ordering::Release);
-        let at = CallKey { channel: leaders, sequence: 1 };
-        let wait = Wait { at, call: "barrier".into(), missing: vec![Rank(1)], is_sure: true };
-        waits.begin(Rank(0), wait.clone());
-        assert_eq!(waits.keeps(Rank(0), CallKey { channel: group, sequence: 2 }), Some(wait));
-        assert_eq!(waits.keeps(Rank(0), CallKey { channel: link, sequence: 1 }), None);
+        waits.begin(Rank(0), wait(at(leaders, 1)));
+        assert_eq!(waits.keeps(Rank(0), at(group, 2)), Some(wait(at(leaders, 1))));
+        assert_eq!(waits.keeps(Rank(0), at(link, 1)), None);
     }
 }

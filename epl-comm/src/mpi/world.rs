@@ -8,12 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Instant;
 
 use super::library::{Comm, Place, Request};
 use super::message::Control;
 use super::tags::Tags;
-use super::waits::{CallKey, ProcessWaits};
+use super::waits::{CallKey, Channel, ProcessWaits};
 use crate::host::arena::Arena;
 use crate::host::failure::Failure;
 use crate::host::watchdog::{ControlPlane, Options, Watchdog};
@@ -21,9 +20,6 @@ use crate::local::Inside;
 use crate::pending::Helpers;
 use crate::process_group::RankState;
 use crate::rank::Rank;
-
-/// A rank that has ended may have dropped a group whose last messages are still on their way for so long.
-const ON_THE_WAY: Duration = Duration::from_millis(500);
 
 /// Who waits inside a process waits so much longer, and a quarter, than who waits for another process, as he may wait
 /// for that one.
@@ -61,11 +57,22 @@ pub(super) struct MpiWorld {
     /// For each rank of this process the least number that no group has in which it is, or was.
     groups: Box<[AtomicU64]>,
     /// Ranks that begin no further call, with the last numbers they took.
-    ended: Mutex<HashMap<Rank, (Instant, HashMap<u64, u64>)>>,
+    ended: Mutex<HashMap<Rank, HashMap<Channel, u64>>>,
     /// Whether no rank of a process runs any more.
     done: Box<[AtomicBool]>,
     /// Control messages on their way.
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
+}
+
+/// What is known of a rank's part in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It has not ended, or has taken part.
+    ToCome,
+    /// It has ended without.
+    Never,
+    /// It has ended, and had dropped the group before: it may have taken part, and what it sent may be on its way.
+    PerhapsOnTheWay,
 }
 
 impl ControlPlane for MpiWorld {
@@ -188,8 +195,8 @@ impl MpiWorld {
     }
 
     /// Records that a rank begins no further call, with the last number it took in each of its groups.
-    pub(super) fn has_ended(&self, rank: Rank, counts: Vec<(u64, u64)>) {
-        self.ended().insert(rank, (Instant::now(), counts.into_iter().collect()));
+    pub(super) fn has_ended(&self, rank: Rank, counts: Vec<(Channel, u64)>) {
+        self.ended().insert(rank, counts.into_iter().collect());
     }
 
     /// Records that no rank of another process runs any more.
@@ -208,15 +215,16 @@ impl MpiWorld {
         (0..self.place.processes).filter(runs).map(first).collect()
     }
 
-    /// Whether a rank has ended, and takes no part in a call.
-    pub(super) fn cannot_come(&self, rank: Rank, to: CallKey) -> bool {
-        self.ended().get(&rank).is_some_and(|(since, counts)| match counts.get(&to.channel) {
-            Some(taken) => *taken < to.sequence,
-            None => since.elapsed() > ON_THE_WAY,
-        })
+    /// Whether a rank can still take part in a call.
+    pub(super) fn part_of(&self, rank: Rank, call: CallKey) -> Part {
+        match self.ended().get(&rank).map(|counts| counts.get(&call.channel)) {
+            Some(Some(taken)) if *taken < call.sequence => Part::Never,
+            Some(None) => Part::PerhapsOnTheWay,
+            _ => Part::ToCome,
+        }
     }
 
-    fn ended(&self) -> MutexGuard<'_, HashMap<Rank, (Instant, HashMap<u64, u64>)>> {
+    fn ended(&self) -> MutexGuard<'_, HashMap<Rank, HashMap<Channel, u64>>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

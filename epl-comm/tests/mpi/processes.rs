@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -91,7 +91,7 @@ fn run_cases(world: World, tests: &[&str]) -> Runs {
     let [out, err] = [(); 2].map(|()| OpenOptions::new().append(true).create(true).open(&printed).unwrap());
     let mut mpirun = command(world, Duration::from_secs(600), &which);
     // Many tests panic, as they should.
-    mpirun.env("RUST_BACKTRACE", "0").env(crate::NOTES, &notes).stdout(out).stderr(err);
+    mpirun.env("RUST_BACKTRACE", "0").env(crate::NOTES, &notes).stdin(Stdio::null()).stdout(out).stderr(err);
     let status = mpirun.status().expect(PROGRAMS);
     let text = std::fs::read(&printed).unwrap();
     let text = String::from_utf8_lossy(&text);
@@ -102,13 +102,17 @@ fn run_cases(world: World, tests: &[&str]) -> Runs {
     Runs { made: of(crate::MADE), skipped: of(crate::SKIPPED) }
 }
 
-/// What was printed just before each test that failed, of which there may be few lines among thousands.
+/// What was printed just before each test that failed, of which there may be few lines among thousands; the last lines where none
+/// came to its end.
 fn before_failures(text: &str) -> String {
-    const LINES: usize = 12;
+    const LINES: usize = 15;
     let lines: Vec<&str> = text.lines().collect();
     let has_failed = |at: &usize| lines[*at].contains("FAILED") && !lines[*at].contains("test result");
-    let shown: BTreeSet<usize> =
+    let mut shown: BTreeSet<usize> =
         (0..lines.len()).filter(has_failed).flat_map(|at| at.saturating_sub(LINES)..=at).collect();
+    if shown.is_empty() {
+        shown.extend(lines.len().saturating_sub(3 * LINES)..lines.len());
+    }
     shown.into_iter().map(|at| format!("{}\n", lines[at])).collect()
 }
 

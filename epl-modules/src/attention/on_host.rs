@@ -27,7 +27,8 @@ use multiversion::multiversion;
 use super::heads::{Gradients, Inputs};
 use super::weighing::Weighing;
 use crate::dropout::Mask;
-use crate::host::product::{Matrix, Output, Unwritten, WORTH_A_THREAD, interleaved, product, transpose_into};
+use crate::host::product::{Matrix, Output, WORTH_A_THREAD, interleaved, product, transpose_into};
+use crate::host::unwritten::Unwritten;
 use crate::host::{self, Real, View, map_sum, max_of, sum_of};
 
 /// The weights of a block: those in f32 and their gradients take half of a core's second cache.

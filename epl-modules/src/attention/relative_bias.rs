@@ -9,7 +9,7 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::multi_head::check_heads;
-use crate::host::{self, HostFloat, Real, View, for_blocks, host_float, map_rows, rows_a_task};
+use crate::host::{self, HostFloat, Real, View, host_float, map_rows, new_blocks, rows_a_task};
 use crate::invalid::refuse;
 use crate::placement;
 
@@ -150,16 +150,16 @@ fn gathered_biases(table: Tensor<2>, buckets: &[usize], [queries, keys]: [usize;
 
 /// Along a query lie the biases of neighbouring distances: rows are copied, and their gradients added up, as a whole.
 fn biases_on_host<T: Real>(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) -> Tensor<3> {
-    let ([n_buckets, heads], device) = (table.dims(), table.device());
+    let [n_buckets, heads] = table.dims();
     let pairs = queries * keys;
     let first_of = move |query: usize| queries - 1 - query;
     let forward = |(table,): (Tensor<2>,)| {
-        let (table, height) = (View::<T>::new(table), rows_a_task(pairs));
-        let mut biases = vec![T::ZERO; heads * pairs];
-        for_blocks(&mut biases, (height * pairs).max(1), |block, biases| {
+        let (device, table, height) = (table.device(), View::<T>::new(table), rows_a_task(pairs));
+        let table = table.slice();
+        let biases = new_blocks(heads * pairs, (height * pairs).max(1), |block, biases| {
             for (at, biases) in biases.chunks_mut(pairs).enumerate() {
                 let head = block * height + at;
-                let of_distances: Vec<T> = buckets.iter().map(|bucket| table.slice()[bucket * heads + head]).collect();
+                let of_distances: Vec<T> = buckets.iter().map(|bucket| table[bucket * heads + head]).collect();
                 for (query, biases) in biases.chunks_mut(keys).enumerate() {
                     biases.copy_from_slice(&of_distances[first_of(query)..][..keys]);
                 }
@@ -169,9 +169,10 @@ fn biases_on_host<T: Real>(table: Tensor<2>, buckets: Vec<usize>, [queries, keys
     };
     custom_vjp((table,), forward, move |buckets, grad: Tensor<3>| {
         let (device, grad) = (grad.device(), View::<T>::new(grad));
+        let grad = grad.slice();
         let of_head = |head: usize| {
             let mut of_distances = vec![T::ZERO; buckets.len()];
-            for (query, grad) in grad.slice()[head * pairs..][..pairs].chunks(keys.max(1)).enumerate() {
+            for (query, grad) in grad[head * pairs..][..pairs].chunks(keys.max(1)).enumerate() {
                 let own = &mut of_distances[first_of(query)..][..keys];
                 own.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += *grad);
             }
@@ -210,7 +211,10 @@ mod tests {
     /// In f64, where the order of a sum does not count.
     #[test]
     fn biases_and_their_gradient_are_those_of_a_gather_on_any_number_of_threads() {
-        for (n_buckets, heads, queries, keys) in [(1, 1, 1, 1), (8, 3, 5, 9), (8, 1, 9, 2), (32, 40, 70, 130)] {
+        // One head a task, and several, the last task with fewer.
+        for (n_buckets, heads, queries, keys) in
+            [(1, 1, 1, 1), (8, 3, 5, 9), (8, 1, 9, 2), (32, 40, 70, 130), (32, 40, 20, 50)]
+        {
             let device = Device::flex();
             let random = |shape: &[usize]| {
                 Tensor::<1>::random([shape.iter().product::<usize>()], Distribution::Default, (&device, DType::F64))
@@ -225,12 +229,14 @@ mod tests {
                 (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
             };
             let (expected, expected_gradient) = run(&|table| gathered_biases(table, &buckets, [queries, keys]));
-            for threads in [1, 3] {
+            let on_threads = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-                let (values, gradient) = pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])));
-                values.assert_eq(&expected, true);
-                gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
-            }
+                pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])))
+            };
+            let (values, gradient) = on_threads(1);
+            values.assert_eq(&expected, true);
+            gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
+            assert_eq!(on_threads(3), (values, gradient), "bit by bit");
         }
     }
 

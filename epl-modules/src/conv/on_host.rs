@@ -9,6 +9,8 @@
 //! sizes alone. The scheme is that of Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document
 //! Processing (2006).
 
+use core::mem::MaybeUninit;
+
 use burn::module::Param;
 use burn::nn::conv::{Conv1d, Conv2d};
 use burn::nn::{PaddingConfig1d, PaddingConfig2d};
@@ -16,7 +18,8 @@ use burn::tensor::Tensor;
 use epl_comm::count_work;
 
 use super::window::Window;
-use crate::host::product::{Matrix, product, transpose_into};
+use crate::host::product::{Matrix, product, row_by_row, transpose_into};
+use crate::host::unwritten::{Unwritten, to_write, zeroed};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 use crate::linear::weighted;
 
@@ -95,13 +98,13 @@ impl Saved {
         let kernel = Matrix::new(kernel.slice(), [filters, rows]);
         count_work(|| 2.0 * (images * filters * rows * positions) as f64);
         let bias = bias.map(View::<T>::new);
-        let mut y = vec![T::ZERO; images * filters * positions];
-        for_images(&mut y, filters * positions, positions, |first, y, threads| {
+        let mut y = Unwritten::<T>::new(images * filters * positions);
+        for_images(y.memory(), filters * positions, positions, |first, y, threads| {
             let count = y.len() / (filters * positions);
             with_columns(&window, input.slice(), channels, first..first + count, threads, |columns| {
                 let result = product(kernel, columns);
                 match count {
-                    1 => result.set(y, threads),
+                    1 => result.write(y, threads),
                     _ => T::with_scratch(y.len(), |scratch| {
                         result.set(scratch, threads);
                         swap_outer(scratch, [filters, count, positions], y);
@@ -111,10 +114,13 @@ impl Saved {
             if let Some(bias) = &bias {
                 for (channel, y) in y.chunks_exact_mut(positions).enumerate() {
                     let bias = bias.slice()[channel % filters];
-                    y.iter_mut().for_each(|y| *y += bias);
+                    // SAFETY: the product was written to all of it.
+                    y.iter_mut().for_each(|y| *unsafe { y.assume_init_mut() } += bias);
                 }
             }
         });
+        // SAFETY: each image was written.
+        let y = unsafe { y.written() };
         (host::tensor(y, [images, filters, height, width], &device), Self { x, weight, window })
     }
 
@@ -134,22 +140,26 @@ impl Saved {
         let (positions, pixels, taps) = (window.positions(), window.pixels(), window.taps());
         let kernel = View::<T>::new(self.weight.clone());
         let kernel = Matrix::new(kernel.slice(), [filters, channels * taps]).transposed();
-        let mut of_x = vec![T::ZERO; shape.iter().product()];
-        for_images(&mut of_x, channels * pixels, positions, |first, of_x, threads| {
+        let mut of_x = Unwritten::<T>::new(shape.iter().product());
+        for_images(of_x.memory(), channels * pixels, positions, |first, of_x, threads| {
             let count = of_x.len() / (channels * pixels);
             let grad = &grad.slice()[first * filters * positions..][..count * filters * positions];
             with_merged(grad, [count, filters, positions], |grad| {
                 let seen = product(kernel, Matrix::new(grad, [filters, count * positions]));
                 if window.is_pointwise() && count == 1 {
-                    return seen.set(of_x, threads);
+                    return seen.write(of_x, threads);
                 }
                 T::with_scratch(channels * taps * count * positions, |scratch| {
                     seen.set(scratch, threads);
-                    scatter_columns(window, scratch, channels, of_x, threads);
+                    match window.is_pointwise() {
+                        true => swap_outer(scratch, [channels, count, positions], of_x),
+                        false => scatter_columns(window, scratch, channels, of_x, threads),
+                    }
                 });
             });
         });
-        host::tensor(of_x, shape, &device)
+        // SAFETY: each image was written.
+        host::tensor(unsafe { of_x.written() }, shape, &device)
     }
 
     /// As `[channels_in · taps, filters]`, so that the smaller matrix is the one that is transposed.
@@ -158,24 +168,27 @@ impl Saved {
         let (positions, shape) = (window.positions(), self.weight.dims());
         let (filters, rows, threads) = (shape[0], channels * window.taps(), rayon::current_num_threads());
         let x = View::<T>::new(self.x.clone());
-        let mut sums = vec![T::ZERO; rows * filters];
+        let mut sums: Option<Vec<T>> = None;
         let at_once = (COLUMNS_AT_ONCE / (rows * positions).max(1)).clamp(1, images);
         for first in (0..images).step_by(at_once) {
             let count = at_once.min(images - first);
             let grad = &grad.slice()[first * filters * positions..][..count * filters * positions];
-            let mut by_position = vec![T::ZERO; grad.len()];
-            host::for_blocks(&mut by_position, positions * filters, |image, out| {
-                let grad = &grad[image * filters * positions..][..filters * positions];
-                transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
-            });
-            with_columns(window, x.slice(), channels, first..first + count, threads, |columns| {
-                let grad = Matrix::new(&by_position, [count * positions, filters]);
-                product(columns, grad).add_to(&mut sums, threads);
+            T::with_scratch(grad.len(), |by_position| {
+                host::for_blocks(by_position, positions * filters, |image, out| {
+                    let grad = &grad[image * filters * positions..][..filters * positions];
+                    transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
+                });
+                with_columns(window, x.slice(), channels, first..first + count, threads, |columns| {
+                    let result = product(columns, Matrix::new(by_position, [count * positions, filters]));
+                    match &mut sums {
+                        Some(sums) => result.add_to(sums, threads),
+                        None => sums = Some(result.values()),
+                    }
+                });
             });
         }
-        let mut of_weight = vec![T::ZERO; rows * filters];
-        transpose_into(Matrix::new(&sums, [rows, filters]).transposed(), &mut of_weight, threads);
-        host::tensor(of_weight, shape, &device)
+        let sums = sums.expect("there is an image, or Burn's own convolution is taken");
+        host::tensor(row_by_row(Matrix::new(&sums, [rows, filters]).transposed()), shape, &device)
     }
 }
 
@@ -192,7 +205,7 @@ fn bias_gradient<T: Real>(grad: &Tensor<4>) -> Tensor<1> {
 }
 
 /// Calls `f(first image, some images, threads for them)` on all threads, for as many images at once as have [`COLUMNS`].
-fn for_images<T: Real>(all: &mut [T], image: usize, positions: usize, f: impl Fn(usize, &mut [T], usize) + Sync) {
+fn for_images<T: Send>(all: &mut [T], image: usize, positions: usize, f: impl Fn(usize, &mut [T], usize) + Sync) {
     if all.is_empty() {
         return;
     }
@@ -232,13 +245,20 @@ fn with_columns<T: Real, R>(
     })
 }
 
-/// Adds columns `[channels · taps, images · positions]` to where they were seen: the opposite of [`with_columns`].
-fn scatter_columns<T: Real>(window: &Window, columns: &[T], channels: usize, images: &mut [T], threads: usize) {
+/// Writes the sums of the columns `[channels · taps, images · positions]` of each pixel where they were seen: the opposite of
+/// [`with_columns`].
+fn scatter_columns<T: Real>(
+    window: &Window,
+    columns: &[T],
+    channels: usize,
+    images: &mut [MaybeUninit<T>],
+    threads: usize,
+) {
     let (pixels, taps, positions) = (window.pixels(), window.taps(), window.positions());
     let planes = images.len() / pixels;
     let at_once = if threads == 1 { planes } else { 1 };
     host::for_blocks(images, at_once * pixels, |block, images| {
-        for (plane, pixels) in images.chunks_exact_mut(pixels).enumerate() {
+        for (plane, pixels) in zeroed(images).chunks_exact_mut(pixels).enumerate() {
             let plane = block * at_once + plane;
             let (image, channel) = (plane / channels, plane % channels);
             for tap in 0..taps {
@@ -255,16 +275,19 @@ fn with_merged<T: Real>(x: &[T], [images, filters, positions]: [usize; 3], f: im
         return f(x);
     }
     T::with_scratch(x.len(), |merged| {
-        swap_outer(x, [images, filters, positions], merged);
+        // SAFETY: values alone are put there.
+        swap_outer(x, [images, filters, positions], unsafe { to_write(merged) });
         f(merged);
     });
 }
 
 /// `[a, b, inner]` as `[b, a, inner]`.
-fn swap_outer<T: Copy>(from: &[T], [a, b, inner]: [usize; 3], to: &mut [T]) {
+fn swap_outer<T: Copy>(from: &[T], [a, b, inner]: [usize; 3], to: &mut [MaybeUninit<T>]) {
+    assert_eq!(to.len(), a * b * inner, "all of it is written");
     for (index, to) in to.chunks_exact_mut(inner).enumerate() {
         let (of_b, of_a) = (index / a, index % a);
-        to.copy_from_slice(&from[(of_a * b + of_b) * inner..][..inner]);
+        let from = &from[(of_a * b + of_b) * inner..][..inner];
+        to.iter_mut().zip(from).for_each(|(to, from)| _ = to.write(*from));
     }
 }
 

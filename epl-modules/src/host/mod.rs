@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `kernel` | a product on one thread, of f32, f64, f16 and bf16 |
 //! | `real` | f32 and f64, and their functions |
+//! | `unwritten` | memory that is written once |
 //! | `rows` | sums along rows; tasks of some rows |
 //! | `product` | products of matrices |
 //! | `scatter` | rows added up by index, and back |
@@ -18,6 +19,7 @@
 
 mod kernel;
 mod real;
+pub(crate) mod unwritten;
 mod rows;
 pub(crate) mod product;
 mod scatter;
@@ -26,8 +28,8 @@ mod view;
 pub(crate) use kernel::{ProductType, product_type};
 pub(crate) use real::{HostFloat, Real, host_float};
 pub(crate) use rows::{
-    LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_rows, map_sum, max_of, rows_a_task,
-    sum_blocks, sum_of,
+    LANES, both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_rows, map_sum, max_of, new_blocks,
+    new_blocks2, rows_a_task, sum_blocks, sum_of,
 };
 pub(crate) use scatter::{scatter_add, scatter_add_backward};
 pub(crate) use view::{Owned, View, tensor};

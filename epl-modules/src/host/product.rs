@@ -18,6 +18,7 @@ use multiversion::multiversion;
 use super::kernel::{LEAST, Problem, ProductElement};
 use super::real::Real;
 use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
+use super::unwritten::{Unwritten, to_write};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -126,9 +127,8 @@ impl<'a, T> Output<'a, T> {
 
     /// All of what is written already.
     fn over(values: &'a mut [T], sizes: [usize; 2]) -> Self {
-        let (start, length) = (values.as_mut_ptr().cast::<MaybeUninit<T>>(), values.len());
-        // SAFETY: it is the same memory, of which nothing is ever made what is not written.
-        Self::whole(unsafe { core::slice::from_raw_parts_mut(start, length) }, sizes)
+        // SAFETY: an output is only written.
+        Self::whole(unsafe { to_write(values) }, sizes)
     }
 
     /// Sets all elements.
@@ -161,31 +161,6 @@ impl<'a, T> Output<'a, T> {
         let start = self.start.wrapping_add(skipped);
         let part = |start, sizes| Self { start, sizes, stride: self.stride, memory: PhantomData };
         [part(self.start, before), part(start, rest)]
-    }
-}
-
-/// Memory of so many elements, which are not written yet.
-pub(crate) struct Unwritten<T> {
-    values: Vec<T>,
-    count: usize,
-}
-
-impl<T> Unwritten<T> {
-    pub(crate) fn new(count: usize) -> Self {
-        Self { values: Vec::with_capacity(count), count }
-    }
-
-    pub(crate) fn memory(&mut self) -> &mut [MaybeUninit<T>] {
-        &mut self.values.spare_capacity_mut()[..self.count]
-    }
-
-    /// # Safety
-    ///
-    /// All of it has been written.
-    pub(crate) unsafe fn written(mut self) -> Vec<T> {
-        // SAFETY: the caller's promise; there is room for as many.
-        unsafe { self.values.set_len(self.count) };
-        self.values
     }
 }
 
@@ -461,8 +436,21 @@ fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>,
     }
 }
 
+/// The rows of a matrix whose columns are contiguous behind each other, on the threads of the current pool.
+pub(crate) fn row_by_row<T: Real>(from: Matrix<T>) -> Vec<T> {
+    let mut rows = Unwritten::new(from.sizes.into_iter().product());
+    transpose(from, rows.memory(), rayon::current_num_threads());
+    // SAFETY: all of them were written.
+    unsafe { rows.written() }
+}
+
 /// Writes the rows of a matrix whose columns are contiguous behind each other: on one thread, or on all of the pool.
 pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
+    // SAFETY: values alone are put there.
+    transpose(from, unsafe { to_write(to) }, threads);
+}
+
+fn transpose<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>], threads: usize) {
     let columns = from.sizes[1];
     if to.is_empty() {
         return;
@@ -478,7 +466,7 @@ pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: us
 const TILE: usize = 64;
 
 #[multiversion(targets = "simd")]
-fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [T]) {
+fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>]) {
     let ([rows, columns], stride) = (from.sizes, from.strides[1]);
     let whole = [rows, columns].map(|size| size - size % SIDE);
     for band in (0..whole[0]).step_by(TILE) {
@@ -492,7 +480,7 @@ fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [T]) {
     for row in 0..rows {
         let first = if row < whole[0] { whole[1] } else { 0 };
         for column in first..columns {
-            to[row * columns + column] = from.values[column * stride + row];
+            to[row * columns + column].write(from.values[column * stride + row]);
         }
     }
 }
@@ -501,13 +489,13 @@ fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [T]) {
 const SIDE: usize = 8;
 
 #[inline(always)]
-fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [T], to_stride: usize) {
+fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [MaybeUninit<T>], to_stride: usize) {
     let mut tile = [[T::ZERO; SIDE]; SIDE];
     for (index, row) in tile.iter_mut().enumerate() {
         row.copy_from_slice(&from[index * from_stride..][..SIDE]);
     }
     for column in 0..SIDE {
-        let transposed: [T; SIDE] = core::array::from_fn(|row| tile[row][column]);
+        let transposed: [_; SIDE] = core::array::from_fn(|row| MaybeUninit::new(tile[row][column]));
         to[column * to_stride..][..SIDE].copy_from_slice(&transposed);
     }
 }

@@ -4,6 +4,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
+use super::unwritten::{Unwritten, zeroed};
 
 /// Lanes along which a row is summed.
 pub(crate) const LANES: usize = 16;
@@ -99,6 +100,27 @@ pub(crate) fn for_blocks2<T: Send, U: Send>(
     each(true, blocks, |(index, (a, b))| f(index, a, b));
 }
 
+/// A new array of `count` elements, of which `f(block number, block)` is given each block of `size` as zeros.
+pub(crate) fn new_blocks<T: Real>(count: usize, size: usize, f: impl Fn(usize, &mut [T]) + Sync) -> Vec<T> {
+    let mut new = Unwritten::new(count);
+    for_blocks(new.memory(), size, |index, block| f(index, zeroed(block)));
+    // SAFETY: the blocks are all of it, and were filled.
+    unsafe { new.written() }
+}
+
+/// [`new_blocks`] beside an array that is cut into the same number of blocks.
+pub(crate) fn new_blocks2<T: Real, U: Send>(
+    (count, size): (usize, usize),
+    (b, b_size): (&mut [U], usize),
+    f: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+) -> Vec<T> {
+    assert_eq!(count.div_ceil(size), b.len().div_ceil(b_size), "as many blocks of one as of the other");
+    let mut new = Unwritten::new(count);
+    for_blocks2((new.memory(), size), (b, b_size), |index, block, b| f(index, zeroed(block), b));
+    // SAFETY: the blocks are all of it, as there are as many of both, and were filled.
+    unsafe { new.written() }
+}
+
 /// What `f` gives for each number below `count`, on the threads of the current pool: one is not worth waking a thread.
 pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
     fn fork<R: Send>(count: usize, f: &(dyn Fn(usize) -> R + Sync)) -> Vec<R> {
@@ -107,7 +129,7 @@ pub(crate) fn map_blocks<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync + 
     if count > 1 { fork(count, &f) } else { (0..count).map(f).collect() }
 }
 
-/// What `f` gives for each of `count` rows of `length` elements, some of them a task.
+/// What `f` gives for each of `count` rows of `length` elements: several rows make a task.
 pub(crate) fn map_rows<R: Send>(count: usize, length: usize, f: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
     let height = rows_a_task(length);
     let of_task = |task: usize| (task * height..((task + 1) * height).min(count)).map(&f).collect::<Vec<_>>();
@@ -178,6 +200,15 @@ pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_row_is_mapped_once_in_order_whatever_is_a_task() {
+        let height = rows_a_task(100);
+        for (count, length) in [(0, 100), (1, 100), (height - 1, 100), (height + 1, 100), (3 * height + 1, 100), (5, 0)]
+        {
+            assert_eq!(map_rows(count, length, |row| row), (0..count).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn rows_are_reduced_whatever_their_length() {

@@ -1,10 +1,7 @@
 //! Rows that are added up by index, on the threads of the current pool.
 
-use core::mem::MaybeUninit;
-
-use super::product::Unwritten;
 use super::real::Real;
-use super::rows::{for_blocks, for_blocks2, rows_a_task, sum_of};
+use super::rows::{new_blocks, new_blocks2, rows_a_task, sum_of};
 
 /// The rows of each index added up, in their order, each times its weight: the same bits on any number of threads.
 ///
@@ -24,18 +21,13 @@ pub(crate) fn scatter_add<T: Real>(
     for (number, index) in indices.iter().enumerate() {
         by_block[index / block_rows].push((index % block_rows, number));
     }
-    let mut sums = Unwritten::<T>::new(count * width);
-    for_blocks(sums.memory(), block_rows * width, |block, sums| {
-        sums.fill(MaybeUninit::new(T::ZERO));
+    new_blocks(count * width, block_rows * width, |block, sums| {
         for (index, number) in &by_block[block] {
             let (sum, row) = (&mut sums[index * width..][..width], &rows[number * width..][..width]);
             let weight = weights.map_or(T::ONE, |weights| weights[*number]);
-            // SAFETY: the block was filled.
-            sum.iter_mut().zip(row).for_each(|(sum, x)| *unsafe { sum.assume_init_mut() } += *x * weight);
+            sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x * weight);
         }
-    });
-    // SAFETY: the blocks are all rows, and are filled.
-    unsafe { sums.written() }
+    })
 }
 
 /// The gradients of rows and weights of a [`scatter_add`], from that of its output.
@@ -50,19 +42,19 @@ pub(crate) fn scatter_add_backward<T: Real>(
     grad: &[T],
 ) -> (Vec<T>, Vec<T>) {
     let block_rows = rows_a_task(width);
-    let (mut of_rows, mut of_weights) = (vec![T::ZERO; rows.len()], vec![T::ZERO; weights.len()]);
-    for_blocks2(
-        (&mut of_weights, block_rows),
-        (&mut of_rows, (block_rows * width).max(1)),
-        |block, of_weights, of_rows| {
+    let mut of_weights = vec![T::ZERO; weights.len()];
+    if width == 0 {
+        return (Vec::new(), of_weights);
+    }
+    let of_rows =
+        new_blocks2((rows.len(), block_rows * width), (&mut of_weights, block_rows), |block, of_rows, of_weights| {
             for (at, of_weight) in of_weights.iter_mut().enumerate() {
                 let number = block * block_rows + at;
                 let (row, grad) = (&rows[number * width..][..width], &grad[indices[number] * width..][..width]);
                 *of_weight = sum_of(row, grad, |x, g| x * g);
                 of_rows[at * width..][..width].iter_mut().zip(grad).for_each(|(of_x, g)| *of_x = *g * weights[number]);
             }
-        },
-    );
+        });
     (of_rows, of_weights)
 }
 

@@ -163,13 +163,13 @@ fn normalise_host<T: Real, const D: usize>(
     let shift = beta.map_or_else(|| vec![T::ZERO; d], |beta| View::<T>::new(beta).slice().to_vec());
     let mut normal = Owned::<T>::take(x);
     let count = normal.slice_mut().len();
-    let (mut output, mut inverse) = (vec![T::ZERO; count], vec![T::ZERO; count / d]);
+    let mut inverse = vec![T::ZERO; count / d];
     host::for_blocks2((normal.slice_mut(), rows * d), (&mut inverse, rows), |_, x, inverse| {
         standardise(x, d, T::of(epsilon), inverse);
     });
     let normal = normal.into_tensor::<D>(&device);
     let values = View::<T>::new(normal.clone());
-    host::for_blocks(&mut output, rows * d, |block, output| {
+    let output = host::new_blocks(count, rows * d, |block, output| {
         let first = block * rows * d;
         scale_shift(&values.slice()[first..first + output.len()], scale.slice(), &shift, output);
     });

@@ -133,9 +133,9 @@ fn forward_host<T: Real, const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon
     let (shape, device, d) = (x.dims(), x.device(), x.dims()[D - 1]);
     let rows = host::rows_a_task(d);
     let (input, scale) = (View::<T>::new(x), View::<T>::new(gamma));
-    let mut output = vec![T::ZERO; input.slice().len()];
-    let mut inverse = vec![T::ZERO; input.slice().len() / d];
-    host::for_blocks2((&mut output, rows * d), (&mut inverse, rows), |block, output, inverse| {
+    let count = input.slice().len();
+    let mut inverse = vec![T::ZERO; count / d];
+    let output = host::new_blocks2((count, rows * d), (&mut inverse, rows), |block, output, inverse| {
         let first = block * rows * d;
         normalise(&input.slice()[first..first + output.len()], scale.slice(), T::of(epsilon), output, inverse);
     });

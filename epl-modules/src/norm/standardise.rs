@@ -96,8 +96,7 @@ fn forward_host<T: Real>(x: Tensor<3>, [mean, factor, beta]: [&Tensor<1>; 3]) ->
     let block = host::rows_a_task(channels * inner) * channels * inner;
     let [mean, factor, beta] = [mean, factor, beta].map(|x| View::<T>::new(x.clone()));
     let x = View::<T>::new(x);
-    let mut y = vec![T::ZERO; x.slice().len()];
-    host::for_blocks(&mut y, block, |index, y| {
+    let y = host::new_blocks(x.slice().len(), block, |index, y| {
         let first = index * block;
         let x = &x.slice()[first..first + y.len()];
         shift_scale(x, y, inner, [mean.slice(), factor.slice(), beta.slice()]);

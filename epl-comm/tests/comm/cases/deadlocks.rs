@@ -81,6 +81,20 @@ pub fn in_blocking_calls_and_splits_behind_started_ones(world: &World) {
     });
 }
 
+/// Links of one group count by themselves: rank 1 has received more from rank 0 than it has sent to rank 2.
+pub fn in_links_of_one_group(world: &World) {
+    let calls = [(0, "receive, call 1 of group `world, 2 to 0`"), (2, "receive, call 2 of group `world, 1 to 2`")];
+    circle(world, 3, &[calls[0], calls[1], (1, "receive, call 3 of group `world, 0 to 1`")], |world| {
+        let send = |to: usize| world.send(ones(), to);
+        let receive = |from: usize| world.receive(ones(), from).map(drop);
+        match world.rank() {
+            0 => [send(1), send(1), receive(2)].into_iter().collect(),
+            1 => [send(2), receive(0), receive(0), receive(0)].into_iter().collect(),
+            _ => [receive(1), receive(1)].into_iter().collect(),
+        }
+    });
+}
+
 pub fn of_three_with_a_fourth_that_waits_for_one_of_them(world: &World) {
     let calls = [(0, "barrier, call 1 of group `01`"), (1, "barrier, call 1 of group `12`")];
     let calls = [calls[0], calls[1], (2, "barrier, call 1 of group `02`")];

@@ -29,6 +29,7 @@ macro_rules! cases {
                 in_two_groups_of_the_same_two [Circles],
                 at_wait_of_started_calls_behind_others [Circles],
                 in_blocking_calls_and_splits_behind_started_ones [Circles],
+                in_links_of_one_group [Circles],
                 of_three_with_a_fourth_that_waits_for_one_of_them [Circles],
                 a_member_that_still_computes_hides_nothing [Circles, SharedMemory],
                 a_chain_of_waits_is_no_circle,

@@ -125,6 +125,18 @@ fn buckets_are_those_of_t5() {
     });
 }
 
+#[test]
+fn the_biases_of_several_queries_are_those_of_each() {
+    testing::run((1, 1, 1), |epl| {
+        let layer = RelativeBiasConfig::new(3).init(epl.place());
+        for (queries, keys, offset) in [(5, 9, 0), (4, 7, 3), (3, 2, 40)] {
+            let each = (0..queries).map(|query| layer.forward(1, keys, offset + query)).collect();
+            assert_eq!(host(layer.forward(queries, keys, offset)), host(Tensor::cat(each, 2)));
+        }
+        Ok(())
+    });
+}
+
 /// The bucket that a query and a key at these positions read: the table is set to the bucket numbers.
 fn bucket_of(layer: &RelativeBias, query: usize, key: usize) -> usize {
     let device = layer.weight.val().device();
