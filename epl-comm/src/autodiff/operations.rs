@@ -61,36 +61,36 @@ thread_local! {
 /// profiled inside what is profiled is the inner one's alone.
 pub fn profile_operations<R>(f: impl FnOnce() -> R) -> (R, Vec<OperationProfile>) {
     /// Puts back what was there, also when `f` unwinds.
-    struct Before(Option<Profile>);
-    impl Drop for Before {
+    struct ProfileBefore(Option<Profile>);
+    impl Drop for ProfileBefore {
         fn drop(&mut self) {
             PROFILE.set(self.0.take());
         }
     }
-    let _before = Before(PROFILE.replace(Some(Profile::default())));
+    let _before = ProfileBefore(PROFILE.replace(Some(Profile::default())));
     let value = f();
     (value, PROFILE.take().unwrap_or_default().found)
 }
 
 /// Runs `f` as an operation of this name, where this thread is [profiled](profile_operations).
 pub fn timed<R>(name: &'static str, phase: OperationPhase, f: impl FnOnce() -> R) -> R {
-    let begun = Begun::now();
+    let start = OperationStart::now();
     let value = f();
-    if let Some(begun) = begun {
-        begun.end(name, phase);
+    if let Some(start) = start {
+        start.end(name, phase);
     }
     value
 }
 
 /// When an operation began, and how many then ran, with it.
-struct Begun {
+struct OperationStart {
     wall: Instant,
     cpu: Duration,
     depth: usize,
 }
 
 // Nothing here is generic: a copy of it in every operation would be a fifth of what the crates of layers compile.
-impl Begun {
+impl OperationStart {
     /// None where nobody listens.
     fn now() -> Option<Self> {
         let depth = PROFILE.with_borrow_mut(|profile| {

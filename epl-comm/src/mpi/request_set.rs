@@ -7,7 +7,7 @@ use super::endpoint::Endpoint;
 use super::library::{MOST, Request, test_all};
 use super::wait_query::{Finding, deadlock, is_sure};
 use super::waits::{CallKey, Wait};
-use super::world::Part;
+use super::world::Arrival;
 use crate::error::{Error, Result};
 use crate::host::failure::Failure;
 use crate::host::fit::{describe, left};
@@ -205,11 +205,11 @@ impl<'a> Sleeper<'a> {
 impl Sleeper<'_> {
     /// One of those who are missing that does not come any more.
     fn gone(&mut self, wait: &Wait) -> Option<Rank> {
-        let part = |rank: &&Rank| self.group.world.part_of(**rank, wait.at);
-        if let Some(never) = wait.missing.iter().find(|rank| part(rank) == Part::Never) {
+        let arrival = |rank: &&Rank| self.group.world.arrival_of(**rank, wait.at);
+        if let Some(never) = wait.missing.iter().find(|rank| arrival(rank) == Arrival::Never) {
             return Some(*never);
         }
-        let perhaps = wait.missing.iter().find(|rank| part(rank) == Part::PerhapsOnTheWay);
+        let perhaps = wait.missing.iter().find(|rank| arrival(rank) == Arrival::PerhapsOnTheWay);
         self.looks_since_end = perhaps.map_or(0, |_| self.looks_since_end + 1);
         perhaps.filter(|_| self.looks_since_end > LOOKS_FOR_STRAGGLERS).copied()
     }

@@ -64,9 +64,9 @@ pub(super) struct MpiWorld {
     outbox: Mutex<Vec<(Vec<u8>, Request)>>,
 }
 
-/// What is known of a rank's part in a call.
+/// Whether a rank still comes to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Arrival {
     /// It has not ended, or has taken part.
     ToCome,
     /// It has ended without.
@@ -216,11 +216,11 @@ impl MpiWorld {
     }
 
     /// Whether a rank can still take part in a call.
-    pub(super) fn part_of(&self, rank: Rank, call: CallKey) -> Part {
+    pub(super) fn arrival_of(&self, rank: Rank, call: CallKey) -> Arrival {
         match self.ended().get(&rank).map(|counts| counts.get(&call.channel)) {
-            Some(Some(taken)) if *taken < call.sequence => Part::Never,
-            Some(None) => Part::PerhapsOnTheWay,
-            _ => Part::ToCome,
+            Some(Some(taken)) if *taken < call.sequence => Arrival::Never,
+            Some(None) => Arrival::PerhapsOnTheWay,
+            _ => Arrival::ToCome,
         }
     }
 
