@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use burn::tensor::activation::relu;
 use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;
 use epl_core::Place;
+use epl_modules::Activation;
 
 use super::config::ResNetConfig;
 use super::conv_norm::{ConvNorm, Window};
@@ -68,7 +68,7 @@ impl Backbone {
     /// - pixels: `[rows, channels, height, width]`
     /// - output: `[rows, embedding size, height / 4, width / 4]`, rounded up
     pub fn enter(&self, pixels: Tensor<4>) -> Tensor<4> {
-        let hidden = relu(self.stem.forward(pixels));
+        let hidden = Activation::Relu.forward(self.stem.forward(pixels));
         max_pool2d(hidden, MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]))
     }
 

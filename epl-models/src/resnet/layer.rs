@@ -2,8 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use burn::tensor::activation::relu;
 use epl_core::Place;
+use epl_modules::Activation;
 
 use super::config::{REDUCTION, ResNetConfig, ResNetLayer};
 use super::conv_norm::{ConvNorm, Window};
@@ -52,13 +52,13 @@ impl ResidualLayer {
         let last = self.parts.len() - 1;
         let parts = self.parts.iter().enumerate();
         let hidden = parts.fold(input.clone(), |hidden, (index, part)| match part.forward(hidden) {
-            hidden if index < last => relu(hidden),
+            hidden if index < last => Activation::Relu.forward(hidden),
             hidden => hidden,
         });
         let residual = match &self.shortcut {
             Some(shortcut) => shortcut.forward(input),
             None => input,
         };
-        relu(hidden + residual)
+        Activation::Relu.forward(hidden + residual)
     }
 }

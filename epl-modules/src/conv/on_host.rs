@@ -18,7 +18,7 @@ use burn::tensor::Tensor;
 use epl_comm::count_work;
 
 use super::window::Window;
-use crate::host::product::{Matrix, product, row_by_row, transpose_into};
+use crate::host::product::{Matrix, Product, product, row_by_row, transpose_into};
 use crate::host::unwritten::{Unwritten, to_write, zeroed};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 use crate::linear::weighted;
@@ -162,33 +162,39 @@ impl Saved {
         host::tensor(unsafe { of_x.written() }, shape, &device)
     }
 
-    /// As `[channels_in · taps, filters]`, so that the smaller matrix is the one that is transposed.
+    /// A product has its right side, or its result, transposed: the columns where there are fewer positions than filters, else the
+    /// gradient, which makes the weights' one come out as `[channels_in · taps, filters]`.
     fn weight_gradient<T: Real>(&self, grad: &View<T>) -> Tensor<4> {
         let (device, [images, channels, ..], window) = (self.x.device(), self.x.dims(), &self.window);
         let (positions, shape) = (window.positions(), self.weight.dims());
         let (filters, rows, threads) = (shape[0], channels * window.taps(), rayon::current_num_threads());
         let x = View::<T>::new(self.x.clone());
+        let by_filter = images * positions < filters;
         let mut sums: Option<Vec<T>> = None;
+        let mut add = |result: Product<'_, T>| match &mut sums {
+            Some(sums) => result.add_to(sums, threads),
+            None => sums = Some(result.values()),
+        };
         let at_once = (COLUMNS_AT_ONCE / (rows * positions).max(1)).clamp(1, images);
         for first in (0..images).step_by(at_once) {
             let count = at_once.min(images - first);
             let grad = &grad.slice()[first * filters * positions..][..count * filters * positions];
-            T::with_scratch(grad.len(), |by_position| {
-                host::for_blocks(by_position, positions * filters, |image, out| {
-                    let grad = &grad[image * filters * positions..][..filters * positions];
-                    transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
-                });
-                with_columns(window, x.slice(), channels, first..first + count, threads, |columns| {
-                    let result = product(columns, Matrix::new(by_position, [count * positions, filters]));
-                    match &mut sums {
-                        Some(sums) => result.add_to(sums, threads),
-                        None => sums = Some(result.values()),
-                    }
-                });
+            with_columns(window, x.slice(), channels, first..first + count, threads, |columns| match by_filter {
+                true => with_merged(grad, [count, filters, positions], |grad| {
+                    add(product(Matrix::new(grad, [filters, count * positions]), columns.transposed()));
+                }),
+                false => T::with_scratch(grad.len(), |by_position| {
+                    host::for_blocks(by_position, positions * filters, |image, out| {
+                        let grad = &grad[image * filters * positions..][..filters * positions];
+                        transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
+                    });
+                    add(product(columns, Matrix::new(by_position, [count * positions, filters])));
+                }),
             });
         }
         let sums = sums.expect("there is an image, or Burn's own convolution is taken");
-        host::tensor(row_by_row(Matrix::new(&sums, [rows, filters]).transposed()), shape, &device)
+        let of_weight = if by_filter { sums } else { row_by_row(Matrix::new(&sums, [rows, filters]).transposed()) };
+        host::tensor(of_weight, shape, &device)
     }
 }
 

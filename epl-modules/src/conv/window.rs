@@ -79,6 +79,9 @@ impl Window {
         let (down, along) = (tap / self.kernel[1], tap % self.kernel[1]);
         let columns = self.inside(1, along);
         let Some(first) = self.source(1, columns.start, along) else { return seen.fill(T::ZERO) };
+        if self.stride == [1, 1] && self.output == self.image {
+            return self.gather_shifted([down, along], columns, channel, seen);
+        }
         for (position, seen) in seen.chunks_exact_mut(self.output[1]).enumerate() {
             let Some(row) = self.source(0, position, down) else {
                 seen.fill(T::ZERO);
@@ -95,6 +98,23 @@ impl Window {
         }
     }
 
+    /// Where there is a position at each pixel a tap sees the image moved as a whole, but for what comes from another row: that lies
+    /// outside the columns.
+    fn gather_shifted<T: Real>(&self, [down, along]: [usize; 2], columns: Range<usize>, channel: &[T], seen: &mut [T]) {
+        let width = self.image[1];
+        let ahead = down * self.dilation[0] * width + along * self.dilation[1];
+        let behind = self.before[0] * width + self.before[1];
+        let count = channel.len().saturating_sub(ahead.abs_diff(behind));
+        let (from, to) = if ahead >= behind { (channel.len() - count, 0) } else { (0, channel.len() - count) };
+        seen[..to].fill(T::ZERO);
+        seen[to..to + count].copy_from_slice(&channel[from..from + count]);
+        seen[to + count..].fill(T::ZERO);
+        for row in seen.chunks_exact_mut(width) {
+            row[..columns.start].fill(T::ZERO);
+            row[columns.end..].fill(T::ZERO);
+        }
+    }
+
     /// Adds what one tap saw at all positions to where it was seen.
     pub(super) fn scatter<T: Real>(&self, tap: usize, seen: &[T], channel: &mut [T]) {
         let (down, along) = (tap / self.kernel[1], tap % self.kernel[1]);
@@ -103,7 +123,11 @@ impl Window {
         for (position, seen) in seen.chunks_exact(self.output[1]).enumerate() {
             let Some(row) = self.source(0, position, down) else { continue };
             let row = &mut channel[row * self.image[1]..][first..self.image[1]];
-            row.iter_mut().step_by(self.stride[1]).zip(&seen[columns.clone()]).for_each(|(x, seen)| *x += *seen);
+            let seen = &seen[columns.clone()];
+            match self.stride[1] {
+                1 => row.iter_mut().zip(seen).for_each(|(x, seen)| *x += *seen),
+                stride => row.iter_mut().step_by(stride).zip(seen).for_each(|(x, seen)| *x += *seen),
+            }
         }
     }
 

@@ -16,8 +16,8 @@ use epl_comm::{ProcessGroup, ReduceOp, custom_vjp, unwind};
 use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
-use super::statistics::{a_channel, sum_of_channels};
-use crate::host::{self, HostFloat, LANES, Owned, Real, View, host_float, sum_of};
+use super::statistics::{a_channel, is_narrow, sum_of_channels};
+use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 
 /// What a batch is normalised with: plain tensors, in f32 at least.
 #[derive(Clone, Debug)]
@@ -69,17 +69,12 @@ pub(super) fn flat<const D: usize>(x: Tensor<D>) -> Tensor<3> {
     x.reshape([dims[0], dims[1], dims[2..].iter().product()])
 }
 
-/// The element type of the loops over host memory, if they are worth it.
-fn looped(x: &Tensor<3>) -> Option<HostFloat> {
-    host_float(x).filter(|_| x.dims()[2] >= LANES)
-}
-
 /// In f32 at least; the result returns to the type of x.
 fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, scale: &Scale) -> Tensor<D> {
     let (shape, dtype) = (x.dims(), x.dtype());
     let x = flat(widen(x));
     let (factor, beta) = (scale.inverse.clone() * cast(gamma, x.dtype()), cast(beta, x.dtype()));
-    let y = match looped(&x) {
+    let y = match host_float(&x) {
         Some(HostFloat::Single) => forward_host::<f32>(x, [&scale.mean, &factor, &beta]),
         Some(HostFloat::Double) => forward_host::<f64>(x, [&scale.mean, &factor, &beta]),
         None => {
@@ -93,13 +88,13 @@ fn forward<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, scal
 fn forward_host<T: Real>(x: Tensor<3>, [mean, factor, beta]: [&Tensor<1>; 3]) -> Tensor<3> {
     let (shape, device) = (x.dims(), x.device());
     let [_, channels, inner] = shape;
-    let block = host::rows_a_task(channels * inner) * channels * inner;
-    let [mean, factor, beta] = [mean, factor, beta].map(|x| View::<T>::new(x.clone()));
+    let block = (host::rows_a_task(channels * inner) * channels * inner).max(1);
+    let ([mean, factor, beta], inner) = by_run([mean, factor, beta].map(|x| View::<T>::new(x.clone())), inner);
     let x = View::<T>::new(x);
     let y = host::new_blocks(x.slice().len(), block, |index, y| {
         let first = index * block;
         let x = &x.slice()[first..first + y.len()];
-        shift_scale(x, y, inner, [mean.slice(), factor.slice(), beta.slice()]);
+        shift_scale(x, y, inner, [&mean, &factor, &beta]);
     });
     host::tensor(y, shape, &device)
 }
@@ -107,12 +102,31 @@ fn forward_host<T: Real>(x: Tensor<3>, [mean, factor, beta]: [&Tensor<1>; 3]) ->
 /// y = (x − mean) · factor + beta. Subtracted first: a mean that is large beside σ would swallow the digits of x.
 #[multiversion(targets = "simd")]
 fn shift_scale<T: Real>(x: &[T], y: &mut [T], inner: usize, [mean, factor, beta]: [&[T]; 3]) {
+    if inner == 1 {
+        for (x, y) in x.chunks_exact(mean.len()).zip(y.chunks_exact_mut(mean.len())) {
+            let numbers = mean.iter().zip(factor).zip(beta);
+            x.iter()
+                .zip(y)
+                .zip(numbers)
+                .for_each(|((x, y), ((mean, factor), beta))| *y = (*x - *mean) * *factor + *beta);
+        }
+        return;
+    }
     let runs = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
     for (index, (x, y)) in runs.enumerate() {
         let channel = index % mean.len();
         let (mean, factor, beta) = (mean[channel], factor[channel], beta[channel]);
         x.iter().zip(y).for_each(|(x, y)| *y = (*x - mean) * factor + beta);
     }
+}
+
+/// Of each element of a row the number of its channel, where runs are short, as if each element were a channel; else as they are.
+/// With how long a run is then.
+fn by_run<T: Real, const N: usize>(numbers: [View<T>; N], inner: usize) -> ([Vec<T>; N], usize) {
+    let repeated = if is_narrow(inner) { inner } else { 1 };
+    let of_elements =
+        |view: View<T>| view.slice().iter().flat_map(|x| core::iter::repeat_n(*x, repeated)).collect::<Vec<_>>();
+    (numbers.map(of_elements), if is_narrow(inner) { 1 } else { inner })
 }
 
 type Grads<const D: usize> = (Tensor<D>, Tensor<1>, Tensor<1>);
@@ -123,7 +137,7 @@ fn backward<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
     let (shape, dtype, gamma_dtype) = (x.dims(), x.dtype(), gamma.dtype());
     let x = flat(widen(x));
     let (wide, grad) = (x.dtype(), cast(flat(grad), x.dtype()));
-    let kind = looped(&x);
+    let kind = host_float(&x);
     let [along, plain] = match kind {
         Some(HostFloat::Single) => sums_host::<f32>(&x, &grad, &scale),
         Some(HostFloat::Double) => sums_host::<f64>(&x, &grad, &scale),
@@ -167,7 +181,7 @@ fn means_over([along, plain]: [Tensor<1>; 2], scale: &Scale) -> [Tensor<1>; 2] {
 /// Σ own g n and Σ own g.
 fn sums_host<T: Real>(x: &Tensor<3>, grad: &Tensor<3>, scale: &Scale) -> [Tensor<1>; 2] {
     let [_, channels, inner] = x.dims();
-    let block = host::rows_a_task(channels * inner) * channels * inner;
+    let block = (host::rows_a_task(channels * inner) * channels * inner).max(1);
     let (x, grad, device) = (View::<T>::new(x.clone()), View::<T>::new(grad.clone()), x.device());
     let [mean, inverse] = [&scale.mean, &scale.inverse].map(|x| View::<T>::new(x.clone()));
     let mut partials = vec![T::ZERO; x.slice().len().div_ceil(block) * 2 * channels];
@@ -185,6 +199,23 @@ fn sums_host<T: Real>(x: &Tensor<3>, grad: &Tensor<3>, scale: &Scale) -> [Tensor
 fn add_sums<T: Real>(x: &[T], grad: &[T], inner: usize, [mean, inverse]: [&[T]; 2], partial: &mut [T]) {
     let channels = mean.len();
     let (along, plain) = partial.split_at_mut(channels);
+    if is_narrow(inner) {
+        let width = channels * inner;
+        let means: Vec<T> = mean.iter().flat_map(|mean| core::iter::repeat_n(*mean, inner)).collect();
+        let (mut products, mut sums) = (vec![T::ZERO; width], vec![T::ZERO; width]);
+        for (x, grad) in x.chunks_exact(width).zip(grad.chunks_exact(width)) {
+            let all = products.iter_mut().zip(&mut sums).zip(x.iter().zip(grad).zip(&means));
+            all.for_each(|((product, sum), ((x, g), mean))| {
+                *product += (*x - *mean) * *g;
+                *sum += *g;
+            });
+        }
+        for (channel, (products, sums)) in products.chunks_exact(inner).zip(sums.chunks_exact(inner)).enumerate() {
+            along[channel] += products.iter().fold(T::ZERO, |sum, x| sum + *x) * inverse[channel];
+            plain[channel] += sums.iter().fold(T::ZERO, |sum, x| sum + *x);
+        }
+        return;
+    }
     for (index, (x, grad)) in x.chunks_exact(inner).zip(grad.chunks_exact(inner)).enumerate() {
         let channel = index % channels;
         let mean = mean[channel];
@@ -202,25 +233,119 @@ fn spread_host<T: Real>(
 ) -> Tensor<3> {
     let device = x.device();
     let [_, channels, inner] = x.dims();
-    let block = host::rows_a_task(channels * inner) * channels * inner;
+    let block = (host::rows_a_task(channels * inner) * channels * inner).max(1);
     // n · mean(g n) = (x − mean) · (mean(g n) / σ)
     let slope = along * scale.inverse.clone();
-    let [mean, slope, plain, factor] = [scale.mean.clone(), slope, plain, factor].map(View::<T>::new);
+    let numbers = [scale.mean.clone(), slope, plain, factor].map(View::<T>::new);
+    let ([mean, slope, plain, factor], inner) = by_run(numbers, inner);
     let x = View::<T>::new(x);
     let mut grad = Owned::<T>::take(grad);
     host::for_blocks(grad.slice_mut(), block, |index, grad| {
         let first = index * block;
         let x = &x.slice()[first..first + grad.len()];
-        spread(x, grad, inner, [mean.slice(), slope.slice(), plain.slice(), factor.slice()]);
+        spread(x, grad, inner, [&mean, &slope, &plain, &factor]);
     });
     grad.into_tensor(&device)
 }
 
 #[multiversion(targets = "simd")]
 fn spread<T: Real>(x: &[T], grad: &mut [T], inner: usize, [mean, slope, plain, factor]: [&[T]; 4]) {
+    if inner == 1 {
+        for (x, grad) in x.chunks_exact(mean.len()).zip(grad.chunks_exact_mut(mean.len())) {
+            let numbers = mean.iter().zip(slope).zip(plain.iter().zip(factor));
+            grad.iter_mut().zip(x).zip(numbers).for_each(|((g, x), ((mean, slope), (plain, factor)))| {
+                *g = (*g - *plain - (*x - *mean) * *slope) * *factor;
+            });
+        }
+        return;
+    }
     for (index, (x, grad)) in x.chunks_exact(inner).zip(grad.chunks_exact_mut(inner)).enumerate() {
         let channel = index % mean.len();
         let (mean, slope, plain, factor) = (mean[channel], slope[channel], plain[channel], factor[channel]);
         grad.iter_mut().zip(x).for_each(|(g, x)| *g = (*g - plain - (*x - mean) * slope) * factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Device, Distribution, TensorData};
+
+    use super::super::statistics::Moments;
+    use super::*;
+
+    const EPSILON: f64 = 1e-5;
+
+    /// The output, and the gradients of x, γ and β, element by element.
+    fn reference(shape: [usize; 3], [x, gamma, beta, grad]: [&[f64]; 4]) -> [Vec<f64>; 4] {
+        let [rows, channels, inner] = shape;
+        let [mut y, mut of_x] = [0, 0].map(|_| vec![0.0; x.len()]);
+        let [mut of_gamma, mut of_beta] = [0, 0].map(|_| vec![0.0; channels]);
+        let count = (rows * inner) as f64;
+        for channel in 0..channels {
+            let own = (0..rows).flat_map(|row| (0..inner).map(move |at| (row * channels + channel) * inner + at));
+            let own: Vec<usize> = own.collect();
+            let mean = own.iter().map(|at| x[*at]).sum::<f64>() / count;
+            let variance = own.iter().map(|at| (x[*at] - mean) * (x[*at] - mean)).sum::<f64>() / count;
+            let inverse = 1.0 / (variance + EPSILON).sqrt();
+            let normal = |at: usize| (x[at] - mean) * inverse;
+            of_gamma[channel] = own.iter().map(|at| grad[*at] * normal(*at)).sum();
+            of_beta[channel] = own.iter().map(|at| grad[*at]).sum();
+            for at in own {
+                y[at] = normal(at) * gamma[channel] + beta[channel];
+                let rest = grad[at] - of_beta[channel] / count - normal(at) * of_gamma[channel] / count;
+                of_x[at] = gamma[channel] * inverse * rest;
+            }
+        }
+        [y, of_x, of_gamma, of_beta]
+    }
+
+    /// Runs of one element, short and long ones, of one task and of several, none.
+    #[test]
+    fn a_batch_and_its_gradients_are_those_of_the_formula_on_any_number_of_threads() {
+        let shapes = [
+            [1, 1, 1],
+            [5, 3, 4],
+            [700, 40, 1],
+            [9, 600, 4],
+            [3, 2, 63],
+            [4, 3, 64],
+            [6, 5, 1000],
+            [0, 3, 4],
+            [2, 3, 0],
+        ];
+        for shape in shapes {
+            let (device, channels) = (Device::flex(), shape[1]);
+            let draw = |count: usize| -> Vec<f64> {
+                let values = Tensor::<1>::random([count], Distribution::Default, (&device, DType::F64));
+                values.into_data().iter().collect()
+            };
+            let count = shape.iter().product();
+            let [x, gamma, beta, grad] = [count, channels, channels, count].map(draw);
+            let x: Vec<f64> = x.into_iter().map(|x| x + 3.0).collect();
+            let of_shape = |values: &[f64]| -> Tensor<3> {
+                Tensor::from_data(TensorData::new(values.to_vec(), shape), (&device, DType::F64))
+            };
+            let of_channels = |values: &[f64]| Tensor::<1>::from_data(values, (&device, DType::F64));
+            let run = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+                pool.install(|| {
+                    let Moments { count, mean, squares } = Moments::of(&of_shape(&x));
+                    let (count, gamma) = (count.clamp_min(1.0), of_channels(&gamma));
+                    let sigma = (squares / count.clone() + EPSILON).sqrt();
+                    let scale = Scale { mean, inverse: sigma.ones_like() / sigma, count, counts: true, group: None };
+                    let y = forward(of_shape(&x), gamma.clone(), of_channels(&beta), &scale);
+                    let (of_x, of_gamma, of_beta) = backward(Saved { x: of_shape(&x), gamma, scale }, of_shape(&grad));
+                    let all = [y.into_data(), of_x.into_data(), of_gamma.into_data(), of_beta.into_data()];
+                    all.map(|data| data.iter::<f64>().collect::<Vec<_>>())
+                })
+            };
+            let ours = run(1);
+            assert_eq!(ours, run(3), "{shape:?}, bit by bit");
+            for (ours, exact) in ours.iter().zip(reference(shape, [&x, &gamma, &beta, &grad])) {
+                assert_eq!(ours.len(), exact.len());
+                let far = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(far <= 1e-10, "{shape:?}: {far:e}");
+            }
+        }
     }
 }

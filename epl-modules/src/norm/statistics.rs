@@ -17,7 +17,7 @@ use epl_comm::{ProcessGroup, ReduceOp, unwind};
 use epl_core::model::precision::wide;
 use multiversion::multiversion;
 
-use crate::host::{self, HostFloat, LANES, Real, View, sum_of};
+use crate::host::{self, HostFloat, Real, View, sum_of};
 
 /// What is known of the rows of a batch, in f32 at least, without a graph.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Moments {
         let options = (&device, wide(x.dtype()));
         let count = Tensor::full([1], values as f64, options);
         let given = |numbers: Vec<f64>| Tensor::from_data(TensorData::new(numbers, [channels]), options);
-        match host::host_float(x).filter(|_| inner >= LANES) {
+        match host::host_float(x) {
             Some(kind) => {
                 let (mean, squares) = match kind {
                     HostFloat::Single => on_host::<f32>(x).unzip(),
@@ -162,9 +162,35 @@ impl Sample {
     }
 }
 
-/// One trip through memory: a run is read twice while it is in the cache.
+/// Whether a channel's run in a row is so short that loops go along whole rows instead, element by element.
+pub(super) fn is_narrow(inner: usize) -> bool {
+    inner < 64
+}
+
+/// One trip through memory: a run is read twice while it is in the cache, or the block is.
 #[multiversion(targets = "simd")]
 fn of_block<T: Real>(block: &[T], channels: usize, inner: usize) -> Vec<Sample> {
+    if is_narrow(inner) {
+        let width = channels * inner;
+        let count = (block.len() / channels.max(1)) as f64;
+        let of_channels = |sums: &[T]| -> Vec<f64> {
+            sums.chunks_exact(inner).map(|sums| sums.iter().map(|sum| sum.wide()).sum()).collect()
+        };
+        let mut sums = vec![T::ZERO; width];
+        for row in block.chunks_exact(width) {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+        }
+        let means: Vec<f64> = of_channels(&sums).into_iter().map(|sum| sum / count).collect();
+        let of_elements: Vec<T> = means.iter().flat_map(|mean| core::iter::repeat_n(T::of(*mean), inner)).collect();
+        sums.fill(T::ZERO);
+        for row in block.chunks_exact(width) {
+            sums.iter_mut().zip(row.iter().zip(&of_elements)).for_each(|(sum, (x, mean))| {
+                *sum += (*x - *mean) * (*x - *mean);
+            });
+        }
+        let of_channel = |(mean, squares)| Sample { count, mean, squares };
+        return means.into_iter().zip(of_channels(&sums)).map(of_channel).collect();
+    }
     let mut samples = vec![Sample::default(); channels];
     let count = inner as f64;
     for row in block.chunks_exact(channels * inner) {
