@@ -1,5 +1,6 @@
 //! Messages between the members of a group that are on their way.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
@@ -20,8 +21,8 @@ const STRAGGLERS: Duration = Duration::from_millis(20);
 /// When a waiter first looks whether it waits in a circle; then after twice as long, and so on.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 
-/// Whoever waits for one that has ended looks so often for what that has sent: half a second, of this thread's own time. News of
-/// its end may be faster, and a thread may stand still while others of its process run.
+/// Whoever waits for one that has ended looks this many times, 5 ms apart, for its messages, before it blames it: news of its end
+/// may be faster, and time alone says little, as a thread may stand still while others of its process run.
 const LOOKS_FOR_STRAGGLERS: u32 = 100;
 
 /// Some messages of one call.
@@ -141,14 +142,14 @@ struct Sleeper<'a> {
     next_look: Duration,
     /// The circle that was seen last.
     circle: Vec<(Rank, Wait)>,
-    /// Since one that is missing was first seen to have ended.
-    looks_since_end: u32,
+    /// Of those who are missing, and have ended: how often they were looked for since.
+    looks_since_end: HashMap<Rank, u32>,
 }
 
 impl<'a> Sleeper<'a> {
     fn new(group: &'a Endpoint) -> Self {
         let is_owner = group.world.rank_state(group.rank()).owner.is_here();
-        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new(), looks_since_end: 0 }
+        Self { group, is_owner, next_look: FIRST_LOOK, circle: Vec::new(), looks_since_end: HashMap::new() }
     }
 
     /// Looks whether those who are missing can still come; ends the world when they cannot.
@@ -209,10 +210,16 @@ impl Sleeper<'_> {
         if let Some(never) = wait.missing.iter().find(|rank| arrival(rank) == Arrival::Never) {
             return Some(*never);
         }
-        let perhaps = wait.missing.iter().find(|rank| arrival(rank) == Arrival::PerhapsOnTheWay);
-        self.looks_since_end = perhaps.map_or(0, |_| self.looks_since_end + 1);
-        perhaps.filter(|_| self.looks_since_end > LOOKS_FOR_STRAGGLERS).copied()
+        let ended = wait.missing.iter().filter(|rank| arrival(rank) == Arrival::PerhapsOnTheWay).copied();
+        looked_for_too_often(&mut self.looks_since_end, ended.collect())
     }
+}
+
+/// Counts a look for each of those who have ended and are missing, and forgets the others; the first that was looked for too often.
+fn looked_for_too_often(looks: &mut HashMap<Rank, u32>, ended: Vec<Rank>) -> Option<Rank> {
+    looks.retain(|rank, _| ended.contains(rank));
+    ended.iter().for_each(|rank| *looks.entry(*rank).or_default() += 1);
+    ended.into_iter().find(|rank| looks[rank] > LOOKS_FOR_STRAGGLERS)
 }
 
 impl Drop for Sleeper<'_> {
@@ -222,5 +229,27 @@ impl Drop for Sleeper<'_> {
         if self.is_owner {
             waits.wake_up(rank);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_that_has_ended_is_looked_for_as_often() {
+        let mut looks = HashMap::new();
+        for _ in 0..LOOKS_FOR_STRAGGLERS {
+            assert_eq!(looked_for_too_often(&mut looks, vec![Rank(3)]), None);
+        }
+        assert_eq!(
+            looked_for_too_often(&mut looks, vec![Rank(1)]),
+            None,
+            "another one has ended just now, and rank 3 has come"
+        );
+        for _ in 1..LOOKS_FOR_STRAGGLERS {
+            assert_eq!(looked_for_too_often(&mut looks, vec![Rank(3), Rank(1)]), None);
+        }
+        assert_eq!(looked_for_too_often(&mut looks, vec![Rank(3), Rank(1)]), Some(Rank(1)));
     }
 }

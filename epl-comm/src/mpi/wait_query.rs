@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::Control;
-use super::waits::{Answer, CallKey, Channel, Wait};
+use super::waits::{Answer, CallKey, Channel, Keeps, Wait};
 use super::world::MpiWorld;
 use crate::error::Error;
 use crate::host::failure::Failure;
@@ -127,7 +127,11 @@ pub(super) fn answer(world: &MpiWorld, rank: Rank, at: CallKey) -> Answer {
         // What is asked for may be a stage of a started call, whose thread does not wait for the rank's own.
         Some(Wait { at, call, missing, is_sure: world.is_idle(rank) })
     };
-    let wait = if world.waits.is_past(rank, at) { None } else { world.waits.keeps(rank, at).or_else(inside) };
+    let wait = match world.waits.keeps(rank, at) {
+        Keeps::Wait(wait) => Some(wait),
+        Keeps::Nothing => inside(),
+        Keeps::Past => None,
+    };
     Answer { last, wait }
 }
 

@@ -22,17 +22,21 @@ pub(super) const HOST_LEADERS: u64 = 4;
 /// Where calls are counted: a group, or a link of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct Channel {
-    /// Of all links from lower to higher members the same, and of all others.
+    /// As in the tags: all links of a group from lower to higher members share one, all others another.
     pub(super) number: u64,
     /// The ends of a link.
     pub(super) link: Option<[Rank; 2]>,
 }
 
 impl Channel {
+    /// Of a group, or of a link from its first member to its second.
     pub(super) fn of(number: u64, members: &[Rank]) -> Self {
         let link = match (number % KINDS, members) {
             (UPWARD | DOWNWARD, [one, other]) => Some([*one, *other]),
-            _ => None,
+            (kind, _) => {
+                debug_assert!(!matches!(kind, UPWARD | DOWNWARD), "a link has two ends");
+                None
+            }
         };
         Self { number, link }
     }
@@ -70,6 +74,16 @@ pub(super) struct Answer {
     pub(super) last: String,
     /// What keeps it.
     pub(super) wait: Option<Wait>,
+}
+
+/// What keeps a rank from a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    Wait(Wait),
+    /// It runs.
+    Nothing,
+    /// It waits in a later call of the same channel: it has done its part of this one, and who asks has not seen that yet.
+    Past,
 }
 
 #[derive(Debug, Default)]
@@ -120,16 +134,13 @@ impl ProcessWaits {
         self.lock().asleep.remove(&rank);
     }
 
-    /// Whether a rank waits in a later call of the same channel: it has done its part of this one, and who asks has not seen
-    /// that yet.
-    pub(super) fn is_past(&self, rank: Rank, call: CallKey) -> bool {
-        self.lock().waits.get(&(rank, call.channel)).is_some_and(|wait| wait.at.sequence > call.sequence)
-    }
-
     /// What keeps a rank from a call: what its own thread waits for, or, when that has taken the number of the call
-    /// already, the call that is run before it. None when it runs.
-    pub(super) fn keeps(&self, rank: Rank, from: CallKey) -> Option<Wait> {
+    /// already, the call that is run before it.
+    pub(super) fn keeps(&self, rank: Rank, from: CallKey) -> Keeps {
         let state = self.lock();
+        if state.waits.get(&(rank, from.channel)).is_some_and(|wait| wait.at.sequence > from.sequence) {
+            return Keeps::Past;
+        }
         let taken = state.taken.get(&(rank, from.channel)).and_then(Weak::upgrade);
         let is_coming = taken.is_some_and(|taken| taken.load(Ordering::Acquire) >= from.sequence);
         // What goes before may be another stage of the same call.
@@ -137,12 +148,13 @@ impl ProcessWaits {
             let mut own = state.waits.iter().filter(|((other, _), _)| *other == rank);
             own.find(|((_, other), _)| other.is_stage_of(channel)).map(|(_, wait)| wait.clone())
         };
-        if is_coming {
-            return held_up(from.channel);
-        }
-        // Its thread may wait for a later call of the group than the one in which that is held up.
-        let (channel, call) = state.asleep.get(&rank)?;
-        held_up(*channel).map(|wait| Wait { call: call.clone(), ..wait })
+        let wait = match state.asleep.get(&rank) {
+            _ if is_coming => held_up(from.channel),
+            // Its thread may wait for a later call of the group than the one in which that is held up.
+            Some((channel, call)) => held_up(*channel).map(|wait| Wait { call: call.clone(), ..wait }),
+            None => None,
+        };
+        wait.map_or(Keeps::Nothing, Keeps::Wait)
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitTable> {
@@ -169,21 +181,23 @@ mod tests {
     #[test]
     fn a_rank_is_kept_by_its_own_thread_or_by_the_queue_of_the_group() {
         let waits = ProcessWaits::default();
-        let (one, other) = (channel(3), channel(6));
+        let (one, other) = (channel(0), channel(KINDS));
         let (first, _second) = (waits.counter(Rank(0), one), waits.counter(Rank(0), other));
-        assert_eq!(waits.keeps(Rank(0), at(other, 1)), None, "it runs");
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), Keeps::Nothing, "it runs");
         first.store(3, Ordering::Release);
         waits.begin(Rank(0), wait(at(one, 2)));
-        assert_eq!(waits.keeps(Rank(0), at(other, 1)), None, "a helper thread waits");
-        assert_eq!(waits.keeps(Rank(0), at(one, 3)), Some(wait(at(one, 2))), "behind the call before");
-        assert_eq!([1, 2, 3].map(|call| waits.is_past(Rank(0), at(one, call))), [true, false, false]);
-        assert!(!waits.is_past(Rank(0), at(other, 1)) && !waits.is_past(Rank(1), at(one, 1)));
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), Keeps::Nothing, "a helper thread waits");
+        let behind = Keeps::Wait(wait(at(one, 2)));
+        assert_eq!(waits.keeps(Rank(0), at(one, 3)), behind, "behind the call before");
+        assert_eq!(waits.keeps(Rank(0), at(one, 2)), behind);
+        assert_eq!(waits.keeps(Rank(0), at(one, 1)), Keeps::Past);
+        assert_eq!(waits.keeps(Rank(1), at(one, 1)), Keeps::Nothing, "another rank");
         waits.fall_asleep(Rank(0), one, "split".into());
         let asleep = Wait { call: "split".into(), ..wait(at(one, 2)) };
-        assert_eq!(waits.keeps(Rank(0), at(other, 1)), Some(asleep));
+        assert_eq!(waits.keeps(Rank(0), at(other, 1)), Keeps::Wait(asleep));
         waits.wake_up(Rank(0));
         waits.end(Rank(0), one);
-        assert_eq!(waits.keeps(Rank(0), at(one, 3)), None);
+        assert_eq!(waits.keeps(Rank(0), at(one, 3)), Keeps::Nothing);
         let mut counts = waits.counts(Rank(0));
         counts.sort();
         assert_eq!(counts, [(one, 3), (other, 0)]);
@@ -203,11 +217,10 @@ mod tests {
         assert!(counts.contains(&(up(0, 1), 3)) && counts.contains(&(up(1, 2), 1)), "{counts:?}");
         waits.begin(Rank(1), wait(at(up(0, 1), 3)));
         waits.fall_asleep(Rank(1), up(0, 1), "receive".into());
-        assert!(!waits.is_past(Rank(1), at(up(1, 2), 2)));
         let asleep = Wait { call: "receive".into(), ..wait(at(up(0, 1), 3)) };
-        assert_eq!(waits.keeps(Rank(1), at(up(1, 2), 2)), Some(asleep));
+        assert_eq!(waits.keeps(Rank(1), at(up(1, 2), 2)), Keeps::Wait(asleep), "not past the other link's call");
         waits.end(Rank(1), up(1, 2));
-        assert!(waits.is_past(Rank(1), at(up(0, 1), 2)), "it still waits in the other one");
+        assert_eq!(waits.keeps(Rank(1), at(up(0, 1), 2)), Keeps::Past, "it still waits in the other one");
     }
 
     #[test]
@@ -218,7 +231,7 @@ mod tests {
         let counter = waits.counter(Rank(0), group);
         counter.store(2, Ordering::Release);
         waits.begin(Rank(0), wait(at(leaders, 1)));
-        assert_eq!(waits.keeps(Rank(0), at(group, 2)), Some(wait(at(leaders, 1))));
-        assert_eq!(waits.keeps(Rank(0), at(link, 1)), None);
+        assert_eq!(waits.keeps(Rank(0), at(group, 2)), Keeps::Wait(wait(at(leaders, 1))));
+        assert_eq!(waits.keeps(Rank(0), at(link, 1)), Keeps::Nothing);
     }
 }

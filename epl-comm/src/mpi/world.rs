@@ -71,7 +71,7 @@ pub(super) enum Arrival {
     ToCome,
     /// It has ended without.
     Never,
-    /// It has ended, and had dropped the group before: it may have taken part, and what it sent may be on its way.
+    /// It has ended, and had dropped the group before, or never had it: it may have taken part, and what it sent be on its way.
     PerhapsOnTheWay,
 }
 

@@ -86,7 +86,8 @@ struct Saved {
 /// Columns that a product should have.
 const COLUMNS: usize = 256;
 
-/// Elements of columns that are held at once for the weights' gradient: some megabytes.
+/// Elements that are held at once for the weights' gradient, of columns and of the output's gradient each: some megabytes, or an
+/// image's.
 const COLUMNS_AT_ONCE: usize = 1 << 20;
 
 impl Saved {
@@ -175,7 +176,7 @@ impl Saved {
             Some(sums) => result.add_to(sums, threads),
             None => sums = Some(result.values()),
         };
-        let at_once = (COLUMNS_AT_ONCE / (rows * positions).max(1)).clamp(1, images);
+        let at_once = (COLUMNS_AT_ONCE / (rows.max(filters) * positions).max(1)).clamp(1, images);
         for first in (0..images).step_by(at_once) {
             let count = at_once.min(images - first);
             let grad = &grad.slice()[first * filters * positions..][..count * filters * positions];
@@ -388,6 +389,19 @@ mod tests {
         check([17, 8, 12, 12], 20, [[3, 3], [1, 1], [1, 1]], PaddingConfig2d::Explicit(1, 1, 1, 1), true);
         check([9, 70, 4, 4], 64, [[3, 3], [2, 2], [1, 1]], PaddingConfig2d::Explicit(1, 1, 1, 1), false);
         check([3, 24, 40, 40], 16, [[1, 1], [2, 2], [1, 1]], PaddingConfig2d::Valid, false);
+        // Many filters beside few positions, in several rounds.
+        check([8, 128, 7, 7], 400, [[3, 3], [1, 1], [1, 1]], PaddingConfig2d::Same, false);
+        // As many positions as pixels: by padding at either end, with dilation, more of it than there are pixels.
+        for (image, kernel, dilation, [top, left, bottom, right]) in [
+            ([2, 3, 7, 6], [3, 3], [2, 2], [2, 2, 2, 2]),
+            ([2, 3, 7, 6], [3, 3], [1, 1], [0, 2, 2, 0]),
+            ([2, 3, 7, 6], [4, 2], [1, 1], [3, 0, 0, 1]),
+            ([1, 2, 2, 1], [3, 3], [2, 2], [2, 2, 2, 2]),
+            ([2, 1, 1, 3], [5, 5], [1, 1], [2, 2, 2, 2]),
+        ] {
+            let padding = PaddingConfig2d::Explicit(top, left, bottom, right);
+            check(image, 4, [kernel, [1, 1], dilation], padding, true);
+        }
         // As many positions as pixels, and yet others.
         check([1, 2, 3, 3], 2, [[1, 1], [2, 2], [1, 1]], PaddingConfig2d::Explicit(0, 0, 2, 2), false);
         check([2, 140, 24, 24], 140, [[3, 3], [1, 1], [1, 1]], PaddingConfig2d::Same, true);

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `kernel` | a product on one thread, of f32, f64, f16 and bf16 |
 //! | `real` | f32 and f64, and their functions |
-//! | `unwritten` | memory that is written once |
+//! | `unwritten` | memory that has no values yet |
 //! | `rows` | sums along rows; tasks of some rows |
 //! | `product` | products of matrices |
 //! | `scatter` | rows added up by index, and back |

@@ -127,7 +127,7 @@ impl<'a, T> Output<'a, T> {
 
     /// All of what is written already.
     fn over(values: &'a mut [T], sizes: [usize; 2]) -> Self {
-        // SAFETY: an output is only written.
+        // SAFETY: nothing but values is written.
         Self::whole(unsafe { to_write(values) }, sizes)
     }
 
@@ -451,6 +451,7 @@ pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: us
 }
 
 fn transpose<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>], threads: usize) {
+    assert!(from.strides[0] == 1 || from.sizes[0] <= 1, "the elements of a column lie behind each other");
     let columns = from.sizes[1];
     if to.is_empty() {
         return;

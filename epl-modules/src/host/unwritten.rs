@@ -1,4 +1,5 @@
-//! Memory that is written once: large arrays are not filled with zeros first, by one thread, for others to write over.
+//! Memory that has no values yet: what is used again is not filled with zeros first, by one thread, for others to write over. What
+//! is added to is filled by the thread that adds, block by block, while the block is in the cache.
 
 use core::mem::MaybeUninit;
 

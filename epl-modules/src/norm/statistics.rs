@@ -176,11 +176,15 @@ fn of_block<T: Real>(block: &[T], channels: usize, inner: usize) -> Vec<Sample> 
         let of_channels = |sums: &[T]| -> Vec<f64> {
             sums.chunks_exact(inner).map(|sums| sums.iter().map(|sum| sum.wide()).sum()).collect()
         };
+        // Of the distances from the first row: a long sum of values whose mean is large beside σ would lose the digits of σ.
+        let first = &block[..width];
         let mut sums = vec![T::ZERO; width];
         for row in block.chunks_exact(width) {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+            sums.iter_mut().zip(row.iter().zip(first)).for_each(|(sum, (x, first))| *sum += *x - *first);
         }
-        let means: Vec<f64> = of_channels(&sums).into_iter().map(|sum| sum / count).collect();
+        let [from, apart] = [first, &sums].map(of_channels);
+        let means: Vec<f64> =
+            from.into_iter().zip(apart).map(|(from, apart)| from / inner as f64 + apart / count).collect();
         let of_elements: Vec<T> = means.iter().flat_map(|mean| core::iter::repeat_n(T::of(*mean), inner)).collect();
         sums.fill(T::ZERO);
         for row in block.chunks_exact(width) {

@@ -298,8 +298,9 @@ pub(crate) fn burns(limit: f64) {
 
 /// A mean of thousands of deviations: where the variance is E[x²] − E[x]² nothing is left of it in f32.
 pub(crate) fn a_large_mean() {
-    for (data, inner) in [(1, 4), (3, 4), (1, 32), (3, 32)] {
-        let values = |rank: usize| (0..4 * inner).map(move |i| 4096.0 + ((i * 37 + rank * 11) % 129) as f64 / 64.0);
+    // Runs of many elements and of few, and long sums of few.
+    for (data, rows, inner) in [(1, 4, 4), (3, 4, 4), (1, 4, 100), (3, 4, 100), (1, 16384, 1), (1, 4096, 4)] {
+        let values = |rank: usize| (0..rows * inner).map(move |i| 4096.0 + ((i * 37 + rank * 11) % 129) as f64 / 64.0);
         let all: Vec<f64> = (0..data).flat_map(values).collect();
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         let variance = all.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / all.len() as f64;
@@ -307,7 +308,7 @@ pub(crate) fn a_large_mean() {
             epl.context().begin(Pass { step: 0, training: true, samples: [].into(), empty: false });
             let layer = SyncBatchNormConfig::new(1).init(epl.place());
             let own: Vec<f64> = values(epl.context().data().rank()).collect();
-            let x = Tensor::<3>::from_data(TensorData::new(own.clone(), [4, 1, inner]), epl.place().device());
+            let x = Tensor::<3>::from_data(TensorData::new(own.clone(), [rows, 1, inner]), epl.place().device());
             let found = host(layer.forward(x).inner());
             for (found, x) in found.iter::<f64>().zip(own) {
                 let expected = (x - mean) / (variance + 1e-5).sqrt();
