@@ -1,6 +1,8 @@
 //! What a thread does around its calls: lets go of a lock that others need before they come.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+
+use crate::scoped::scoped;
 
 /// What a thread does around each of its calls: see [`with_call_hooks`].
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +14,7 @@ pub struct CallHooks {
 }
 
 thread_local! {
-    static HOOKS: Cell<Option<CallHooks>> = const { Cell::new(None) };
+    static HOOKS: RefCell<Option<CallHooks>> = const { RefCell::new(None) };
 }
 
 /// Runs `f`, in which this thread runs the hooks around every call of every group of more than one, started or blocking, and
@@ -21,14 +23,7 @@ thread_local! {
 /// They also run where a result is only given again ([`ProcessGroup::replay`](crate::ProcessGroup::replay)), so that whoever
 /// counts them counts the same when something is run again.
 pub fn with_call_hooks<T>(hooks: CallHooks, f: impl FnOnce() -> T) -> T {
-    struct Before(Option<CallHooks>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            HOOKS.set(self.0);
-        }
-    }
-    let _before = Before(HOOKS.replace(Some(hooks)));
-    f()
+    scoped(&HOOKS, hooks, f)
 }
 
 /// Runs a call, and the thread's hooks around it, if it has some; a call inside it has none.
@@ -49,6 +44,8 @@ pub(crate) fn hooked<T>(call: impl FnOnce() -> T) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     thread_local! {

@@ -64,6 +64,7 @@
 
 mod rank;
 mod error;
+mod scoped;
 mod call_hooks;
 mod per_member;
 mod operation;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 
+use crate::scoped::scoped;
+
 /// Which part of a step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OperationPhase {
@@ -60,16 +62,10 @@ thread_local! {
 /// Runs `f`, and returns what the operations took that this thread asked for in it, in the order of their first calls. What is
 /// profiled inside what is profiled is the inner one's alone.
 pub fn profile_operations<R>(f: impl FnOnce() -> R) -> (R, Vec<OperationProfile>) {
-    /// Puts back what was there, also when `f` unwinds.
-    struct ProfileBefore(Option<Profile>);
-    impl Drop for ProfileBefore {
-        fn drop(&mut self) {
-            PROFILE.set(self.0.take());
-        }
-    }
-    let _before = ProfileBefore(PROFILE.replace(Some(Profile::default())));
-    let value = f();
-    (value, PROFILE.take().unwrap_or_default().found)
+    scoped(&PROFILE, Profile::default(), || {
+        let value = f();
+        (value, PROFILE.take().unwrap_or_default().found)
+    })
 }
 
 /// Runs `f` as an operation of this name, where this thread is [profiled](profile_operations).

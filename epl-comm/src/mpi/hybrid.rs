@@ -197,7 +197,7 @@ impl Transport for Mixed {
             return sleep();
         }
         let call = format!("{operation}, call {sequence} of group `{}`", self.name());
-        world.waits.fall_asleep(rank, Channel { number: self.number * KINDS, link: None }, call);
+        world.waits.fall_asleep(rank, Channel::of(self.number * KINDS, self.members()), call);
         self.group.sleep(operation, sequence, sleep);
         world.waits.wake_up(rank);
     }

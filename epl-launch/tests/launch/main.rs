@@ -17,3 +17,4 @@ mod epl_launch;
 mod launched;
 mod relay;
 mod rendezvous;
+mod strangers;

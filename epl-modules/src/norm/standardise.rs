@@ -16,7 +16,7 @@ use epl_comm::{ProcessGroup, ReduceOp, custom_vjp, unwind};
 use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
-use super::statistics::{a_channel, is_narrow, sum_of_channels};
+use super::statistics::{a_channel, is_narrow, repeated, sum_of_channels};
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 
 /// What a batch is normalised with: plain tensors, in f32 at least.
@@ -123,10 +123,8 @@ fn shift_scale<T: Real>(x: &[T], y: &mut [T], inner: usize, [mean, factor, beta]
 /// Each channel's number repeated for each element of its run, where runs are short, and 1: as if each element were a channel; else
 /// the numbers and the length of a run as they are.
 fn by_run<T: Real, const N: usize>(numbers: [View<T>; N], inner: usize) -> ([Vec<T>; N], usize) {
-    let repeated = if is_narrow(inner) { inner } else { 1 };
-    let of_elements =
-        |view: View<T>| view.slice().iter().flat_map(|x| core::iter::repeat_n(*x, repeated)).collect::<Vec<_>>();
-    (numbers.map(of_elements), if is_narrow(inner) { 1 } else { inner })
+    let (times, inner) = if is_narrow(inner) { (inner, 1) } else { (1, inner) };
+    (numbers.map(|view| repeated(view.slice(), times)), inner)
 }
 
 type Grads<const D: usize> = (Tensor<D>, Tensor<1>, Tensor<1>);
@@ -183,52 +181,58 @@ fn sums_host<T: Real>(x: &Tensor<3>, grad: &Tensor<3>, scale: &Scale) -> [Tensor
     let [_, channels, inner] = x.dims();
     let block = (host::rows_a_task(channels * inner) * channels * inner).max(1);
     let (x, grad, device) = (View::<T>::new(x.clone()), View::<T>::new(grad.clone()), x.device());
-    let [mean, inverse] = [&scale.mean, &scale.inverse].map(|x| View::<T>::new(x.clone()));
+    let inverse = View::<T>::new(scale.inverse.clone());
+    let ([mean], _) = by_run([View::<T>::new(scale.mean.clone())], inner);
     let mut partials = vec![T::ZERO; x.slice().len().div_ceil(block) * 2 * channels];
     host::for_blocks(&mut partials, 2 * channels, |index, partial| {
         let range = index * block..((index + 1) * block).min(x.slice().len());
         let (x, grad) = (&x.slice()[range.clone()], &grad.slice()[range]);
-        add_sums(x, grad, inner, [mean.slice(), inverse.slice()], partial);
+        match is_narrow(inner) {
+            true => add_narrow_sums(x, grad, inner, [&mean, inverse.slice()], partial),
+            false => add_sums(x, grad, inner, [&mean, inverse.slice()], partial),
+        }
     });
     let mut along = host::sum_blocks(&partials, 2 * channels);
     let plain = along.split_off(channels);
     [along, plain].map(|sums| host::tensor(sums, [channels], &device))
 }
 
-/// Rows that are added up before their sum is added to that of others.
-const ROWS_OF_A_SUM: usize = 64;
-
 #[multiversion(targets = "simd")]
 fn add_sums<T: Real>(x: &[T], grad: &[T], inner: usize, [mean, inverse]: [&[T]; 2], partial: &mut [T]) {
     let channels = mean.len();
     let (along, plain) = partial.split_at_mut(channels);
-    if is_narrow(inner) {
-        let width = channels * inner;
-        let means: Vec<T> = mean.iter().flat_map(|mean| core::iter::repeat_n(*mean, inner)).collect();
-        let (mut products, mut sums) = (vec![T::ZERO; width], vec![T::ZERO; width]);
-        // A longer sum in f32 would lose digits.
-        for (x, grad) in x.chunks(ROWS_OF_A_SUM * width).zip(grad.chunks(ROWS_OF_A_SUM * width)) {
-            products.fill(T::ZERO);
-            sums.fill(T::ZERO);
-            for (x, grad) in x.chunks_exact(width).zip(grad.chunks_exact(width)) {
-                let all = products.iter_mut().zip(&mut sums).zip(x.iter().zip(grad).zip(&means));
-                all.for_each(|((product, sum), ((x, g), mean))| {
-                    *product += (*x - *mean) * *g;
-                    *sum += *g;
-                });
-            }
-            for (channel, (products, sums)) in products.chunks_exact(inner).zip(sums.chunks_exact(inner)).enumerate() {
-                along[channel] += products.iter().fold(T::ZERO, |sum, x| sum + *x) * inverse[channel];
-                plain[channel] += sums.iter().fold(T::ZERO, |sum, x| sum + *x);
-            }
-        }
-        return;
-    }
     for (index, (x, grad)) in x.chunks_exact(inner).zip(grad.chunks_exact(inner)).enumerate() {
         let channel = index % channels;
         let mean = mean[channel];
         along[channel] += sum_of(x, grad, |x, g| (x - mean) * g) * inverse[channel];
         plain[channel] += sum_of(grad, grad, |g, _| g);
+    }
+}
+
+/// Rows that are added up before their sum is added to that of others: a longer sum in f32 would lose digits.
+const ROWS_OF_A_SUM: usize = 64;
+
+/// [`add_sums`] along whole rows, of each element's mean.
+#[multiversion(targets = "simd")]
+fn add_narrow_sums<T: Real>(x: &[T], grad: &[T], inner: usize, [means, inverse]: [&[T]; 2], partial: &mut [T]) {
+    let width = means.len();
+    let (along, plain) = partial.split_at_mut(inverse.len());
+    let (mut products, mut sums) = (vec![T::ZERO; width], vec![T::ZERO; width]);
+    let sum_of_run = |run: &[T]| run.iter().fold(T::ZERO, |sum, x| sum + *x);
+    for (x, grad) in x.chunks(ROWS_OF_A_SUM * width).zip(grad.chunks(ROWS_OF_A_SUM * width)) {
+        products.fill(T::ZERO);
+        sums.fill(T::ZERO);
+        for (x, grad) in x.chunks_exact(width).zip(grad.chunks_exact(width)) {
+            let all = products.iter_mut().zip(&mut sums).zip(x.iter().zip(grad).zip(means));
+            all.for_each(|((product, sum), ((x, g), mean))| {
+                *product += (*x - *mean) * *g;
+                *sum += *g;
+            });
+        }
+        for (channel, (products, sums)) in products.chunks_exact(inner).zip(sums.chunks_exact(inner)).enumerate() {
+            along[channel] += sum_of_run(products) * inverse[channel];
+            plain[channel] += sum_of_run(sums);
+        }
     }
 }
 

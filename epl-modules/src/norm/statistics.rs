@@ -135,7 +135,10 @@ fn on_host<T: Real>(x: &Tensor<3>) -> impl Iterator<Item = (f64, f64)> {
     let rows = host::rows_a_task(channels * inner);
     let x = View::<T>::new(x.clone());
     let (values, block) = (x.slice(), (rows * channels * inner).max(1));
-    let of = |index: usize| of_block(&values[index * block..((index + 1) * block).min(values.len())], channels, inner);
+    let of = |index: usize| {
+        let own = &values[index * block..((index + 1) * block).min(values.len())];
+        if is_narrow(inner) { of_narrow_block(own, channels, inner) } else { of_block(own, channels, inner) }
+    };
     let partials: Vec<Vec<Sample>> = host::map_blocks(values.len().div_ceil(block), of);
     let whole = partials.into_iter().reduce(|mut all, block| {
         all.iter_mut().zip(block).for_each(|(all, sample)| all.merge(sample));
@@ -167,34 +170,14 @@ pub(super) fn is_narrow(inner: usize) -> bool {
     inner < 64
 }
 
-/// One trip through memory: a run is read twice while it is in the cache, or the block is.
+/// Each number so many times.
+pub(super) fn repeated<T: Copy>(numbers: &[T], times: usize) -> Vec<T> {
+    numbers.iter().flat_map(|number| core::iter::repeat_n(*number, times)).collect()
+}
+
+/// One trip through memory: a run is read twice while it is in the cache.
 #[multiversion(targets = "simd")]
 fn of_block<T: Real>(block: &[T], channels: usize, inner: usize) -> Vec<Sample> {
-    if is_narrow(inner) {
-        let width = channels * inner;
-        let count = (block.len() / channels.max(1)) as f64;
-        let of_channels = |sums: &[T]| -> Vec<f64> {
-            sums.chunks_exact(inner).map(|sums| sums.iter().map(|sum| sum.wide()).sum()).collect()
-        };
-        // Of the distances from the first row: a long sum of values whose mean is large beside σ would lose the digits of σ.
-        let first = &block[..width];
-        let mut sums = vec![T::ZERO; width];
-        for row in block.chunks_exact(width) {
-            sums.iter_mut().zip(row.iter().zip(first)).for_each(|(sum, (x, first))| *sum += *x - *first);
-        }
-        let [from, apart] = [first, &sums].map(of_channels);
-        let means: Vec<f64> =
-            from.into_iter().zip(apart).map(|(from, apart)| from / inner as f64 + apart / count).collect();
-        let of_elements: Vec<T> = means.iter().flat_map(|mean| core::iter::repeat_n(T::of(*mean), inner)).collect();
-        sums.fill(T::ZERO);
-        for row in block.chunks_exact(width) {
-            sums.iter_mut().zip(row.iter().zip(&of_elements)).for_each(|(sum, (x, mean))| {
-                *sum += (*x - *mean) * (*x - *mean);
-            });
-        }
-        let of_channel = |(mean, squares)| Sample { count, mean, squares };
-        return means.into_iter().zip(of_channels(&sums)).map(of_channel).collect();
-    }
     let mut samples = vec![Sample::default(); channels];
     let count = inner as f64;
     for row in block.chunks_exact(channels * inner) {
@@ -205,4 +188,32 @@ fn of_block<T: Real>(block: &[T], channels: usize, inner: usize) -> Vec<Sample> 
         }
     }
     samples
+}
+
+/// [`of_block`] along whole rows: the block is read twice.
+#[multiversion(targets = "simd")]
+fn of_narrow_block<T: Real>(block: &[T], channels: usize, inner: usize) -> Vec<Sample> {
+    let width = channels * inner;
+    let count = (block.len() / channels) as f64;
+    let of_channels = |sums: &[T]| -> Vec<f64> {
+        sums.chunks_exact(inner).map(|sums| sums.iter().map(|sum| sum.wide()).sum()).collect()
+    };
+    // Of the distances from the first row: a long sum of values whose mean is large beside σ would lose the digits of σ.
+    let first = &block[..width];
+    let mut sums = vec![T::ZERO; width];
+    for row in block.chunks_exact(width) {
+        sums.iter_mut().zip(row.iter().zip(first)).for_each(|(sum, (x, first))| *sum += *x - *first);
+    }
+    let [from, apart] = [first, &sums].map(of_channels);
+    let means: Vec<f64> =
+        from.into_iter().zip(apart).map(|(from, apart)| from / inner as f64 + apart / count).collect();
+    let of_elements = repeated(&means.iter().map(|mean| T::of(*mean)).collect::<Vec<_>>(), inner);
+    sums.fill(T::ZERO);
+    for row in block.chunks_exact(width) {
+        sums.iter_mut().zip(row.iter().zip(&of_elements)).for_each(|(sum, (x, mean))| {
+            *sum += (*x - *mean) * (*x - *mean);
+        });
+    }
+    let of_channel = |(mean, squares)| Sample { count, mean, squares };
+    means.into_iter().zip(of_channels(&sums)).map(of_channel).collect()
 }
