@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use epl_core::offload::is_host;
 use epl_core::{Context, Place};
 
 use crate::host;
@@ -64,6 +65,8 @@ enum Rows {
     Samples { noise: Noise, samples: Arc<[u64]> },
     /// One after the other.
     Listed(Arc<[Row]>),
+    /// One after the other, as numbers on a device. Shape `[rows]`.
+    OnDevice(Tensor<1, Int>),
 }
 
 impl Elements {
@@ -73,9 +76,28 @@ impl Elements {
         Self { rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
     }
 
-    /// Of a tensor of D dims with these rows along the last one, in which its first element has number `offset`.
-    pub(crate) fn listed<const D: usize>(rows: Vec<Row>, offset: usize) -> Self {
-        Self { rows: Rows::Listed(rows.into()), dim: D - 1, offset }
+    /// Of a tensor of D dims with these rows along the last one, in which its first element has number `offset`. The rows are
+    /// [numbers](Row::to_number); on a device they stay there.
+    pub(crate) fn listed<const D: usize>(rows: Tensor<1, Int>, offset: usize) -> Self {
+        let rows = match is_host(&rows.device()) {
+            true => Rows::Listed(rows.into_data().iter::<i64>().map(Row::from_number).collect()),
+            false => Rows::OnDevice(rows),
+        };
+        Self { rows, dim: D - 1, offset }
+    }
+
+    /// The rows of a tensor of this shape along the last dim, as [numbers](Row::to_number) on a device.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows]`
+    pub(crate) fn names<const D: usize>(&self, shape: [usize; D], device: &Device) -> Tensor<1, Int> {
+        if let Rows::OnDevice(names) = &self.rows {
+            return names.clone();
+        }
+        let count = shape.iter().product::<usize>() / row_length(shape).max(1);
+        let names: Vec<i64> = (0..count).map(|row| self.row(shape, row).to_number()).collect();
+        Tensor::from_data(TensorData::new(names, [count]), (device, DType::I64))
     }
 
     /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
@@ -83,6 +105,7 @@ impl Elements {
         let (noise, samples) = match &self.rows {
             Rows::Samples { noise, samples } => (noise, samples),
             Rows::Listed(rows) => return rows[row],
+            Rows::OnDevice(_) => unreachable!("elements in host memory have their rows there"),
         };
         let inside: usize = shape[1..D.max(2) - 1].iter().product();
         let mut numbers = noise.sample(samples[row / inside]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use epl_comm::custom_vjp;
 use epl_core::Place;
 use epl_core::model::precision::{cast, in_wide, widen};
@@ -14,7 +14,7 @@ use crate::host::{self, HostFloat, Owned, Real, host_float};
 use crate::invalid::refuse;
 use crate::of_epl::OfEpl;
 use crate::placement::NOTHING;
-use crate::random::{Keep, Noise, Row};
+use crate::random::{Keep, Noise};
 
 /// Configuration to create a [`Dropout`] layer using the [init function](DropoutConfig::init).
 #[derive(Config, Debug)]
@@ -105,7 +105,11 @@ impl Dropout {
 
     /// A mask of these rows, whatever tensor they lie in: their first number is `offset`. For a layer that moves rows
     /// between ranks, and with them the names that [`next_call`](Self::next_call) gave them.
-    pub(crate) fn mask_of_rows<const D: usize>(&self, rows: Vec<Row>, offset: usize) -> Mask {
+    ///
+    /// # Shapes
+    ///
+    /// - rows: `[rows]`, [numbers](crate::random::Row::to_number)
+    pub(crate) fn mask_of_rows<const D: usize>(&self, rows: Tensor<1, Int>, offset: usize) -> Mask {
         Mask { keep: Keep::new(self.prob), elements: Elements::listed::<D>(rows, offset) }
     }
 
@@ -183,10 +187,10 @@ impl Mask {
         values.into_tensor(&device)
     }
 
-    /// The factors of all elements: zero, or the scale of those that are kept.
+    /// The factors of all elements, in f32: zero, or the scale of those that are kept. They are drawn on the device.
     pub(crate) fn tensor<const D: usize>(&self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        let ones = Tensor::<D>::ones(shape, (&Device::flex(), burn::tensor::DType::F32));
-        Tensor::from_data(self.apply_host::<f32, D>(ones).into_data(), device)
+        let names = self.elements.names(shape, device);
+        self.keep.factors(names, self.elements.first::<D>(), row_length(shape)).reshape(shape)
     }
 }
 

@@ -20,6 +20,7 @@
 
 use core::f64::consts::TAU;
 
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use epl_core::Context;
 use multiversion::multiversion;
 
@@ -30,7 +31,7 @@ use crate::host::Real;
 pub struct Noise(u64);
 
 /// The random numbers of one row of one sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row(u64);
 
 /// The finalizer of SplitMix64: a permutation of 64 bits.
@@ -49,6 +50,36 @@ fn bits(key: u64, element: u32) -> u32 {
     x = (x ^ (x >> 11)).wrapping_mul(0xac4c_1b51);
     x = (x ^ (x >> 15)).wrapping_mul(0x3184_8bab);
     x ^ (x >> 14)
+}
+
+/// The lower half of 64 bits.
+const HALF: i64 = 0xffff_ffff;
+
+/// [`bits`] of the elements `first..` of rows. Numbers of 32 bits lie in 64, and no product passes 2^63: a device may
+/// wrap, saturate or check.
+///
+/// # Shapes
+///
+/// - rows: `[rows]`, in 64 bits
+/// - output: `[rows, length]`
+fn bits_on_device(rows: Tensor<1, Int>, first: usize, length: usize) -> Tensor<2, Int> {
+    let ([count], device) = (rows.dims(), rows.device());
+    let element = |index: usize| i64::from((first as u32).wrapping_add(index as u32).wrapping_mul(0x9e37_79b9));
+    let elements = TensorData::new((0..length).map(element).collect::<Vec<_>>(), [1, length]);
+    let elements = Tensor::<2, Int>::from_data(elements, (&device, DType::I64)).expand([count, length]);
+    let key = |shift: i64| {
+        let half = rows.clone().bitwise_right_shift_scalar(shift).bitwise_and_scalar(HALF);
+        half.unsqueeze_dim::<2>(1).expand([count, length])
+    };
+    let shifted = |x: Tensor<2, Int>, by: i64| x.clone().bitwise_xor(x.bitwise_right_shift_scalar(by));
+    let times = |x: Tensor<2, Int>, factor: u32| {
+        let [low, high] = [factor & 0xffff, factor >> 16].map(|part| x.clone() * i64::from(part));
+        (low + high.bitwise_and_scalar(0xffffi64).bitwise_left_shift_scalar(16i64)).bitwise_and_scalar(HALF)
+    };
+    let x = elements.bitwise_xor(key(0));
+    let x = times(shifted(x, 17), 0xed5a_d4bb).bitwise_xor(key(32));
+    let x = times(shifted(x, 11), 0xac4c_1b51);
+    shifted(times(shifted(x, 15), 0x3184_8bab), 14)
 }
 
 impl Noise {
@@ -127,6 +158,17 @@ impl Keep {
         Self { threshold: (prob * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - prob) }
     }
 
+    /// What the elements `first..` of rows are multiplied by, in f32: what [`apply`](Self::apply) does, on a device.
+    ///
+    /// # Shapes
+    ///
+    /// - rows: `[rows]`, [numbers](Row::to_number) in 64 bits
+    /// - output: `[rows, length]`
+    pub(crate) fn factors(self, rows: Tensor<1, Int>, first: usize, length: usize) -> Tensor<2> {
+        let is_kept = bits_on_device(rows, first, length).greater_equal_elem(i64::from(self.threshold));
+        is_kept.float().cast(DType::F32) * self.scale
+    }
+
     /// Applies itself to the elements `first..` of a row.
     pub(crate) fn apply<T: Real>(self, row: Row, first: usize, values: &mut [T]) {
         keep(row.0, first as u32, self.threshold, T::of(self.scale), values);
@@ -143,6 +185,8 @@ fn keep<T: Real>(key: u64, first: u32, threshold: u32, scale: T, values: &mut [T
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
 
     fn draws(n: usize, number: impl Fn(usize) -> f64) -> Vec<f64> {
@@ -226,6 +270,26 @@ mod tests {
             let kept = values.iter().filter(|x| **x != 0.0).count() as f64;
             assert!((kept - n * (1.0 - prob)).abs() <= 4.5 * (n * prob * (1.0 - prob)).sqrt(), "{prob}: {kept}");
             assert!(values.iter().all(|x| *x == 0.0 || *x == keep.scale as f32));
+        }
+    }
+
+    #[test]
+    fn a_device_draws_the_numbers_of_the_host() {
+        let rows: Vec<Row> = (0..50).map(|sample| Noise::new(1, 2, 3, 4).sample(sample).at(7)).collect();
+        let names: Vec<i64> = rows.iter().map(|row| row.to_number()).collect();
+        let names = Tensor::<1, Int>::from_data(TensorData::new(names, [rows.len()]), (&Device::flex(), DType::I64));
+        for (first, length) in [(0, 67), (5, 1), (4_000_000_000, 3)] {
+            let drawn: Vec<i64> = bits_on_device(names.clone(), first, length).into_data().iter().collect();
+            let elements =
+                rows.iter().flat_map(|row| (first..first + length).map(|element| i64::from(row.bits(element))));
+            assert_eq!(drawn, elements.collect::<Vec<_>>());
+            for prob in [0.0, 0.3, 0.999] {
+                let mut ones = vec![1.0f32; rows.len() * length];
+                let applied = ones.chunks_mut(length).zip(&rows);
+                applied.for_each(|(values, row)| Keep::new(prob).apply(*row, first, values));
+                let factors = Keep::new(prob).factors(names.clone(), first, length);
+                assert_eq!(factors.into_data().iter::<f32>().collect::<Vec<_>>(), ones);
+            }
         }
     }
 

@@ -26,9 +26,9 @@ impl Squares {
         counted.filter_map(|record| store.own(record)).collect()
     }
 
-    /// The sum, with numbers of one's own that are read at the same time.
+    /// The sum, with numbers of one's own that are read at the same time: those of each tensor, one after the other.
     pub fn read_with(mut self, mut others: Vec<Tensor<1>>, context: &Context) -> (f64, Vec<f64>) {
-        let count = others.len();
+        let count = others.iter().map(|tensor| tensor.dims()[0]).sum();
         others.append(&mut self.on_device);
         let mut numbers = context.read_numbers(others);
         let squares: f64 = numbers.split_off(count).into_iter().sum();

@@ -93,15 +93,19 @@ impl TermSums {
         Ok(())
     }
 
-    /// Reads what is noted, and a sum of squares with it: both wait for the device once. Returns that sum, and the numbers of
-    /// those noted micro-batches whose terms are not all finite.
+    /// Reads what is noted here and of metrics, and a sum of squares with it: all wait for the device once. Returns that sum,
+    /// and the numbers of those noted micro-batches whose terms are not all finite.
     ///
     /// # Errors
     ///
     /// When a term is NaN and one of its micro-batch's causes is found.
     pub fn settle(&mut self, squares: Squares, context: &Context) -> Result<(f64, Vec<usize>)> {
-        let values = self.noted.iter_mut().flat_map(|noted| core::mem::take(&mut noted.values)).collect();
-        let (squared, values) = squares.read_with(values, context);
+        let mut values: Vec<_> = self.noted.iter_mut().flat_map(|noted| core::mem::take(&mut noted.values)).collect();
+        let count = values.len();
+        let metrics = context.take_noted_metrics();
+        values.extend(metrics.values().cloned());
+        let (squared, mut values) = squares.read_with(values, context);
+        context.settle_metrics(metrics, values.split_off(count));
         let (mut values, mut not_finite) = (values.into_iter(), Vec::new());
         for (number, Noted { to_sums, causes, .. }) in self.noted.drain(..).enumerate() {
             let (mut is_nan, mut is_finite) = (false, true);

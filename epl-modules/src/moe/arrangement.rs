@@ -49,6 +49,13 @@ impl Arrangement {
         self.counts.iter().copied().max().unwrap_or(0).max(1)
     }
 
+    /// The received row of each place in that block, the number of rows where none is.
+    pub(super) fn rows_by_slot(&self) -> Vec<usize> {
+        let mut rows = vec![self.places.len(); self.counts.len() * self.height()];
+        self.slots().into_iter().enumerate().for_each(|(row, slot)| rows[slot] = row);
+        rows
+    }
+
     /// The place of each received row in that block.
     pub(super) fn slots(&self) -> Vec<usize> {
         let (height, starts) = (self.height(), starts(&self.counts));
@@ -76,6 +83,7 @@ mod tests {
         assert_eq!(arrangement, Arrangement { counts: vec![2, 0, 3], places: vec![0, 1, 2, 3, 4] });
         assert!(arrangement.is_sorted());
         assert_eq!((arrangement.height(), arrangement.slots()), (3, vec![0, 1, 6, 7, 8]));
+        assert_eq!(arrangement.rows_by_slot(), [0, 1, 5, 5, 5, 5, 2, 3, 4]);
     }
 
     #[test]

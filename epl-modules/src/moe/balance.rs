@@ -18,6 +18,7 @@ use burn::tensor::{Tensor, TensorData};
 use epl_comm::custom_vjp;
 use epl_core::carry;
 
+use super::mask::TokenMask;
 use super::router::Routed;
 use super::routing::Routing;
 use crate::host::{self, HostFloat, Real, View, host_float};
@@ -44,21 +45,19 @@ impl RouterLosses {
         }
     }
 
-    pub(super) fn new(routed: &Routed, routing: &Routing) -> Self {
-        let [_, experts] = routed.probabilities.dims();
-        Self {
-            auxiliary: weighted_sum(routed.probabilities.clone(), auxiliary_factors(routing, experts)),
-            z: weighted_sum(routed.log_sum.clone().square(), z_factors(routing)),
-        }
+    /// The losses of one call, where `auxiliary` is what each probability is multiplied by.
+    pub(super) fn new(routed: &Routed, auxiliary: Tensor<2>, mask: &TokenMask) -> Self {
+        let (z, factors) = (routed.log_sum.clone().square(), z_factors(mask));
+        let factors = Tensor::from_data(TensorData::new(factors, z.dims()), (&auxiliary.device(), z.dtype()));
+        Self { auxiliary: weighted_sum(routed.probabilities.clone(), auxiliary), z: weighted_sum(z, factors) }
     }
 }
 
 /// Σ x · factor as one node of the graph; in host memory the order of the additions depends on the sizes alone.
-fn weighted_sum(x: Tensor<2>, factors: Vec<f64>) -> Tensor<1> {
+fn weighted_sum(x: Tensor<2>, factors: Tensor<2>) -> Tensor<1> {
     custom_vjp(
         (x,),
         move |(x,)| {
-            let factors = Tensor::<2>::from_data(TensorData::new(factors, x.dims()), (&x.device(), x.dtype()));
             let sum = match host_float(&x) {
                 Some(HostFloat::Single) => sum_host::<f32>(x, factors.clone()),
                 Some(HostFloat::Double) => sum_host::<f64>(x, factors.clone()),
@@ -77,7 +76,7 @@ fn sum_host<T: Real>(x: Tensor<2>, factors: Tensor<2>) -> Tensor<1> {
 }
 
 /// What each probability is multiplied by in the auxiliary loss: `[tokens, E]`.
-fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
+pub(super) fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
     let length = routing.mask.length();
     let mut factors = vec![0.0; routing.mask.as_slice().len() * experts];
     for (token, factors) in factors.chunks_exact_mut(experts).enumerate() {
@@ -94,16 +93,15 @@ fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
 }
 
 /// What each squared log-sum is multiplied by in the z loss: `[tokens, 1]`.
-fn z_factors(routing: &Routing) -> Vec<f64> {
-    let length = routing.mask.length();
-    let tokens = routing.mask.as_slice().iter().enumerate();
-    tokens.map(|(token, real)| if *real { 1.0 / routing.groups[token / length].tokens as f64 } else { 0.0 }).collect()
+fn z_factors(mask: &TokenMask) -> Vec<f64> {
+    let (real, length) = (mask.real_tokens(), mask.length());
+    let tokens = mask.as_slice().iter().enumerate();
+    tokens.map(|(token, is_real)| if *is_real { 1.0 / real[token / length] as f64 } else { 0.0 }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::gate::{Capacity, Gate};
-    use super::super::mask::TokenMask;
     use super::super::routing::{Rules, route};
     use super::*;
 
@@ -123,7 +121,7 @@ mod tests {
         assert_eq!(factors[..8], [two, one, two, one, two, one, 0.0, 0.0]);
         assert_eq!(factors[8..], [0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let third = 1.0 / 3.0;
-        assert_eq!(z_factors(&routing), [third, third, third, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(z_factors(&routing.mask), [third, third, third, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 
         let loss: f64 = rows.iter().zip(&factors).map(|(p, factor)| p * factor).sum();
         // Per group: E · Σ density · mean probability.

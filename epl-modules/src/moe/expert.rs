@@ -2,7 +2,7 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
-use burn::tensor::{IndexingUpdateOp, Tensor, bf16, f16};
+use burn::tensor::{Tensor, bf16, f16};
 use epl_comm::{Partial, copied, shard_range};
 use epl_core::model::precision::cast;
 use epl_core::topology::cluster::Axis;
@@ -10,16 +10,17 @@ use epl_core::{Context, Place};
 
 use super::arrangement::Arrangement;
 use super::config::MoeConfig;
-use super::dispatch::{Dispatch, indices};
+use super::decision::Decision;
+use super::dispatch::Dispatch;
 use super::grouped::grouped_product;
-use super::routing::Routing;
+use super::moving::{moved, numbers, or_zeros};
+use super::router::Routed;
 use crate::activation::Activation;
 use crate::dropout::{Dropout, DropoutConfig, Mask};
 use crate::embedding::rows_at;
 use crate::host::{ProductType, product_type};
 use crate::linear::count_affine;
 use crate::placement;
-use crate::random::Row;
 
 /// The experts of this rank.
 ///
@@ -106,7 +107,7 @@ impl Experts {
     /// Each expert on its own rows, in host memory.
     fn sorted(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>, kind: ProductType) -> Tensor<2> {
         let (device, is_sorted) = (rows.device(), at.is_sorted());
-        let select = |rows: Tensor<2>, by: Vec<usize>| rows_at(rows, indices(by.into_iter(), &device));
+        let select = |rows: Tensor<2>, by: Vec<usize>| rows_at(rows, numbers(by, &device));
         let rows = if is_sorted { rows } else { select(rows, at.rows_by_place()) };
         let rows = self.network(rows, mask, |x, weight| match kind {
             ProductType::F16 => grouped_product::<f16>(x, weight, &at.counts),
@@ -121,42 +122,39 @@ impl Experts {
     fn padded(&self, rows: Tensor<2>, at: &Arrangement, mask: Option<Mask>) -> Tensor<2> {
         let (experts, height) = (at.counts.len(), at.height());
         let (device, [_, width]) = (rows.device(), rows.dims());
-        let slots = indices(at.slots().into_iter(), &device);
-        let block = Tensor::zeros([experts * height, width], (&device, rows.dtype()));
-        let block = block.select_assign(0, slots.clone(), rows, IndexingUpdateOp::Add);
-        let block = self.network(block.reshape([experts, height, width]), mask, Tensor::matmul);
-        block.reshape([experts * height, width]).select(0, slots)
+        let network = |block: Tensor<2>| {
+            let block = self.network(block.reshape([experts, height, width]), mask, Tensor::matmul);
+            block.reshape([experts * height, width])
+        };
+        if at.is_sorted() && at.counts.iter().all(|count| *count == height) {
+            return network(rows);
+        }
+        let (rows_by_slot, slots) = (numbers(at.rows_by_slot(), &device), numbers(at.slots(), &device));
+        let block = network(moved(rows, rows_by_slot.clone(), vec![slots.clone()]));
+        moved(block, slots, vec![rows_by_slot])
     }
 
     /// The dropout mask of what the networks get, in training. Collective over the expert axis if there is one.
     ///
     /// What is dropped belongs to (sample, token, expert, feature), so the token's rank names the random numbers of
     /// each row, and the names go where the rows go.
-    ///
-    /// # Shapes
-    ///
-    /// - x: `[batch, seq, d_model]`
-    pub(super) fn mask(&self, x: &Tensor<3>, routing: &Routing, dispatch: &Dispatch) -> Option<Mask> {
-        let [batch, length, _] = x.dims();
+    pub(super) fn mask(
+        &self,
+        [batch, length]: [usize; 2],
+        routed: &Routed,
+        decision: &Decision,
+        dispatch: &Dispatch,
+    ) -> Option<Mask> {
         let (noise, samples) = self.dropout.next_call(batch)?;
-        let rows = routing.assignments.iter().map(|assignment| {
-            let (sample, token) = (samples[assignment.token / length], assignment.token % length);
-            noise.sample(sample).at(token).at(assignment.expert)
-        });
-        let received = dispatch.send_names(rows, &x.device(), &self.context);
-        let at = &dispatch.arrangement;
-        let is_padded = self.product_type().is_none();
-        let (slots, count) = match is_padded {
-            true => (at.slots(), at.counts.len() * at.height()),
-            false => (at.places.clone(), at.places.len()),
-        };
-        let mut names = vec![Row::default(); count];
-        slots.iter().zip(received).for_each(|(slot, row)| names[*slot] = row);
+        let of_token = |token: usize| noise.sample(samples[token / length]).at(token % length);
+        let received = dispatch.send_numbers(decision.names(routed, of_token));
+        let (at, device) = (&dispatch.arrangement, received.device());
         let tensor = self.context.tensor();
         let first_feature = shard_range(self.d_ff, tensor.size(), tensor.rank()).start;
-        Some(match is_padded {
-            true => self.dropout.mask_of_rows::<3>(names, first_feature),
-            false => self.dropout.mask_of_rows::<2>(names, first_feature),
+        let by = |rows: Vec<usize>| or_zeros(received.clone(), numbers(rows, &device));
+        Some(match self.product_type() {
+            None => self.dropout.mask_of_rows::<3>(by(at.rows_by_slot()), first_feature),
+            Some(_) => self.dropout.mask_of_rows::<2>(by(at.rows_by_place()), first_feature),
         })
     }
 

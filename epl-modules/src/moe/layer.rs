@@ -2,15 +2,18 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::{Bool, Tensor};
+use epl_core::offload::is_host;
 use epl_core::{Context, Place};
 
 use super::balance::RouterLosses;
 use super::config::MoeConfig;
-use super::dispatch::{Dispatch, combine, rows_of, weights};
+use super::decision::Decision;
+use super::dispatch::Dispatch;
 use super::expert::Experts;
 use super::mask::TokenMask;
 use super::router::{Routed, Router};
-use super::routing::{Routing, Rules, route};
+use super::routing::{Rules, route};
+use super::slots::{Slots, Tally};
 use crate::invalid::refuse;
 use crate::placement::check_enough;
 
@@ -123,8 +126,8 @@ impl Moe {
     /// Unwinds with an error when the mask is that of another batch.
     pub fn forward_masked(&self, x: Tensor<3>, mask: &TokenMask) -> MoeOutput {
         let routed = self.router.forward(x.clone());
-        let routing = self.decide(x.dims(), &routed, mask);
-        self.forward_routed(x, &routed, &routing)
+        let decision = self.decide(x.dims(), &routed, mask);
+        self.forward_routed(x, &routed, &decision)
     }
 
     /// Applies a routing decision, made now or earlier: what a recomputed segment replays. Nothing is counted again.
@@ -137,21 +140,23 @@ impl Moe {
     /// # Errors
     ///
     /// Unwinds with an error when the decision is that of another batch, or a peer fails.
-    pub fn forward_routed(&self, x: Tensor<3>, routed: &Routed, routing: &Routing) -> MoeOutput {
+    pub fn forward_routed(&self, x: Tensor<3>, routed: &Routed, decision: &Decision) -> MoeOutput {
         let ([batch, length, width], dtype) = (x.dims(), x.dtype());
         let config = &self.settings.config;
-        check_mask(&routing.mask, batch, length);
-        let dispatch = Dispatch::new(routing, config.experts, self.context.expert());
-        let mask = self.experts.mask(&x, routing, &dispatch);
-        let rows = dispatch.send(rows_of(x.reshape([batch * length, width]), routing));
+        check_mask(decision.mask(), batch, length);
+        let dispatch = Dispatch::new(&decision.counts(config.experts), self.context.expert());
+        let mask = self.experts.mask([batch, length], routed, decision, &dispatch);
+        let rows = dispatch.send(decision.rows_of(x.reshape([batch * length, width])));
         let rows = self.experts.forward(rows, &dispatch.arrangement, mask);
         let rows = dispatch.send_back(rows);
-        let hidden = combine(rows, weights(routed, routing, config.gate.choices()), routing);
-        let RouterLosses { auxiliary, z } = RouterLosses::new(routed, routing);
+        let hidden = decision.combine(rows, routed, config.gate.choices());
+        let RouterLosses { auxiliary, z } = decision.losses(routed);
         MoeOutput { hidden: hidden.reshape([batch, length, width]).cast(dtype), auxiliary, z }
     }
 
-    /// Decides where the tokens go, and counts it in the metrics. It waits for the device.
+    /// Decides where the tokens go, and counts it in the metrics. On a device it is decided there where the experts' room, which
+    /// [`MoeConfig::capacity`] gives, is at most twice what the tokens ask for, or 4,096 rows; else, as with
+    /// [`Capacity::Unlimited`](super::Capacity::Unlimited) and many tokens, the host decides, and waits for the device.
     ///
     /// Collective over the tensor axis, whose ranks take the decision of the first: they compute parts of the same
     /// tokens.
@@ -159,29 +164,50 @@ impl Moe {
     /// # Errors
     ///
     /// Unwinds with an error when the mask is that of another batch, or a peer fails.
-    pub fn decide(&self, [batch, length, _]: [usize; 3], routed: &Routed, mask: &TokenMask) -> Routing {
-        let config = &self.settings.config;
-        check_mask(mask, batch, length);
-        let all = config.route_padding.then(|| TokenMask::all(batch, length));
-        let rules = Rules {
-            experts: config.experts,
-            gate: config.gate,
-            capacity: config.capacity,
-            training: self.context.is_training(),
-        };
-        let routing = route(&routed.agree(&self.context), all.as_ref().unwrap_or(mask), &rules);
-        self.count(&routing);
-        routing
+    pub fn decide(&self, dims: [usize; 3], routed: &Routed, mask: &TokenMask) -> Decision {
+        let (mask, rules) = self.to_route(dims, mask);
+        match !is_host(&routed.probabilities.device()) && Slots::pay(&mask, &rules) {
+            true => self.decide_there(routed, mask, &rules),
+            false => self.decide_here(routed, &mask, &rules),
+        }
     }
 
-    fn count(&self, routing: &Routing) {
-        if !self.context.is_training() {
-            return;
+    /// As [`decide`](Self::decide), always where the probabilities are.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn decide_on_device(&self, dims: [usize; 3], routed: &Routed, mask: &TokenMask) -> Decision {
+        let (mask, rules) = self.to_route(dims, mask);
+        self.decide_there(routed, mask, &rules)
+    }
+
+    /// The tokens that are routed, and how.
+    fn to_route(&self, [batch, length, _]: [usize; 3], mask: &TokenMask) -> (TokenMask, Rules) {
+        check_mask(mask, batch, length);
+        let MoeConfig { experts, gate, capacity, route_padding, .. } = self.settings.config;
+        let mask = if route_padding { TokenMask::all(batch, length) } else { mask.clone() };
+        (mask, Rules { experts, gate, capacity, training: self.context.is_training() })
+    }
+
+    fn decide_there(&self, routed: &Routed, mask: TokenMask, rules: &Rules) -> Decision {
+        let (slots, Tally { taken, dropped }) = Slots::new(routed.agree(&self.context), mask, rules);
+        if rules.training {
+            self.context.note_metric(&self.settings.tokens_metric, taken);
+            self.context.note_metric(&self.settings.dropped_metric, dropped);
         }
-        let counts = routing.counts(self.settings.config.experts);
-        let counts: Vec<f64> = counts.into_iter().map(|count| count as f64).collect();
-        self.context.add_metric(&self.settings.tokens_metric, &counts);
-        self.context.add_metric(&self.settings.dropped_metric, &[routing.dropped as f64]);
+        Decision::Slots(slots)
+    }
+
+    fn decide_here(&self, routed: &Routed, mask: &TokenMask, rules: &Rules) -> Decision {
+        let probabilities: Vec<f64> = self.context.read(routed.agree(&self.context)).iter().collect();
+        let routing = route(&probabilities, mask, rules);
+        if rules.training {
+            let counts: Vec<f64> = routing.counts(rules.experts).into_iter().map(|count| count as f64).collect();
+            self.context.add_metric(&self.settings.tokens_metric, &counts);
+            self.context.add_metric(&self.settings.dropped_metric, &[routing.dropped as f64]);
+        }
+        Decision::of_host(routing, routed, rules.gate.choices())
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Tensor};
 
 use crate::invalid::refuse;
 
-/// Which tokens of a batch are real and which are padding, on the host, where routing is decided.
+/// Which tokens of a batch are real and which are padding, on the host, which decides by it how much room experts have.
 ///
 /// A model that knows its lengths makes it without waiting for the device. A clone shares its memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +56,12 @@ impl TokenMask {
     /// How many tokens a padded sequence has.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// How many real tokens each sequence has.
+    pub fn real_tokens(&self) -> Vec<usize> {
+        let of = |group: &[bool]| group.iter().filter(|real| **real).count();
+        self.real.chunks(self.length.max(1)).map(of).collect()
     }
 
     /// Whether each token is real, one sequence after the other.

@@ -42,14 +42,12 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// The probabilities of the first of the tensor axis's ranks, on the host, row after row. It waits for the device. Collective.
+    /// The probabilities of the first of the tensor axis's ranks, without a graph. Collective.
     ///
     /// Whole weights give the same numbers on every rank; should they ever differ by one bit, two ranks would send
     /// one token to different experts and add what does not belong together.
-    pub(super) fn agree(&self, context: &Context) -> Vec<f64> {
-        let agreed =
-            context.tensor().broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error));
-        context.read(agreed).iter::<f64>().collect()
+    pub(super) fn agree(&self, context: &Context) -> Tensor<2> {
+        context.tensor().broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error))
     }
 }
 

@@ -6,17 +6,19 @@
 //! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
 //!   may have made a loss NaN.
 //! - `reads`: values that the host waits for.
+//! - `metrics`: what layers count.
 
 mod build;
 mod flops;
 mod groups;
+mod metrics;
 mod moment;
 mod nan;
 mod reads;
 mod replay;
 mod told;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +29,7 @@ use epl_comm::{ProcessGroup, Rank, Span, Trace};
 pub(crate) use build::{BuildContext, Sharding};
 pub(crate) use flops::Flops;
 pub use groups::Groups;
+use metrics::Metrics;
 pub use moment::Pass;
 use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
@@ -83,7 +86,7 @@ struct PassState {
     /// Whether what is run was run before: see [`Context::replaying`].
     replay: bool,
     calls: HashMap<u64, Calls>,
-    metrics: BTreeMap<String, Vec<f64>>,
+    metrics: Metrics,
     outputs: OutputStore,
     nan_causes: Option<NanCauses>,
     device_reads: u64,
@@ -111,7 +114,7 @@ impl Context {
             segment: (0, 0),
             replay: false,
             calls: HashMap::new(),
-            metrics: BTreeMap::new(),
+            metrics: Metrics::default(),
             outputs: OutputStore::default(),
             nan_causes: None,
             device_reads: 0,
@@ -258,27 +261,6 @@ impl Context {
         number
     }
 
-    /// Declares a metric of `len` values, so that every rank reduces the same set of them.
-    pub fn declare_metric(&self, name: &str, len: usize) {
-        self.state().metrics.insert(name.to_string(), vec![0.0; len]);
-    }
-
-    /// Adds to a declared metric. Nothing is added for a stand-in micro-batch.
-    ///
-    /// # Panics
-    ///
-    /// When the metric was not declared with this length: a fault of the layer.
-    pub fn add_metric(&self, name: &str, values: &[f64]) {
-        needs_context();
-        let mut state = self.state();
-        if state.pass.empty || state.replay {
-            return;
-        }
-        let sums = state.metrics.get_mut(name).expect("a metric is declared before it is added to");
-        assert_eq!(sums.len(), values.len(), "metric `{name}` was declared with another length");
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-    }
-
     /// Declares an output, so that every rank merges the same set of them: see [`output`](Self::output).
     ///
     /// Unwinds when it is declared already, to be merged in another way.
@@ -341,14 +323,6 @@ impl Context {
     /// The segment that was entered last.
     pub(crate) fn segment(&self) -> usize {
         self.state().segment.0
-    }
-
-    /// Takes the sums of all metrics of this rank and sets them to zero.
-    pub fn take_metrics(&self) -> BTreeMap<String, Vec<f64>> {
-        let mut state = self.state();
-        let taken = state.metrics.clone();
-        state.metrics.values_mut().for_each(|values| values.fill(0.0));
-        taken
     }
 
     /// Writes a mark into the trace, if there is one.

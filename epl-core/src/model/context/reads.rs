@@ -16,21 +16,26 @@ impl Context {
         tensor.into_data()
     }
 
-    /// Numbers, each a tensor of one element: those of one type are read together.
+    /// The numbers of tensors, one after the other: those of one type are read together.
     pub(crate) fn read_numbers(&self, tensors: Vec<Tensor<1>>) -> Vec<f64> {
-        let mut numbers = vec![0.0; tensors.len()];
         let mut types: Vec<(DType, Vec<(usize, Tensor<1>)>)> = Vec::new();
+        let mut starts = Vec::with_capacity(tensors.len());
+        let mut end = 0;
         for (index, tensor) in tensors.into_iter().enumerate() {
+            starts.push(end);
+            end += tensor.dims()[0];
             let dtype = tensor.dtype();
             match types.iter_mut().find(|(known, _)| *known == dtype) {
                 Some((_, same)) => same.push((index, tensor)),
                 None => types.push((dtype, vec![(index, tensor)])),
             }
         }
+        let mut numbers = vec![0.0; end];
         for (_, same) in types {
-            let (indices, tensors): (Vec<_>, Vec<_>) = same.into_iter().unzip();
-            let values = self.read(Tensor::cat(tensors, 0));
-            indices.into_iter().zip(values.iter::<f64>()).for_each(|(index, value)| numbers[index] = value);
+            let places: Vec<usize> =
+                same.iter().flat_map(|(index, tensor)| starts[*index]..starts[*index] + tensor.dims()[0]).collect();
+            let values = self.read(Tensor::cat(same.into_iter().map(|(_, tensor)| tensor).collect(), 0));
+            places.into_iter().zip(values.iter::<f64>()).for_each(|(place, value)| numbers[place] = value);
         }
         numbers
     }

@@ -33,6 +33,21 @@ fn layouts_equal_one_rank() {
     }
 }
 
+#[test]
+fn routed_on_the_device_it_is_the_same() {
+    let layouts: [Layout; 4] = [(2, 1, 1), (4, 1, 4), (1, 2, 1), (2, 2, 2)];
+    for case in cases() {
+        let there = Case { on_device: true, ..case.clone() };
+        assert_close(case.name, &run(&there, (1, 1, 1)), &reference::compute(&case), LIMIT);
+        let config = case.config.clone().with_jitter(0.3).with_dropout(0.4);
+        let (there, here) = (Case { config: config.clone(), ..there }, Case { config, ..case });
+        let whole = run(&here, (1, 1, 1));
+        for layout in layouts {
+            assert_close(&format!("{} under {layout:?}", here.name), &run(&there, layout), &whole, LIMIT);
+        }
+    }
+}
+
 /// What `init` says to a configuration on a mesh.
 fn refusal(layout: Layout, config: MoeConfig) -> String {
     let case = Case { config, ..cases().remove(0) };
@@ -93,23 +108,34 @@ fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
 
 #[test]
 fn a_replayed_decision_gives_the_same_bits_and_is_counted_once() {
-    for case in cases() {
+    let both = cases().into_iter().flat_map(|case| [Case { on_device: true, ..case.clone() }, case]);
+    for case in both {
         let case = Case { config: case.config.clone().with_jitter(0.3).with_dropout(0.4), ..case };
         testing::run((2, 1, 2), |epl| {
             let moe = build(&case, &epl)?;
-            let pass = Pass { step: 1, training: true, samples: Arc::new([0, 1]), empty: false };
+            let pass = |empty| Pass { step: 1, training: true, samples: Arc::new([0, 1]), empty };
             let x = case.tensor(0..2, 6, |s, t, e| case.x(s, t, e), epl.place());
             let mask = TokenMask::from_lengths(&case.lengths[..2], 6);
-            epl.context().begin(pass.clone());
+            epl.context().begin(pass(false));
             let routed = moe.router.forward(x.clone());
-            let routing = moe.decide(x.dims(), &routed, &mask);
-            let first = moe.forward_routed(x.clone(), &routed, &routing);
-            epl.context().begin(pass);
-            let again = moe.forward_routed(x.clone(), &moe.router.forward(x), &routing);
+            let listed = moe.decide(x.dims(), &routed, &mask);
+            let counted = epl.context().take_metrics();
+            let decide = || match case.on_device {
+                true => moe.decide_on_device(x.dims(), &routed, &mask),
+                false => moe.decide(x.dims(), &routed, &mask),
+            };
+            let decision = decide();
+            let first = moe.forward_routed(x.clone(), &routed, &decision);
+            epl.context().begin(pass(false));
+            let again = moe.forward_routed(x.clone(), &moe.router.forward(x.clone()), &decision);
             assert_eq!(host(first.hidden), host(again.hidden), "{}", case.name);
             assert_eq!(host(first.z), host(again.z), "{}", case.name);
-            let counted: f64 = epl.context().take_metrics()["moe.tokens_per_expert"].iter().sum();
-            assert_eq!(counted, routing.assignments.len() as f64, "{}", case.name);
+            // A stand-in counts for nothing.
+            epl.context().begin(pass(true));
+            decide();
+            assert_eq!(epl.context().take_metrics(), counted, "{}", case.name);
+            let assignments = listed.routing().expect("on the host").assignments.len();
+            assert_eq!(counted["moe.tokens_per_expert"].iter().sum::<f64>(), assignments as f64, "{}", case.name);
             Ok(())
         });
     }
@@ -152,7 +178,7 @@ fn tensor_ranks_take_one_decision_whatever_the_last_bit() {
             let device = epl.place().device();
             let routed =
                 Routed { probabilities: Tensor::from_data([row; 5], device), log_sum: Tensor::zeros([5, 1], device) };
-            Ok(moe.decide([1, 5, 6], &routed, &TokenMask::all(1, 5)))
+            Ok(moe.decide([1, 5, 6], &routed, &TokenMask::all(1, 5)).routing().cloned().expect("on the host"))
         });
         assert_eq!(decisions[0], decisions[1]);
         assert!(decisions[0].groups[0].first_choices[1] == 5, "{decisions:?}");

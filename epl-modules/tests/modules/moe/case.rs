@@ -20,6 +20,8 @@ pub(crate) struct Case {
     pub(crate) favourite: fn(usize, usize) -> usize,
     /// The padded length; otherwise one more than the longest sample of the rank.
     pub(crate) padded: Option<usize>,
+    /// Whether tokens are routed where the layer computes, as on a device.
+    pub(crate) on_device: bool,
 }
 
 /// Numbers in `[-1, 1)` without a pattern.
@@ -36,6 +38,7 @@ impl Case {
             lengths: vec![5, 3, 0, 6, 2, 9, 1, 6],
             favourite: |sample, token| (sample * 3 + token * token) % EXPERTS,
             padded: None,
+            on_device: false,
         }
     }
 

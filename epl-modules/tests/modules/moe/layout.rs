@@ -85,6 +85,12 @@ pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
     let x = case.tensor(samples.clone(), length, |s, t, e| case.x(s, t, e), epl.place()).require_grad();
     // Both ways of saying what is padding.
     let output = match context.data().rank() % 2 {
+        _ if case.on_device => {
+            let routed = moe.router.forward(x.clone());
+            let decision = moe.decide_on_device(x.dims(), &routed, &mask);
+            assert!(decision.routing().is_none(), "{}: it was listed", case.name);
+            moe.forward_routed(x.clone(), &routed, &decision)
+        }
         0 => moe.forward_masked(x.clone(), &mask),
         _ => moe.forward(x.clone(), Some(padding(&mask, &x))),
     };
