@@ -116,6 +116,16 @@ impl Trace {
         self.record().events.clone()
     }
 
+    /// What is recorded while `f` runs, switched on for that time, and what `f` returned. It is not in the list: this is for a
+    /// world of one thread, as one that is only thought of ([`dry`](crate::dry)).
+    pub fn recorded<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<Event>) {
+        let (before, was_on) = (core::mem::take(&mut self.record().events), self.is_on());
+        self.switch(true);
+        let value = f();
+        self.switch(was_on);
+        (value, core::mem::replace(&mut self.record().events, before))
+    }
+
     /// Says what a rank is, for who reads the trace.
     pub fn name(&self, rank: Rank, name: impl Into<String>) {
         self.record().names.insert(rank, name.into());

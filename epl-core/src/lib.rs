@@ -24,6 +24,7 @@ pub mod checkpoint;
 pub mod model;
 pub mod params;
 pub mod plan;
+pub mod simulate;
 pub mod tensors;
 pub mod optim;
 pub mod probe;

@@ -66,7 +66,7 @@ enum Rows {
     /// One after the other.
     Listed(Arc<[Row]>),
     /// One after the other, as numbers on a device. Shape `[rows]`.
-    OnDevice(Tensor<1, Int>),
+    OnDevice(Box<Tensor<1, Int>>),
 }
 
 impl Elements {
@@ -81,7 +81,7 @@ impl Elements {
     pub(crate) fn listed<const D: usize>(rows: Tensor<1, Int>, offset: usize) -> Self {
         let rows = match is_host(&rows.device()) {
             true => Rows::Listed(rows.into_data().iter::<i64>().map(Row::from_number).collect()),
-            false => Rows::OnDevice(rows),
+            false => Rows::OnDevice(Box::new(rows)),
         };
         Self { rows, dim: D - 1, offset }
     }
@@ -93,7 +93,7 @@ impl Elements {
     /// - output: `[rows]`
     pub(crate) fn names<const D: usize>(&self, shape: [usize; D], device: &Device) -> Tensor<1, Int> {
         if let Rows::OnDevice(names) = &self.rows {
-            return names.clone();
+            return Tensor::clone(names);
         }
         let count = shape.iter().product::<usize>() / row_length(shape).max(1);
         let names: Vec<i64> = (0..count).map(|row| self.row(shape, row).to_number()).collect();

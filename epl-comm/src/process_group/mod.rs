@@ -160,7 +160,7 @@ impl ProcessGroup {
     }
 
     /// How many calls of this rank may usefully be in flight together.
-    pub(crate) fn lanes(&self) -> usize {
+    pub fn lanes(&self) -> usize {
         self.transport().lanes()
     }
 

@@ -13,7 +13,6 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 
-use super::batch_views::BatchViews;
 use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
 use super::parameters::{Look, Parameters, Seen};
@@ -21,6 +20,7 @@ use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::widen_carry;
 use crate::model::segment::Model;
+use crate::plan::batch_views::BatchViews;
 
 /// A model without autodiff, whose segments are run forward.
 pub(super) struct Forward<'a, M: Model> {

@@ -8,7 +8,6 @@
 //! - `weights`: the global divisors.
 //! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
-//! - `batch_views`: a micro-batch, as segments and the loss see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
 //! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `repeatable`: a segment's forward that does the same again, `draws`: where that takes care; `statistics`: running statistics
@@ -31,7 +30,6 @@
 
 mod accumulated;
 mod away;
-mod batch_views;
 mod batches;
 mod communicators;
 mod compress;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
-use super::batch_views::BatchViews;
 use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
 use super::rank::{Engine, caught};
@@ -17,6 +16,7 @@ use crate::model::context::Flops;
 use crate::model::graph::{Seed, Track, Untrack};
 use crate::model::segment::Model;
 use crate::offload::is_host;
+use crate::plan::batch_views::BatchViews;
 use crate::plan::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::plan::{ParamRecord, Plan};
 use crate::probe::measure::bytes;

@@ -18,7 +18,6 @@ use burn::tensor::{Gradients, Tensor};
 use epl_comm::{OperationPhase, Recording, timed};
 
 use super::accumulated::Accumulated;
-use super::batch_views::BatchViews;
 use super::batches::Given;
 use super::explained::explained;
 use super::gradients::GradientStore;
@@ -41,6 +40,7 @@ use crate::model::context::NanCauses;
 use crate::model::loss::{Loss, Term, TermWeights};
 use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
+use crate::plan::batch_views::BatchViews;
 use crate::schedule::{Action, ActionKind};
 
 /// A step that is under way.

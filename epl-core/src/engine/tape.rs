@@ -20,12 +20,12 @@ use std::ops::Range;
 use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
-use super::batch_views::BatchViews;
 use super::parameters::Seen;
 use crate::error::Result;
 use crate::model::carry::Carry;
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::model::segment::Model;
+use crate::plan::batch_views::BatchViews;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
 pub(crate) struct Tape<'a, M: Model> {

@@ -58,7 +58,10 @@ pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result
     let mut config = config.clone();
     // With what is only said beside a file.
     config.profile = ProfileConfig { segments: config.profile.segments, ..Config::default().profile };
-    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, None)?))??;
+    // Switched on where the calls of segments are wanted.
+    let trace = Trace::new();
+    trace.switch(false);
+    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, Some(trace))?))??;
     Ok((value, traffic))
 }
 

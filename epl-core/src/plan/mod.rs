@@ -4,6 +4,7 @@
 //! - `builder`: from the configuration, the survey of a model, the mesh and the optimizer to a plan.
 //! - `settings`: how a step is made, beside what lies where.
 //! - `resolved`: the plan.
+//! - `batch_views`: a micro-batch, as the segments and the loss of a plan see it.
 //! - `units`: the buckets, divided.
 //! - [`recompute`]: what is run again in backward, from numbers.
 //! - `fuse`: EPL's rule by which tensors share a bucket.
@@ -27,6 +28,7 @@ mod display;
 mod shards;
 mod units;
 mod resolved;
+pub(crate) mod batch_views;
 mod owners;
 mod layers;
 pub(crate) mod stages;

@@ -14,18 +14,21 @@ use std::convert::Infallible;
 use burn::backend::DispatchTensor;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
-use epl_comm::ThreadMemory;
+use epl_comm::{Event, EventKind, ThreadMemory};
 
 use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Pass};
 use crate::model::generator::{self, Seeds};
-use crate::model::graph::{Seed, Track, Untrack};
+use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
+use crate::model::precision::{HalfPrecision, cast, widen, widen_carry};
 use crate::model::segment::Model;
-use crate::params::ParamRecord;
 use crate::params::statistics::RunningStatistics;
 use crate::params::walk::{self, At, Change};
+use crate::params::{ParamRecord, replaced};
 use crate::plan::Plan;
+use crate::plan::batch_views::BatchViews;
+use crate::simulate::{Called, CarryShape, Members, SegmentCalls, TensorShape};
 
 /// What one segment needs for one micro-batch, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,41 +57,104 @@ pub(crate) struct Bench<'a, M> {
 type Likeness = (Vec<(Vec<usize>, bool)>, Vec<Vec<usize>>);
 
 /// A segment that was measured, and what left it.
-struct Known<C> {
+struct Known<T, C> {
     likeness: Likeness,
-    needs: Needs,
+    measured: T,
     exit: C,
+}
+
+/// What one segment calls for one micro-batch, and what leaves it.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentShape {
+    pub calls: SegmentCalls,
+    /// Which tensors of what enters get a gradient.
+    pub gradients: Vec<bool>,
+    pub exit: CarryShape,
 }
 
 impl<M: Model> Bench<'_, M> {
     /// The segments that this rank's stage runs, by their numbers, on a batch of so many rows. Collective.
     pub fn measure(&self, rows: usize, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
+        let all = self.walk(rows, |segment, carry| self.measure_segment(segment, carry, batch))?;
+        let is_own = |segment: usize| self.plan.stages.of_segment(segment) == self.plan.stage();
+        Ok(all.into_iter().enumerate().map(|(segment, needs)| is_own(segment).then_some(needs)).collect())
+    }
+
+    /// The shapes of all segments, by their numbers, on a batch of so many rows. Collective.
+    ///
+    /// # Errors
+    ///
+    /// Where no calls are recorded.
+    pub fn shapes(&self, rows: usize, batch: &M::Batch) -> Result<Vec<SegmentShape>> {
+        self.walk(rows, |segment, carry| self.shape_of(segment, carry, batch))
+    }
+
+    /// Takes a batch of so many rows through all segments, one at a time; of segments alike the first one alone.
+    fn walk<T: Clone>(
+        &self,
+        rows: usize,
+        measure: impl Fn(usize, Option<M::Carry>) -> Result<(T, M::Carry)>,
+    ) -> Result<Vec<T>> {
         let samples: Vec<u64> = (0..rows as u64).collect();
         self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
         // Layers tell nothing and move nothing.
         let _again = self.context.replaying();
-        epl_comm::catch(|| self.walk(batch))?
+        epl_comm::catch(|| {
+            let (mut all, mut known, mut carry) = (Vec::new(), Vec::<Known<T, M::Carry>>::new(), None::<M::Carry>);
+            for segment in 0..self.plan.segments.len() {
+                let likeness = self.likeness(segment, carry.as_ref());
+                // What has no parameters may be any function.
+                let alike = known.iter().find(|known| known.likeness == likeness && !likeness.0.is_empty());
+                let (measured, exit) = match alike {
+                    Some(alike) => (alike.measured.clone(), alike.exit.clone()),
+                    None => {
+                        let (measured, exit) = measure(segment, carry.take())?;
+                        known.push(Known { likeness, measured: measured.clone(), exit: exit.clone() });
+                        (measured, exit)
+                    }
+                };
+                all.push(measured);
+                carry = Some(exit);
+            }
+            Ok(all)
+        })?
     }
 
-    fn walk(&self, batch: &M::Batch) -> Result<Vec<Option<Needs>>> {
-        let (mut all, mut known, mut carry) = (Vec::new(), Vec::<Known<M::Carry>>::new(), None::<M::Carry>);
-        for segment in 0..self.plan.segments.len() {
-            let likeness = self.likeness(segment, carry.as_ref());
-            // What has no parameters may be any function.
-            let alike = known.iter().find(|known| known.likeness == likeness && !likeness.0.is_empty());
-            let (needs, exit) = match alike {
-                Some(alike) => (alike.needs, alike.exit.clone()),
-                None => {
-                    let (needs, exit) = self.measure_segment(segment, carry.take(), batch)?;
-                    known.push(Known { likeness, needs, exit: exit.clone() });
-                    (needs, exit)
-                }
-            };
-            let is_own = self.plan.stages.of_segment(segment) == self.plan.stage();
-            all.push(is_own.then_some(needs));
-            carry = Some(exit);
-        }
-        Ok(all)
+    /// One forward and backward of a segment, whose calls are recorded.
+    fn shape_of(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(SegmentShape, M::Carry)> {
+        let (plan, records) = (self.plan, &self.plan.params.records);
+        let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
+        let batch = BatchViews::new(&model, plan, plan.half, batch);
+        let statistics = RunningStatistics::of(&model, records, &plan.burn_layers.statistics);
+        self.context.enter(segment);
+        let entrance = carry.map(|carry| carry.map(&mut Track));
+        let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
+        let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+        let (exit, of_forward) = self.context.record_calls(forward)?;
+        let is_last = segment + 1 == self.plan.segments.len();
+        let (root, of_loss) = match is_last {
+            true => {
+                let loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
+                let (loss, calls) = self.context.record_calls(|| self.holding(segment, loss))?;
+                (loss.terms.iter().map(|term| widen(term.value.clone())).reduce(|sum, term| sum + term), calls)
+            }
+            false => (seeded(&exit), Vec::new()),
+        };
+        let root = root.filter(Tensor::is_tracked);
+        let (gradients, of_backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
+        statistics.put_into(&model, records);
+        let found = match (entrance, gradients) {
+            (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
+            _ => CarryGradients::new(),
+        };
+        let calls = |events: Vec<Event>| events.into_iter().filter_map(called).collect::<Vec<_>>();
+        let forward = calls(of_forward).into_iter().chain(calls(of_loss)).collect();
+        let shape = SegmentShape {
+            calls: SegmentCalls { forward, backward: calls(of_backward) },
+            gradients: found.iter().map(Option::is_some).collect(),
+            exit: carry_shape(&exit),
+        };
+        Ok((shape, exit.map(&mut Untrack)))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
@@ -100,7 +166,7 @@ impl<M: Model> Bench<'_, M> {
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
         let records = &self.plan.params.records;
-        let model = filled(self.model.clone(), records, segment);
+        let model = filled(self.model.clone(), records, segment, None);
         self.context.enter(segment);
         // The model shares them.
         let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
@@ -188,9 +254,10 @@ fn seeded<C: Carry>(carry: &C) -> Option<Tensor<1>> {
     Some(root)
 }
 
-/// The model with values for the parameters of one segment, and nothing in the place of the others that have none.
-fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
-    struct FillSegment(usize);
+/// The model with values for the parameters of one segment, those that are cast in 16 bits if it computes so, and nothing in the
+/// place of the others that have none.
+fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize, half: Option<HalfPrecision>) -> M {
+    struct FillSegment(usize, Option<HalfPrecision>);
     impl Change for FillSegment {
         type Error = Infallible;
 
@@ -199,19 +266,22 @@ fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize) -> M {
             at: At<'_>,
             param: Param<Tensor<D>>,
         ) -> Result<Param<Tensor<D>>, Infallible> {
+            let record = at.record;
+            let dtype = self.1.filter(|_| record.half).map_or(record.dtype, HalfPrecision::dtype);
             if param.is_initialized() {
-                return Ok(param);
+                let is_cast = dtype != record.dtype && record.segments.contains(&self.0);
+                return Ok(if is_cast { replaced(param, |value| cast(value, dtype)) } else { param });
             }
-            let (record, device) = (at.record, param.lazy_device());
+            let device = param.lazy_device();
             let values: Tensor<D> = match record.segments.contains(&self.0) {
-                true => Tensor::from_data(numbers(&record.shape()), (&device, record.dtype)),
+                true => Tensor::from_data(numbers(&record.shape()), (&device, dtype)),
                 false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
             };
             let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
             Ok(Param::initialized(param.id, values))
         }
     }
-    let Ok(model) = walk::change(model, records, &mut FillSegment(segment));
+    let Ok(model) = walk::change(model, records, &mut FillSegment(segment, half));
     model
 }
 
@@ -241,6 +311,30 @@ pub(crate) fn bytes<C: Carry>(carry: &C) -> u64 {
     let mut counted = CarryBytes(0);
     let _ = carry.clone().map(&mut counted);
     counted.0
+}
+
+/// A collective of a layer.
+fn called(event: Event) -> Option<Called> {
+    let EventKind::Collective { group, operation, dtype, shape, .. } = event.kind else { return None };
+    Some(Called { over: Members::named(&group), operation, dtype, elements: shape.num_elements() })
+}
+
+/// What a carry is of, on its way. Which of its tensors have a gradient is seen where it enters.
+fn carry_shape<C: Carry>(carry: &C) -> CarryShape {
+    struct DescribeCarry(CarryShape);
+    impl CarryMapper for DescribeCarry {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.tensors.push(TensorShape { dtype: tensor.dtype(), dims: tensor.dims().to_vec() });
+            tensor
+        }
+
+        fn count(&mut self, _parts: usize) {
+            self.0.counts += 1;
+        }
+    }
+    let mut shapes = DescribeCarry(CarryShape::default());
+    let _ = carry.clone().map(&mut shapes);
+    shapes.0
 }
 
 fn entrance_shapes<C: Carry>(carry: &C) -> Vec<Vec<usize>> {

@@ -3,12 +3,15 @@
 //! - `segments`: what each segment of a model stores and costs.
 //! - `measure`: the same before the model exists.
 //! - [`planned`]: a model that is laid out and not drawn, and what it would need.
+//! - `shapes`: what segments call and send, for the list of a step.
 //! - `chrome`: what every rank did when, for Perfetto.
 
 mod segments;
 pub(crate) mod measure;
 mod chrome;
 pub mod planned;
+mod shapes;
 
 pub use chrome::write_trace;
 pub use segments::{Profile, SegmentProfile};
+pub use shapes::MeasuredShapes;

@@ -17,7 +17,7 @@ pub enum Decision {
     /// A list on the host, where the layer computes.
     Listed(Routing),
     /// Indices on the device.
-    Slots(Slots),
+    Slots(Box<Slots>),
 }
 
 impl Decision {
@@ -25,7 +25,7 @@ impl Decision {
     pub(super) fn of_host(routing: Routing, routed: &Routed, choices: usize) -> Self {
         match is_host(&routed.probabilities.device()) {
             true => Self::Listed(routing),
-            false => Self::Slots(Slots::listed(&routing, choices, &routed.probabilities)),
+            false => Self::Slots(Box::new(Slots::listed(&routing, choices, &routed.probabilities))),
         }
     }
 

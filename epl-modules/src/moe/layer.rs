@@ -196,7 +196,7 @@ impl Moe {
             self.context.note_metric(&self.settings.tokens_metric, taken);
             self.context.note_metric(&self.settings.dropped_metric, dropped);
         }
-        Decision::Slots(slots)
+        Decision::Slots(Box::new(slots))
     }
 
     fn decide_here(&self, routed: &Routed, mask: &TokenMask, rules: &Rules) -> Decision {

@@ -1,10 +1,7 @@
 //! Indices on the device against the lists of the host.
 
-use super::super::gate::Capacity;
-use super::super::listed;
-use super::super::router::Routed;
-use super::super::routing::route;
 use super::*;
+use crate::moe::{Capacity, Routed, listed, route};
 
 fn values(tensor: Tensor<1, Int>) -> Vec<usize> {
     tensor.into_data().iter::<i64>().map(|value| usize::try_from(value).expect("an index")).collect()
@@ -60,7 +57,7 @@ fn check_rows(slots: &Slots) {
 /// Probabilities without a pattern, with equal ones and some that are no numbers.
 fn probabilities(tokens: usize, experts: usize, seed: usize) -> Vec<f64> {
     let value = |index: usize| {
-        let mixed = ((seed * 31 + index) as f64 * 12.9898).sin() * 43_758.5453;
+        let mixed = ((seed * 31 + index) as f64 * 12.9898).sin() * 43_758.545_3;
         match (mixed.rem_euclid(1.0) * 8.0).floor() / 8.0 {
             quantised if (index + seed).is_multiple_of(37) && seed.is_multiple_of(3) => quantised * f64::NAN,
             quantised => quantised,

@@ -7,13 +7,15 @@
 // Each test binary uses its part of this.
 #![allow(dead_code)]
 
+mod program;
+
 use std::collections::BTreeMap;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Lora, Module, ModuleMapper, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Tensor, TensorData};
-use epl::comm::shard_range;
+use epl::comm::{Trace, shard_range};
 use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
@@ -21,7 +23,7 @@ use epl::modules::moe::{Capacity, Gate};
 use epl::optim::{OptimizerConfig, ParamGroups};
 use epl::testing::{config, error_together, in_half, largest_error};
 use epl::topology::cluster::Mesh;
-use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport};
+use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, Plan, StepReport};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -140,6 +142,8 @@ impl Layout {
 
 /// What one run left.
 pub struct Outcome {
+    /// The plan, and how many communicators a pool may have.
+    plan: Option<(Plan, usize)>,
     pub reports: Vec<StepReport>,
     pub gradients: BTreeMap<String, TensorData>,
     pub parameters: BTreeMap<String, TensorData>,
@@ -150,7 +154,7 @@ impl Outcome {
     /// The first rank's report alone.
     pub fn of(reports: Vec<StepReport>) -> Self {
         let none = BTreeMap::new();
-        Self { reports, gradients: none.clone(), parameters: none.clone(), state: none }
+        Self { plan: None, reports, gradients: none.clone(), parameters: none.clone(), state: none }
     }
 }
 
@@ -313,8 +317,11 @@ pub fn train(case: &Case, layout: Layout) -> Outcome {
 
 /// The ranks of this process under a layout, in a configuration of that.
 pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
-    let outcomes = epl::launch(config, |epl| steps(case, layout.accumulation, &epl));
+    let trace = Trace::new();
+    let outcomes = epl::launch_traced(config, Some(trace.clone()), |epl| steps(case, layout.accumulation, &epl));
     let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+    let plans: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.plan.clone()).collect();
+    program::check(case, config, layout.accumulation, &plans, &trace);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
@@ -366,9 +373,15 @@ fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, o
     let (_, gradients) = engine.gradients(micro_batches(epl, case, 0, accumulation))?;
     let mut reports = Vec::new();
     for step in 0..3 {
-        reports.push(engine.step(micro_batches(epl, case, step, accumulation), 0.02)?);
+        let batches = micro_batches(epl, case, step, accumulation);
+        if step == 2 {
+            engine.context().mark(program::MARKS[0]);
+        }
+        reports.push(engine.step(batches, 0.02)?);
     }
-    Ok(Outcome { reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
+    engine.context().mark(program::MARKS[1]);
+    let plan = Some((engine.plan().clone(), engine.context().world().lanes()));
+    Ok(Outcome { plan, reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
 }
 
 /// In f64, all errors are at most 1e-10.

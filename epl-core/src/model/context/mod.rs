@@ -6,9 +6,10 @@
 //! - `flops`, `nan`, `told`: what layers tell beside their result: their operations where a forward is measured, and what
 //!   may have made a loss NaN.
 //! - `reads`: values that the host waits for.
-//! - `metrics`: what layers count.
+//! - `metrics`, `counted`: what layers count, and how they say it.
 
 mod build;
+mod counted;
 mod flops;
 mod groups;
 mod metrics;
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
-use epl_comm::{ProcessGroup, Rank, Span, Trace};
+use epl_comm::{Event, ProcessGroup, Rank, Span, Trace};
 
 pub(crate) use build::{BuildContext, Sharding};
 pub(crate) use flops::Flops;
@@ -35,7 +36,7 @@ use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
 pub(crate) use nan::NanCauses;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::output::{Merge, OutputStore, Taken};
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
 
@@ -336,6 +337,18 @@ impl Context {
     #[must_use = "it ends when it is dropped"]
     pub fn span(&self, what: impl FnOnce() -> String) -> Option<Span> {
         self.shared.trace.as_ref()?.span(self.rank(), what)
+    }
+
+    /// The collectives of `f`, in a world that is only thought of.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no trace.
+    pub(crate) fn record_calls<T>(&self, f: impl FnOnce() -> T) -> Result<(T, Vec<Event>)> {
+        let trace = self.shared.trace.as_ref();
+        let trace =
+            trace.ok_or_else(|| Error::invalid("calls of segments are recorded by `launch_dry`: run this there"))?;
+        Ok(trace.recorded(f))
     }
 
     /// Switches this rank's trace, if there is one.

@@ -2,10 +2,10 @@
 
 use std::cell::OnceCell;
 
+use super::resolved::Plan;
 use crate::model::batch::BatchTensors;
 use crate::model::precision::HalfPrecision;
 use crate::model::segment::Model;
-use crate::plan::Plan;
 
 /// A batch as it is, and in 16 bits as soon as a segment asks for it.
 pub(crate) struct BatchViews<'a, B> {

@@ -1,0 +1,89 @@
+//! A collective, by what a trace shows of it.
+
+use core::fmt;
+
+use burn::tensor::DType;
+use epl_comm::Operation;
+
+use crate::topology::cluster::Axis;
+
+/// Over whom a collective goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Members {
+    /// All ranks.
+    World,
+    /// The ranks of an axis.
+    Axis(Axis),
+    /// A communicator of an axis's pool, for buckets of gradients.
+    Pool(Axis, usize),
+    /// The communicator over which parameters are gathered.
+    Gather(Axis),
+    /// Two stages of a replica.
+    Link {
+        /// The stage that sends.
+        from: usize,
+        /// The stage that receives.
+        to: usize,
+    },
+    /// The stages of a replica, which compare what they are given.
+    Stages,
+    /// The stages of a replica that hold the same parameters.
+    Tied(Vec<usize>),
+    /// A group that a layer made.
+    Other(String),
+}
+
+impl Members {
+    /// The group of an axis or the world by its name, as layers use them; any other as it is called.
+    pub fn named(name: &str) -> Self {
+        let axis = Axis::ALL.into_iter().find(|axis| axis.to_string() == name);
+        match (name, axis) {
+            ("world", _) => Self::World,
+            (_, Some(axis)) => Self::Axis(axis),
+            _ => Self::Other(name.to_string()),
+        }
+    }
+}
+
+/// The name of the group, as traces and errors have it.
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::World => f.write_str("world"),
+            Self::Axis(axis) => write!(f, "{axis}"),
+            Self::Pool(axis, number) => write!(f, "{axis} {number}"),
+            Self::Gather(axis) => write!(f, "gather over {axis}"),
+            Self::Link { from, to } => write!(f, "stages, {from} to {to}"),
+            Self::Stages => f.write_str("stages"),
+            Self::Tied(stages) => write!(f, "tied over stages {stages:?}"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// One collective of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Over whom.
+    pub over: Members,
+    /// What.
+    pub operation: Operation,
+    /// The element type.
+    pub dtype: DType,
+    /// The elements of this rank's tensor.
+    pub elements: usize,
+}
+
+impl Called {
+    /// The bytes of this rank's tensor.
+    pub fn bytes(&self) -> u64 {
+        (self.elements * self.dtype.size()) as u64
+    }
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { over, operation, dtype, elements } = self;
+        write!(f, "{operation} of {elements} {} over {over}", dtype.name())
+    }
+}

@@ -1,0 +1,123 @@
+//! What stages of one width send each other. A rank takes what a stage sends in the order in which that one sends it, until what
+//! it wants has come.
+
+use std::collections::{HashSet, VecDeque};
+
+use burn::tensor::DType;
+use epl_comm::Operation;
+
+use super::call::Members;
+use super::list::OpList;
+use super::shapes::{CarryShape, StepShapes, TensorShape};
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::schedule::ActionKind;
+
+/// Numbers of a header that travel with its length.
+const HEAD: usize = 31;
+/// Of a parcel's header: what it is, and how many counts and tensors follow.
+const LABEL: usize = 5;
+
+/// A carry that enters a part, or the gradients of one that left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct StageMessage {
+    backward: bool,
+    micro_batch: usize,
+    part: usize,
+}
+
+/// The links of one rank.
+pub(super) struct StageTraffic<'a, S> {
+    plan: &'a Plan,
+    shapes: &'a S,
+    /// What each stage sends to this one, and has not been taken.
+    coming: Vec<VecDeque<StageMessage>>,
+    /// What was taken before it was wanted.
+    arrived: HashSet<(usize, StageMessage)>,
+    sent: Vec<usize>,
+}
+
+impl<'a, S: StepShapes> StageTraffic<'a, S> {
+    pub fn new(plan: &'a Plan, shapes: &'a S) -> Result<Self> {
+        let stages = &plan.stages;
+        let coming = |stage: usize| {
+            let mut queue = VecDeque::new();
+            for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
+                let (micro_batch, part) = (action.micro_batch, stages.part(stage, action.chunk));
+                let sent = match action.kind {
+                    ActionKind::Forward => (part + 1 < stages.parts().len()).then(|| StageMessage {
+                        backward: false,
+                        micro_batch,
+                        part: part + 1,
+                    }),
+                    ActionKind::Backward => {
+                        part.checked_sub(1).map(|part| StageMessage { backward: true, micro_batch, part })
+                    }
+                };
+                queue.extend(sent.filter(|label| stages.of_part(label.part) == plan.stage()));
+            }
+            Ok(queue)
+        };
+        let coming = (0..stages.count()).map(coming).collect::<Result<_>>()?;
+        Ok(Self { plan, shapes, coming, arrived: HashSet::new(), sent: Vec::new() })
+    }
+
+    /// What enters a part, which is not the first.
+    pub fn receive_carry(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
+        if let Some(before) = part.checked_sub(1) {
+            self.receive(ops, StageMessage { backward: false, micro_batch, part }, before);
+        }
+    }
+
+    /// The gradients of what left a part, which is not the last.
+    pub fn receive_gradients(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
+        self.receive(ops, StageMessage { backward: true, micro_batch, part }, part + 1);
+    }
+
+    pub fn send_carry(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
+        self.send(ops, StageMessage { backward: false, micro_batch, part });
+    }
+
+    pub fn send_gradients(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
+        self.send(ops, StageMessage { backward: true, micro_batch, part });
+    }
+
+    /// Waits for all that was sent.
+    pub fn finish(&mut self, ops: &mut OpList) {
+        self.sent.drain(..).for_each(|sent| ops.wait(sent));
+    }
+
+    fn receive(&mut self, ops: &mut OpList, label: StageMessage, part: usize) {
+        let (from, to) = (self.plan.stages.of_part(part), self.plan.stage());
+        while !self.arrived.remove(&(from, label)) {
+            let Some(next) = self.coming[from].pop_front() else { return };
+            for (dtype, elements) in self.messages(next) {
+                ops.call(Members::Link { from, to }, Operation::Receive, dtype, elements);
+            }
+            self.arrived.insert((from, next));
+        }
+    }
+
+    fn send(&mut self, ops: &mut OpList, label: StageMessage) {
+        let (from, to) = (self.plan.stage(), self.plan.stages.of_part(label.part));
+        for (dtype, elements) in self.messages(label) {
+            self.sent.push(ops.start(Members::Link { from, to }, Operation::Send, dtype, elements));
+        }
+    }
+
+    /// The messages of a parcel: its header, then its tensors.
+    fn messages(&self, label: StageMessage) -> Vec<(DType, usize)> {
+        let part = &self.plan.stages.parts()[label.part];
+        let segment = if label.backward { part.end - 1 } else { part.start - 1 };
+        let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, segment);
+        let travels = |index: usize| !label.backward || gradients[index];
+        let line = |(index, tensor): (usize, &TensorShape)| if travels(index) { 2 + tensor.dims.len() } else { 1 };
+        let counts = if label.backward { 0 } else { *counts };
+        let header = LABEL + counts + tensors.iter().enumerate().map(line).sum::<usize>();
+        let mut messages = vec![(DType::I64, HEAD + 1)];
+        messages.extend((header > HEAD).then(|| (DType::I64, header - HEAD)));
+        let values = tensors.iter().enumerate().filter(|(index, _)| travels(*index));
+        messages.extend(values.map(|(_, tensor)| (tensor.dtype, tensor.elements())));
+        messages
+    }
+}

@@ -1,0 +1,98 @@
+//! What is gathered for segments, and when: those of a segment when it runs, those of the next one while it runs.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use epl_comm::Operation;
+
+use super::call::Members;
+use super::list::OpList;
+use crate::plan::Plan;
+use crate::schedule::{Action, ActionKind};
+
+/// A segment, and whether its parameters ask for gradients.
+pub(super) type Look = (usize, bool);
+
+/// The parameters of one rank.
+pub(super) struct GatherAhead<'a> {
+    plan: &'a Plan,
+    gathers: bool,
+    /// What will be asked for, in this order.
+    next: VecDeque<Look>,
+    /// Where each unit was started to be gathered; none: this rank keeps the whole.
+    coming: HashMap<usize, Option<usize>>,
+    /// How many see the same segment.
+    seen: HashMap<Look, usize>,
+}
+
+impl<'a> GatherAhead<'a> {
+    pub fn new(plan: &'a Plan, actions: &[Action]) -> Self {
+        let gathers = plan.params.gathers();
+        let next = actions.iter().flat_map(|action| looks(plan, action)).filter(|_| gathers).collect();
+        Self { plan, gathers, next, coming: HashMap::new(), seen: HashMap::new() }
+    }
+
+    /// Somebody sees a segment.
+    pub fn see(&mut self, ops: &mut OpList, look: Look) {
+        if !self.gathers {
+            return;
+        }
+        if self.next.front() == Some(&look) {
+            self.next.pop_front();
+        }
+        if !self.seen.contains_key(&look) {
+            self.ask(ops, look.0);
+            for (number, _) in self.plan.params.gathered_for(look.0) {
+                if let Some(Some(start)) = self.coming.remove(&number) {
+                    ops.wait(start);
+                }
+            }
+        }
+        *self.seen.entry(look).or_default() += 1;
+    }
+
+    /// Nobody sees it any more who has seen it once.
+    pub fn release(&mut self, look: Look) {
+        if let Some(count) = self.seen.get_mut(&look) {
+            *count -= 1;
+            self.seen.retain(|_, count| *count > 0);
+        }
+    }
+
+    /// What will be asked for next is gathered.
+    pub fn ahead(&mut self, ops: &mut OpList) {
+        if let Some(next) = self.next.front().copied().filter(|next| !self.seen.contains_key(next)) {
+            self.ask(ops, next.0);
+        }
+    }
+
+    fn ask(&mut self, ops: &mut OpList, segment: usize) {
+        for (number, unit) in self.plan.params.gathered_for(segment) {
+            let is_alone = !unit.residency.is_sharded() || self.plan.ranks_over(unit.axis) == 1;
+            self.coming.entry(number).or_insert_with(|| {
+                let start = |ops: &mut OpList| {
+                    ops.start(Members::Gather(unit.axis), Operation::AllGather, unit.dtype, unit.kept_len())
+                };
+                (!is_alone).then(|| start(ops))
+            });
+        }
+    }
+}
+
+/// The segments that an action will ask for.
+fn looks(plan: &Plan, action: &Action) -> Vec<Look> {
+    let segments = segments(plan, action);
+    let is_again = |segment: &usize| plan.recompute.iter().any(|run| run.contains(segment));
+    match action.kind {
+        ActionKind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
+        ActionKind::Backward => {
+            let runs = plan.recompute.iter().filter(|run| segments.contains(&run.start)).rev();
+            runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
+        }
+    }
+}
+
+/// The segments of an action of this rank's stage.
+pub(super) fn segments(plan: &Plan, action: &Action) -> Range<usize> {
+    plan.stages.parts()[plan.stages.part(plan.stage(), action.chunk)].clone()
+}

@@ -1,0 +1,232 @@
+//! All that a rank does in a step.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::DType;
+use epl_comm::{Operation, ReduceOp};
+
+use super::call::Members;
+use super::links::StageTraffic;
+use super::list::{Op, OpList, RunKind};
+use super::parameters::{GatherAhead, segments};
+use super::reductions::Reductions;
+use super::shapes::StepShapes;
+use crate::error::{Error, Result};
+use crate::params::Form;
+use crate::plan::Plan;
+use crate::schedule::{Action, ActionKind};
+use crate::topology::cluster::Axis;
+
+/// Numbers for the samples of a rank, in the sum over its replicas, and for their count.
+const OVER_REPLICAS: usize = 4;
+/// Numbers of a digest, and the norm, in the sum over all ranks.
+const OVER_ALL: usize = 7;
+/// What is told of the work of each stage.
+const OF_STAGE: usize = 3;
+
+/// What the rank of a plan does in a step, after its first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepProgram {
+    /// One after the other.
+    pub ops: Vec<Op>,
+}
+
+impl StepProgram {
+    /// Writes it down.
+    ///
+    /// # Errors
+    ///
+    /// When the schedule is for another number of micro-batches, or stages have different widths: rows are then divided by the
+    /// batch.
+    pub fn new(plan: &Plan, shapes: &impl StepShapes) -> Result<Self> {
+        if plan.mesh.is_bridged() {
+            return Err(Error::invalid(
+                "a step is simulated where all stages have one width, and these have different ones; give all scopes as many \
+                 devices",
+            ));
+        }
+        let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), shapes.micro_batches())?;
+        let mut step = Step {
+            plan,
+            shapes,
+            ops: OpList::default(),
+            links: StageTraffic::new(plan, shapes)?,
+            parameters: GatherAhead::new(plan, &actions),
+            reductions: Reductions::new(plan, shapes),
+            backwards: vec![0; plan.segments.len()],
+        };
+        step.begin();
+        for action in &actions {
+            match action.kind {
+                ActionKind::Forward => step.forward(action),
+                ActionKind::Backward => step.backward(action),
+            }
+        }
+        step.end();
+        step.update();
+        Ok(Self { ops: step.ops.0 })
+    }
+}
+
+/// A step that is written.
+struct Step<'a, S> {
+    plan: &'a Plan,
+    shapes: &'a S,
+    ops: OpList,
+    links: StageTraffic<'a, S>,
+    parameters: GatherAhead<'a>,
+    reductions: Reductions<'a, S>,
+    /// How often each segment has gone backward.
+    backwards: Vec<usize>,
+}
+
+impl<S: StepShapes> Step<'_, S> {
+    fn stages(&self) -> usize {
+        self.plan.stages.count()
+    }
+
+    /// A sum of numbers of the host, if somebody else is there.
+    fn values(&mut self, over: Members, ranks: usize, len: usize) {
+        if ranks > 1 {
+            self.ops.call(over, Operation::AllReduce(ReduceOp::Sum), DType::F64, len);
+        }
+    }
+
+    /// What ranks were given is compared, and weights are summed.
+    fn begin(&mut self) {
+        if self.stages() > 1 {
+            self.ops.call(Members::Stages, Operation::AllGather, DType::I64, 2);
+        }
+        let terms = self.shapes.terms();
+        self.values(Members::Axis(Axis::Data), self.plan.ranks_over(Axis::Data), OVER_REPLICAS + terms);
+    }
+
+    fn forward(&mut self, action: &Action) {
+        let part = self.plan.stages.part(self.plan.stage(), action.chunk);
+        self.links.receive_carry(&mut self.ops, action.micro_batch, part);
+        let segments = segments(self.plan, action);
+        let mut next = segments.start;
+        while next < segments.end {
+            next = match self.plan.recompute.iter().find(|run| run.start == next) {
+                Some(run) => {
+                    run.clone().for_each(|segment| self.untracked(action.micro_batch, segment));
+                    run.end
+                }
+                None => {
+                    self.tracked(RunKind::Forward, action.micro_batch, next);
+                    next + 1
+                }
+            };
+        }
+        if part + 1 < self.plan.stages.parts().len() {
+            self.links.send_carry(&mut self.ops, action.micro_batch, part + 1);
+        }
+    }
+
+    /// A segment whose graph stays.
+    fn tracked(&mut self, kind: RunKind, micro_batch: usize, segment: usize) {
+        self.parameters.see(&mut self.ops, (segment, true));
+        let calls = match kind {
+            RunKind::Forward => &self.shapes.calls(micro_batch, segment).forward[..],
+            _ => &[],
+        };
+        self.ops.run(kind, micro_batch, segment, calls);
+    }
+
+    /// A segment of which nothing stays.
+    fn untracked(&mut self, micro_batch: usize, segment: usize) {
+        let look = (segment, false);
+        self.parameters.see(&mut self.ops, look);
+        self.reductions.make_room(&mut self.ops, segment);
+        self.parameters.ahead(&mut self.ops);
+        self.ops.run(RunKind::Forward, micro_batch, segment, &self.shapes.calls(micro_batch, segment).forward);
+        self.parameters.release(look);
+    }
+
+    fn backward(&mut self, action: &Action) {
+        let part = self.plan.stages.part(self.plan.stage(), action.chunk);
+        if part + 1 < self.plan.stages.parts().len() {
+            self.links.receive_gradients(&mut self.ops, action.micro_batch, part);
+        }
+        for piece in pieces(&segments(self.plan, action), &self.plan.recompute).into_iter().rev() {
+            if self.plan.recompute.contains(&piece) {
+                piece.clone().for_each(|segment| self.tracked(RunKind::Recompute, action.micro_batch, segment));
+            }
+            piece.rev().for_each(|segment| self.differentiate(action.micro_batch, segment));
+        }
+        if let Some(before) = part.checked_sub(1) {
+            self.links.send_gradients(&mut self.ops, action.micro_batch, before);
+        }
+    }
+
+    /// The backward of a segment whose graph is there.
+    fn differentiate(&mut self, micro_batch: usize, segment: usize) {
+        self.reductions.make_room(&mut self.ops, segment);
+        self.parameters.ahead(&mut self.ops);
+        self.ops.run(RunKind::Backward, micro_batch, segment, &self.shapes.calls(micro_batch, segment).backward);
+        self.parameters.release((segment, true));
+        self.backwards[segment] += 1;
+        let is_last = self.backwards[segment] == self.shapes.micro_batches();
+        self.reductions.after_backward(&mut self.ops, segment, is_last);
+    }
+
+    /// Gradients, running statistics, and the report.
+    fn end(&mut self) {
+        self.reductions.finish(&mut self.ops);
+        self.links.finish(&mut self.ops);
+        self.statistics();
+        let (stages, world) = (self.stages(), self.plan.mesh.world_size());
+        self.values(Members::Axis(Axis::Pipeline), stages, 2 * self.shapes.terms());
+        self.values(Members::World, world, OVER_ALL + self.shapes.terms() + self.shapes.metrics());
+        if stages > 1 {
+            self.values(Members::World, world, OF_STAGE * stages);
+        }
+    }
+
+    /// Means of running statistics, by axis and type.
+    fn statistics(&mut self) {
+        let (plan, records) = (self.plan, self.plan.records());
+        let own: Vec<usize> = plan.statistics().collect();
+        let mut kinds: Vec<((Axis, DType), usize)> = Vec::new();
+        let running: std::collections::BTreeSet<usize> = plan.running_statistics().collect();
+        for number in running.into_iter().filter(|number| own.binary_search(number).is_ok()) {
+            let record = &records[number];
+            let kind = (record.reduced_over(), record.dtype);
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, elements)) => *elements += record.numel(),
+                None => kinds.push((kind, record.numel())),
+            }
+        }
+        for ((axis, dtype), elements) in kinds {
+            if plan.ranks_over(axis) > 1 {
+                // Sums, and how many replicas have each.
+                self.ops.call(Members::Axis(axis), Operation::AllReduce(ReduceOp::Sum), dtype, 2 * elements);
+            }
+        }
+    }
+
+    fn update(&mut self) {
+        let table = &self.plan.params;
+        if table.trained().any(|unit| unit.residency.update == Form::Model) {
+            self.ops.0.push(Op::Update(None));
+        }
+        for (number, unit) in table.trained().enumerate().filter(|(_, unit)| unit.residency.update.flat().is_some()) {
+            self.ops.0.push(Op::Update(Some(number)));
+            if !unit.residency.is_sharded() && !unit.shards.is_empty() {
+                self.ops.call(Members::Gather(unit.axis), Operation::AllGather, unit.dtype, unit.sent);
+            }
+        }
+    }
+}
+
+/// The runs of a part that are recomputed, and the segments between them, one by one.
+fn pieces(segments: &Range<usize>, again: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut starts: BTreeMap<usize, Range<usize>> =
+        segments.clone().map(|segment| (segment, segment..segment + 1)).collect();
+    for run in again.iter().filter(|run| segments.contains(&run.start)) {
+        starts.retain(|segment, _| !run.contains(segment));
+        starts.insert(run.start, run.clone());
+    }
+    starts.into_values().collect()
+}
