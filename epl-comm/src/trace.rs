@@ -119,11 +119,20 @@ impl Trace {
     /// What is recorded while `f` runs, switched on for that time, and what `f` returned. It is not in the list: this is for a
     /// world of one thread, as one that is only thought of ([`dry`](crate::dry)).
     pub fn recorded<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<Event>) {
-        let (before, was_on) = (core::mem::take(&mut self.record().events), self.is_on());
+        /// Puts back what was there, also when `f` unwinds.
+        struct Before<'a>(&'a Trace, bool, Vec<Event>);
+        impl Drop for Before<'_> {
+            fn drop(&mut self) {
+                self.0.switch(self.1);
+                self.0.record().events = core::mem::take(&mut self.2);
+            }
+        }
+        let before = Before(self, self.is_on(), core::mem::take(&mut self.record().events));
         self.switch(true);
         let value = f();
-        self.switch(was_on);
-        (value, core::mem::replace(&mut self.record().events, before))
+        let recorded = core::mem::take(&mut self.record().events);
+        drop(before);
+        (value, recorded)
     }
 
     /// Says what a rank is, for who reads the trace.
@@ -240,11 +249,12 @@ impl Transport for Traced {
     }
 
     fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
-        let event = self.event(&call);
+        let event = self.trace.is_on().then(|| self.event(&call));
         match self.inner.clone().stage(call, buffer)? {
             // Comes to `run`.
             Staged::Whole(call, buffer) => Ok(Staged::Whole(call, buffer)),
             Staged::Launch(launch) => Ok(Staged::Launch(Box::new(move || {
+                let Some(event) = event else { return launch() };
                 let begin = Instant::now();
                 match launch() {
                     Ok(launched) => Ok(self.watched(launched, event, begin)),

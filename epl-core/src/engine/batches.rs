@@ -17,15 +17,12 @@ use epl_comm::ProcessGroup;
 use super::micro_batch::MicroBatch;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
+use crate::simulate::protocol::{OVER_ALL, OVER_REPLICAS};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 
-/// Numbers for the samples of a rank, in sums over its replicas.
-pub(crate) const OVER_REPLICAS: usize = 2;
-/// Numbers of a digest, in sums over all ranks.
-const OVER_ALL: usize = 2 * PARTS;
 /// Into how many parts of 16 bits a digest is cut: squares of 2²⁰ ranks' parts are exact in a sum.
-const PARTS: usize = 3;
+const PARTS: usize = OVER_ALL / 2;
 const PART_BITS: u32 = 16;
 /// Of the number for a sample: 2²⁹ of them are exact in a sum.
 const SAMPLE_BITS: u32 = 24;

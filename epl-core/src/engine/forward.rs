@@ -15,12 +15,13 @@ use burn::tensor::Device;
 
 use super::links::StageLinks;
 use super::micro_batch::MicroBatch;
-use super::parameters::{Look, Parameters, Seen};
+use super::parameters::{Parameters, Seen};
 use super::rank::Engine;
 use crate::error::Result;
 use crate::model::precision::widen_carry;
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
+use crate::simulate::pieces::Look;
 
 /// A model without autodiff, whose segments are run forward.
 pub(super) struct Forward<'a, M: Model> {

@@ -11,6 +11,7 @@ use epl_comm::ReduceOp;
 
 use crate::error::Result;
 use crate::model::context::Context;
+use crate::simulate::protocol::OF_STAGE;
 
 /// What one rank did between the first and the last action of its schedule.
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +30,11 @@ impl Work {
         if stages == 1 {
             return Ok(None);
         }
-        let mut values = vec![0.0; 3 * stages];
+        let mut values = vec![0.0; OF_STAGE * stages];
         let busy = self.span.saturating_sub(self.waited);
-        values[3 * stage..3 * (stage + 1)].copy_from_slice(&[busy.as_secs_f64(), self.span.as_secs_f64(), 1.0]);
+        values[OF_STAGE * stage..][..OF_STAGE].copy_from_slice(&[busy.as_secs_f64(), self.span.as_secs_f64(), 1.0]);
         let sums = context.world().all_reduce_values(&values, ReduceOp::Sum)?;
-        Ok(Some(bubble(sums.chunks(3).map(|sums| (sums[0] / sums[2], sums[1] / sums[2])))))
+        Ok(Some(bubble(sums.chunks(OF_STAGE).map(|sums| (sums[0] / sums[2], sums[1] / sums[2])))))
     }
 }
 

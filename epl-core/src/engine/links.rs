@@ -23,10 +23,8 @@ use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::graph::CarryGradients;
 use crate::schedule::Stages;
+use crate::simulate::protocol::PARCEL_HEAD as HEAD;
 use crate::topology::cluster::Width;
-
-/// How many numbers of a header travel with its length; most have no more.
-const HEAD: usize = 31;
 
 /// One rank's ways to the other stages, for one step.
 pub(crate) struct StageLinks<'a> {

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::model::precision::cast;
 use crate::model::segment::Model;
 use crate::params::store::{Gathered, fill};
+use crate::simulate::pieces::Look;
 
 /// The model, with at least the parameters of one segment.
 pub(crate) enum Seen<'a, M> {
@@ -44,9 +45,6 @@ impl<M> Deref for Seen<'_, M> {
         }
     }
 }
-
-/// A segment, and whether its parameters ask for gradients.
-pub(super) type Look = (usize, bool);
 
 /// The parameters during a step, or during an evaluation.
 pub(super) struct Parameters<'a, M: Model> {
@@ -156,7 +154,11 @@ impl<'a, M: Model> Parameters<'a, M> {
         let (mut values, mut leases) = (HashMap::<usize, Tensor<1>>::new(), Vec::new());
         for (number, unit) in plan.params.gathered_for(segment) {
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
+            let is_pending = matches!(gathered, Gathered::Pending(_));
+            let wait = || self.engine.context.span(|| format!("wait for unit {number}"));
+            let span = is_pending.then(wait).flatten();
             let flat = gathered.wait()?;
+            drop(span);
             leases.push(lease);
             let uses = |(member, _): &(usize, Tensor<1>)| plan.params.records[*member].segments.contains(&segment);
             values.extend(unit.split(flat).filter(uses));
@@ -174,6 +176,9 @@ impl<'a, M: Model> Parameters<'a, M> {
             }
             let (gathered, bytes) =
                 state.params.gather((number, unit), |axis| communicators.gathers(axis), context, device)?;
+            if matches!(gathered, Gathered::Pending(_)) {
+                context.mark(|| format!("start gather of unit {number}"));
+            }
             self.coming.insert(number, Coming(gathered, diagnostics.meters.parameters.lease(bytes)));
         }
         Ok(())

@@ -205,15 +205,19 @@ impl<'a> Reducer<'a> {
     fn settle(&mut self, index: usize) -> Result<()> {
         let Some(started) = self.started.remove(&index) else { return Ok(()) };
         let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.communicators.compression);
+        let wait = || self.context.span(|| format!("wait for bucket {index}"));
+        let span = (!matches!(started, Started::Alone(_))).then(wait).flatten();
         let sum = match started {
             Started::Alone(sum) => sum,
             Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
             Started::SparseRows(rows) => rows.wait()?,
             Started::Shard(pending) => {
                 let sum = decode(compression, pending.wait()?, dtype);
+                drop(span);
                 return self.add_shard(index, sum);
             }
         };
+        drop(span);
         self.keep(index, sum, false)
     }
 
@@ -310,7 +314,7 @@ impl<'a> Reducer<'a> {
         {
             return Ok(Started::SparseRows(rows));
         }
-        self.context.mark(&format!("start bucket {index}"));
+        self.context.mark(|| format!("start bucket {index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
         let sent = encode(self.communicators.compression, flat);
         Ok(match bucket.residency.scatters {
@@ -328,7 +332,7 @@ impl<'a> Reducer<'a> {
         if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
             return Ok(None);
         }
-        self.context.mark(&format!("start rows of bucket {index}"));
+        self.context.mark(|| format!("start rows of bucket {index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
         rows.start(communicator, &counts, self.communicators.compression).map(Some)
     }

@@ -26,7 +26,7 @@ use super::links::StageLinks;
 use super::local_clip::LocalClip;
 use super::micro_batch::MicroBatch;
 use super::norm::Squares;
-use super::parameters::{Look, Parameters, Seen};
+use super::parameters::{Parameters, Seen};
 use super::rank::Engine;
 use super::reduce::Reducer;
 use super::repeatable::ForwardPart;
@@ -42,6 +42,7 @@ use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
 use crate::schedule::{Action, ActionKind};
+use crate::simulate::pieces::{Look, looks};
 
 /// A step that is under way.
 pub(super) struct StepRun<'a, M: Model> {
@@ -100,7 +101,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             weights::global_weights(engine.model(), micro_batches, &mut given, &engine.context)?;
         let plan = &engine.plan;
         let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), micro_batches.len())?;
-        let looks: Vec<Look> = actions.iter().flat_map(|action| looks(engine, action, again)).collect();
+        let looks: Vec<Look> = actions.iter().flat_map(|action| looks(plan, action, again)).collect();
         Ok(Self {
             engine,
             micro_batches,
@@ -248,20 +249,6 @@ impl<'a, M: Model> StepRun<'a, M> {
         self.backwards[segment] += 1;
         let is_last = self.backwards[segment] == self.micro_batches.len();
         self.reducer.after_backward(segment, is_last, &mut self.store)
-    }
-}
-
-/// The segments that an action will ask for.
-fn looks<M: Model>(engine: &Engine<M>, action: &Action, again: &[Range<usize>]) -> Vec<Look> {
-    let stages = &engine.plan.stages;
-    let segments = stages.parts()[stages.part(engine.plan.stage(), action.chunk)].clone();
-    let is_again = |segment: &usize| again.iter().any(|run| run.contains(segment));
-    match action.kind {
-        ActionKind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
-        ActionKind::Backward => {
-            let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
-            runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
-        }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::model::carry::Carry;
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
+use crate::simulate::pieces::pieces;
 
 /// What one micro-batch's forward leaves for its backward, from the first segment to the last.
 pub(crate) struct Tape<'a, M: Model> {
@@ -91,18 +92,16 @@ impl<'a, M: Model> Tape<'a, M> {
         mut carry: Option<M::Carry>,
         around: &mut impl Around<'a, M>,
     ) -> Result<(M::Carry, Self)> {
-        let mut pieces = Vec::new();
-        let mut next = segments.start;
-        while next < segments.end {
-            let (exit, piece) = match again.iter().find(|run| run.start == next) {
-                Some(run) => TapeEntry::run(batch, run.clone(), carry, around)?,
-                None => TapeEntry::store(batch, next, carry, around)?,
+        let mut entries = Vec::new();
+        for piece in pieces(segments, again) {
+            let (exit, entry) = match again.contains(&piece) {
+                true => TapeEntry::run(batch, piece, carry, around)?,
+                false => TapeEntry::store(batch, piece.start, carry, around)?,
             };
-            next = piece.segments.end;
-            pieces.push(piece);
+            entries.push(entry);
             carry = Some(exit);
         }
-        Ok((carry.expect("a tape has at least one segment"), Self { pieces }))
+        Ok((carry.expect("a tape has at least one segment"), Self { pieces: entries }))
     }
 
     /// The model that ran the last segment, where its graph is stored.

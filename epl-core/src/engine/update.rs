@@ -31,16 +31,18 @@ impl<M: Model> ModelState<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
         let _span = setup.context.span(|| format!("update {}", self.steps + 1));
-        self.update_in_model(setup.plan, &mut store, update);
+        self.update_in_model(setup, &mut store, update);
         (0..setup.plan.params.trained().count()).try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))
     }
 
     /// Updates the parameters that the optimizer is given one by one, in the model.
-    fn update_in_model(&mut self, plan: &Plan, store: &mut GradientStore, update: Update) {
-        let table = &plan.params;
+    fn update_in_model(&mut self, setup: Setup<'_>, store: &mut GradientStore, update: Update) {
+        let (plan, table) = (setup.plan, &setup.plan.params);
         let has_gradient = |number: &usize| store.get(table.records[*number].id).is_some();
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
+        let span = || setup.context.span(|| "update in the model".to_string());
+        let _span = (!numbers.is_empty()).then(span).flatten();
         for group in groups(plan, &elements, 0) {
             let mut whole =
                 UpdateWhole { optimizer: &mut self.optimizer, numbers: &numbers[group], gradients: store, update };
@@ -62,6 +64,7 @@ impl<M: Model> ModelState<M> {
         let table = &setup.plan.params;
         let unit = table.unit(number);
         let Some((tier, is_owned)) = unit.residency.update.flat() else { return Ok(()) };
+        let _span = setup.context.span(|| format!("update unit {number}"));
         let groups = groups_of(setup.plan, number);
         if self.one_pass.is_some() {
             return self.update_in_one_pass(setup, number, groups, store, update);

@@ -6,13 +6,14 @@
 
 use epl_comm::{ProcessGroup, ReduceOp};
 
-use super::batches::{Given, OVER_REPLICAS};
+use super::batches::Given;
 use super::micro_batch::MicroBatch;
 use crate::config::ReduceMethod;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
 use crate::model::loss::TermWeights;
 use crate::model::segment::Model;
+use crate::simulate::protocol::{BEFORE_SAMPLES, OVER_REPLICAS};
 use crate::stable_hash::stable_hash;
 
 /// The weights of one micro-batch on this rank, a stand-in's zero; and why there are none, where one is no number or a mean would
@@ -106,7 +107,7 @@ pub(crate) fn sum_over_replicas(
         let others = "another replica has a micro-batch whose weights are refused, as its error says".to_string();
         return Err(Error::invalid(refusal.unwrap_or(others)));
     }
-    let (samples, sums) = sums[2..].split_at(OVER_REPLICAS);
+    let (samples, sums) = sums[BEFORE_SAMPLES..].split_at(OVER_REPLICAS);
     given.summed(samples);
     total.0.iter_mut().zip(sums).for_each(|((_, weight), sum)| *weight = *sum);
     Ok(total)

@@ -11,7 +11,6 @@
 
 use std::convert::Infallible;
 
-use burn::backend::DispatchTensor;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
 use epl_comm::{Event, EventKind, ThreadMemory};
@@ -53,14 +52,16 @@ pub(crate) struct Bench<'a, M> {
     pub device: &'a Device,
 }
 
-/// What makes segments alike: the shapes of their parameters and of what enters.
-type Likeness = (Vec<(Vec<usize>, bool)>, Vec<Vec<usize>>);
-
-/// A segment that was measured, and what left it.
-struct Known<T, C> {
-    likeness: Likeness,
-    measured: T,
-    exit: C,
+/// What makes segments alike.
+#[derive(Clone, PartialEq)]
+struct Likeness {
+    /// The shapes of their parameters, and which are trained.
+    parameters: Vec<(Vec<usize>, bool)>,
+    entrance: CarryShape,
+    is_last: bool,
+    half: Option<HalfPrecision>,
+    /// What leaves, and which of its tensors have a gradient, where that is known; behind the last segment all.
+    exit: Option<(CarryShape, Option<Vec<bool>>)>,
 }
 
 /// What one segment calls for one micro-batch, and what leaves it.
@@ -80,13 +81,60 @@ impl<M: Model> Bench<'_, M> {
         Ok(all.into_iter().enumerate().map(|(segment, needs)| is_own(segment).then_some(needs)).collect())
     }
 
-    /// The shapes of all segments, by their numbers, on a batch of so many rows. Collective.
+    /// The shapes of all segments, by their numbers, on a batch of so many rows, and how many terms the loss has. Collective.
     ///
     /// # Errors
     ///
     /// Where no calls are recorded.
-    pub fn shapes(&self, rows: usize, batch: &M::Batch) -> Result<Vec<SegmentShape>> {
-        self.walk(rows, |segment, carry| self.shape_of(segment, carry, batch))
+    pub fn shapes(&self, rows: usize, batch: &M::Batch) -> Result<(Vec<SegmentShape>, usize)> {
+        self.begin(rows);
+        let _again = self.context.replaying();
+        epl_comm::catch(|| {
+            let (entrances, exits) = self.carries(batch);
+            let (mut shapes, mut known, mut wanted) = (Vec::new(), Vec::<(Likeness, SegmentShape)>::new(), None);
+            let mut terms = 0;
+            for (segment, (entrance, exit)) in entrances.into_iter().zip(exits).enumerate().rev() {
+                let likeness = self.likeness(segment, entrance.as_ref());
+                let likeness = Likeness { exit: Some((exit, wanted.clone())), ..likeness };
+                let alike = known.iter().find(|(known, _)| *known == likeness && !likeness.parameters.is_empty());
+                let shape = match alike {
+                    Some((_, shape)) => shape.clone(),
+                    None => {
+                        let (shape, of_loss) = self.shape_of(segment, entrance, batch, wanted.as_deref())?;
+                        terms = of_loss.unwrap_or(terms);
+                        known.push((likeness, shape.clone()));
+                        shape
+                    }
+                };
+                wanted = Some(shape.gradients.clone());
+                shapes.push(shape);
+            }
+            shapes.reverse();
+            Ok((shapes, terms))
+        })?
+    }
+
+    /// What enters each segment, and what leaves it. Each runs, as those that look alike may hand on other things.
+    fn carries(&self, batch: &M::Batch) -> (Vec<Option<M::Carry>>, Vec<CarryShape>) {
+        let (mut entrances, mut exits, mut carry) = (Vec::new(), Vec::new(), None::<M::Carry>);
+        for segment in 0..self.plan.segments.len() {
+            let (records, half) = (&self.plan.params.records, self.plan.half_in(segment));
+            let model = filled(self.model.clone().no_grad(), records, segment, half);
+            let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
+            let batch = BatchViews::new(&model, self.plan, self.plan.half, batch);
+            self.context.enter(segment);
+            let enters = carry.clone().map(|carry| self.plan.enter(segment, carry));
+            let exit = self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+            statistics.put_into(&model, records);
+            exits.push(carry_shape(&exit));
+            entrances.push(carry.replace(exit.map(&mut Untrack)));
+        }
+        (entrances, exits)
+    }
+
+    fn begin(&self, rows: usize) {
+        let samples: Vec<u64> = (0..rows as u64).collect();
+        self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
     }
 
     /// Takes a batch of so many rows through all segments, one at a time; of segments alike the first one alone.
@@ -95,21 +143,20 @@ impl<M: Model> Bench<'_, M> {
         rows: usize,
         measure: impl Fn(usize, Option<M::Carry>) -> Result<(T, M::Carry)>,
     ) -> Result<Vec<T>> {
-        let samples: Vec<u64> = (0..rows as u64).collect();
-        self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
+        self.begin(rows);
         // Layers tell nothing and move nothing.
         let _again = self.context.replaying();
         epl_comm::catch(|| {
-            let (mut all, mut known, mut carry) = (Vec::new(), Vec::<Known<T, M::Carry>>::new(), None::<M::Carry>);
+            let (mut all, mut known, mut carry) = (Vec::new(), Vec::<(Likeness, T, M::Carry)>::new(), None::<M::Carry>);
             for segment in 0..self.plan.segments.len() {
                 let likeness = self.likeness(segment, carry.as_ref());
                 // What has no parameters may be any function.
-                let alike = known.iter().find(|known| known.likeness == likeness && !likeness.0.is_empty());
+                let alike = known.iter().find(|known| known.0 == likeness && !likeness.parameters.is_empty());
                 let (measured, exit) = match alike {
-                    Some(alike) => (alike.measured.clone(), alike.exit.clone()),
+                    Some((_, measured, exit)) => (measured.clone(), exit.clone()),
                     None => {
                         let (measured, exit) = measure(segment, carry.take())?;
-                        known.push(Known { likeness, measured: measured.clone(), exit: exit.clone() });
+                        known.push((likeness, measured.clone(), exit.clone()));
                         (measured, exit)
                     }
                 };
@@ -120,8 +167,15 @@ impl<M: Model> Bench<'_, M> {
         })?
     }
 
-    /// One forward and backward of a segment, whose calls are recorded.
-    fn shape_of(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(SegmentShape, M::Carry)> {
+    /// One forward and backward of a segment, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient,
+    /// or all. Behind the last segment also how many terms the loss has.
+    fn shape_of(
+        &self,
+        segment: usize,
+        carry: Option<M::Carry>,
+        batch: &M::Batch,
+        wanted: Option<&[bool]>,
+    ) -> Result<(SegmentShape, Option<usize>)> {
         let (plan, records) = (self.plan, &self.plan.params.records);
         let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
         let batch = BatchViews::new(&model, plan, plan.half, batch);
@@ -130,37 +184,38 @@ impl<M: Model> Bench<'_, M> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
         let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
-        let (exit, of_forward) = self.context.record_calls(forward)?;
-        let is_last = segment + 1 == self.plan.segments.len();
-        let (root, of_loss) = match is_last {
-            true => {
-                let loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
-                let (loss, calls) = self.context.record_calls(|| self.holding(segment, loss))?;
-                (loss.terms.iter().map(|term| widen(term.value.clone())).reduce(|sum, term| sum + term), calls)
-            }
-            false => (seeded(&exit), Vec::new()),
-        };
+        let (exit, mut forward) = self.context.record_calls(forward)?;
+        let (mut root, mut terms) = (None, None);
+        if segment + 1 == plan.segments.len() {
+            let loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
+            let (loss, calls) = self.context.record_calls(|| self.holding(segment, loss))?;
+            forward.extend(calls);
+            terms = Some(loss.terms.len());
+            root = loss.terms.into_iter().map(|term| widen(term.value)).reduce(|sum, term| sum + term);
+        } else {
+            root = root.or_else(|| seeded(&exit, wanted));
+        }
         let root = root.filter(Tensor::is_tracked);
-        let (gradients, of_backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
+        let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
         statistics.put_into(&model, records);
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
             _ => CarryGradients::new(),
         };
-        let calls = |events: Vec<Event>| events.into_iter().filter_map(called).collect::<Vec<_>>();
-        let forward = calls(of_forward).into_iter().chain(calls(of_loss)).collect();
-        let shape = SegmentShape {
-            calls: SegmentCalls { forward, backward: calls(of_backward) },
-            gradients: found.iter().map(Option::is_some).collect(),
-            exit: carry_shape(&exit),
-        };
-        Ok((shape, exit.map(&mut Untrack)))
+        let [forward, backward] = [forward, backward].map(|events| events.into_iter().filter_map(called).collect());
+        let gradients = found.iter().map(Option::is_some).collect();
+        Ok((SegmentShape { calls: SegmentCalls { forward, backward }, gradients, exit: carry_shape(&exit) }, terms))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
         let used = self.plan.params.records.iter().filter(|record| record.segments.contains(&segment));
-        let shapes = used.map(|record| (record.shape(), record.trainable)).collect();
-        (shapes, carry.map(entrance_shapes).unwrap_or_default())
+        Likeness {
+            parameters: used.map(|record| (record.shape(), record.trainable)).collect(),
+            entrance: carry.map(carry_shape).unwrap_or_default(),
+            is_last: segment + 1 == self.plan.segments.len(),
+            half: self.plan.half_in(segment),
+            exit: None,
+        }
     }
 
     /// Returns what leaves the segment, without a graph.
@@ -209,7 +264,7 @@ impl<M: Model> Bench<'_, M> {
         let loss = is_last.then(|| self.holding(segment, || model.loss(exit.clone(), batch)));
         let root = match &loss {
             Some(loss) => loss.terms.iter().map(|term| term.value.clone()).reduce(|sum, term| sum + term),
-            None => seeded(&exit),
+            None => seeded(&exit, None),
         };
         // What leaves belongs to the next segment.
         let leaving = if is_last { 0 } else { bytes(&exit) };
@@ -238,20 +293,20 @@ fn median(mut counts: [u64; 3]) -> u64 {
 pub(crate) const NOT_COUNTED: &str = "not known: this program does not count; install `#[global_allocator] static \
                                       ALLOCATOR: epl::comm::CountingAllocator = epl::comm::CountingAllocator::new();`";
 
-/// A scalar whose backward gives every tensor of a carry a gradient.
-fn seeded<C: Carry>(carry: &C) -> Option<Tensor<1>> {
-    struct Ones(Vec<Option<DispatchTensor>>);
+/// A scalar whose backward gives the wanted tensors of a carry a gradient, or all.
+fn seeded<C: Carry>(carry: &C, wanted: Option<&[bool]>) -> Option<Tensor<1>> {
+    struct Ones(CarryGradients);
     impl CarryMapper for Ones {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             self.0.push(tensor.is_tracked().then(|| tensor.clone().inner().ones_like().into_dispatch()));
             tensor
         }
     }
-    let (root, delivery) = Seed::of(carry).whole()?;
-    let mut ones = Ones(Vec::new());
+    let mut ones = Ones(CarryGradients::new());
     let _ = carry.clone().map(&mut ones);
-    delivery.deliver(ones.0);
-    Some(root)
+    let is_wanted = |index: usize| wanted.is_none_or(|wanted| wanted.get(index) == Some(&true));
+    let ones = ones.0.into_iter().enumerate().map(|(index, ones)| ones.filter(|_| is_wanted(index)));
+    Seed::of(carry).root(ones.collect())
 }
 
 /// The model with values for the parameters of one segment, those that are cast in 16 bits if it computes so, and nothing in the
@@ -333,23 +388,6 @@ fn carry_shape<C: Carry>(carry: &C) -> CarryShape {
         }
     }
     let mut shapes = DescribeCarry(CarryShape::default());
-    let _ = carry.clone().map(&mut shapes);
-    shapes.0
-}
-
-fn entrance_shapes<C: Carry>(carry: &C) -> Vec<Vec<usize>> {
-    struct Shapes(Vec<Vec<usize>>);
-    impl CarryMapper for Shapes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0.push(tensor.dims().to_vec());
-            tensor
-        }
-
-        fn count(&mut self, parts: usize) {
-            self.0.push(vec![parts]);
-        }
-    }
-    let mut shapes = Shapes(Vec::new());
     let _ = carry.clone().map(&mut shapes);
     shapes.0
 }

@@ -14,4 +14,3 @@ mod shapes;
 
 pub use chrome::write_trace;
 pub use segments::{Profile, SegmentProfile};
-pub use shapes::MeasuredShapes;

@@ -120,12 +120,12 @@ impl<M: Model> LazyModel<M> {
         Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
     }
 
-    /// The same, laid out for an optimizer.
+    /// The same, laid out for an optimizer, with the plan that an engine with it and these settings would have.
     ///
     /// # Errors
     ///
     /// When the plan needs more of the device than `offload.device_bytes`, or the optimizer's settings cannot be read.
-    pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
+    pub fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         let (builder, plan) = self.builder.for_optimizer(optimizer, settings)?;
         Ok(Self { builder, plan, ..self })
     }

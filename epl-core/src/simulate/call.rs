@@ -5,7 +5,7 @@ use core::fmt;
 use burn::tensor::DType;
 use epl_comm::Operation;
 
-use crate::topology::cluster::Axis;
+use crate::topology::cluster::{Axis, Mesh};
 
 /// Over whom a collective goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +34,28 @@ pub enum Members {
 }
 
 impl Members {
+    /// The ranks of a mesh that are in this group of a rank, in their order in it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such rank, or nobody but a layer knows who is in the group.
+    pub fn of(&self, mesh: &Mesh, rank: usize) -> Vec<usize> {
+        match self {
+            Self::World => (0..mesh.world_size()).collect(),
+            Self::Axis(axis) | Self::Pool(axis, _) | Self::Gather(axis) => mesh.group(*axis, rank),
+            Self::Stages => mesh.group(Axis::Pipeline, rank),
+            Self::Link { from, to } => {
+                let stages = mesh.group(Axis::Pipeline, rank);
+                vec![stages[*from], stages[*to]]
+            }
+            Self::Tied(stages) => {
+                let all = mesh.group(Axis::Pipeline, rank);
+                stages.iter().map(|stage| all[*stage]).collect()
+            }
+            Self::Other(name) => panic!("who is in group `{name}` is known to the layer that made it"),
+        }
+    }
+
     /// The group of an axis or the world by its name, as layers use them; any other as it is called.
     pub fn named(name: &str) -> Self {
         let axis = Axis::ALL.into_iter().find(|axis| axis.to_string() == name);

@@ -6,15 +6,14 @@ use std::collections::{HashSet, VecDeque};
 use burn::tensor::DType;
 use epl_comm::Operation;
 
-use super::call::Members;
-use super::list::OpList;
+use super::call::{Called, Members};
+use super::list::{OpList, Purpose};
+use super::protocol::PARCEL_HEAD;
 use super::shapes::{CarryShape, StepShapes, TensorShape};
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::schedule::ActionKind;
 
-/// Numbers of a header that travel with its length.
-const HEAD: usize = 31;
 /// Of a parcel's header: what it is, and how many counts and tensors follow.
 const LABEL: usize = 5;
 
@@ -27,9 +26,9 @@ struct StageMessage {
 }
 
 /// The links of one rank.
-pub(super) struct StageTraffic<'a, S> {
+pub(super) struct StageTraffic<'a> {
     plan: &'a Plan,
-    shapes: &'a S,
+    shapes: &'a StepShapes,
     /// What each stage sends to this one, and has not been taken.
     coming: Vec<VecDeque<StageMessage>>,
     /// What was taken before it was wanted.
@@ -37,8 +36,8 @@ pub(super) struct StageTraffic<'a, S> {
     sent: Vec<usize>,
 }
 
-impl<'a, S: StepShapes> StageTraffic<'a, S> {
-    pub fn new(plan: &'a Plan, shapes: &'a S) -> Result<Self> {
+impl<'a> StageTraffic<'a> {
+    pub fn new(plan: &'a Plan, shapes: &'a StepShapes) -> Result<Self> {
         let stages = &plan.stages;
         let coming = |stage: usize| {
             let mut queue = VecDeque::new();
@@ -101,7 +100,8 @@ impl<'a, S: StepShapes> StageTraffic<'a, S> {
     fn send(&mut self, ops: &mut OpList, label: StageMessage) {
         let (from, to) = (self.plan.stage(), self.plan.stages.of_part(label.part));
         for (dtype, elements) in self.messages(label) {
-            self.sent.push(ops.start(Members::Link { from, to }, Operation::Send, dtype, elements));
+            let call = Called { over: Members::Link { from, to }, operation: Operation::Send, dtype, elements };
+            self.sent.push(ops.start(Purpose::Parcel, call));
         }
     }
 
@@ -110,14 +110,16 @@ impl<'a, S: StepShapes> StageTraffic<'a, S> {
         let part = &self.plan.stages.parts()[label.part];
         let segment = if label.backward { part.end - 1 } else { part.start - 1 };
         let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, segment);
-        let travels = |index: usize| !label.backward || gradients[index];
-        let line = |(index, tensor): (usize, &TensorShape)| if travels(index) { 2 + tensor.dims.len() } else { 1 };
-        let counts = if label.backward { 0 } else { *counts };
-        let header = LABEL + counts + tensors.iter().enumerate().map(line).sum::<usize>();
-        let mut messages = vec![(DType::I64, HEAD + 1)];
-        messages.extend((header > HEAD).then(|| (DType::I64, header - HEAD)));
-        let values = tensors.iter().enumerate().filter(|(index, _)| travels(*index));
-        messages.extend(values.map(|(_, tensor)| (tensor.dtype, tensor.elements())));
+        // Where nothing asks for a gradient, there is not even a list of them.
+        let (counts, lines): (usize, Vec<Option<&TensorShape>>) = match label.backward {
+            false => (*counts, tensors.iter().map(Some).collect()),
+            true => (0, tensors.iter().zip(gradients).map(|(tensor, has)| has.then_some(tensor)).collect()),
+        };
+        let numbers = |line: &Option<&TensorShape>| line.map_or(1, |tensor| 2 + tensor.dims.len());
+        let header = LABEL + counts + lines.iter().map(numbers).sum::<usize>();
+        let mut messages = vec![(DType::I64, PARCEL_HEAD + 1)];
+        messages.extend((header > PARCEL_HEAD).then(|| (DType::I64, header - PARCEL_HEAD)));
+        messages.extend(lines.into_iter().flatten().map(|tensor| (tensor.dtype, tensor.elements())));
         messages
     }
 }

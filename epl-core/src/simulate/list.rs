@@ -20,11 +20,24 @@ pub enum Op {
     /// The rank takes part in a collective, and waits for it.
     Call(Called),
     /// A collective is started, and goes on beside the rank.
-    Start(Called),
+    Start(Purpose, Called),
     /// The rank waits for what was started at this place of the list.
     Await(usize),
     /// The optimizer updates what this rank updates of a unit; none: all that lies in the model.
     Update(Option<usize>),
+}
+
+/// What a started collective is for. Units and buckets have the numbers of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To reduce the gradients of a bucket.
+    Bucket(usize),
+    /// The same, by the rows that are not zero: two collectives.
+    Rows(usize),
+    /// To gather the parameters of a unit.
+    Unit(usize),
+    /// To give another stage a carry or its gradients.
+    Parcel,
 }
 
 /// Which way a segment runs.
@@ -59,8 +72,8 @@ impl OpList {
     }
 
     /// Returns its place, to be waited for.
-    pub fn start(&mut self, over: Members, operation: Operation, dtype: DType, elements: usize) -> usize {
-        self.0.push(Op::Start(Called { over, operation, dtype, elements }));
+    pub fn start(&mut self, purpose: Purpose, call: Called) -> usize {
+        self.0.push(Op::Start(purpose, call));
         self.0.len() - 1
     }
 

@@ -4,11 +4,13 @@
 //! Plan, StepShapes ──▶ StepProgram   receive ▸ gather ▸ forward ▸ send ▸ … ▸ start bucket ▸ … ▸ norm ▸ update
 //! ```
 //!
-//! It is a pure function, for layouts and worlds that are not there. `tests/training/simulate.rs` holds it equal, call for call
-//! and byte for byte, to the trace of the engine.
+//! It is a pure function, for layouts and worlds that are not there. The tests of layouts (`tests/layouts/parity/program.rs`) hold it
+//! equal, call for call and byte for byte, to the trace of the engine.
 //!
 //! - `call`: a collective, by what a trace shows of it.
 //! - `shapes`: what of a step does not follow from the plan.
+//! - `protocol`: lengths that are the same for every model.
+//! - `pieces`: the segments of an action.
 //! - `list`: the list while it grows.
 //! - `links`: what stages send each other, as `engine/links.rs` does.
 //! - `parameters`: what is gathered for segments, as `engine/parameters.rs` does.
@@ -18,6 +20,8 @@
 
 mod call;
 mod shapes;
+pub(crate) mod protocol;
+pub(crate) mod pieces;
 mod list;
 mod links;
 mod parameters;
@@ -26,7 +30,8 @@ mod program;
 mod timeline;
 
 pub use call::{Called, Members};
-pub use list::{Op, RunKind};
+pub use list::{Op, Purpose, RunKind};
 pub use program::StepProgram;
-pub use shapes::{CarryShape, SegmentCalls, StepShapes, TensorShape};
+pub use shapes::StepShapes;
+pub(crate) use shapes::{CarryShape, SegmentCalls, TensorShape};
 pub use timeline::{Costs, StepTimeline, TimedOp, simulate_step};

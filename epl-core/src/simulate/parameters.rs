@@ -1,17 +1,14 @@
 //! What is gathered for segments, and when: those of a segment when it runs, those of the next one while it runs.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 
 use epl_comm::Operation;
 
-use super::call::Members;
-use super::list::OpList;
+use super::call::{Called, Members};
+use super::list::{OpList, Purpose};
+use super::pieces::{Look, looks};
 use crate::plan::Plan;
-use crate::schedule::{Action, ActionKind};
-
-/// A segment, and whether its parameters ask for gradients.
-pub(super) type Look = (usize, bool);
+use crate::schedule::Action;
 
 /// The parameters of one rank.
 pub(super) struct GatherAhead<'a> {
@@ -28,7 +25,7 @@ pub(super) struct GatherAhead<'a> {
 impl<'a> GatherAhead<'a> {
     pub fn new(plan: &'a Plan, actions: &[Action]) -> Self {
         let gathers = plan.params.gathers();
-        let next = actions.iter().flat_map(|action| looks(plan, action)).filter(|_| gathers).collect();
+        let next = actions.iter().flat_map(|action| looks(plan, action, &plan.recompute)).filter(|_| gathers).collect();
         Self { plan, gathers, next, coming: HashMap::new(), seen: HashMap::new() }
     }
 
@@ -70,29 +67,10 @@ impl<'a> GatherAhead<'a> {
         for (number, unit) in self.plan.params.gathered_for(segment) {
             let is_alone = !unit.residency.is_sharded() || self.plan.ranks_over(unit.axis) == 1;
             self.coming.entry(number).or_insert_with(|| {
-                let start = |ops: &mut OpList| {
-                    ops.start(Members::Gather(unit.axis), Operation::AllGather, unit.dtype, unit.kept_len())
-                };
-                (!is_alone).then(|| start(ops))
+                let (over, operation, dtype) = (Members::Gather(unit.axis), Operation::AllGather, unit.dtype);
+                let call = Called { over, operation, dtype, elements: unit.kept_len() };
+                (!is_alone).then(|| ops.start(Purpose::Unit(number), call))
             });
         }
     }
-}
-
-/// The segments that an action will ask for.
-fn looks(plan: &Plan, action: &Action) -> Vec<Look> {
-    let segments = segments(plan, action);
-    let is_again = |segment: &usize| plan.recompute.iter().any(|run| run.contains(segment));
-    match action.kind {
-        ActionKind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
-        ActionKind::Backward => {
-            let runs = plan.recompute.iter().filter(|run| segments.contains(&run.start)).rev();
-            runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
-        }
-    }
-}
-
-/// The segments of an action of this rank's stage.
-pub(super) fn segments(plan: &Plan, action: &Action) -> Range<usize> {
-    plan.stages.parts()[plan.stages.part(plan.stage(), action.chunk)].clone()
 }

@@ -1,6 +1,6 @@
 //! All that a rank does in a step.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burn::tensor::DType;
@@ -9,7 +9,9 @@ use epl_comm::{Operation, ReduceOp};
 use super::call::Members;
 use super::links::StageTraffic;
 use super::list::{Op, OpList, RunKind};
-use super::parameters::{GatherAhead, segments};
+use super::parameters::GatherAhead;
+use super::pieces::{pieces, segments};
+use super::protocol::{BEFORE_SAMPLES, OF_STAGE, OVER_ALL, OVER_REPLICAS};
 use super::reductions::Reductions;
 use super::shapes::StepShapes;
 use crate::error::{Error, Result};
@@ -18,14 +20,7 @@ use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind};
 use crate::topology::cluster::Axis;
 
-/// Numbers for the samples of a rank, in the sum over its replicas, and for their count.
-const OVER_REPLICAS: usize = 4;
-/// Numbers of a digest, and the norm, in the sum over all ranks.
-const OVER_ALL: usize = 7;
-/// What is told of the work of each stage.
-const OF_STAGE: usize = 3;
-
-/// What the rank of a plan does in a step, after its first one.
+/// What the rank of a plan does in a step behind the first one, which is not skipped, of a model that hands out no outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepProgram {
     /// One after the other.
@@ -39,7 +34,7 @@ impl StepProgram {
     ///
     /// When the schedule is for another number of micro-batches, or stages have different widths: rows are then divided by the
     /// batch.
-    pub fn new(plan: &Plan, shapes: &impl StepShapes) -> Result<Self> {
+    pub fn new(plan: &Plan, shapes: &StepShapes) -> Result<Self> {
         if plan.mesh.is_bridged() {
             return Err(Error::invalid(
                 "a step is simulated where all stages have one width, and these have different ones; give all scopes as many \
@@ -70,18 +65,18 @@ impl StepProgram {
 }
 
 /// A step that is written.
-struct Step<'a, S> {
+struct Step<'a> {
     plan: &'a Plan,
-    shapes: &'a S,
+    shapes: &'a StepShapes,
     ops: OpList,
-    links: StageTraffic<'a, S>,
+    links: StageTraffic<'a>,
     parameters: GatherAhead<'a>,
-    reductions: Reductions<'a, S>,
+    reductions: Reductions<'a>,
     /// How often each segment has gone backward.
     backwards: Vec<usize>,
 }
 
-impl<S: StepShapes> Step<'_, S> {
+impl Step<'_> {
     fn stages(&self) -> usize {
         self.plan.stages.count()
     }
@@ -98,26 +93,22 @@ impl<S: StepShapes> Step<'_, S> {
         if self.stages() > 1 {
             self.ops.call(Members::Stages, Operation::AllGather, DType::I64, 2);
         }
-        let terms = self.shapes.terms();
-        self.values(Members::Axis(Axis::Data), self.plan.ranks_over(Axis::Data), OVER_REPLICAS + terms);
+        let terms = self.shapes.terms;
+        self.values(
+            Members::Axis(Axis::Data),
+            self.plan.ranks_over(Axis::Data),
+            BEFORE_SAMPLES + OVER_REPLICAS + terms,
+        );
     }
 
     fn forward(&mut self, action: &Action) {
         let part = self.plan.stages.part(self.plan.stage(), action.chunk);
         self.links.receive_carry(&mut self.ops, action.micro_batch, part);
-        let segments = segments(self.plan, action);
-        let mut next = segments.start;
-        while next < segments.end {
-            next = match self.plan.recompute.iter().find(|run| run.start == next) {
-                Some(run) => {
-                    run.clone().for_each(|segment| self.untracked(action.micro_batch, segment));
-                    run.end
-                }
-                None => {
-                    self.tracked(RunKind::Forward, action.micro_batch, next);
-                    next + 1
-                }
-            };
+        for piece in pieces(segments(self.plan, action), &self.plan.recompute) {
+            match self.plan.recompute.contains(&piece) {
+                true => piece.for_each(|segment| self.untracked(action.micro_batch, segment)),
+                false => self.tracked(RunKind::Forward, action.micro_batch, piece.start),
+            }
         }
         if part + 1 < self.plan.stages.parts().len() {
             self.links.send_carry(&mut self.ops, action.micro_batch, part + 1);
@@ -149,7 +140,8 @@ impl<S: StepShapes> Step<'_, S> {
         if part + 1 < self.plan.stages.parts().len() {
             self.links.receive_gradients(&mut self.ops, action.micro_batch, part);
         }
-        for piece in pieces(&segments(self.plan, action), &self.plan.recompute).into_iter().rev() {
+        let all: Vec<Range<usize>> = pieces(segments(self.plan, action), &self.plan.recompute).collect();
+        for piece in all.into_iter().rev() {
             if self.plan.recompute.contains(&piece) {
                 piece.clone().for_each(|segment| self.tracked(RunKind::Recompute, action.micro_batch, segment));
             }
@@ -177,8 +169,9 @@ impl<S: StepShapes> Step<'_, S> {
         self.links.finish(&mut self.ops);
         self.statistics();
         let (stages, world) = (self.stages(), self.plan.mesh.world_size());
-        self.values(Members::Axis(Axis::Pipeline), stages, 2 * self.shapes.terms());
-        self.values(Members::World, world, OVER_ALL + self.shapes.terms() + self.shapes.metrics());
+        self.values(Members::Axis(Axis::Pipeline), stages, 2 * self.shapes.terms);
+        // The digest, the norm, the loss and what layers count.
+        self.values(Members::World, world, OVER_ALL + 1 + self.shapes.loss_terms + self.shapes.metrics);
         if stages > 1 {
             self.values(Members::World, world, OF_STAGE * stages);
         }
@@ -189,7 +182,7 @@ impl<S: StepShapes> Step<'_, S> {
         let (plan, records) = (self.plan, self.plan.records());
         let own: Vec<usize> = plan.statistics().collect();
         let mut kinds: Vec<((Axis, DType), usize)> = Vec::new();
-        let running: std::collections::BTreeSet<usize> = plan.running_statistics().collect();
+        let running: BTreeSet<usize> = plan.running_statistics().collect();
         for number in running.into_iter().filter(|number| own.binary_search(number).is_ok()) {
             let record = &records[number];
             let kind = (record.reduced_over(), record.dtype);
@@ -218,15 +211,4 @@ impl<S: StepShapes> Step<'_, S> {
             }
         }
     }
-}
-
-/// The runs of a part that are recomputed, and the segments between them, one by one.
-fn pieces(segments: &Range<usize>, again: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut starts: BTreeMap<usize, Range<usize>> =
-        segments.clone().map(|segment| (segment, segment..segment + 1)).collect();
-    for run in again.iter().filter(|run| segments.contains(&run.start)) {
-        starts.retain(|segment, _| !run.contains(segment));
-        starts.insert(run.start, run.clone());
-    }
-    starts.into_values().collect()
 }

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use burn::tensor::DType;
 use epl_comm::{Operation, ReduceOp};
 
-use super::call::Members;
-use super::list::OpList;
+use super::call::{Called, Members};
+use super::list::{OpList, Purpose};
 use super::shapes::StepShapes;
-use crate::memory::Tier;
 use crate::model::precision::HalfPrecision;
 use crate::params::Bucket;
 use crate::plan::{Plan, bucket};
@@ -17,9 +16,9 @@ use crate::topology::cluster::Axis;
 const SUM: ReduceOp = ReduceOp::Sum;
 
 /// The reductions of one rank.
-pub(super) struct Reductions<'a, S> {
+pub(super) struct Reductions<'a> {
     plan: &'a Plan,
-    shapes: &'a S,
+    shapes: &'a StepShapes,
     each: bool,
     clips: bool,
     next: usize,
@@ -27,8 +26,8 @@ pub(super) struct Reductions<'a, S> {
     started: BTreeMap<usize, Vec<usize>>,
 }
 
-impl<'a, S: StepShapes> Reductions<'a, S> {
-    pub fn new(plan: &'a Plan, shapes: &'a S) -> Self {
+impl<'a> Reductions<'a> {
+    pub fn new(plan: &'a Plan, shapes: &'a StepShapes) -> Self {
         let (each, clips) = (plan.reduces_each(), plan.local_clip_norm().is_some());
         Self { plan, shapes, each, clips, next: 0, started: BTreeMap::new() }
     }
@@ -48,9 +47,6 @@ impl<'a, S: StepShapes> Reductions<'a, S> {
                 self.settle_all(ops);
             }
             self.next = index + 1;
-            if self.ranks(&buckets[index]) == 1 && buckets[index].residency.gradients == Tier::Device {
-                continue;
-            }
             self.start(ops, index);
         }
     }
@@ -126,18 +122,21 @@ impl<'a, S: StepShapes> Reductions<'a, S> {
 
     fn started_calls(&self, ops: &mut OpList, index: usize, bucket: &Bucket) -> Vec<usize> {
         let communicators = if self.each { 1 } else { self.plan.settings.num_communicators };
-        let over = Members::Pool(bucket.axis, index % communicators.min(self.shapes.lanes().max(1)));
+        let over = Members::Pool(bucket.axis, index % communicators.min(self.shapes.lanes.max(1)));
         let (operation, dtype) = self.reduction(bucket);
         if bucket.sparse {
             ops.call(Members::Axis(bucket.axis), Operation::AllGather, DType::I64, 1);
-            if let Some(rows) = self.shapes.rows(index) {
+            if let Some(rows) = self.shapes.rows.get(&index).copied() {
                 let width = self.plan.params.records[bucket.members[0]].shape()[1];
-                return [(DType::I64, rows), (dtype, rows * width)]
-                    .map(|(dtype, elements)| ops.start(over.clone(), Operation::AllGather, dtype, elements))
-                    .to_vec();
+                let call =
+                    |(dtype, elements)| Called { over: over.clone(), operation: Operation::AllGather, dtype, elements };
+                let calls = [(DType::I64, rows), (dtype, rows * width)].map(call);
+                return calls.map(|call| ops.start(Purpose::Rows(index), call)).to_vec();
             }
         }
-        vec![ops.start(over, operation, dtype, flat_len(self.plan, bucket))]
+        vec![
+            ops.start(Purpose::Bucket(index), Called { over, operation, dtype, elements: flat_len(self.plan, bucket) }),
+        ]
     }
 
     fn reduction(&self, bucket: &Bucket) -> (Operation, DType) {

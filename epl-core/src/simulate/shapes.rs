@@ -1,38 +1,64 @@
 //! What of a step does not follow from the plan: what segments call, what they send on, how many numbers a report has.
 
+use std::collections::BTreeMap;
+
 use burn::tensor::DType;
 
 use super::call::Called;
 
-/// The shapes of one step. Numbers of segments, parts and units are those of the plan.
-pub trait StepShapes {
+/// What segments of a model call and send, of each micro-batch of a step. Made by
+/// [`LazyModel::step_shapes`](crate::LazyModel::step_shapes).
+#[derive(Clone, Debug)]
+pub struct StepShapes {
+    /// The kind of each micro-batch.
+    pub(crate) kinds: Vec<usize>,
+    /// By kind, then by segment.
+    pub(crate) calls: Vec<Vec<SegmentCalls>>,
+    pub(crate) carries: Vec<Vec<CarryShape>>,
+    /// The terms that have weights.
+    pub(crate) terms: usize,
+    /// The terms of the loss, which may be fewer.
+    pub(crate) loss_terms: usize,
+    /// The numbers of all metrics that layers declare.
+    pub(crate) metrics: usize,
+    pub(crate) lanes: usize,
+    /// Of buckets that travel as rows.
+    pub(crate) rows: BTreeMap<usize, usize>,
+}
+
+impl StepShapes {
+    /// Where pools have so many communicators at most: [`epl_comm::ProcessGroup::lanes`]. In a world that is only thought of they
+    /// have as many as are asked for.
+    #[must_use]
+    pub fn with_lanes(self, lanes: usize) -> Self {
+        Self { lanes, ..self }
+    }
+
+    /// Where the gradients of these buckets travel as so many rows that are not zero. Others travel whole.
+    #[must_use]
+    pub fn with_rows(self, rows: BTreeMap<usize, usize>) -> Self {
+        Self { rows, ..self }
+    }
+
     /// The micro-batches of the step.
-    fn micro_batches(&self) -> usize;
+    pub(super) fn micro_batches(&self) -> usize {
+        self.kinds.len()
+    }
 
     /// The collectives inside a segment.
-    fn calls(&self, micro_batch: usize, segment: usize) -> &SegmentCalls;
+    pub(super) fn calls(&self, micro_batch: usize, segment: usize) -> &SegmentCalls {
+        &self.calls[self.kinds[micro_batch]][segment]
+    }
 
     /// What leaves a segment.
-    fn carry(&self, micro_batch: usize, segment: usize) -> &CarryShape;
-
-    /// The terms of the loss.
-    fn terms(&self) -> usize;
-
-    /// The numbers of all metrics that layers declare.
-    fn metrics(&self) -> usize;
-
-    /// How many communicators a pool may have: [`epl_comm::ProcessGroup::lanes`].
-    fn lanes(&self) -> usize;
-
-    /// How many rows of a bucket that may travel as rows this rank sends; none where it travels whole.
-    fn rows(&self, _bucket: usize) -> Option<usize> {
-        None
+    pub(super) fn carry(&self, micro_batch: usize, segment: usize) -> &CarryShape {
+        &self.carries[self.kinds[micro_batch]][segment]
     }
 }
 
 /// The collectives of a segment for one micro-batch, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SegmentCalls {
+pub(crate) struct SegmentCalls {
     /// Of its forward.
     pub forward: Vec<Called>,
     /// Of its backward.
@@ -41,18 +67,18 @@ pub struct SegmentCalls {
 
 /// What leaves a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CarryShape {
+pub(crate) struct CarryShape {
     /// How many numbers of parts may vary.
     pub counts: usize,
     /// Its tensors.
     pub tensors: Vec<TensorShape>,
-    /// Which of them have a gradient.
+    /// Which of them have a gradient; none are said where the segment before them has nothing that asks for one.
     pub gradients: Vec<bool>,
 }
 
 /// A tensor that travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorShape {
+pub(crate) struct TensorShape {
     /// Its element type.
     pub dtype: DType,
     /// Its dims.

@@ -56,12 +56,10 @@ impl StepTimeline {
     }
 }
 
-/// A group as its members are: the same for each of them.
-type Group = (Members, Vec<usize>);
-
 /// One call of a group.
-#[derive(Default)]
 struct Meeting {
+    /// The largest of the calls that its members make.
+    call: Called,
     /// How many have come, and when the last one did.
     came: usize,
     latest: f64,
@@ -69,39 +67,53 @@ struct Meeting {
     end: Option<f64>,
 }
 
-/// Runs the programs of all ranks; `members` tells who is in a group of a rank.
-///
-/// # Errors
-///
-/// When ranks wait for each other for ever, as where one does not make a call that another makes.
-pub fn simulate_step(
-    programs: &[StepProgram],
-    members: &impl Fn(usize, &Members) -> Vec<usize>,
-    costs: &impl Costs,
-) -> Result<StepTimeline> {
-    let mut run = TimelineRun::new(programs, members, costs);
-    loop {
-        let moved = (0..programs.len()).filter(|rank| run.advance(*rank)).count();
-        if run.is_over() {
-            return Ok(StepTimeline { ranks: run.ranks.into_iter().map(|rank| rank.done).collect() });
-        }
-        if moved == 0 {
-            return Err(Error::invalid(run.stuck()));
-        }
-    }
+/// A group, as all of its members know it.
+struct Group {
+    members: Vec<usize>,
+    meetings: Vec<Meeting>,
 }
+
+/// The number of a group, and of a call in it.
+type At = (usize, usize);
 
 /// Where one rank is.
 #[derive(Default)]
 struct RankState {
     clock: f64,
     done: Vec<TimedOp>,
-    /// By group, the calls made so far.
-    calls: HashMap<Group, usize>,
-    /// The call of each place of the program that was started.
-    started: HashMap<usize, (Group, usize)>,
+    /// The numbers of its groups, and how many calls it has made in each.
+    groups: HashMap<Members, (usize, usize)>,
+    /// The calls that were started, by their places in the program, until they are waited for.
+    started: HashMap<usize, At>,
     /// The call in which it waits.
-    waits: Option<(Group, usize)>,
+    waits: Option<At>,
+}
+
+/// Runs the programs of all ranks; `members` tells who is in a group of a rank.
+///
+/// # Errors
+///
+/// When ranks wait for each other for ever, as where one does not make a call that another makes; when they make different
+/// calls of one group, or wait for what was not started.
+pub fn simulate_step(
+    programs: &[StepProgram],
+    members: &impl Fn(usize, &Members) -> Vec<usize>,
+    costs: &impl Costs,
+) -> Result<StepTimeline> {
+    let ranks = programs.iter().map(|_| RankState::default()).collect();
+    let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: HashMap::new() };
+    loop {
+        let mut moved = false;
+        for rank in 0..programs.len() {
+            moved |= run.advance(rank)?;
+        }
+        if run.ranks.iter().zip(programs).all(|(rank, program)| rank.done.len() == program.ops.len()) {
+            return Ok(StepTimeline { ranks: run.ranks.into_iter().map(|rank| rank.done).collect() });
+        }
+        if !moved {
+            return Err(Error::invalid(run.stuck()));
+        }
+    }
 }
 
 struct TimelineRun<'a, F, C> {
@@ -109,19 +121,12 @@ struct TimelineRun<'a, F, C> {
     members: &'a F,
     costs: &'a C,
     ranks: Vec<RankState>,
-    meetings: HashMap<Group, Vec<Meeting>>,
+    groups: Vec<Group>,
+    /// The numbers of the groups, by what they are and who is in them.
+    known: HashMap<(Members, Vec<usize>), usize>,
 }
 
-impl<'a, F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'a, F, C> {
-    fn new(programs: &'a [StepProgram], members: &'a F, costs: &'a C) -> Self {
-        let ranks = programs.iter().map(|_| RankState::default()).collect();
-        Self { programs, members, costs, ranks, meetings: HashMap::new() }
-    }
-
-    fn is_over(&self) -> bool {
-        self.ranks.iter().zip(self.programs).all(|(rank, program)| rank.done.len() == program.ops.len())
-    }
-
+impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
     /// Who waits for what.
     fn stuck(&self) -> String {
         let waits = self.ranks.iter().zip(self.programs).enumerate().filter_map(|(rank, (state, program))| {
@@ -132,73 +137,101 @@ impl<'a, F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'a, F, C> {
     }
 
     /// Does what a rank can do; tells whether that was anything.
-    fn advance(&mut self, rank: usize) -> bool {
+    fn advance(&mut self, rank: usize) -> Result<bool> {
         let before = self.ranks[rank].done.len();
         while let Some(op) = self.programs[rank].ops.get(self.ranks[rank].done.len()) {
-            let index = self.ranks[rank].done.len();
-            let begin = self.ranks[rank].clock;
-            let end = match op {
-                Op::Run { kind, micro_batch, segment } => {
-                    Some(begin + self.costs.run(rank, *kind, *micro_batch, *segment))
-                }
-                Op::Update(unit) => Some(begin + self.costs.update(rank, *unit)),
-                Op::Start(call) => {
-                    let started = self.come(rank, call);
-                    self.ranks[rank].started.insert(index, started);
-                    Some(begin)
-                }
-                Op::Await(start) => self.end_of(&self.ranks[rank].started[start]).map(|end| end.max(begin)),
-                Op::Call(call) => {
-                    let waits = match self.ranks[rank].waits.take() {
-                        Some(waits) => waits,
-                        None => self.come(rank, call),
-                    };
-                    let end = self.end_of(&waits).map(|end| end.max(begin));
-                    self.ranks[rank].waits = end.is_none().then_some(waits);
-                    end
-                }
-            };
-            let Some(end) = end else { break };
+            let (index, begin) = (self.ranks[rank].done.len(), self.ranks[rank].clock);
+            let Some(end) = self.end_of_op(rank, (index, op), begin)? else { break };
             let state = &mut self.ranks[rank];
             state.done.push(TimedOp { index, begin, end });
             state.clock = end;
         }
-        self.ranks[rank].done.len() > before
+        Ok(self.ranks[rank].done.len() > before)
+    }
+
+    /// When a rank goes on that begins an operation now; none: not known before others have come.
+    fn end_of_op(&mut self, rank: usize, (index, op): (usize, &Op), begin: f64) -> Result<Option<f64>> {
+        Ok(match op {
+            Op::Run { kind, micro_batch, segment } => Some(begin + self.costs.run(rank, *kind, *micro_batch, *segment)),
+            Op::Update(unit) => Some(begin + self.costs.update(rank, *unit)),
+            Op::Start(_, call) => {
+                let at = self.come(rank, call)?;
+                self.ranks[rank].started.insert(index, at);
+                Some(begin)
+            }
+            Op::Await(start) => {
+                let at = self.ranks[rank].started.get(start).copied();
+                let at = at.ok_or_else(|| {
+                    Error::invalid(format!(
+                        "operation {index} of rank {rank} waits for {start}, which is none that was started"
+                    ))
+                })?;
+                let end = self.end_of(at).map(|end| end.max(begin));
+                if end.is_some() {
+                    self.ranks[rank].started.remove(start);
+                }
+                end
+            }
+            Op::Call(call) => {
+                let at = match self.ranks[rank].waits.take() {
+                    Some(at) => at,
+                    None => self.come(rank, call)?,
+                };
+                let end = self.end_of(at).map(|end| end.max(begin));
+                self.ranks[rank].waits = end.is_none().then_some(at);
+                end
+            }
+        })
+    }
+
+    /// The number of a rank's group, and of the next call that it makes there.
+    fn next_call(&mut self, rank: usize, over: &Members) -> At {
+        if let Some((group, calls)) = self.ranks[rank].groups.get_mut(over) {
+            *calls += 1;
+            return (*group, *calls - 1);
+        }
+        let members = (self.members)(rank, over);
+        let groups = &mut self.groups;
+        let group = *self.known.entry((over.clone(), members.clone())).or_insert_with(|| {
+            groups.push(Group { members, meetings: Vec::new() });
+            groups.len() - 1
+        });
+        self.ranks[rank].groups.insert(over.clone(), (group, 1));
+        (group, 0)
     }
 
     /// A rank comes to its next call of a group.
-    fn come(&mut self, rank: usize, call: &Called) -> (Group, usize) {
-        let members = match &call.over {
-            Members::Link { from, to } => {
-                let stages = (self.members)(rank, &Members::Stages);
-                vec![stages[*from], stages[*to]]
-            }
-            over => (self.members)(rank, over),
-        };
-        let group = (call.over.clone(), members);
+    fn come(&mut self, rank: usize, call: &Called) -> Result<At> {
         let now = self.ranks[rank].clock;
-        let made = self.ranks[rank].calls.entry(group.clone()).or_default();
-        let at = core::mem::replace(made, *made + 1);
-        let meetings = self.meetings.entry(group.clone()).or_default();
-        meetings.resize_with(meetings.len().max(at + 1), Meeting::default);
-        let is_link = matches!(call.over, Members::Link { .. });
+        let (number, at) = self.next_call(rank, &call.over);
+        let Group { members, meetings } = &mut self.groups[number];
+        if at == meetings.len() {
+            meetings.push(Meeting { call: call.clone(), came: 0, latest: 0.0, end: None });
+        }
+        // Whoever comes has come to the call before, so that is over, or will be once all have.
+        let before = at.checked_sub(1).and_then(|before| meetings[before].end).unwrap_or(0.0);
+        let (meeting, is_link) = (&mut meetings[at], matches!(call.over, Members::Link { .. }));
+        let is_other = meeting.call.operation != call.operation && !is_link;
+        if is_other || meeting.call.dtype != call.dtype || is_link && meeting.call.elements != call.elements {
+            return Err(Error::invalid(format!("rank {rank} makes {call}, and another member {}", meeting.call)));
+        }
         // What is received goes on its way when it is sent.
         if !is_link || call.operation == Operation::Send {
-            // Whoever comes has come to the one before, so that is over, or will be once all have.
-            let before = at.checked_sub(1).and_then(|before| meetings[before].end).unwrap_or(0.0);
-            let meeting = &mut meetings[at];
+            if call.bytes() > meeting.call.bytes() {
+                meeting.call = call.clone();
+            }
             meeting.came += 1;
             meeting.latest = meeting.latest.max(now);
-            if is_link || meeting.came == group.1.len() {
-                meeting.end = Some(meeting.latest.max(before) + self.costs.call(call, &group.1));
+            if is_link || meeting.came == members.len() {
+                meeting.end = Some(meeting.latest.max(before) + self.costs.call(&meeting.call, members));
             }
         }
-        (group, at)
+        Ok((number, at))
     }
 
     /// When a call of a group is over, if all its members have come.
-    fn end_of(&self, (group, number): &(Group, usize)) -> Option<f64> {
-        self.meetings.get(group)?.get(*number)?.end
+    fn end_of(&self, (group, at): At) -> Option<f64> {
+        self.groups[group].meetings[at].end
     }
 }
 
@@ -207,6 +240,7 @@ mod tests {
     use burn::tensor::DType;
     use epl_comm::ReduceOp;
 
+    use super::super::list::Purpose;
     use super::*;
 
     /// A second for each byte, and for each forward; two for each backward.
@@ -252,7 +286,15 @@ mod tests {
         assert_eq!(times(&timeline, 0), [(0.0, 1.0), (1.0, 6.0), (6.0, 6.5)]);
         assert_eq!(times(&timeline, 1), [(0.0, 2.0), (2.0, 6.0), (6.0, 6.5)]);
         // Two started ones of a group go one after the other.
-        let started = || vec![Op::Start(sum()), run(0), Op::Start(sum()), Op::Await(0), Op::Await(2)];
+        let started = || {
+            vec![
+                Op::Start(Purpose::Bucket(0), sum()),
+                run(0),
+                Op::Start(Purpose::Bucket(0), sum()),
+                Op::Await(0),
+                Op::Await(2),
+            ]
+        };
         let timeline = simulated([started(), started()]).unwrap();
         assert_eq!(times(&timeline, 1), [(0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (2.0, 4.0), (4.0, 8.0)]);
         assert_eq!(timeline.makespan(), 8.0);
@@ -261,13 +303,27 @@ mod tests {
     #[test]
     fn what_is_sent_goes_on_its_way_before_it_is_wanted() {
         let link = |operation| called(Members::Link { from: 0, to: 1 }, operation);
-        let sender = vec![run(0), Op::Start(link(Operation::Send)), run(4), Op::Await(1)];
+        let sender = vec![run(0), Op::Start(Purpose::Parcel, link(Operation::Send)), run(4), Op::Await(1)];
         let receiver = |segment| vec![run(segment), Op::Call(link(Operation::Receive))];
         let early = simulated([sender.clone(), receiver(0)]).unwrap();
         assert_eq!(times(&early, 0)[3], (6.0, 6.0));
         assert_eq!(times(&early, 1), [(0.0, 2.0), (2.0, 5.0)]);
         let late = simulated([sender, receiver(8)]).unwrap();
         assert_eq!(times(&late, 1), [(0.0, 10.0), (10.0, 10.0)]);
+    }
+
+    #[test]
+    fn the_largest_call_of_a_group_counts_and_different_ones_are_refused() {
+        let gather = |elements| Called { elements, ..called(Members::World, Operation::AllGather) };
+        for elements in [[4, 9], [9, 4]] {
+            let timeline = simulated(elements.map(|elements| vec![Op::Call(gather(elements))])).unwrap();
+            assert_eq!(timeline.makespan(), 9.0);
+        }
+        let other = called(Members::World, Operation::Barrier);
+        let error = simulated([vec![Op::Call(gather(4))], vec![Op::Call(other)]]).unwrap_err().to_string();
+        assert!(error.contains("rank 1 makes barrier") && error.contains("another member all_gather"), "{error}");
+        let error = simulated([vec![Op::Await(3)], vec![]]).unwrap_err().to_string();
+        assert!(error.contains("operation 0 of rank 0 waits for 3"), "{error}");
     }
 
     #[test]

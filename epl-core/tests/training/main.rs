@@ -32,6 +32,7 @@ mod recomputation;
 mod recompute;
 mod reduction;
 mod scopes;
+mod simulate;
 mod stage_choices;
 mod stage_memory;
 mod tensors;

@@ -1,6 +1,8 @@
 //! The layout never changes the mathematics: in f32, errors of loss, gradients and norm are at most 1e-5.
 
-use crate::parity::{Case, Layout, dense, layout, moe, train};
+use epl::config::{PipelineStrategy, ZeroLevel};
+
+use crate::parity::{Case, Layout, dense, layout, moe, train, train_as};
 
 const BOUND: f64 = 1e-5;
 
@@ -60,5 +62,16 @@ fn one_run_equals_another_to_the_bit() {
         assert_eq!(a.reports, b.reports);
         assert_eq!(a.parameters, b.parameters);
         assert_eq!(a.state, b.state);
+    }
+}
+
+/// What is sent is half as long, which `train_as` compares with the list of the step.
+#[test]
+fn gradients_travel_in_16_bits() {
+    for (zero, stages) in [(ZeroLevel::Off, 1), (ZeroLevel::V1, 1), (ZeroLevel::V2, 2)] {
+        let layout = layout(2, 1, 1, 2).zero(zero).stages(stages, 1, PipelineStrategy::PreferBackward);
+        let mut config = layout.config();
+        config.communication.fp16 = true;
+        assert!(train_as(&dense(), layout, &config).reports.iter().all(|report| report.loss.is_finite()));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::SgdConfig;
 use burn::tensor::TensorData;
-use epl::comm::shard_range;
+use epl::comm::{Trace, shard_range};
 use epl::config::PipelineStrategy::{PreferBackward, PreferForward};
 use epl::config::StateTier::{Device, Host};
 use epl::config::ZeroLevel::{self, V0, V1, V2};
@@ -17,9 +17,9 @@ use epl::config::{Config, ReduceMethod};
 use epl::models::t5::T5Batcher;
 use epl::tensors::AssignMap;
 use epl::testing::largest_error;
-use epl::{Engine, EngineSettings, MicroBatch};
+use epl::{Engine, EngineSettings, Epl, MicroBatch};
 
-use crate::parity::{Case, Layout, dense, layout, micro_batches, moe};
+use crate::parity::{Case, Layout, dense, layout, micro_batches, moe, program};
 
 type Tensors = BTreeMap<String, TensorData>;
 
@@ -46,16 +46,28 @@ fn train(case: &Case, layout: Layout, reduce: ReduceMethod) -> Outcome {
         let clip_norm = case.clip_norm;
         EngineSettings { clip_norm, clip_after_allreduce: false, reduce, ..EngineSettings::from_config(config) }
     };
-    let outcomes = epl::launch(&layout.config(), |epl| {
+    let (config, trace) = (layout.config(), Trace::new());
+    let outcomes = epl::launch_traced(&config, Some(trace.clone()), |epl| {
         let built = epl.build(|place| case.init(place))?;
         let mut engine = Engine::new(built, &SgdConfig::new(), settings(epl.config()))?;
         let batches = |step| micro_batches(&epl, case, step, layout.accumulation);
         let gradients = engine.gradients(batches(0))?.1;
-        let norm = |step| Ok(engine.step(batches(step), RATE)?.grad_norm);
-        let norms = (0..STEPS).map(norm).collect::<epl::Result<Vec<f64>>>()?;
-        Ok(Outcome { norms, gradients, parameters: engine.parameters()? })
+        let mut norms = Vec::new();
+        for step in 0..STEPS {
+            let batches = batches(step);
+            if step + 1 == STEPS {
+                engine.context().mark(|| program::MARKS[0].to_string());
+            }
+            norms.push(engine.step(batches, RATE)?.grad_norm);
+        }
+        engine.context().mark(|| program::MARKS[1].to_string());
+        let traced = program::Traced::of(&engine);
+        Ok((Outcome { norms, gradients, parameters: engine.parameters()? }, traced))
     });
-    let mut outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+    let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+    let (mut outcomes, traced): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+    let batches = |epl: &Epl| micro_batches(epl, case, STEPS - 1, layout.accumulation);
+    program::check(&traced, (&config, &trace, case.model.moe.is_some()), |place| case.init(place), batches);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].norms, other.norms, "all ranks report the same");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");

@@ -7,7 +7,7 @@
 // Each test binary uses its part of this.
 #![allow(dead_code)]
 
-mod program;
+pub mod program;
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use epl::modules::moe::{Capacity, Gate};
 use epl::optim::{OptimizerConfig, ParamGroups};
 use epl::testing::{config, error_together, in_half, largest_error};
 use epl::topology::cluster::Mesh;
-use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, Plan, StepReport};
+use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -142,8 +142,7 @@ impl Layout {
 
 /// What one run left.
 pub struct Outcome {
-    /// The plan, and how many communicators a pool may have.
-    plan: Option<(Plan, usize)>,
+    traced: Option<program::Traced>,
     pub reports: Vec<StepReport>,
     pub gradients: BTreeMap<String, TensorData>,
     pub parameters: BTreeMap<String, TensorData>,
@@ -154,7 +153,7 @@ impl Outcome {
     /// The first rank's report alone.
     pub fn of(reports: Vec<StepReport>) -> Self {
         let none = BTreeMap::new();
-        Self { plan: None, reports, gradients: none.clone(), parameters: none.clone(), state: none }
+        Self { traced: None, reports, gradients: none.clone(), parameters: none.clone(), state: none }
     }
 }
 
@@ -320,8 +319,9 @@ pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
     let trace = Trace::new();
     let outcomes = epl::launch_traced(config, Some(trace.clone()), |epl| steps(case, layout.accumulation, &epl));
     let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
-    let plans: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.plan.clone()).collect();
-    program::check(case, config, layout.accumulation, &plans, &trace);
+    let traced: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.traced.clone()).collect();
+    let batches = |epl: &Epl| micro_batches(epl, case, 2, layout.accumulation);
+    program::check(&traced, (config, &trace, case.model.moe.is_some()), |place| case.init(place), batches);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
@@ -375,13 +375,13 @@ fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, o
     for step in 0..3 {
         let batches = micro_batches(epl, case, step, accumulation);
         if step == 2 {
-            engine.context().mark(program::MARKS[0]);
+            engine.context().mark(|| program::MARKS[0].to_string());
         }
         reports.push(engine.step(batches, 0.02)?);
     }
-    engine.context().mark(program::MARKS[1]);
-    let plan = Some((engine.plan().clone(), engine.context().world().lanes()));
-    Ok(Outcome { plan, reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
+    engine.context().mark(|| program::MARKS[1].to_string());
+    let traced = Some(program::Traced::of(&engine));
+    Ok(Outcome { traced, reports, gradients, parameters: engine.parameters()?, state: engine.optimizer_state()? })
 }
 
 /// In f64, all errors are at most 1e-10.

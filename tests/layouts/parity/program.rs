@@ -7,169 +7,174 @@ use std::collections::BTreeMap;
 
 use epl::comm::{Event, EventKind, Operation, Rank, Trace};
 use epl::config::Config;
-use epl::simulate::{Called, CarryShape, Members, Op, SegmentCalls, StepProgram, StepShapes};
-use epl::{Plan, launch_dry};
+use epl::simulate::{Called, Members, Op, Purpose, StepProgram};
+use epl::{Engine, Epl, MicroBatch, Model, Place, Plan, launch_dry};
 
-use super::{Case, micro_batches};
-
-/// The mark before the step that is compared, and behind it.
+/// The marks before the step that is compared, and behind it.
 pub const MARKS: [&str; 2] = ["compared from here", "compared to here"];
 
-/// What one rank did: segments and updates in their order, and the calls of each group.
-#[derive(Debug, Default, PartialEq)]
-struct Done {
-    spans: Vec<String>,
-    calls: BTreeMap<String, Vec<(Operation, String, usize)>>,
-}
-
-impl Done {
-    fn call(&mut self, Called { over, operation, dtype, elements }: &Called, is_exact: bool) {
-        let elements = if is_exact { *elements } else { 0 };
-        self.calls.entry(over.to_string()).or_default().push((*operation, format!("{dtype:?}"), elements));
-    }
-}
-
-/// The shapes of a rank's step, with what the trace knows of its data.
-struct Shapes<S> {
-    measured: S,
-    rows: BTreeMap<usize, usize>,
+/// A rank whose step was traced.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    rank: usize,
+    plan: Plan,
+    /// How many communicators a pool may have.
     lanes: usize,
 }
 
-impl<S: StepShapes> StepShapes for Shapes<S> {
-    fn micro_batches(&self) -> usize {
-        self.measured.micro_batches()
-    }
-
-    fn calls(&self, micro_batch: usize, segment: usize) -> &SegmentCalls {
-        self.measured.calls(micro_batch, segment)
-    }
-
-    fn carry(&self, micro_batch: usize, segment: usize) -> &CarryShape {
-        self.measured.carry(micro_batch, segment)
-    }
-
-    fn terms(&self) -> usize {
-        self.measured.terms()
-    }
-
-    fn metrics(&self) -> usize {
-        self.measured.metrics()
-    }
-
-    fn lanes(&self) -> usize {
-        self.lanes
-    }
-
-    fn rows(&self, bucket: usize) -> Option<usize> {
-        self.rows.get(&bucket).copied()
+impl Traced {
+    pub fn of<M: Model>(engine: &Engine<M>) -> Self {
+        let world = engine.context().world();
+        Self { rank: world.rank(), plan: engine.plan().clone(), lanes: world.lanes() }
     }
 }
 
-/// Compares the program of every rank's plan with what the rank did between the marks.
-pub fn check(case: &Case, config: &Config, accumulation: usize, plans: &[(Plan, usize)], trace: &Trace) {
+/// What one rank did.
+#[derive(Debug, Default, PartialEq)]
+struct Done {
+    /// One after the other: segments, what it started, waited for and updated, and calls that nobody starts.
+    own: Vec<String>,
+    /// All calls of each group.
+    calls: BTreeMap<String, Vec<String>>,
+}
+
+impl Done {
+    fn call(&mut self, call: &Called, has_experts: bool) {
+        let is_axis = |name: &str| matches!(call.over, Members::Axis(axis) if axis.name() == name);
+        let text = match has_experts && (is_axis("tensor") || is_axis("expert")) {
+            true => Called { elements: 0, ..call.clone() }.to_string(),
+            false => call.to_string(),
+        };
+        // Of a pool, a gather or a link to another stage, helper threads make calls, too.
+        let is_own = match &call.over {
+            Members::Link { .. } => call.operation == Operation::Receive,
+            Members::Pool(..) | Members::Gather(_) => false,
+            _ => true,
+        };
+        if is_own {
+            self.own.push(text.clone());
+        }
+        self.calls.entry(call.over.to_string()).or_default().push(text);
+    }
+}
+
+/// Compares the program of every rank's plan with what the rank did between the marks, if all ranks are of this process and
+/// their stages of one width. Of a model with experts, rows of layers' own collectives are not compared.
+pub fn check<M: Model>(
+    traced: &[Traced],
+    (config, trace, has_experts): (&Config, &Trace, bool),
+    mut model: impl FnMut(&Place) -> M,
+    mut batches: impl FnMut(&Epl) -> Vec<MicroBatch<M::Batch>>,
+) where
+    M::Batch: Clone,
+{
     let events = trace.events();
-    for (rank, (plan, lanes)) in plans.iter().enumerate().filter(|(_, (plan, _))| !plan.mesh.is_bridged()) {
-        let own: Vec<&Event> = events.iter().filter(|event| event.rank == Rank(rank)).collect();
-        let mark = |name: &str| {
-            let is_mark = |event: &&&Event| event.kind == EventKind::Mark(name.to_string());
-            own.iter().find(is_mark).unwrap_or_else(|| panic!("rank {rank} was not marked {name:?}")).begin
-        };
-        let [from, to] = MARKS.map(mark);
-        let mut own: Vec<&Event> = own.into_iter().filter(|event| event.begin >= from && event.begin <= to).collect();
-        own.sort_by_key(|event| event.begin);
-        let is_exact = |over: &Members| {
-            case.model.moe.is_none()
-                || !matches!(over, Members::Axis(axis) if axis.name() == "tensor" || axis.name() == "expert")
-        };
-        let did = done(&own, is_exact);
-        let (measured, _) = launch_dry(config, rank, |epl| {
-            let lazy = epl.plan(|place| case.init(place))?;
-            let batches = micro_batches(&epl, case, 2, accumulation);
+    let is_whole = |plan: &Plan| plan.mesh.world_size() == traced.len() && !plan.mesh.is_bridged();
+    for Traced { rank, plan, lanes } in traced.iter().filter(|traced| is_whole(&traced.plan)) {
+        let own = between_marks(&events, *rank);
+        let did = done(&own, plan, has_experts);
+        let (measured, _) = launch_dry(config, *rank, |epl| {
+            let (lazy, batches) = (epl.plan(&mut model)?, batches(&epl));
             let rows: Vec<usize> = batches.iter().map(|batch| batch.samples.len()).collect();
-            lazy.step_shapes(&rows, |number, _| batches[number].batch.clone())
+            let kinds: Vec<usize> = (0..rows.len()).collect();
+            lazy.step_shapes(&rows, &kinds, |number, _| batches[number].batch.clone())
         })
         .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-        let shapes = Shapes { measured, rows: rows(plan, &own), lanes: *lanes };
+        let shapes = measured.with_lanes(*lanes).with_rows(rows(plan, &own));
         let program = StepProgram::new(plan, &shapes).unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-        let expected = written(&program, is_exact);
-        assert_eq!(did.spans, expected.spans, "rank {rank}: segments and updates");
+        let expected = written(&program, has_experts);
+        for (at, (did, expected)) in did.own.iter().zip(&expected.own).enumerate() {
+            assert_eq!(did, expected, "rank {rank}, what it did, as number {at}");
+        }
+        assert_eq!(did.own.len(), expected.own.len(), "rank {rank}: how much it did");
         for group in did.calls.keys().chain(expected.calls.keys()) {
             assert_eq!(did.calls.get(group), expected.calls.get(group), "rank {rank}: calls of group `{group}`");
         }
-        check_waits(&program, &own);
     }
 }
 
-/// What the program waits for is over before the next segment runs.
-fn check_waits(program: &StepProgram, events: &[&Event]) {
-    let mut calls: BTreeMap<String, Vec<&Event>> = BTreeMap::new();
-    let mut runs = Vec::new();
-    for event in events {
-        match &event.kind {
-            EventKind::Collective { group, .. } => calls.entry(group.clone()).or_default().push(event),
-            EventKind::Span(what) if what.contains("segment") => runs.push(event),
-            _ => {}
-        }
-    }
-    let (mut made, mut started, mut ran) = (BTreeMap::<String, usize>::new(), BTreeMap::new(), 0);
-    for (index, op) in program.ops.iter().enumerate() {
-        match op {
-            Op::Run { .. } => ran += 1,
-            Op::Call(call) | Op::Start(call) => {
-                let (group, number) = (call.over.to_string(), made.entry(call.over.to_string()).or_default());
-                started.insert(index, calls[&group][*number]);
-                *number += 1;
-            }
-            Op::Await(start) => {
-                if let Some(next) = runs.get(ran) {
-                    assert!(
-                        started[start].end <= next.begin,
-                        "{:?} was waited for before {:?}",
-                        started[start],
-                        next.kind
-                    );
-                }
-            }
-            Op::Update(_) => {}
-        }
-    }
+/// A rank's events between the marks, in the order in which they began.
+fn between_marks(events: &[Event], rank: usize) -> Vec<&Event> {
+    let own: Vec<&Event> = events.iter().filter(|event| event.rank == Rank(rank)).collect();
+    let mark = |name: &str| {
+        let is_mark = |event: &&&Event| event.kind == EventKind::Mark(name.to_string());
+        own.iter().find(is_mark).unwrap_or_else(|| panic!("rank {rank} was not marked {name:?}")).begin
+    };
+    let [from, to] = MARKS.map(mark);
+    let mut own: Vec<&Event> = own.into_iter().filter(|event| event.begin >= from && event.begin <= to).collect();
+    own.sort_by_key(|event| event.begin);
+    own
 }
 
-fn done(events: &[&Event], is_exact: impl Fn(&Members) -> bool) -> Done {
+fn done(events: &[&Event], plan: &Plan, has_experts: bool) -> Done {
     let mut done = Done::default();
     for event in events {
         match &event.kind {
             EventKind::Collective { group, operation, dtype, shape, .. } => {
-                let over = Members::named(group);
-                let is_exact = is_exact(&over);
-                done.call(
-                    &Called { over, operation: *operation, dtype: *dtype, elements: shape.num_elements() },
-                    is_exact,
-                );
+                let over = over(plan, group);
+                let call = Called { over, operation: *operation, dtype: *dtype, elements: shape.num_elements() };
+                done.call(&call, has_experts);
             }
-            EventKind::Span(what) => {
-                let what = if what.starts_with("update") { "update" } else { what };
-                done.spans.push(what.to_string());
-            }
-            EventKind::Mark(_) => {}
+            EventKind::Span(what) if is_step(what) => {}
+            EventKind::Mark(what) if MARKS.contains(&&what[..]) => {}
+            EventKind::Span(what) | EventKind::Mark(what) => done.own.push(what.clone()),
         }
     }
     done
 }
 
-fn written(program: &StepProgram, is_exact: impl Fn(&Members) -> bool) -> Done {
+/// Whether a span is that of the whole update, which is around those of its units.
+fn is_step(what: &str) -> bool {
+    what.strip_prefix("update ").is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// The group of this name, as the engine names them.
+fn over(plan: &Plan, name: &str) -> Members {
+    let stages = 0..plan.stages.count();
+    let links = stages.clone().flat_map(|from| stages.clone().map(move |to| Members::Link { from, to }));
+    let units = plan.params.units().map(|unit| unit.axis);
+    let of_axes =
+        units.flat_map(|axis| (0..8).map(move |pool| Members::Pool(axis, pool)).chain([Members::Gather(axis)]));
+    let own = [Members::Stages].into_iter().chain(links).chain(of_axes);
+    let known = own.into_iter().find(|members| members.to_string() == name);
+    known.unwrap_or_else(|| Members::named(name))
+}
+
+fn written(program: &StepProgram, has_experts: bool) -> Done {
     let mut done = Done::default();
+    let says = |done: &mut Done, text: String| {
+        // Rows are two collectives, which are started and waited for as one.
+        if !text.contains("bucket") || done.own.last() != Some(&text) {
+            done.own.push(text);
+        }
+    };
     for op in &program.ops {
         match op {
             Op::Run { kind, micro_batch, segment } => {
-                done.spans.push(format!("{} {micro_batch} segment {segment}", kind.name()));
+                done.own.push(format!("{} {micro_batch} segment {segment}", kind.name()));
             }
-            Op::Call(call) | Op::Start(call) => done.call(call, is_exact(&call.over)),
-            Op::Await(_) | Op::Update(_) => {}
+            Op::Call(call) => done.call(call, has_experts),
+            Op::Start(purpose, call) => {
+                match purpose {
+                    Purpose::Bucket(index) => says(&mut done, format!("start bucket {index}")),
+                    Purpose::Rows(index) => says(&mut done, format!("start rows of bucket {index}")),
+                    Purpose::Unit(number) => says(&mut done, format!("start gather of unit {number}")),
+                    Purpose::Parcel => {}
+                }
+                done.call(call, has_experts);
+            }
+            Op::Await(start) => match &program.ops[*start] {
+                Op::Start(Purpose::Bucket(index) | Purpose::Rows(index), _) => {
+                    says(&mut done, format!("wait for bucket {index}"));
+                }
+                Op::Start(Purpose::Unit(number), _) => says(&mut done, format!("wait for unit {number}")),
+                Op::Start(Purpose::Parcel, _) => {}
+                other => panic!("{other:?} was waited for"),
+            },
+            Op::Update(None) => done.own.push("update in the model".to_string()),
+            Op::Update(Some(unit)) => done.own.push(format!("update unit {unit}")),
         }
     }
-    done.spans.push("update".to_string());
     done
 }
 
@@ -177,12 +182,16 @@ fn written(program: &StepProgram, is_exact: impl Fn(&Members) -> bool) -> Done {
 fn rows(plan: &Plan, events: &[&Event]) -> BTreeMap<usize, usize> {
     let numbers = events.iter().filter_map(|event| match &event.kind {
         EventKind::Collective { group, operation: Operation::AllGather, dtype, shape, .. }
-            if matches!(Members::named(group), Members::Other(_)) && dtype.is_int() && group.contains(' ') =>
+            if dtype.is_int() && matches!(over(plan, group), Members::Pool(..)) =>
         {
             Some(shape.num_elements())
         }
         _ => None,
     });
-    let sparse = plan.params.buckets.iter().enumerate().filter(|(_, bucket)| bucket.sparse).map(|(index, _)| index);
-    sparse.zip(numbers).collect()
+    let is_rows = |event: &&Event| matches!(&event.kind, EventKind::Mark(what) if what.starts_with("start rows"));
+    let buckets = events.iter().copied().filter(is_rows).filter_map(|event| match &event.kind {
+        EventKind::Mark(what) => what.rsplit(' ').next()?.parse().ok(),
+        _ => None,
+    });
+    buckets.zip(numbers).collect()
 }

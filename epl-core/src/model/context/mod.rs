@@ -326,10 +326,10 @@ impl Context {
         self.state().segment.0
     }
 
-    /// Writes a mark into the trace, if there is one.
-    pub fn mark(&self, what: &str) {
-        if let Some(trace) = &self.shared.trace {
-            trace.mark(self.rank(), what);
+    /// Writes a mark into the trace, if there is one that is switched on.
+    pub fn mark(&self, what: impl FnOnce() -> String) {
+        if let Some(trace) = self.shared.trace.as_ref().filter(|trace| trace.is_on()) {
+            trace.mark(self.rank(), &what());
         }
     }
 

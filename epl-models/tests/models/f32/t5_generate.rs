@@ -177,7 +177,7 @@ fn a_stand_in_never_prolongs_generation() {
     let launched = launch_traced(&config(2, 1, 1), Some(trace.clone()), |epl| {
         // Untrained: it would not write the end token at once.
         let engine = engine(&epl, &dense())?;
-        epl.context().mark("generate");
+        epl.context().mark(|| "generate".to_string());
         Ok(T5::generate(&engine, &[], LONGEST)?.is_empty())
     });
     assert_eq!(launched.expect("nothing is wrong"), [true, true]);
