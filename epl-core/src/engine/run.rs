@@ -42,7 +42,7 @@ use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
 use crate::schedule::{Action, ActionKind};
-use crate::simulate::pieces::{Look, looks};
+use crate::simulate::pieces::{Look, looks, segments};
 
 /// A step that is under way.
 pub(super) struct StepRun<'a, M: Model> {
@@ -159,8 +159,8 @@ impl<'a, M: Model> StepRun<'a, M> {
         Ok(Accumulated { store, report, not_finite, bubble, number, loss_scale: scale })
     }
 
-    fn forward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
-        let engine = self.engine;
+    fn forward(&mut self, action: Action) -> Result<()> {
+        let (engine, Action { micro_batch: number, chunk, .. }) = (self.engine, action);
         let (stages, micro_batch) = (&engine.plan.stages, &self.micro_batches[number]);
         let part = stages.part(engine.plan.stage(), chunk);
         let entrance = self.links.receive_carry(number, part)?;
@@ -170,7 +170,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         if is_last {
             engine.context.open_nan_causes();
         }
-        let segments = stages.parts()[part].clone();
+        let segments = segments(&engine.plan, &action);
         let batch = BatchViews::new(engine.model(), &engine.plan, engine.plan.half, &micro_batch.batch);
         let (again, mut pass) = (self.again, self.pass(number));
         let forward = || Tape::forward(again, &batch, segments.clone(), entrance, &mut pass);

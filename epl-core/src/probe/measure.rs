@@ -6,13 +6,14 @@
 //! one segment   [ ][x][ ][ ]      forward and backward, counted; then dropped
 //! ```
 //!
-//! Segments alike, that is with parameters and an entrance of the same shapes, are measured once. Values do not matter for
-//! memory: they are not the layers' own first values, and no generator moves but for layers of Burn that draw.
+//! Segments alike, that is with parameters and an entrance of the same shapes and types, are measured once: of two that compute
+//! other things with them the first one counts. Values do not matter for memory: they are not the layers' own first values, and no
+//! generator moves but for layers of Burn that draw.
 
 use std::convert::Infallible;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use epl_comm::{Event, EventKind, ThreadMemory};
 
 use crate::error::{Error, Result};
@@ -55,14 +56,18 @@ pub(crate) struct Bench<'a, M> {
 /// What makes segments alike.
 #[derive(Clone, PartialEq)]
 struct Likeness {
-    /// The shapes of their parameters, and which are trained.
-    parameters: Vec<(Vec<usize>, bool)>,
+    /// The shapes and types of their parameters, and which are trained, and cast in 16 bits.
+    parameters: Vec<(Vec<usize>, DType, [bool; 2])>,
     entrance: CarryShape,
     is_last: bool,
     half: Option<HalfPrecision>,
-    /// What leaves, and which of its tensors have a gradient, where that is known; behind the last segment all.
-    exit: Option<(CarryShape, Option<Vec<bool>>)>,
+    /// Where it ran forward already: what leaves, the calls, and which of the tensors that leave have a gradient; behind the last
+    /// segment all.
+    seen: Option<(CarryShape, Vec<Called>, Option<Vec<bool>>)>,
 }
+
+/// What enters a segment, what leaves it, and what its forward calls.
+type SegmentForward<C> = (Option<C>, CarryShape, Vec<Called>);
 
 /// What one segment calls for one micro-batch, and what leaves it.
 #[derive(Clone, Debug)]
@@ -90,12 +95,12 @@ impl<M: Model> Bench<'_, M> {
         self.begin(rows);
         let _again = self.context.replaying();
         epl_comm::catch(|| {
-            let (entrances, exits) = self.carries(batch);
+            let forwards = self.forwards(batch)?;
             let (mut shapes, mut known, mut wanted) = (Vec::new(), Vec::<(Likeness, SegmentShape)>::new(), None);
             let mut terms = 0;
-            for (segment, (entrance, exit)) in entrances.into_iter().zip(exits).enumerate().rev() {
+            for (segment, (entrance, exit, calls)) in forwards.into_iter().enumerate().rev() {
                 let likeness = self.likeness(segment, entrance.as_ref());
-                let likeness = Likeness { exit: Some((exit, wanted.clone())), ..likeness };
+                let likeness = Likeness { seen: Some((exit, calls, wanted.clone())), ..likeness };
                 let alike = known.iter().find(|(known, _)| *known == likeness && !likeness.parameters.is_empty());
                 let shape = match alike {
                     Some((_, shape)) => shape.clone(),
@@ -114,22 +119,25 @@ impl<M: Model> Bench<'_, M> {
         })?
     }
 
-    /// What enters each segment, and what leaves it. Each runs, as those that look alike may hand on other things.
-    fn carries(&self, batch: &M::Batch) -> (Vec<Option<M::Carry>>, Vec<CarryShape>) {
-        let (mut entrances, mut exits, mut carry) = (Vec::new(), Vec::new(), None::<M::Carry>);
+    /// What enters each segment, what leaves it, and what its forward calls. Each runs, as those that look alike may hand on other
+    /// things; all entrances are held at once.
+    fn forwards(&self, batch: &M::Batch) -> Result<Vec<SegmentForward<M::Carry>>> {
+        let (mut ways, mut carry) = (Vec::new(), None::<M::Carry>);
         for segment in 0..self.plan.segments.len() {
             let (records, half) = (&self.plan.params.records, self.plan.half_in(segment));
-            let model = filled(self.model.clone().no_grad(), records, segment, half);
+            // Not before it is filled: what a lazy parameter asks for is shared by its clones.
+            let model = filled(self.model.clone(), records, segment, half).no_grad();
             let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
             let batch = BatchViews::new(&model, self.plan, self.plan.half, batch);
             self.context.enter(segment);
             let enters = carry.clone().map(|carry| self.plan.enter(segment, carry));
-            let exit = self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+            let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+            let (exit, calls) = self.context.record_calls(forward)?;
             statistics.put_into(&model, records);
-            exits.push(carry_shape(&exit));
-            entrances.push(carry.replace(exit.map(&mut Untrack)));
+            ways.push((carry.clone(), carry_shape(&exit), calls.into_iter().filter_map(called).collect()));
+            carry = Some(exit.map(&mut Untrack));
         }
-        (entrances, exits)
+        Ok(ways)
     }
 
     fn begin(&self, rows: usize) {
@@ -185,16 +193,16 @@ impl<M: Model> Bench<'_, M> {
         let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
         let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
         let (exit, mut forward) = self.context.record_calls(forward)?;
-        let (mut root, mut terms) = (None, None);
-        if segment + 1 == plan.segments.len() {
-            let loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
-            let (loss, calls) = self.context.record_calls(|| self.holding(segment, loss))?;
-            forward.extend(calls);
-            terms = Some(loss.terms.len());
-            root = loss.terms.into_iter().map(|term| widen(term.value)).reduce(|sum, term| sum + term);
-        } else {
-            root = root.or_else(|| seeded(&exit, wanted));
-        }
+        let (root, terms) = match segment + 1 == plan.segments.len() {
+            true => {
+                let loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
+                let (loss, calls) = self.context.record_calls(|| self.holding(segment, loss))?;
+                forward.extend(calls);
+                let count = loss.terms.len();
+                (loss.terms.into_iter().map(|term| widen(term.value)).reduce(|sum, term| sum + term), Some(count))
+            }
+            false => (seeded(&exit, wanted), None),
+        };
         let root = root.filter(Tensor::is_tracked);
         let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
         statistics.put_into(&model, records);
@@ -210,11 +218,11 @@ impl<M: Model> Bench<'_, M> {
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
         let used = self.plan.params.records.iter().filter(|record| record.segments.contains(&segment));
         Likeness {
-            parameters: used.map(|record| (record.shape(), record.trainable)).collect(),
+            parameters: used.map(|record| (record.shape(), record.dtype, [record.trainable, record.half])).collect(),
             entrance: carry.map(carry_shape).unwrap_or_default(),
             is_last: segment + 1 == self.plan.segments.len(),
             half: self.plan.half_in(segment),
-            exit: None,
+            seen: None,
         }
     }
 

@@ -13,7 +13,8 @@ use crate::simulate::{CarryShape, StepShapes};
 impl<M: Model> LazyModel<M> {
     /// What its segments call and send in a step whose micro-batches are of these `kinds`, by their numbers; a kind has so many
     /// `rows`, and `batch` makes one. A rank whose program is wanted runs it in [`launch_dry`](crate::launch_dry), where calls are
-    /// recorded. One segment at a time gets values.
+    /// recorded. One segment at a time gets values; what enters each is held at once. Of segments with equal parameters, entrances,
+    /// exits and calls in forward the last one's backward counts for all.
     ///
     /// Where ranks exchange as many rows as the data say, such as tokens of experts, a rank that is only thought of gets as many
     /// as it sends.

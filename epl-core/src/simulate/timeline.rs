@@ -163,7 +163,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
                 let at = self.ranks[rank].started.get(start).copied();
                 let at = at.ok_or_else(|| {
                     Error::invalid(format!(
-                        "operation {index} of rank {rank} waits for {start}, which is none that was started"
+                        "operation {index} of rank {rank} waits for {start}, which was not started, or was waited for already"
                     ))
                 })?;
                 let end = self.end_of(at).map(|end| end.max(begin));
@@ -211,13 +211,16 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
         // Whoever comes has come to the call before, so that is over, or will be once all have.
         let before = at.checked_sub(1).and_then(|before| meetings[before].end).unwrap_or(0.0);
         let (meeting, is_link) = (&mut meetings[at], matches!(call.over, Members::Link { .. }));
-        let is_other = meeting.call.operation != call.operation && !is_link;
-        if is_other || meeting.call.dtype != call.dtype || is_link && meeting.call.elements != call.elements {
+        let is_other = meeting.call.operation != call.operation && !is_link || meeting.call.dtype != call.dtype;
+        // What is put together, or exchanged, may be longer on one member than on another.
+        let may_differ =
+            matches!(call.operation, Operation::AllGather | Operation::Gather { .. } | Operation::AllToAll);
+        if is_other || meeting.call.elements != call.elements && !may_differ {
             return Err(Error::invalid(format!("rank {rank} makes {call}, and another member {}", meeting.call)));
         }
         // What is received goes on its way when it is sent.
         if !is_link || call.operation == Operation::Send {
-            if call.bytes() > meeting.call.bytes() {
+            if is_link || call.bytes() > meeting.call.bytes() {
                 meeting.call = call.clone();
             }
             meeting.came += 1;
@@ -324,6 +327,9 @@ mod tests {
         assert!(error.contains("rank 1 makes barrier") && error.contains("another member all_gather"), "{error}");
         let error = simulated([vec![Op::Await(3)], vec![]]).unwrap_err().to_string();
         assert!(error.contains("operation 0 of rank 0 waits for 3"), "{error}");
+        let sum = |elements| Called { elements, ..called(Members::World, Operation::AllReduce(ReduceOp::Sum)) };
+        let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements))])).unwrap_err().to_string();
+        assert!(error.contains("of 9 i8") && error.contains("of 4 i8"), "{error}");
     }
 
     #[test]

@@ -3,12 +3,14 @@
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
+use epl_comm::Trace;
 use epl_core::config::Layers;
 use epl_core::simulate::{
     Called, Costs, Members, Op, RunKind, StepProgram, StepShapes, StepTimeline, TimedOp, simulate_step,
 };
-use epl_core::{Chain, Config, Place, launch_dry};
+use epl_core::{Chain, Config, Engine, EngineSettings, MicroBatch, Place, launch_dry, launch_traced};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -120,4 +122,34 @@ fn only_what_backward_does_not_hide_of_a_reduction_takes_time() {
         let expected = from_first.max(compute + bucket);
         assert!((timeline.makespan() - expected).abs() < 1e-9, "{bucket}: {} for {expected}", timeline.makespan());
     }
+}
+
+#[test]
+fn a_model_whose_shapes_were_measured_is_drawn_and_trained_as_any() {
+    let trained = |measures: bool| {
+        let (norm, _) = launch_dry(&Config::new(), 0, |epl| {
+            let lazy = epl.plan(chain)?;
+            if measures {
+                lazy.step_shapes(&[1], &[0], |_, device| Tensor::ones([1, 3], device))?;
+            }
+            let built = epl.draw(lazy)?;
+            let mut engine = Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
+            let rows = Tensor::ones([1, 3], epl.place().device());
+            Ok(engine.step(vec![MicroBatch::new(rows, [0])], 0.1)?.grad_norm)
+        })
+        .unwrap();
+        norm
+    };
+    assert!(trained(true) > 0.0);
+    assert_eq!(trained(true), trained(false));
+}
+
+#[test]
+fn calls_are_recorded_where_no_other_rank_has_the_trace() {
+    let config = config(&[("dist.data_parallel_size", "2")]);
+    let ran = launch_traced(&config, Some(Trace::new()), |epl| {
+        let shapes = epl.plan(chain)?.step_shapes(&[1], &[0], |_, device| Tensor::ones([1, 3], device));
+        Ok(shapes.unwrap_err().to_string())
+    });
+    assert!(ran.unwrap().iter().all(|error| error.contains("launch_dry")));
 }

@@ -14,10 +14,10 @@ use epl::config::PipelineStrategy::{PreferBackward, PreferForward};
 use epl::config::StateTier::{Device, Host};
 use epl::config::ZeroLevel::{self, V0, V1, V2};
 use epl::config::{Config, ReduceMethod};
-use epl::models::t5::T5Batcher;
+use epl::models::t5::{T5, T5Batcher};
 use epl::tensors::AssignMap;
 use epl::testing::largest_error;
-use epl::{Engine, EngineSettings, Epl, MicroBatch};
+use epl::{Engine, EngineSettings, Epl, LazyModel, MicroBatch};
 
 use crate::parity::{Case, Layout, dense, layout, micro_batches, moe, program};
 
@@ -67,7 +67,8 @@ fn train(case: &Case, layout: Layout, reduce: ReduceMethod) -> Outcome {
     let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
     let (mut outcomes, traced): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
     let batches = |epl: &Epl| micro_batches(epl, case, STEPS - 1, layout.accumulation);
-    program::check(&traced, (&config, &trace, case.model.moe.is_some()), |place| case.init(place), batches);
+    let lay = |lazy: LazyModel<T5>, config: &Config| lazy.for_optimizer(&SgdConfig::new(), settings(config));
+    program::check(&traced, (&config, &trace, case.model.moe.is_some()), |place| case.init(place), lay, batches);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].norms, other.norms, "all ranks report the same");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");

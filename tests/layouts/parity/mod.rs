@@ -23,7 +23,7 @@ use epl::modules::moe::{Capacity, Gate};
 use epl::optim::{OptimizerConfig, ParamGroups};
 use epl::testing::{config, error_together, in_half, largest_error};
 use epl::topology::cluster::Mesh;
-use epl::{Engine, EngineSettings, Epl, MicroBatch, Place, StepReport};
+use epl::{Engine, EngineSettings, Epl, LazyModel, MicroBatch, Place, StepReport};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -321,7 +321,8 @@ pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
     let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
     let traced: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.traced.clone()).collect();
     let batches = |epl: &Epl| micro_batches(epl, case, 2, layout.accumulation);
-    program::check(&traced, (config, &trace, case.model.moe.is_some()), |place| case.init(place), batches);
+    let lay = |lazy: LazyModel<T5>, config: &Config| laid(case, lazy, config);
+    program::check(&traced, (config, &trace, case.model.moe.is_some()), |place| case.init(place), lay, batches);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
@@ -338,24 +339,60 @@ pub fn train_alone(case: &Case) -> Outcome {
     outcomes.into_iter().next().expect("there is a rank")
 }
 
-/// The gradients of the first batch, and three steps.
-fn steps(case: &Case, accumulation: usize, epl: &Epl) -> epl::Result<Outcome> {
-    match case.optimizer {
-        Optimizer::AdamW => steps_with(case, accumulation, epl, &AdamWConfig::new().with_epsilon(1e-4)),
-        Optimizer::Sgd => {
-            steps_with(case, accumulation, epl, &SgdConfig::new().with_momentum(Some(MomentumConfig::new())))
-        }
-        Optimizer::Adafactor => steps_with(case, accumulation, epl, &AdafactorConfig::new()),
-        Optimizer::GroupedAdamW => {
-            let adamw = AdamWConfig::new().with_epsilon(1e-4).with_weight_decay(0.3);
-            let own = adamw.clone().with_beta_1(0.7).with_beta_2(0.9);
-            steps_with(case, accumulation, epl, &grouped(adamw, own))
-        }
-        Optimizer::GroupedAdafactor => {
-            let adafactor = AdafactorConfig::new().with_weight_decay(0.3);
-            steps_with(case, accumulation, epl, &grouped(adafactor.clone(), adafactor.with_clip_threshold(0.5)))
+/// What is done with the optimizer of a case, whatever its type is.
+trait WithOptimizer {
+    type Output;
+
+    fn with<O: OptimizerConfig>(self, optimizer: &O) -> Self::Output;
+}
+
+impl Optimizer {
+    fn give<W: WithOptimizer>(self, to: W) -> W::Output {
+        match self {
+            Self::AdamW => to.with(&AdamWConfig::new().with_epsilon(1e-4)),
+            Self::Sgd => to.with(&SgdConfig::new().with_momentum(Some(MomentumConfig::new()))),
+            Self::Adafactor => to.with(&AdafactorConfig::new()),
+            Self::GroupedAdamW => {
+                let adamw = AdamWConfig::new().with_epsilon(1e-4).with_weight_decay(0.3);
+                let own = adamw.clone().with_beta_1(0.7).with_beta_2(0.9);
+                to.with(&grouped(adamw, own))
+            }
+            Self::GroupedAdafactor => {
+                let adafactor = AdafactorConfig::new().with_weight_decay(0.3);
+                to.with(&grouped(adafactor.clone(), adafactor.with_clip_threshold(0.5)))
+            }
         }
     }
+}
+
+/// The gradients of the first batch, and three steps.
+fn steps(case: &Case, accumulation: usize, epl: &Epl) -> epl::Result<Outcome> {
+    struct Steps<'a>(&'a Case, usize, &'a Epl);
+    impl WithOptimizer for Steps<'_> {
+        type Output = epl::Result<Outcome>;
+
+        fn with<O: OptimizerConfig>(self, optimizer: &O) -> Self::Output {
+            steps_with(self.0, self.1, self.2, optimizer)
+        }
+    }
+    case.optimizer.give(Steps(case, accumulation, epl))
+}
+
+/// A model that is planned, laid out as the engine of a run lays it.
+fn laid(case: &Case, lazy: LazyModel<T5>, config: &Config) -> epl::Result<LazyModel<T5>> {
+    struct Lay(LazyModel<T5>, EngineSettings);
+    impl WithOptimizer for Lay {
+        type Output = epl::Result<LazyModel<T5>>;
+
+        fn with<O: OptimizerConfig>(self, optimizer: &O) -> Self::Output {
+            self.0.for_optimizer(optimizer, self.1)
+        }
+    }
+    case.optimizer.give(Lay(lazy, settings(case, config)))
+}
+
+fn settings(case: &Case, config: &Config) -> EngineSettings {
+    EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(config) }
 }
 
 /// Groups that leave out parts of buckets and of stages; biases of attention stay, and parts of both sides are frozen.
@@ -368,8 +405,8 @@ fn grouped<O: OptimizerConfig>(optimizer: O, own: O) -> ParamGroups<O> {
 }
 
 fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, optimizer: &O) -> epl::Result<Outcome> {
-    let settings = EngineSettings { clip_norm: case.clip_norm, ..EngineSettings::from_config(epl.config()) };
-    let mut engine = Engine::new(epl.build(|place| case.init(place))?, optimizer, settings)?;
+    let built = epl.build(|place| case.init(place))?;
+    let mut engine = Engine::new(built, optimizer, settings(case, epl.config()))?;
     let (_, gradients) = engine.gradients(micro_batches(epl, case, 0, accumulation))?;
     let mut reports = Vec::new();
     for step in 0..3 {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use epl::comm::{Event, EventKind, Operation, Rank, Trace};
 use epl::config::Config;
 use epl::simulate::{Called, Members, Op, Purpose, StepProgram};
-use epl::{Engine, Epl, MicroBatch, Model, Place, Plan, launch_dry};
+use epl::{Engine, Epl, LazyModel, MicroBatch, Model, Place, Plan, launch_dry};
 
 /// The marks before the step that is compared, and behind it.
 pub const MARKS: [&str; 2] = ["compared from here", "compared to here"];
@@ -64,24 +64,28 @@ pub fn check<M: Model>(
     traced: &[Traced],
     (config, trace, has_experts): (&Config, &Trace, bool),
     mut model: impl FnMut(&Place) -> M,
+    lay: impl Fn(LazyModel<M>, &Config) -> epl::Result<LazyModel<M>>,
     mut batches: impl FnMut(&Epl) -> Vec<MicroBatch<M::Batch>>,
 ) where
     M::Batch: Clone,
 {
+    assert!(!traced.is_empty(), "ranks that were traced");
     let events = trace.events();
     let is_whole = |plan: &Plan| plan.mesh.world_size() == traced.len() && !plan.mesh.is_bridged();
     for Traced { rank, plan, lanes } in traced.iter().filter(|traced| is_whole(&traced.plan)) {
         let own = between_marks(&events, *rank);
         let did = done(&own, plan, has_experts);
-        let (measured, _) = launch_dry(config, *rank, |epl| {
-            let (lazy, batches) = (epl.plan(&mut model)?, batches(&epl));
-            let rows: Vec<usize> = batches.iter().map(|batch| batch.samples.len()).collect();
-            let kinds: Vec<usize> = (0..rows.len()).collect();
-            lazy.step_shapes(&rows, &kinds, |number, _| batches[number].batch.clone())
+        let (program, _) = launch_dry(config, *rank, |epl| {
+            let (lazy, batches) = (lay(epl.plan(&mut model)?, epl.config())?, batches(&epl));
+            let rows_of: Vec<usize> = batches.iter().map(|batch| batch.samples.len()).collect();
+            let kinds: Vec<usize> = (0..rows_of.len()).collect();
+            let shapes = lazy.step_shapes(&rows_of, &kinds, |number, _| batches[number].batch.clone())?;
+            let shapes = shapes.with_lanes(*lanes).with_rows(rows(plan, &own));
+            let program = StepProgram::new(plan, &shapes)?;
+            assert_eq!(program, StepProgram::new(lazy.plan(), &shapes)?, "rank {rank}, by a plan without an engine");
+            Ok(program)
         })
         .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-        let shapes = measured.with_lanes(*lanes).with_rows(rows(plan, &own));
-        let program = StepProgram::new(plan, &shapes).unwrap_or_else(|error| panic!("rank {rank}: {error}"));
         let expected = written(&program, has_experts);
         for (at, (did, expected)) in did.own.iter().zip(&expected.own).enumerate() {
             assert_eq!(did, expected, "rank {rank}, what it did, as number {at}");
@@ -142,9 +146,9 @@ fn over(plan: &Plan, name: &str) -> Members {
 
 fn written(program: &StepProgram, has_experts: bool) -> Done {
     let mut done = Done::default();
-    let says = |done: &mut Done, text: String| {
-        // Rows are two collectives, which are started and waited for as one.
-        if !text.contains("bucket") || done.own.last() != Some(&text) {
+    // Rows are two collectives, which are started and waited for as one.
+    let says_once = |done: &mut Done, text: String| {
+        if done.own.last() != Some(&text) {
             done.own.push(text);
         }
     };
@@ -156,18 +160,17 @@ fn written(program: &StepProgram, has_experts: bool) -> Done {
             Op::Call(call) => done.call(call, has_experts),
             Op::Start(purpose, call) => {
                 match purpose {
-                    Purpose::Bucket(index) => says(&mut done, format!("start bucket {index}")),
-                    Purpose::Rows(index) => says(&mut done, format!("start rows of bucket {index}")),
-                    Purpose::Unit(number) => says(&mut done, format!("start gather of unit {number}")),
+                    Purpose::Bucket(index) => done.own.push(format!("start bucket {index}")),
+                    Purpose::Rows(index) => says_once(&mut done, format!("start rows of bucket {index}")),
+                    Purpose::Unit(number) => done.own.push(format!("start gather of unit {number}")),
                     Purpose::Parcel => {}
                 }
                 done.call(call, has_experts);
             }
             Op::Await(start) => match &program.ops[*start] {
-                Op::Start(Purpose::Bucket(index) | Purpose::Rows(index), _) => {
-                    says(&mut done, format!("wait for bucket {index}"));
-                }
-                Op::Start(Purpose::Unit(number), _) => says(&mut done, format!("wait for unit {number}")),
+                Op::Start(Purpose::Bucket(index), _) => done.own.push(format!("wait for bucket {index}")),
+                Op::Start(Purpose::Rows(index), _) => says_once(&mut done, format!("wait for bucket {index}")),
+                Op::Start(Purpose::Unit(number), _) => done.own.push(format!("wait for unit {number}")),
                 Op::Start(Purpose::Parcel, _) => {}
                 other => panic!("{other:?} was waited for"),
             },
@@ -189,6 +192,7 @@ fn rows(plan: &Plan, events: &[&Event]) -> BTreeMap<usize, usize> {
         _ => None,
     });
     let is_rows = |event: &&Event| matches!(&event.kind, EventKind::Mark(what) if what.starts_with("start rows"));
+    // Of one pool one helper thread makes the calls in the order in which they are started.
     let buckets = events.iter().copied().filter(is_rows).filter_map(|event| match &event.kind {
         EventKind::Mark(what) => what.rsplit(' ').next()?.parse().ok(),
         _ => None,

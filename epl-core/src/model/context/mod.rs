@@ -339,13 +339,13 @@ impl Context {
         self.shared.trace.as_ref()?.span(self.rank(), what)
     }
 
-    /// The collectives of `f`, in a world that is only thought of.
+    /// The collectives of `f`, where this rank's are the only ones that its trace has: in a world that is only thought of.
     ///
     /// # Errors
     ///
-    /// Where there is no trace.
+    /// Where there is no trace, or other ranks have it, too.
     pub(crate) fn record_calls<T>(&self, f: impl FnOnce() -> T) -> Result<(T, Vec<Event>)> {
-        let trace = self.shared.trace.as_ref();
+        let trace = self.shared.trace.as_ref().filter(|trace| trace.names().len() == 1);
         let trace =
             trace.ok_or_else(|| Error::invalid("calls of segments are recorded by `launch_dry`: run this there"))?;
         Ok(trace.recorded(f))
