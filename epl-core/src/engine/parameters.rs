@@ -154,11 +154,11 @@ impl<'a, M: Model> Parameters<'a, M> {
         let (mut values, mut leases) = (HashMap::<usize, Tensor<1>>::new(), Vec::new());
         for (number, unit) in plan.params.gathered_for(segment) {
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
-            let is_pending = matches!(gathered, Gathered::Pending(_));
-            let wait = || self.engine.context.span(|| format!("wait for unit {number}"));
-            let span = is_pending.then(wait).flatten();
-            let flat = gathered.wait()?;
-            drop(span);
+            let flat = {
+                let wait = || self.engine.context.span(|| format!("wait for unit {number}"));
+                let _span = matches!(gathered, Gathered::Pending(_)).then(wait);
+                gathered.wait()?
+            };
             leases.push(lease);
             let uses = |(member, _): &(usize, Tensor<1>)| plan.params.records[*member].segments.contains(&segment);
             values.extend(unit.split(flat).filter(uses));

@@ -100,12 +100,7 @@ impl<'a> Reducer<'a> {
         if self.clips || (!is_last && !self.each) {
             return Ok(());
         }
-        let buckets = &self.plan.params.buckets;
-        let ready: Vec<usize> = match self.each {
-            true => (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect(),
-            false => bucket::ready(buckets, self.next, segment).collect(),
-        };
-        for index in ready {
+        for index in bucket::ready(&self.plan.params.buckets, self.each, self.next, segment) {
             let bucket = &self.plan.params.buckets[index];
             if self.each {
                 self.settle_all()?;
@@ -180,13 +175,10 @@ impl<'a> Reducer<'a> {
     /// Before `segment` needs memory for its gradients, or for what is gathered: where gradients are reduced in every
     /// micro-batch, one bucket travels while the next one is made, and no other is whole when it is put together.
     pub fn make_room(&mut self, segment: usize) -> Result<()> {
-        let of = |member: &usize| &self.plan.params.records[*member].segments;
-        let completes = |bucket: &&Bucket| bucket.after_segment == segment;
-        let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| *of(member) != [segment]);
         if !self.each {
             return Ok(());
         }
-        if self.gathers || self.plan.params.buckets.iter().filter(completes).any(spans_more) {
+        if bucket::needs_room(&self.plan.params, segment) {
             self.settle_all()?;
         }
         if self.gathers {
@@ -205,20 +197,17 @@ impl<'a> Reducer<'a> {
     fn settle(&mut self, index: usize) -> Result<()> {
         let Some(started) = self.started.remove(&index) else { return Ok(()) };
         let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.communicators.compression);
-        let wait = || self.context.span(|| format!("wait for bucket {index}"));
-        let span = (!matches!(started, Started::Alone(_))).then(wait).flatten();
-        let sum = match started {
-            Started::Alone(sum) => sum,
-            Started::Whole(pending) => decode(compression, pending.wait()?, dtype),
-            Started::SparseRows(rows) => rows.wait()?,
-            Started::Shard(pending) => {
-                let sum = decode(compression, pending.wait()?, dtype);
-                drop(span);
-                return self.add_shard(index, sum);
+        let is_shard = matches!(started, Started::Shard(_));
+        let sum = {
+            let wait = || self.context.span(|| format!("wait for bucket {index}"));
+            let _span = (!matches!(started, Started::Alone(_))).then(wait);
+            match started {
+                Started::Alone(sum) => sum,
+                Started::Whole(pending) | Started::Shard(pending) => decode(compression, pending.wait()?, dtype),
+                Started::SparseRows(rows) => rows.wait()?,
             }
         };
-        drop(span);
-        self.keep(index, sum, false)
+        if is_shard { self.add_shard(index, sum) } else { self.keep(index, sum, false) }
     }
 
     /// Adds this rank's shard of a bucket to that of the micro-batches before.

@@ -42,7 +42,7 @@ impl<M: Model> ModelState<M> {
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
         let span = || setup.context.span(|| "update in the model".to_string());
-        let _span = (!numbers.is_empty()).then(span).flatten();
+        let _span = (!numbers.is_empty()).then(span);
         for group in groups(plan, &elements, 0) {
             let mut whole =
                 UpdateWhole { optimizer: &mut self.optimizer, numbers: &numbers[group], gradients: store, update };

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::fuse;
-use crate::params::{Bucket, ParamRecord};
+use crate::params::{Bucket, ParamRecord, ParamTable};
 use crate::schedule::Stages;
 
 /// What else decides which gradients share a bucket.
@@ -119,10 +119,21 @@ fn merge_down_to(max_splits: usize, buckets: &mut Vec<(Option<usize>, Bucket)>) 
     }
 }
 
-/// The buckets that start after the backward of `segment`, given that `started` have: a run in fixed order.
-pub(crate) fn ready(buckets: &[Bucket], started: usize, segment: usize) -> Range<usize> {
+/// The buckets that start after a backward of `segment`, in fixed order: those that it completes, where gradients are reduced in
+/// `each` micro-batch; else, after its last one, all up to there, given that `started` have.
+pub(crate) fn ready(buckets: &[Bucket], each: bool, started: usize, segment: usize) -> Vec<usize> {
+    if each {
+        return (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect();
+    }
     let count = buckets[started..].iter().take_while(|bucket| bucket.after_segment >= segment).count();
-    started..started + count
+    (started..started + count).collect()
+}
+
+/// Where gradients are reduced in each micro-batch: whether what travels is waited for before `segment` runs, as it needs memory
+/// for what is gathered, or for a bucket that spans other segments, too.
+pub(crate) fn needs_room(table: &ParamTable, segment: usize) -> bool {
+    let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| table.records[*member].segments != [segment]);
+    table.gathers() || table.buckets.iter().filter(|bucket| bucket.after_segment == segment).any(spans_more)
 }
 
 #[cfg(test)]
@@ -204,8 +215,8 @@ mod tests {
     fn buckets_are_ready_in_one_run() {
         let records: Vec<_> = (0..6).map(|segment| record(segment, 10, false)).collect();
         let buckets = pack(&records, 4);
-        assert_eq!(ready(&buckets, 0, 5), 0..0);
-        assert_eq!(ready(&buckets, 0, 4), 0..1);
-        assert_eq!(ready(&buckets, 1, 0), 1..3);
+        assert_eq!(ready(&buckets, false, 0, 5), [0; 0]);
+        assert_eq!(ready(&buckets, false, 0, 4), [0]);
+        assert_eq!(ready(&buckets, false, 1, 0), [1, 2]);
     }
 }

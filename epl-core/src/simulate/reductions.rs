@@ -37,12 +37,7 @@ impl<'a> Reductions<'a> {
         if self.clips || (!is_last && !self.each) {
             return;
         }
-        let buckets = &self.plan.params.buckets;
-        let ready: Vec<usize> = match self.each {
-            true => (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect(),
-            false => bucket::ready(buckets, self.next, segment).collect(),
-        };
-        for index in ready {
+        for index in bucket::ready(&self.plan.params.buckets, self.each, self.next, segment) {
             if self.each {
                 self.settle_all(ops);
             }
@@ -53,11 +48,7 @@ impl<'a> Reductions<'a> {
 
     /// Before a segment needs memory.
     pub fn make_room(&mut self, ops: &mut OpList, segment: usize) {
-        let table = &self.plan.params;
-        let spans_more =
-            |bucket: &Bucket| bucket.members.iter().any(|member| table.records[*member].segments != [segment]);
-        let mut completes = table.buckets.iter().filter(|bucket| bucket.after_segment == segment);
-        if self.each && (table.gathers() || completes.any(spans_more)) {
+        if self.each && bucket::needs_room(&self.plan.params, segment) {
             self.settle_all(ops);
         }
     }

@@ -75,7 +75,14 @@ fn sum_host<T: Real>(x: Tensor<2>, factors: Tensor<2>) -> Tensor<1> {
     host::tensor(vec![sum], [1], &device)
 }
 
-/// What each probability is multiplied by in the auxiliary loss: `[tokens, E]`.
+/// What each probability is multiplied by in the auxiliary loss, where they are: `[tokens, E]`.
+pub(super) fn auxiliary(routing: &Routing, probabilities: &Tensor<2>) -> Tensor<2> {
+    let (dims, device) = (probabilities.dims(), probabilities.device().without_autodiff());
+    let factors = TensorData::new(auxiliary_factors(routing, dims[1]), dims);
+    Tensor::from_data(factors, (&device, probabilities.dtype()))
+}
+
+/// The same on the host.
 pub(super) fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
     let length = routing.mask.length();
     let mut factors = vec![0.0; routing.mask.as_slice().len() * experts];

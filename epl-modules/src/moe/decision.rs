@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use epl_core::offload::is_host;
 
-use super::balance::{RouterLosses, auxiliary_factors};
+use super::balance::{self, RouterLosses};
 use super::listed;
 use super::mask::TokenMask;
 use super::router::Routed;
@@ -104,12 +104,8 @@ impl Decision {
 
     /// The losses of the router.
     pub(super) fn losses(&self, routed: &Routed) -> RouterLosses {
-        let (probabilities, dims) = (&routed.probabilities, routed.probabilities.dims());
         let auxiliary = match self {
-            Self::Listed(routing) => {
-                let factors = TensorData::new(auxiliary_factors(routing, dims[1]), dims);
-                Tensor::from_data(factors, (&probabilities.device().without_autodiff(), probabilities.dtype()))
-            }
+            Self::Listed(routing) => balance::auxiliary(routing, &routed.probabilities),
             Self::Slots(slots) => slots.auxiliary.clone(),
         };
         RouterLosses::new(routed, auxiliary, self.mask())

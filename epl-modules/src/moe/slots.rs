@@ -12,7 +12,7 @@
 use burn::tensor::{Bool, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_core::model::precision::in_wide;
 
-use super::balance::auxiliary_factors;
+use super::balance;
 use super::gate::Gate;
 use super::mask::TokenMask;
 use super::moving::{moved, numbers, or_zeros};
@@ -61,9 +61,9 @@ impl Slots {
 
     /// Whether the experts' room is so small that it pays to fill it with zeros.
     pub(super) fn pay(mask: &TokenMask, rules: &Rules) -> bool {
-        let real: usize = mask.real_tokens().iter().sum();
-        let rows = heights(mask, rules).iter().sum::<usize>().saturating_mul(rules.experts);
-        rows <= (Self::ROOM * rules.gate.choices() * real).max(Self::FEW)
+        let real = mask.real_tokens();
+        let rows = heights(&real, rules).iter().sum::<usize>().saturating_mul(rules.experts);
+        rows <= (Self::ROOM * rules.gate.choices() * real.iter().sum::<usize>()).max(Self::FEW)
     }
 
     /// Decides by these probabilities, of shape `[tokens, experts]`, without a graph.
@@ -82,7 +82,7 @@ impl Slots {
             taken.float().cast(probabilities.dtype())
         };
         let taken = choices.iter().map(of_choice).reduce(|sum, next| sum + next).expect("one choice at least");
-        let real: usize = mask.real_tokens().iter().sum();
+        let real: usize = room.real.iter().sum();
         let taken = taken.sum_dim(0).reshape([rules.experts]);
         let tally = Tally { dropped: taken.clone().sum().neg() + (rules.gate.choices() * real) as f64, taken };
         let auxiliary = room.auxiliary(asked, probabilities.dtype());
@@ -99,7 +99,7 @@ impl Slots {
     /// A decision of the host, without empty rows, of so many choices a token.
     pub(super) fn listed(routing: &Routing, choices: usize, probabilities: &Tensor<2>) -> Self {
         let ([tokens, experts], rows) = (probabilities.dims(), routing.assignments.len());
-        let (device, dtype) = (&probabilities.device().without_autodiff(), probabilities.dtype());
+        let device = &probabilities.device().without_autodiff();
         let empty = (vec![0; tokens], vec![false; tokens], vec![rows; tokens], vec![tokens; rows]);
         let mut lists = vec![empty; choices];
         for (row, one) in routing.assignments.iter().enumerate() {
@@ -114,11 +114,10 @@ impl Slots {
             rows: numbers(rows, device),
             tokens: numbers(of_rows, device),
         };
-        let factors = TensorData::new(auxiliary_factors(routing, experts), [tokens, experts]);
         Self {
             mask: routing.mask.clone(),
             counts: routing.counts(experts),
-            auxiliary: Tensor::from_data(factors, (device, dtype)),
+            auxiliary: balance::auxiliary(routing, probabilities),
             tokens: numbers(routing.assignments.iter().map(|one| one.token).collect(), device),
             choices: lists.into_iter().map(choice).collect(),
         }
@@ -208,7 +207,8 @@ struct Room {
 impl Room {
     fn new(mask: &TokenMask, rules: &Rules, device: &Device) -> Self {
         let (groups, length, experts) = (mask.groups(), mask.length(), rules.experts);
-        let heights = heights(mask, rules);
+        let real = mask.real_tokens();
+        let heights = heights(&real, rules);
         let (height, highest) = (heights.iter().sum(), heights.iter().copied().max().unwrap_or(0));
         let starts = heights.iter().scan(0, |next, height| Some(std::mem::replace(next, *next + height)));
         let of_tokens = |of_groups: Vec<usize>| {
@@ -229,7 +229,7 @@ impl Room {
             places: numbers((0..experts).flat_map(of_expert).collect(), device),
             numbers: numbers((0..experts).collect(), device).unsqueeze_dim(0),
             is_real: Tensor::from_data(is_real, device),
-            real: mask.real_tokens(),
+            real,
             groups,
             length,
             experts,
@@ -327,10 +327,10 @@ fn prefix_sums(x: Tensor<3, Int>) -> Tensor<3, Int> {
     sums.reshape([groups, blocks * BLOCK, width]).narrow(1, 0, length)
 }
 
-/// The rows that an expert has for each group: no more than the group has real tokens, and one at least in all.
-fn heights(mask: &TokenMask, rules: &Rules) -> Vec<usize> {
+/// The rows that an expert has for each group, of which these are the real tokens: no more than those, and one at least in all.
+fn heights(real: &[usize], rules: &Rules) -> Vec<usize> {
     let capacity = |real: &usize| rules.capacity.of_group(*real, rules.experts, rules.gate, rules.training).min(*real);
-    let mut heights: Vec<usize> = mask.real_tokens().iter().map(capacity).collect();
+    let mut heights: Vec<usize> = real.iter().map(capacity).collect();
     if heights.iter().all(|height| *height == 0) {
         heights.iter_mut().take(1).for_each(|height| *height = 1);
     }

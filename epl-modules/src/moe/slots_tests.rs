@@ -98,7 +98,7 @@ fn a_device_decides_as_the_host_does() {
                 assert_eq!(counts, routing.counts(experts));
                 assert_eq!(tally.dropped.into_data().iter::<f64>().collect::<Vec<_>>(), [routing.dropped as f64]);
                 let factors: Vec<f64> = slots.auxiliary.clone().into_data().iter().collect();
-                for (ours, exact) in factors.iter().zip(auxiliary_factors(&routing, experts)) {
+                for (ours, exact) in factors.iter().zip(balance::auxiliary_factors(&routing, experts)) {
                     assert!((ours - exact).abs() < 1e-12, "{ours} {exact}");
                 }
                 let there = Tensor::<2>::zeros([tokens, experts], (&device, DType::F64));
