@@ -55,9 +55,12 @@ pub struct Args {
     /// Data ranks that share the experts; alone, it means as many replicas
     #[arg(long, value_name = "E")]
     expert: Option<usize>,
-    /// The same as --data
+    /// The same as --data; with --auto, the ranks that there are
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
+    /// Search the layout of all ranks in which a step is predicted to take least, of what is not given
+    #[arg(long, conflicts_with = "stages")]
+    auto: bool,
     /// Stop and save after this many steps; the schedule is unchanged
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
@@ -114,14 +117,21 @@ impl Args {
         if let Some(file) = &self.config {
             layers = layers.file(file)?;
         }
-        let sizes = [self.data.or(self.ranks), self.tensor, self.expert, self.stages];
+        let replicas = if self.auto { self.data } else { self.data.or(self.ranks) };
+        let sizes = [replicas, self.tensor, self.expert, self.stages];
         let layers = layers.process_environment()?.command_line(&self.settings)?.flags(MESH.into_iter().zip(sizes))?;
         // Of stages it is said that they are chosen, and how many.
-        let layers = layers.flags([("auto.auto_parallel", self.stages.map(|_| true))])?;
+        let is_auto = self.auto || self.stages.is_some();
+        let layers = layers.flags([("auto.auto_parallel", is_auto.then_some(true))])?;
+        let layers = layers.flags([("cluster.ranks", self.ranks.filter(|_| self.auto))])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
         let layers = layers.flags([("profile.trace", self.trace.as_ref())])?;
         let mut config = layers.resolve()?;
-        if !MESH.iter().chain(&["dist.pipeline_parallel_size"]).any(|key| config.is_given(key)) {
+        if config.searches() {
+            if !config.is_given("cluster.ranks") {
+                config.set("cluster.ranks", 2)?;
+            }
+        } else if !MESH.iter().chain(&["dist.pipeline_parallel_size"]).any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
             config.set("dist.expert_parallel_size", 2)?;
         }

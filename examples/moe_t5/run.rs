@@ -37,16 +37,23 @@ pub type Ended = (Option<String>, ExitCode);
 
 /// Trains on one rank.
 pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Result<Ended> {
-    let built = epl.build(|place| model.init(place))?;
     let first = epl.context().world().rank() == 0;
+    let optimizer = AdamWConfig::new().with_beta_2(0.98).with_epsilon(1e-9).with_weight_decay(0.01);
+    let batcher = T5Batcher::new(model);
+    let data_for = |epl: &Epl| {
+        let sampler = task.sampler(epl.config(), epl.context().replicas())?;
+        TrainData::new(task.train.clone(), batcher.clone(), sampler)
+    };
+    let (epl, found) = epl.auto_parallel(|place| model.init(place), &optimizer, &data_for(epl)?)?;
+    if let (Some(found), true) = (found, first) {
+        println!("{found}");
+    }
+    let built = epl.build(|place| model.init(place))?;
     if settings.plan_only {
         return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));
     }
-    let optimizer = AdamWConfig::new().with_beta_2(0.98).with_epsilon(1e-9).with_weight_decay(0.01);
+    let data = data_for(&epl)?;
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
-    let batcher = T5Batcher::new(model);
-    let data =
-        TrainData::new(task.train.clone(), batcher.clone(), task.sampler(epl.config(), engine.context().replicas())?)?;
     // A checkpoint keeps all that it depends on; a resume with something else is refused.
     let mut trainer = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| told(trainer, task, settings))

@@ -191,12 +191,6 @@ pub enum ConfigError {
     /// Nothing says how long to train.
     #[error("how long to train is not said: set train.steps, or schedule.steps")]
     StepsMissing,
-    /// Stages are to be chosen, and nobody said how many.
-    #[error(
-        "auto.auto_parallel = true chooses pipeline stages, and pipeline.num_stages is not given; give it, as the search \
-         for every part of a layout does not exist yet"
-    )]
-    AutoWithoutStages,
     /// A number of stages that nobody chooses.
     #[error(
         "pipeline.num_stages = {num_stages} stages are chosen with auto.auto_parallel = true only, and that is false; set \

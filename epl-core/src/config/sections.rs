@@ -77,6 +77,8 @@ options! {
         /// Parts of the model that each stage runs, in turn with the other stages. More than one: interleaved 1F1B, with
         /// PreferBackward.
         num_chunks: usize = 1, COUNT, Implemented;
+        /// Where stages are cut: the first segment of each part of the model but the first, in order. none: they are chosen.
+        cuts: Option<Vec<usize>> = None, ValueKind::Or(NONE, &ValueKind::Integers), Implemented;
         /// A file with a schedule of one's own, in place of pipeline.strategy: a line a stage, such as "F0 F1 B0 B1".
         /// Empty: none.
         schedule_file: String = String::new(), ValueKind::Text, Implemented;
@@ -89,6 +91,9 @@ options! {
         r#type: CheckpointType = CheckpointType::Off, ValueKind::Choice(CheckpointType::WORDS), Implemented;
         /// With "collection": the segments whose entrance is kept, by their names or numbers, from 0.
         kept: Option<Vec<String>> = None, ValueKind::Or(NONE, &ValueKind::Words), Implemented;
+        /// With "collection", in place of kept: the segments that are run again, as runs of which only the entrance is kept, such as
+        /// "2..4": segments 2 and 3 of those that count from 0. Everything else is stored.
+        runs: Option<Vec<String>> = None, ValueKind::Or(NONE, &ValueKind::Words), Implemented;
         /// With "auto": the bytes that a rank may store for backward, of all micro-batches that are under way. As
         /// little as they allow is recomputed, measured in the first step on its largest micro-batch; later ones should
         /// not be larger. It needs `CountingAllocator` as the program's allocator, and a device whose memory is the
@@ -240,8 +245,11 @@ options! {
     }
     /// What EPL chooses by itself.
     auto: AutoConfig {
-        /// Choose what is not annotated: with pipeline.num_stages, the stages. No scope may be opened then.
+        /// Choose what is not given: with pipeline.num_stages, the stages; without, the whole layout, by a search. No scope may be
+        /// opened then.
         auto_parallel: bool = false, ValueKind::Switch, Implemented;
+        /// By how much the search takes an estimate of a device's memory to be too low, as a part of it.
+        margin: f64 = 0.09, ValueKind::NumberAtLeast(0.0), Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {

@@ -19,6 +19,7 @@ const DETAILS: &[Detail] = &[
     ("communication.fp16_dtype", "communication.fp16 = true", sends_half),
     ("communication.fp16_scale", "communication.fp16 = true", sends_half),
     ("communication.clip_after_allreduce", "train.clip_norm", |config| config.train.clip_norm.is_some()),
+    ("auto.margin", "auto.auto_parallel = true without pipeline.num_stages, which searches a layout", Config::searches),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
@@ -142,13 +143,17 @@ impl Config {
         }
     }
 
-    /// `auto.auto_parallel` needs a number of stages, a number needs it, and two numbers must be one.
+    /// Whether a layout is searched: `auto.auto_parallel` without a number of stages.
+    pub fn searches(&self) -> bool {
+        self.auto.auto_parallel && self.pipeline.num_stages.is_none()
+    }
+
+    /// A number of stages needs `auto.auto_parallel`, and two numbers must be one.
     fn check_stages(&self) -> Result<()> {
         let size = self.dist.pipeline_parallel_size;
         let said = size != 1 || self.is_given("dist.pipeline_parallel_size");
         match (self.auto.auto_parallel, self.pipeline.num_stages, size) {
             (false, Some(num_stages), _) => Err(ConfigError::StagesNotAuto { num_stages }),
-            (true, None, _) => Err(ConfigError::AutoWithoutStages),
             (true, Some(num_stages), size) if said && size != num_stages => {
                 Err(ConfigError::StagesDisagree { num_stages, size })
             }

@@ -48,6 +48,11 @@ impl<I, B> TrainData<I, B> {
         Ok(Self { source, sampler: Arc::new(sampler) })
     }
 
+    /// The dataset and its batcher.
+    pub(crate) fn source(&self) -> &DataSource<I, B> {
+        &self.source
+    }
+
     /// The sampler.
     pub fn sampler(&self) -> &dyn Sampler {
         self.sampler.as_ref()

@@ -170,6 +170,17 @@ impl Epl {
             Some(trace) => world.traced(trace),
             None => world,
         };
+        Self::joined(config, (cluster, device), mesh, world, trace)
+    }
+
+    /// A rank of a world whose calls are traced already, if they are. Collective.
+    pub(super) fn joined(
+        config: Config,
+        (cluster, device): (Cluster, Device),
+        mesh: Mesh,
+        world: ProcessGroup,
+        trace: Option<Trace>,
+    ) -> Result<Self> {
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
@@ -180,6 +191,16 @@ impl Epl {
     /// The workers and devices that exist.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// All ranks.
+    pub(crate) fn world(&self) -> &ProcessGroup {
+        &self.world
+    }
+
+    /// What records what this rank does.
+    pub(super) fn trace(&self) -> Option<Trace> {
+        self.trace.clone()
     }
 
     /// The configuration.
@@ -243,6 +264,12 @@ impl Epl {
 
     /// [`plan`](Self::plan), compiled once for a model and not again for each closure that makes it.
     fn planned<M: Model>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<LazyModel<M>> {
+        if self.config.searches() {
+            return Err(Error::invalid(
+                "auto.auto_parallel = true searches a layout, which needs a batch to measure with; call `Epl::auto_parallel` and \
+                 build in the rank that it returns, or give pipeline.num_stages, so that stages alone are chosen",
+            ));
+        }
         let Laid { model, layout, owners, place } = self.lay(model)?;
         let (context, config) = (place.context(), &self.config);
         let survey = plan::survey::survey(&model, &place, &owners)?;

@@ -1,6 +1,7 @@
 //! Runs a closure once per rank, wherever the ranks are, and builds models in it.
 //!
 //! - `epl`: what a rank knows, and how it builds models.
+//! - `elsewhere`: the same rank in another layout, or in a world that is only thought of.
 //! - `device`: which device each rank of a worker drives.
 //! - `allocator`: memory that is freed stays with the process.
 //! - `joined`: which workers there are, and over what their ranks communicate.
@@ -8,6 +9,7 @@
 //! - `record`: the file with what every rank did.
 
 mod epl;
+mod elsewhere;
 mod allocator;
 mod device;
 mod joined;
@@ -16,7 +18,7 @@ mod nccl;
 mod ranks;
 mod record;
 
-use epl_comm::dry::{self, Traffic};
+use epl_comm::dry::Traffic;
 use epl_comm::{ProcessGroup, Trace};
 
 pub use epl::{Epl, LaidOutModel};
@@ -24,9 +26,8 @@ use joined::Joined;
 pub(crate) use joined::leave_workers;
 use record::Record;
 
-use crate::config::{Config, ProfileConfig};
+use crate::config::Config;
 use crate::error::Result;
-use crate::topology::cluster::Mesh;
 
 /// Runs `f` once per rank of this process, each on a thread and in a rayon pool of its own, and returns what each
 /// returned.
@@ -52,17 +53,9 @@ pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> 
 ///
 /// What is wrong with the configuration, a rank that the mesh does not have, or what `f` returns.
 pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result<T>) -> Result<(T, Traffic)> {
-    config.validate()?;
-    let mesh = Mesh::from_config(config)?;
-    let (world, traffic) = dry::world(mesh.world_size(), rank)?;
-    let mut config = config.clone();
-    // With what is only said beside a file.
-    config.profile = ProfileConfig { segments: config.profile.segments, ..Config::default().profile };
-    // Switched on where the calls of segments are wanted.
-    let trace = Trace::new();
-    trace.switch(false);
-    let value = epl_comm::catch(|| f(Epl::new(config, mesh, world, Some(trace))?))??;
-    Ok((value, traffic))
+    elsewhere::thought_of(config.clone(), rank, |config, mesh, world, trace| {
+        f(Epl::new(config, mesh, world, Some(trace))?)
+    })
 }
 
 /// [`launch`], with a record of what every rank does, which is also written to the file `profile.trace`, if that is

@@ -8,6 +8,7 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::DType;
 
@@ -45,7 +46,7 @@ pub(crate) struct PlanBuilder {
     device: String,
     /// What the model calls its segments.
     segments: Vec<String>,
-    survey: Survey,
+    survey: Arc<Survey>,
     /// In which order stages run, once a plan was made: a file that says it is read once.
     order: Option<Order>,
 }
@@ -73,7 +74,7 @@ impl PlanBuilder {
             layout: None,
             device: String::new(),
             segments: Vec::new(),
-            survey,
+            survey: Arc::new(survey),
             order: None,
         }
     }
@@ -119,9 +120,19 @@ impl PlanBuilder {
         Self { config, ..self.clone() }
     }
 
+    /// The same model under other options as a rank of another mesh has it, which divides layers in as many slices.
+    pub fn on_mesh(&self, config: Config, (mesh, rank): (&Mesh, usize), placement: Placement) -> Self {
+        let (settings, coordinate) = (EngineSettings::from_config(&config), mesh.coordinate(rank));
+        Self { config, settings, mesh: mesh.clone(), placement, coordinate, order: None, ..self.clone() }
+    }
+
     /// The same model, of which these parameters are frozen and no others, by the numbers of their records.
     pub fn with_frozen(mut self, frozen: &[bool]) -> Self {
-        self.survey.records.iter_mut().zip(frozen).for_each(|(record, frozen)| record.trainable = !frozen);
+        Arc::make_mut(&mut self.survey)
+            .records
+            .iter_mut()
+            .zip(frozen)
+            .for_each(|(record, frozen)| record.trainable = !frozen);
         self
     }
 

@@ -20,10 +20,13 @@ pub(crate) fn runs(
     config: &Config,
 ) -> Result<Vec<Range<usize>>> {
     let (said, segments) = (&config.gradient_checkpoint, names.len());
-    if let (Some(kept), false) = (&said.kept, said.r#type == CheckpointType::Collection) {
+    let points = [("kept", &said.kept), ("runs", &said.runs)];
+    if let Some((key, Some(words))) = points.iter().find(|(_, words)| words.is_some())
+        && said.r#type != CheckpointType::Collection
+    {
         return Err(Error::invalid(format!(
-            "gradient_checkpoint.kept = {kept:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
-             leave gradient_checkpoint.kept out",
+            "gradient_checkpoint.{key} = {words:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
+             leave gradient_checkpoint.{key} out",
             said.r#type.to_string()
         )));
     }
@@ -48,7 +51,10 @@ pub(crate) fn runs(
     }
     let chosen = match said.r#type {
         CheckpointType::Off => return Ok(Vec::new()),
-        CheckpointType::Collection => between(kept(names, config)?, segments),
+        CheckpointType::Collection => match &said.runs {
+            Some(words) => said_runs(words, segments, config)?,
+            None => between(kept(names, config)?, segments),
+        },
         CheckpointType::Auto => automatic(records, segments)?,
     };
     let covered = covered_parts(stages, config)?;
@@ -128,6 +134,30 @@ fn check_budget(stages: &Stages, config: &Config) -> Result<()> {
                 .to_string(),
         ),
     }
+}
+
+/// The runs that `gradient_checkpoint.runs` names.
+fn said_runs(words: &[String], segments: usize, config: &Config) -> Result<Vec<Range<usize>>> {
+    let refused = |reason: String| Err(Error::invalid(format!("gradient_checkpoint.runs = {words:?}: {reason}")));
+    if config.gradient_checkpoint.kept.is_some() {
+        return refused("gradient_checkpoint.kept says it, too; leave one of both out".to_string());
+    }
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for word in words {
+        let ends = word.split_once("..").and_then(|(start, end)| Some(start.parse().ok()?..end.parse().ok()?));
+        let before = runs.last().map_or(0, |run| run.end);
+        match ends {
+            Some(run) if before <= run.start && run.start < run.end && run.end < segments => runs.push(run),
+            _ => {
+                return refused(format!(
+                    "{word:?} is no run behind segment {before} of a model of {segments}, whose last segment is always stored; give \
+                     runs such as \"0..2\" in their order, which end at {} at most",
+                    segments.saturating_sub(1)
+                ));
+            }
+        }
+    }
+    Ok(runs)
 }
 
 /// The segments whose entrance the user keeps: those of a name, or the one of a number.

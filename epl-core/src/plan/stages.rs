@@ -21,6 +21,9 @@ pub(crate) fn stages(
 ) -> Result<Stages> {
     let chunks = config.pipeline.num_chunks;
     let scopes = layout.filter(|layout| layout.stages() > 1);
+    if let Some(cuts) = &config.pipeline.cuts {
+        return cut_at(cuts, segments, (stages, chunks), scopes.is_some(), config);
+    }
     if let (Some(_), true) = (layout, config.auto.auto_parallel) {
         return Err(Error::invalid(format!(
             "auto.auto_parallel = true chooses {} stages for a model without scopes, and scopes are opened in this one; leave \
@@ -63,6 +66,46 @@ pub(crate) fn stages(
         )));
     }
     Ok(Stages::new(parts, stages))
+}
+
+/// As `pipeline.cuts` says.
+fn cut_at(
+    cuts: &[usize],
+    segments: usize,
+    (stages, chunks): (usize, usize),
+    has_scopes: bool,
+    config: &Config,
+) -> Result<Stages> {
+    let refused = |reason: String| Err(Error::invalid(format!("pipeline.cuts = {cuts:?}: {reason}")));
+    let others = [
+        (has_scopes, "scopes that make stages"),
+        (config.dist.custom_pipeline_stage_id.is_some(), "dist.custom_pipeline_stage_id"),
+        (config.dist.pipeline_num_layers.is_some(), "dist.pipeline_num_layers"),
+    ];
+    if let Some((_, other)) = others.into_iter().find(|(is_there, _)| *is_there) {
+        return refused(format!("{other} say where stages are cut, too; leave one of both out"));
+    }
+    if cuts.len() + 1 != stages * chunks {
+        return refused(format!(
+            "{} cuts make {} parts, and there are {stages} stages of {chunks}, which is {}; give {}",
+            cuts.len(),
+            cuts.len() + 1,
+            stages * chunks,
+            stages * chunks - 1
+        ));
+    }
+    let ends: Vec<usize> = [&[0], cuts, &[segments]].concat();
+    if ends.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return refused(format!(
+            "they are the first segments of the parts behind the first, of a model of {segments} segments, which count from 0; let \
+             them ascend between 1 and {}",
+            segments.saturating_sub(1)
+        ));
+    }
+    match stages {
+        1 => Ok(Stages::one(segments)),
+        _ => Ok(Stages::new(ends.windows(2).map(|pair| pair[0]..pair[1]).collect(), stages)),
+    }
 }
 
 /// Repeated blocks evenly, else the least largest cost.

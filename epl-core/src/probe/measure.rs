@@ -10,7 +10,9 @@
 //! other things with them the first one counts. Values do not matter for memory: they are not the layers' own first values, and no
 //! generator moves but for layers of Burn that draw.
 
+use std::cmp::Ordering;
 use std::convert::Infallible;
+use std::time::Instant;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
@@ -76,6 +78,8 @@ pub(crate) struct SegmentShape {
     /// Which tensors of what enters get a gradient.
     pub gradients: Vec<bool>,
     pub exit: CarryShape,
+    /// Of its forward and of its backward, without their collectives.
+    pub seconds: [f64; 2],
 }
 
 impl<M: Model> Bench<'_, M> {
@@ -86,12 +90,13 @@ impl<M: Model> Bench<'_, M> {
         Ok(all.into_iter().enumerate().map(|(segment, needs)| is_own(segment).then_some(needs)).collect())
     }
 
-    /// The shapes of all segments, by their numbers, on a batch of so many rows, and how many terms the loss has. Collective.
+    /// The shapes of all segments, by their numbers, on a batch of so many rows, and how many terms the loss has; each is run once,
+    /// and so many times more to be timed. Collective.
     ///
     /// # Errors
     ///
     /// Where no calls are recorded.
-    pub fn shapes(&self, rows: usize, batch: &M::Batch) -> Result<(Vec<SegmentShape>, usize)> {
+    pub fn shapes(&self, (rows, repeats): (usize, usize), batch: &M::Batch) -> Result<(Vec<SegmentShape>, usize)> {
         self.begin(rows);
         let _again = self.context.replaying();
         epl_comm::catch(|| {
@@ -105,7 +110,7 @@ impl<M: Model> Bench<'_, M> {
                 let shape = match alike {
                     Some((_, shape)) => shape.clone(),
                     None => {
-                        let (shape, of_loss) = self.shape_of(segment, entrance, batch, wanted.as_deref())?;
+                        let (shape, of_loss) = self.shape_of((segment, repeats), entrance, batch, wanted.as_deref())?;
                         terms = of_loss.unwrap_or(terms);
                         known.push((likeness, shape.clone()));
                         shape
@@ -175,11 +180,11 @@ impl<M: Model> Bench<'_, M> {
         })?
     }
 
-    /// One forward and backward of a segment, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient,
-    /// or all. Behind the last segment also how many terms the loss has.
+    /// A segment's forward and backward, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient, or
+    /// all. Behind the last segment also how many terms the loss has.
     fn shape_of(
         &self,
-        segment: usize,
+        (segment, repeats): (usize, usize),
         carry: Option<M::Carry>,
         batch: &M::Batch,
         wanted: Option<&[bool]>,
@@ -188,10 +193,30 @@ impl<M: Model> Bench<'_, M> {
         let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
         let batch = BatchViews::new(&model, plan, plan.half, batch);
         let statistics = RunningStatistics::of(&model, records, &plan.burn_layers.statistics);
+        let pass = || self.timed_pass(segment, (&model, &batch), carry.clone(), wanted);
+        let (mut shape, terms) = pass()?;
+        let again = (0..repeats).map(|_| Ok(pass()?.0.seconds)).collect::<Result<Vec<_>>>()?;
+        if !again.is_empty() {
+            shape.seconds = [0, 1].map(|way| median(again.iter().map(|seconds| seconds[way]).collect()));
+        }
+        statistics.put_into(&model, records);
+        Ok((shape, terms))
+    }
+
+    /// One forward and backward of a segment that has values.
+    fn timed_pass(
+        &self,
+        segment: usize,
+        (model, batch): (&M, &BatchViews<'_, M::Batch>),
+        carry: Option<M::Carry>,
+        wanted: Option<&[bool]>,
+    ) -> Result<(SegmentShape, Option<usize>)> {
+        let plan = self.plan;
         self.context.enter(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
         let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+        let begin = Instant::now();
         let (exit, mut forward) = self.context.record_calls(forward)?;
         let (root, terms) = match segment + 1 == plan.segments.len() {
             true => {
@@ -204,15 +229,18 @@ impl<M: Model> Bench<'_, M> {
             false => (seeded(&exit, wanted), None),
         };
         let root = root.filter(Tensor::is_tracked);
+        let turned = Instant::now();
         let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
-        statistics.put_into(&model, records);
+        let seconds =
+            [(turned - begin).as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
             _ => CarryGradients::new(),
         };
         let [forward, backward] = [forward, backward].map(|events| events.into_iter().filter_map(called).collect());
         let gradients = found.iter().map(Option::is_some).collect();
-        Ok((SegmentShape { calls: SegmentCalls { forward, backward }, gradients, exit: carry_shape(&exit) }, terms))
+        let calls = SegmentCalls { forward, backward };
+        Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
@@ -240,14 +268,14 @@ impl<M: Model> Bench<'_, M> {
         let (left, results) = self.context.world().record(warm);
         drop(untracked);
         let counted = || self.count(&model, segment, carry.clone(), batch);
-        let counts = [counted()?, counted()?, counted()?];
+        let counts = vec![counted()?, counted()?, counted()?];
         statistics.put_into(&model, records);
         let carry = carry.as_ref().map_or(0, bytes);
         let needs = Needs {
             carry,
-            stored: median(counts.map(|count| count.stored)) + carry,
+            stored: median(counts.iter().map(|count| count.stored).collect()) + carry,
             results: results.bytes(),
-            working: median(counts.map(|count| count.working)),
+            working: median(counts.iter().map(|count| count.working).collect()),
         };
         Ok((needs, left.map(&mut Untrack)))
     }
@@ -291,10 +319,16 @@ struct Count {
     working: u64,
 }
 
-/// Of three counts, since the tables of the graph that all ranks of a process share grow on whichever thread comes first.
-fn median(mut counts: [u64; 3]) -> u64 {
-    counts.sort_unstable();
-    counts[1]
+/// The middle one of at least one number: of times, and of counts, since the tables of the graph that all ranks of a process share
+/// grow on whichever thread comes first.
+fn median<T: Copy + PartialOrd>(mut numbers: Vec<T>) -> T {
+    numbers.sort_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
+    numbers[numbers.len() / 2]
+}
+
+/// The seconds that some collectives took.
+fn inside(calls: &[Event]) -> f64 {
+    calls.iter().map(|call| (call.end - call.begin).as_secs_f64()).sum()
 }
 
 /// Why nothing is known.

@@ -133,7 +133,7 @@ impl<M: Model> LazyModel<M> {
 
 impl<'a> PlannedMemory<'a> {
     /// What a plan needs with an optimizer that keeps so much state.
-    fn of(builder: &PlanBuilder, plan: Plan, state: OptimizerState) -> Self {
+    pub(crate) fn of(builder: &PlanBuilder, plan: Plan, state: OptimizerState) -> Self {
         Self {
             state,
             activations: None,
@@ -143,6 +143,11 @@ impl<'a> PlannedMemory<'a> {
             builder: builder.clone(),
             plan,
         }
+    }
+
+    /// The plan.
+    pub(crate) fn into_plan(self) -> Plan {
+        self.plan
     }
 
     /// With activations of micro-batches of so many rows.
@@ -292,7 +297,7 @@ impl PlanBuilder {
     /// # Errors
     ///
     /// When one of its groups has no parameter.
-    fn laid_for<O: OptimizerConfig>(self, optimizer: &O) -> Result<Self> {
+    pub(crate) fn laid_for<O: OptimizerConfig>(self, optimizer: &O) -> Result<Self> {
         let records = self.parameters();
         let frozen = ResolvedGroups::new(optimizer, &self.config.optimizer, records)?.frozen(records);
         Ok(self.with_optimizer(O::ELEMENT_WISE, frozen))

@@ -28,6 +28,22 @@ impl<M: Model> LazyModel<M> {
         kinds: &[usize],
         mut batch: impl FnMut(usize, &Device) -> M::Batch,
     ) -> Result<StepShapes> {
+        Ok(self.timed_shapes(rows, kinds, 0, |kind, device| Ok(batch(kind, device)))?.0)
+    }
+
+    /// The same, and for each kind and segment the seconds of its forward and of its backward, without their collectives: the
+    /// median of so many `repeats`, after one that is not counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`step_shapes`](Self::step_shapes).
+    pub(crate) fn timed_shapes(
+        &self,
+        rows: &[usize],
+        kinds: &[usize],
+        repeats: usize,
+        mut batch: impl FnMut(usize, &Device) -> Result<M::Batch>,
+    ) -> Result<(StepShapes, Vec<Vec<[f64; 2]>>)> {
         let Self { model, plan, place, .. } = self;
         if let Some(kind) = kinds.iter().find(|kind| **kind >= rows.len()) {
             return Err(Error::invalid(format!(
@@ -38,16 +54,19 @@ impl<M: Model> LazyModel<M> {
         let (context, device) = (place.context(), place.device());
         let bench = Bench { model, plan, context, device };
         let (mut calls, mut carries, mut terms, mut loss_terms) = (Vec::new(), Vec::new(), 0, 0);
+        let mut seconds = Vec::new();
         for (kind, rows) in rows.iter().enumerate() {
-            let batch = batch(kind, device);
-            let (shapes, of_loss) = bench.shapes(*rows, &batch)?;
+            let batch = batch(kind, device)?;
+            let (shapes, of_loss) = bench.shapes((*rows, repeats), &batch)?;
             (terms, loss_terms) = (model.weights(&batch).of(*rows).0.len(), of_loss);
             let entered = shapes.iter().skip(1).map(|next| next.gradients.clone()).chain([Vec::new()]);
             carries.push(shapes.iter().zip(entered).map(with_gradients).collect());
+            seconds.push(shapes.iter().map(|shape| shape.seconds).collect());
             calls.push(shapes.into_iter().map(|shape| shape.calls).collect());
         }
         let (kinds, metrics, lanes) = (kinds.to_vec(), context.metric_lengths(), context.world().lanes());
-        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() })
+        let shapes = StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() };
+        Ok((shapes, seconds))
     }
 }
 

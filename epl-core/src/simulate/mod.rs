@@ -16,7 +16,9 @@
 //! - `parameters`: what is gathered for segments, as `engine/parameters.rs` does.
 //! - `reductions`: buckets, as `engine/reduce.rs` does.
 //! - `program`: the step, as `engine/run.rs`, `tape.rs` and `update.rs` do.
+//! - `over_rows`: shapes for any number of rows.
 //! - `timeline`: when, of all ranks.
+//! - `parts`: where the time goes.
 
 mod call;
 mod shapes;
@@ -27,10 +29,14 @@ mod links;
 mod parameters;
 mod reductions;
 mod program;
+mod over_rows;
 mod timeline;
+mod parts;
 
 pub use call::{Called, Members};
 pub use list::{Op, Purpose, RunKind};
+pub use over_rows::ShapesOverRows;
+pub use parts::StepTime;
 pub use program::StepProgram;
 pub use shapes::StepShapes;
 pub(crate) use shapes::{CarryShape, SegmentCalls, TensorShape};

@@ -46,7 +46,7 @@ impl StepShapes {
     }
 
     /// The collectives inside a segment.
-    pub(super) fn calls(&self, micro_batch: usize, segment: usize) -> &SegmentCalls {
+    pub(crate) fn calls(&self, micro_batch: usize, segment: usize) -> &SegmentCalls {
         &self.calls[self.kinds[micro_batch]][segment]
     }
 

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use epl_comm::Operation;
 
 use super::call::{Called, Members};
-use super::list::{Op, RunKind};
+use super::list::{Op, Purpose, RunKind};
 use super::program::StepProgram;
 use crate::error::{Error, Result};
 
@@ -23,8 +23,14 @@ pub trait Costs {
     /// A segment of one micro-batch on a rank, without its collectives.
     fn run(&self, rank: usize, kind: RunKind, micro_batch: usize, segment: usize) -> f64;
 
-    /// A collective of so many members, once all of them have come.
-    fn call(&self, call: &Called, members: &[usize]) -> f64;
+    /// A collective, once all of its members have come; `rank` is one of them. It goes on beside them where they started it.
+    fn call(&self, rank: usize, call: &Called, is_started: bool) -> f64;
+
+    /// What a rank loses itself when it starts a collective, which goes on its way behind that.
+    fn start(&self, rank: usize, purpose: Purpose, call: &Called) -> f64 {
+        let _ = (rank, purpose, call);
+        0.0
+    }
 
     /// The update of a unit on a rank; none: of all that lies in the model.
     fn update(&self, rank: usize, unit: Option<usize>) -> f64;
@@ -89,7 +95,10 @@ struct RankState {
     waits: Option<At>,
 }
 
-/// Runs the programs of all ranks; `members` tells who is in a group of a rank.
+/// Runs the programs of ranks, where `members` tells which of them are in a group of one.
+///
+/// Of ranks that do the same at the same time one alone is enough: a group then has those of its members that are there, and
+/// [`Costs::call`] knows how many there would be.
 ///
 /// # Errors
 ///
@@ -154,10 +163,11 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
         Ok(match op {
             Op::Run { kind, micro_batch, segment } => Some(begin + self.costs.run(rank, *kind, *micro_batch, *segment)),
             Op::Update(unit) => Some(begin + self.costs.update(rank, *unit)),
-            Op::Start(_, call) => {
-                let at = self.come(rank, call)?;
+            Op::Start(purpose, call) => {
+                let started = begin + self.costs.start(rank, *purpose, call);
+                let at = self.come(rank, call, Some(started))?;
                 self.ranks[rank].started.insert(index, at);
-                Some(begin)
+                Some(started)
             }
             Op::Await(start) => {
                 let at = self.ranks[rank].started.get(start).copied();
@@ -175,7 +185,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             Op::Call(call) => {
                 let at = match self.ranks[rank].waits.take() {
                     Some(at) => at,
-                    None => self.come(rank, call)?,
+                    None => self.come(rank, call, None)?,
                 };
                 let end = self.end_of(at).map(|end| end.max(begin));
                 self.ranks[rank].waits = end.is_none().then_some(at);
@@ -200,9 +210,9 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
         (group, 0)
     }
 
-    /// A rank comes to its next call of a group.
-    fn come(&mut self, rank: usize, call: &Called) -> Result<At> {
-        let now = self.ranks[rank].clock;
+    /// A rank comes to its next call of a group, now or when it has started it.
+    fn come(&mut self, rank: usize, call: &Called, started: Option<f64>) -> Result<At> {
+        let now = started.unwrap_or(self.ranks[rank].clock);
         let (number, at) = self.next_call(rank, &call.over);
         let Group { members, meetings } = &mut self.groups[number];
         if at == meetings.len() {
@@ -226,7 +236,8 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             meeting.came += 1;
             meeting.latest = meeting.latest.max(now);
             if is_link || meeting.came == members.len() {
-                meeting.end = Some(meeting.latest.max(before) + self.costs.call(&meeting.call, members));
+                meeting.end =
+                    Some(meeting.latest.max(before) + self.costs.call(rank, &meeting.call, started.is_some()));
             }
         }
         Ok((number, at))
@@ -243,7 +254,6 @@ mod tests {
     use burn::tensor::DType;
     use epl_comm::ReduceOp;
 
-    use super::super::list::Purpose;
     use super::*;
 
     /// A second for each byte, and for each forward; two for each backward.
@@ -255,7 +265,7 @@ mod tests {
             if kind == RunKind::Backward { 2.0 * forward } else { forward }
         }
 
-        fn call(&self, call: &Called, _: &[usize]) -> f64 {
+        fn call(&self, _: usize, call: &Called, _: bool) -> f64 {
             call.bytes() as f64
         }
 

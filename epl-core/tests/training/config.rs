@@ -425,7 +425,6 @@ fn every_option_can_be_set_everywhere_or_says_not_yet() {
                     assert_eq!(key, "schedule.min_rate");
                 }
                 (Status::Implemented, Err(ConfigError::NoEffect { key: named, .. })) => assert_eq!(named, key),
-                (Status::Implemented, Err(ConfigError::AutoWithoutStages)) => assert_eq!(key, "auto.auto_parallel"),
                 (Status::Implemented, Ok(config)) => {
                     assert_eq!(config.get(&key), Some(value.clone()));
                     assert_ne!(config, Config::new());

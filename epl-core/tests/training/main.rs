@@ -8,6 +8,7 @@ use epl_comm::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+mod auto;
 mod budget;
 mod config;
 mod data;

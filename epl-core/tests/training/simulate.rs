@@ -58,7 +58,7 @@ impl Costs for Usual {
         if kind == RunKind::Backward { 1.0 } else { 0.5 }
     }
 
-    fn call(&self, call: &Called, _members: &[usize]) -> f64 {
+    fn call(&self, _rank: usize, call: &Called, _is_started: bool) -> f64 {
         match call.over {
             Members::Link { .. } if call.dtype.is_float() => self.hop,
             Members::Pool(..) => self.bucket,

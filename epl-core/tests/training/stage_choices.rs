@@ -104,7 +104,7 @@ fn a_number_of_stages_that_are_chosen() {
     // Both names may say it.
     assert_eq!(plan(&[auto, ("pipeline.num_stages", "2"), TWO], NONE).unwrap().stages.count(), 2);
     let refused = |options: &[(&str, &str)]| plan(options, NONE).map(|plan| plan.stages).unwrap_err().to_string();
-    assert!(refused(&[auto]).contains("pipeline.num_stages is not given"));
+    assert!(refused(&[auto]).contains("or give pipeline.num_stages"));
     assert!(refused(&[("pipeline.num_stages", "2")]).contains("pipeline.num_stages = 2"));
     let error = refused(&[auto, ("pipeline.num_stages", "2"), THREE]);
     assert!(error.contains("num_stages = 2") && error.contains("size = 3"), "{error}");

@@ -1,0 +1,84 @@
+//! What collectives take in this world.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Tensor};
+use epl_comm::{ProcessGroup, ReduceOp};
+
+use crate::cost::{CallKind, Line, MeasuredCalls, Network};
+use crate::error::Result;
+use crate::launch::Epl;
+use crate::topology::cluster::Cluster;
+
+/// Bytes that each member gives.
+const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
+/// How often a collective is timed; the first does not count.
+const REPEATS: usize = 6;
+
+/// The host of each rank.
+fn hosts(cluster: &Cluster) -> Vec<usize> {
+    let host = |rank: usize| cluster.device_of(rank).and_then(|slot| cluster.host_of(slot.worker)).unwrap_or(0);
+    (0..cluster.world_size()).map(host).collect()
+}
+
+/// Measures collectives in groups of every size that divides the world: of neighbours, and of ranks as far apart as they can be, where
+/// those lie on other hosts. Collective.
+pub(super) fn network(epl: &Epl) -> Result<Network> {
+    let (world, hosts) = (epl.world(), hosts(epl.cluster()));
+    let (ranks, rank) = (world.size(), world.rank());
+    let device = epl.place().device().clone().inner();
+    let mut calls: Vec<MeasuredCalls> = Vec::new();
+    let empty = Network::measured(hosts.clone(), Vec::new());
+    for size in (2..=ranks).filter(|size| ranks.is_multiple_of(*size)) {
+        let groups = ranks / size;
+        for is_near in [true, false] {
+            let of = |member: usize| if is_near { member } else { member * groups };
+            let shape = empty.shape(&(0..size).map(of).collect::<Vec<_>>());
+            if calls.iter().any(|call| call.shape == shape) {
+                continue;
+            }
+            let (color, key) = if is_near { (rank / size, rank % size) } else { (rank % groups, rank / groups) };
+            let group = world.split(&format!("calibration of {size}"), color, key)?;
+            for kind in CallKind::ALL {
+                calls.push(MeasuredCalls { kind, shape, seconds: measured(kind, world, &group, &device)? });
+            }
+        }
+    }
+    Ok(Network::measured(hosts, calls))
+}
+
+/// Seconds over bytes, of the slowest group.
+fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
+    let mut points = Vec::new();
+    for bytes in SIZES {
+        // As many for each member.
+        let elements = (bytes / 4).next_multiple_of(group.size());
+        let mut times = Vec::new();
+        for _ in 0..REPEATS {
+            let x = Tensor::<1>::ones([elements], device);
+            world.barrier()?;
+            let begin = Instant::now();
+            called(kind, group, x)?;
+            times.push(begin.elapsed().as_secs_f64());
+        }
+        let mean = times[1..].iter().sum::<f64>() / (REPEATS - 1) as f64;
+        points.push((4.0 * elements as f64, world.all_reduce_values(&[mean], ReduceOp::Max)?[0]));
+    }
+    Ok(Line::through(points))
+}
+
+fn called(kind: CallKind, group: &ProcessGroup, x: Tensor<1>) -> Result<()> {
+    match kind {
+        CallKind::AllReduce => drop(group.all_reduce(x, ReduceOp::Sum)?),
+        CallKind::AllGather => drop(group.all_gather(x, 0)?),
+        CallKind::ReduceScatter => drop(group.reduce_scatter(x, 0, ReduceOp::Sum)?),
+        CallKind::AllToAll => drop(group.all_to_all(x, 0, 0)?),
+        // From each to the next, in pairs.
+        CallKind::Send => match group.rank() {
+            rank if rank % 2 == 1 => drop(group.receive(x, rank - 1)?),
+            rank if rank + 1 < group.size() => group.send(x, rank + 1)?,
+            _ => {}
+        },
+    }
+    Ok(())
+}

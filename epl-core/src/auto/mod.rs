@@ -1,0 +1,140 @@
+//! The layout, chosen: what a model's segments and this world's collectives take is measured, and [searched](crate::search) with.
+//!
+//! ```text
+//! model, sample ─▶ columns    one for each (tensor, expert): segments run one by one in a world that is only thought of
+//! this world    ─▶ calibrate  collectives over bytes, an update, a copy
+//!                    │
+//!                    ▼ search    the same on all ranks, as what was measured is
+//!                  Epl          of the best layout
+//! ```
+//!
+//! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured; the slowest
+//! one counts.
+//!
+//! - `sample`: a batch to measure with.
+//! - `columns`: segments.
+//! - `calibrate`: collectives.
+//! - `rates`: the update, and the rest.
+
+mod sample;
+mod columns;
+mod calibrate;
+mod rates;
+
+use std::fmt::Write;
+
+use crate::config::Config;
+use crate::data::TrainData;
+use crate::error::{Error, Result};
+use crate::launch::Epl;
+use crate::model::place::Place;
+use crate::model::segment::Model;
+use crate::optim::OptimizerConfig;
+use crate::probe::planned::LazyModel;
+use crate::search::{self, Columns, Found, Judge};
+
+pub use sample::Sample;
+
+impl Epl {
+    /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
+    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload. What the
+    /// configuration gives is a constraint. No layout changes the mathematics, and neither the global batch nor options that lose
+    /// precision are touched. Collective.
+    ///
+    /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
+    /// given, only layouts are taken whose estimate, with `auto.margin`, fits.
+    ///
+    /// # Errors
+    ///
+    /// When the model opens scopes, which lay it out; when no layout is possible or fits: the one that comes nearest, and with which
+    /// setting it would; when a peer fails.
+    pub fn search<M: Model, O: OptimizerConfig>(
+        &self,
+        mut model: impl FnMut(&Place) -> M,
+        optimizer: &O,
+        mut sample: Sample<'_, M::Batch>,
+    ) -> Result<Found> {
+        let (config, ranks) = (self.config(), self.cluster().world_size());
+        check_batch(config)?;
+        let (mut columns, mut segments) = (Columns::new(), None);
+        for (tensor, expert) in search::divisions(config, ranks) {
+            let model: &mut dyn FnMut(&Place) -> M = &mut model;
+            let column = columns::column(self, (tensor, expert), model, optimizer, &mut sample);
+            let column = columns::agreed(self.world(), column)?;
+            segments = segments.or(column.as_ref().ok().map(|column| column.segments.len()));
+            columns.insert((tensor, expert), column.map_err(|reason| reason.to_string()));
+        }
+        let network = calibrate::network(self)?;
+        let judge = Judge {
+            columns: &columns,
+            cluster: self.cluster(),
+            network: &network,
+            rates: rates::rates(self, optimizer)?,
+            state: optimizer.state()?,
+            batch: sample.rows(),
+            budget: config.offload.device_bytes,
+            margin: config.auto.margin,
+            lanes: self.world().lanes(),
+        };
+        search::search(&judge, config, segments.unwrap_or(1))
+    }
+
+    /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
+    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. Collective.
+    ///
+    /// ```
+    /// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
+    /// # use epl_core::{Epl, Place, Result, Trainer, WithLoss, data::TrainData};
+    /// # type Net = WithLoss<Linear, Tensor<2>>;
+    /// # fn example(epl: Epl, net: impl Fn(&Place) -> Net, data: TrainData<u8, Tensor<2>>) -> Result<()> {
+    /// let (epl, found) = epl.auto_parallel(|at| net(at), &AdamWConfig::new(), &data)?;
+    /// if let Some(found) = found {
+    ///     println!("{found}");
+    /// }
+    /// Trainer::build(&epl, |at| net(at), &AdamWConfig::new())?.fit(&data)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`search`](Self::search).
+    pub fn auto_parallel<M: Model, O: OptimizerConfig, I: 'static>(
+        &self,
+        model: impl FnMut(&Place) -> M,
+        optimizer: &O,
+        data: &TrainData<I, M::Batch>,
+    ) -> Result<(Self, Option<Found>)>
+    where
+        M::Batch: 'static,
+    {
+        if !self.config().searches() {
+            return Ok((self.clone(), None));
+        }
+        let found = self.search(model, optimizer, Sample::of(data)?)?;
+        Ok((self.with_config(found.best().config().clone())?, Some(found)))
+    }
+}
+
+/// Refuses a batch that depends on the replicas, which are searched.
+fn check_batch(config: &Config) -> Result<()> {
+    match (config.train.global_batch_size, config.train.micro_batch_size) {
+        (None, Some(size)) => Err(Error::invalid(format!(
+            "train.micro_batch_size = {size} alone makes the global batch of as many replicas as there are, and \
+             auto.auto_parallel = true searches how many; give train.global_batch_size, too"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a model whose scopes say its layout.
+fn check_scopes<M: Model>(lazy: &LazyModel<M>) -> Result<()> {
+    let Some(layout) = &lazy.plan().layout else { return Ok(()) };
+    let mut message = String::from(
+        "auto.auto_parallel = true chooses the layout of a model without scopes, and this one opens some; ",
+    );
+    message += "leave one of both out: ";
+    // Writing into a text cannot fail.
+    let _ = write!(message, "{layout}");
+    Err(Error::invalid(message))
+}

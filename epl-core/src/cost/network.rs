@@ -1,0 +1,220 @@
+//! What collectives take, by who is in the group and what each member gives.
+//!
+//! | | over links: latency α, bytes a second B, of g members with n bytes each |
+//! |---|---|
+//! | all_reduce | 2(g−1)α + 2(g−1)/g · n/B in a ring, or 2⌈log₂ g⌉α + 2n/B in a tree, whichever is less |
+//! | all_gather, gather, broadcast, reduce, scatter | (g−1)(α + n/B) |
+//! | reduce_scatter, all_to_all | (g−1)α + (g−1)/g · n/B |
+//! | send | α + n/B |
+//!
+//! These are the algorithms of NCCL. Between hosts the cards of a host are shared by all groups that leave it at once: with eight
+//! ranks on a host and groups of one rank of each, eight groups do.
+
+use epl_comm::Operation;
+use serde::{Deserialize, Serialize};
+
+use super::line::Line;
+
+/// Collectives that take alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CallKind {
+    /// Sums that all get; barriers.
+    AllReduce,
+    /// Parts that all, or one, get of all, or of one.
+    AllGather,
+    /// Sums of which each gets a part.
+    ReduceScatter,
+    /// Parts for each other.
+    AllToAll,
+    /// Between two.
+    Send,
+}
+
+impl CallKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll, Self::Send];
+
+    fn of(operation: Operation) -> Self {
+        match operation {
+            Operation::AllReduce(_) | Operation::Barrier | Operation::Split => Self::AllReduce,
+            Operation::ReduceScatter(_) => Self::ReduceScatter,
+            Operation::AllToAll => Self::AllToAll,
+            Operation::Send | Operation::Receive => Self::Send,
+            Operation::AllGather
+            | Operation::Gather { .. }
+            | Operation::Broadcast { .. }
+            | Operation::Scatter { .. }
+            | Operation::Reduce { .. } => Self::AllGather,
+        }
+    }
+}
+
+/// How a group lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupShape {
+    /// Its members.
+    pub ranks: usize,
+    /// The hosts on which they are.
+    pub hosts: usize,
+}
+
+/// A link of one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// Seconds until something comes.
+    pub latency: f64,
+    /// Bytes a second.
+    pub bandwidth: f64,
+}
+
+/// What collectives of one kind took in groups of one shape: seconds over the bytes that each member gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCalls {
+    /// Which.
+    pub kind: CallKind,
+    /// In which groups, all of which called at once.
+    pub shape: GroupShape,
+    /// How long.
+    pub seconds: Line,
+}
+
+/// What connects ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    host_of: Vec<usize>,
+    costs: NetworkCosts,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum NetworkCosts {
+    Measured(Vec<MeasuredCalls>),
+    Links { inside: Link, outside: Link },
+}
+
+impl Network {
+    /// That of ranks on these hosts, as measured. A group of a shape that was not measured takes as long as one of the nearest
+    /// shape, of those on as many hosts first.
+    pub fn measured(host_of: Vec<usize>, calls: Vec<MeasuredCalls>) -> Self {
+        Self { host_of, costs: NetworkCosts::Measured(calls) }
+    }
+
+    /// That of ranks on these hosts, over links between ranks of a host, and from one host to another: `outside` is what all cards
+    /// of a host have together.
+    pub fn of_links(host_of: Vec<usize>, inside: Link, outside: Link) -> Self {
+        Self { host_of, costs: NetworkCosts::Links { inside, outside } }
+    }
+
+    /// How a group of these ranks lies.
+    pub fn shape(&self, members: &[usize]) -> GroupShape {
+        let mut hosts: Vec<usize> = members.iter().map(|rank| self.host_of.get(*rank).copied().unwrap_or(0)).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        GroupShape { ranks: members.len(), hosts: hosts.len() }
+    }
+
+    /// Seconds of a collective of these ranks, each of which gives so many bytes.
+    pub fn seconds(&self, operation: Operation, bytes: u64, members: &[usize]) -> f64 {
+        let (kind, shape) = (CallKind::of(operation), self.shape(members));
+        if shape.ranks < 2 {
+            return 0.0;
+        }
+        match &self.costs {
+            NetworkCosts::Measured(calls) => {
+                nearest(calls, kind, shape).map_or(0.0, |call| call.seconds.at(bytes as f64))
+            }
+            NetworkCosts::Links { inside, outside } => {
+                let link = if shape.hosts == 1 { *inside } else { self.between(shape, members, *inside, *outside) };
+                over_link(kind, bytes as f64, shape.ranks, link)
+            }
+        }
+    }
+
+    /// The link of one of the groups that leave their hosts at once.
+    fn between(&self, shape: GroupShape, members: &[usize], inside: Link, outside: Link) -> Link {
+        let host = self.host_of.get(members[0]).copied().unwrap_or(0);
+        let on_host = self.host_of.iter().filter(|other| **other == host).count().max(1);
+        let groups = on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64;
+        Link { latency: outside.latency, bandwidth: inside.bandwidth.min(outside.bandwidth / groups.max(1.0)) }
+    }
+}
+
+fn nearest(calls: &[MeasuredCalls], kind: CallKind, shape: GroupShape) -> Option<&MeasuredCalls> {
+    let far = |call: &&MeasuredCalls| {
+        (call.shape.hosts.abs_diff(shape.hosts), call.shape.ranks.abs_diff(shape.ranks), call.shape.ranks)
+    };
+    calls.iter().filter(|call| call.kind == kind).min_by_key(far)
+}
+
+fn over_link(kind: CallKind, bytes: f64, ranks: usize, Link { latency, bandwidth }: Link) -> f64 {
+    let (others, ranks) = ((ranks - 1) as f64, ranks as f64);
+    let (part, whole) = (others / ranks * bytes / bandwidth, bytes / bandwidth);
+    match kind {
+        CallKind::AllReduce => {
+            let (ring, tree) = (2.0 * (others * latency + part), 2.0 * (ranks.log2().ceil() * latency + whole));
+            ring.min(tree)
+        }
+        CallKind::AllGather => others * (latency + whole),
+        CallKind::ReduceScatter | CallKind::AllToAll => others * latency + part,
+        CallKind::Send => latency + whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epl_comm::ReduceOp;
+
+    use super::*;
+
+    const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
+    const INSIDE: Link = Link { latency: 1e-5, bandwidth: 1e11 };
+    const OUTSIDE: Link = Link { latency: 1e-4, bandwidth: 1e10 };
+
+    /// Two hosts of four.
+    fn links() -> Network {
+        Network::of_links((0..8).map(|rank| rank / 4).collect(), INSIDE, OUTSIDE)
+    }
+
+    #[test]
+    fn groups_that_leave_a_host_at_once_share_its_cards() {
+        let network = links();
+        let all: Vec<usize> = (0..8).collect();
+        assert_eq!(network.shape(&[0, 4]), GroupShape { ranks: 2, hosts: 2 });
+        // One group of all has the cards for itself, four groups of two a quarter each.
+        let bytes = 1 << 30;
+        let of_all = network.seconds(SUM, bytes, &all);
+        let of_two = network.seconds(SUM, bytes, &[0, 4]);
+        let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.02, "{found} {expected}");
+        near(of_all, 2.0 * 7.0 / 8.0 * bytes as f64 / 1e10);
+        near(of_two, bytes as f64 / 2.5e9);
+        near(network.seconds(SUM, bytes, &[0, 1]), bytes as f64 / 1e11);
+        assert_eq!(network.seconds(SUM, bytes, &[3]), 0.0);
+    }
+
+    #[test]
+    fn a_small_sum_goes_through_a_tree_and_a_part_costs_less_than_the_whole() {
+        let network = Network::of_links(vec![0; 16], INSIDE, OUTSIDE);
+        let all: Vec<usize> = (0..16).collect();
+        assert!((network.seconds(SUM, 4, &all) - 8e-5).abs() < 1e-9);
+        let scattered = network.seconds(Operation::ReduceScatter(ReduceOp::Sum), 1 << 30, &all);
+        let summed = network.seconds(SUM, 1 << 30, &all);
+        assert!((summed / scattered - 2.0).abs() < 1e-9, "{summed} {scattered}");
+        // Each gives a sixteenth of what is gathered.
+        let gathered = network.seconds(Operation::AllGather, 1 << 26, &all);
+        assert!((gathered / scattered - 1.0).abs() < 1e-9, "{gathered} {scattered}");
+    }
+
+    #[test]
+    fn the_nearest_shape_that_was_measured_counts() {
+        let call = |ranks, hosts, seconds| MeasuredCalls {
+            kind: CallKind::AllReduce,
+            shape: GroupShape { ranks, hosts },
+            seconds: Line::through([(0.0, seconds)]),
+        };
+        let hosts = (0..8).map(|rank| rank / 4).collect();
+        let network = Network::measured(hosts, vec![call(2, 1, 1.0), call(4, 1, 2.0), call(8, 2, 3.0)]);
+        let seconds = |members: &[usize]| network.seconds(SUM, 64, members);
+        assert_eq!([seconds(&[0, 1]), seconds(&[0, 1, 2]), seconds(&[0, 4])], [1.0, 1.0, 3.0]);
+        // Nothing of the kind was measured.
+        assert_eq!(network.seconds(Operation::AllToAll, 64, &[0, 1]), 0.0);
+    }
+}

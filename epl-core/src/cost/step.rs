@@ -1,0 +1,121 @@
+//! What a simulation of a step asks.
+
+use super::line::Line;
+use super::network::Network;
+use crate::params::{Bucket, Form};
+use crate::plan::Plan;
+use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
+
+/// What a segment takes on one device, without its collectives: seconds over the rows of a micro-batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SegmentTime {
+    /// Its forward.
+    pub forward: Line,
+    /// Its backward.
+    pub backward: Line,
+}
+
+/// What a device takes for what is not of segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Seconds of the optimizer for an element.
+    pub update: f64,
+    /// Seconds to read and write a byte once.
+    pub copy: f64,
+    /// The share of a started collective that the rank's own computing loses: 1 where one core does both.
+    pub lost: f64,
+}
+
+/// What the things of a step take on some ranks.
+#[derive(Clone, Debug)]
+pub struct StepCosts<'a> {
+    plans: &'a [Plan],
+    /// The numbers of the ranks of the plans.
+    ranks: &'a [usize],
+    segments: &'a [SegmentTime],
+    /// Of each micro-batch.
+    rows: &'a [usize],
+    network: &'a Network,
+    rates: Rates,
+    /// By plan and segment: the bytes of the gradients of its parameters.
+    gradients: Vec<Vec<u64>>,
+}
+
+impl<'a> StepCosts<'a> {
+    /// Of the `ranks` that have these `plans`, for micro-batches of so many `rows`, where the segments take so long.
+    pub fn new(
+        (plans, ranks): (&'a [Plan], &'a [usize]),
+        segments: &'a [SegmentTime],
+        rows: &'a [usize],
+        (network, rates): (&'a Network, Rates),
+    ) -> Self {
+        let gradients = plans.iter().map(gradient_bytes).collect();
+        Self { plans, ranks, segments, rows, network, rates, gradients }
+    }
+
+    /// Seconds of a collective, by itself.
+    fn seconds(&self, rank: usize, call: &Called) -> f64 {
+        let members = match &call.over {
+            // Nobody but a layer knows who is in it: those of the widest group that is known.
+            Members::Other(_) => Members::World.of(&self.plans[rank].mesh, self.ranks[rank]),
+            over => over.of(&self.plans[rank].mesh, self.ranks[rank]),
+        };
+        self.network.seconds(call.operation, call.bytes(), &members)
+    }
+
+    /// Elements of a unit that this rank updates.
+    fn updated(unit: &Bucket) -> usize {
+        match unit.residency.update {
+            Form::Model => unit.numel,
+            _ => unit.own_len(),
+        }
+    }
+}
+
+/// By segment, the bytes of the gradients that its backward gives.
+fn gradient_bytes(plan: &Plan) -> Vec<u64> {
+    let mut bytes = vec![0; plan.segments.len()];
+    for record in plan.records().iter().filter(|record| record.held && record.trainable) {
+        for segment in &record.segments {
+            bytes[*segment] += (record.numel() * record.dtype.size()) as u64;
+        }
+    }
+    bytes
+}
+
+impl Costs for StepCosts<'_> {
+    fn run(&self, rank: usize, kind: RunKind, micro_batch: usize, segment: usize) -> f64 {
+        // A micro-batch without a row runs a stand-in.
+        let rows = self.rows[micro_batch].max(1) as f64;
+        match kind {
+            RunKind::Forward | RunKind::Recompute => self.segments[segment].forward.at(rows),
+            RunKind::Backward => {
+                // Gradients of later micro-batches are added to those that are there.
+                let added = if micro_batch == 0 { 0 } else { self.gradients[rank][segment] };
+                self.segments[segment].backward.at(rows) + self.rates.copy * added as f64
+            }
+        }
+    }
+
+    fn call(&self, rank: usize, call: &Called, is_started: bool) -> f64 {
+        let beside = if is_started { 1.0 - self.rates.lost } else { 1.0 };
+        beside * self.seconds(rank, call)
+    }
+
+    fn start(&self, rank: usize, purpose: Purpose, call: &Called) -> f64 {
+        let flat = match purpose {
+            Purpose::Bucket(_) => self.rates.copy * call.bytes() as f64,
+            _ => 0.0,
+        };
+        flat + self.rates.lost * self.seconds(rank, call)
+    }
+
+    fn update(&self, rank: usize, unit: Option<usize>) -> f64 {
+        let table = &self.plans[rank].params;
+        let elements: usize = match unit {
+            Some(unit) => table.trained().nth(unit).map_or(0, Self::updated),
+            None => table.trained().filter(|unit| unit.residency.update == Form::Model).map(Self::updated).sum(),
+        };
+        self.rates.update * elements as f64
+    }
+}

@@ -1,0 +1,115 @@
+//! A layout, and the options that say it.
+
+use std::ops::Range;
+
+use toml::Value;
+
+use crate::config::{CheckpointType, Config, OffloadLevel, PipelineStrategy, ToSetting, ZeroLevel};
+use crate::error::Result;
+
+/// The options that a search chooses. Those that are given stay as they are.
+pub(crate) const CHOSEN: [&str; 13] = [
+    "dist.data_parallel_size",
+    "dist.pipeline_parallel_size",
+    "dist.tensor_parallel_size",
+    "dist.expert_parallel_size",
+    "pipeline.num_micro_batch",
+    "pipeline.num_chunks",
+    "pipeline.strategy",
+    "pipeline.cuts",
+    "gradient_checkpoint.type",
+    "gradient_checkpoint.runs",
+    "zero.level",
+    "offload.level",
+    "auto.auto_parallel",
+];
+
+/// A layout.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    /// Replicas, stages, slices of split layers, and replicas that share experts.
+    pub sizes: [usize; 4],
+    pub micro_batches: usize,
+    pub chunks: usize,
+    pub strategy: PipelineStrategy,
+    pub zero: ZeroLevel,
+    pub offload: OffloadLevel,
+    /// The first segment of each part but the first; none: as the options say, or the stages are not chosen.
+    pub cuts: Vec<usize>,
+    /// What is run again.
+    pub runs: Vec<Range<usize>>,
+}
+
+impl Candidate {
+    /// The options that say it, where they are not given.
+    pub fn settings(&self, given: &Config) -> Vec<(&'static str, Value)> {
+        let [data, stages, tensor, expert] = self.sizes;
+        let counts = [
+            ("dist.data_parallel_size", data),
+            ("dist.pipeline_parallel_size", stages),
+            ("dist.tensor_parallel_size", tensor),
+            ("dist.expert_parallel_size", expert),
+            ("pipeline.num_micro_batch", self.micro_batches),
+            ("pipeline.num_chunks", self.chunks),
+        ];
+        let mut settings: Vec<(&str, Value)> =
+            counts.into_iter().map(|(key, count)| (key, count.to_setting())).collect();
+        settings.push(("pipeline.strategy", self.strategy.to_setting()));
+        settings.push(("zero.level", self.zero.to_setting()));
+        settings.push(("offload.level", self.offload.to_setting()));
+        if !self.cuts.is_empty() {
+            settings.push(("pipeline.cuts", self.cuts.to_setting()));
+        }
+        if !self.runs.is_empty() {
+            let runs: Vec<String> = self.runs.iter().map(|run| format!("{}..{}", run.start, run.end)).collect();
+            settings.push(("gradient_checkpoint.type", CheckpointType::Collection.to_setting()));
+            settings.push(("gradient_checkpoint.runs", runs.to_setting()));
+        }
+        let default = Config::default();
+        // Where micro-batches follow from the batch sizes, they are not said again.
+        let follows = given.train.micro_batch_size.is_some() && given.train.global_batch_size.is_some();
+        settings.retain(|(key, value)| {
+            let is_count = *key == "pipeline.num_micro_batch";
+            !given.is_given(key) && (default.get(key).as_ref() != Some(value) || is_count && !follows)
+        });
+        settings
+    }
+
+    /// What is given, with the options that say the rest.
+    pub fn config(&self, given: &Config) -> Result<Config> {
+        let mut config = given.clone();
+        config.set("auto.auto_parallel", false)?;
+        config.set("auto.margin", Config::default().auto.margin)?;
+        for (key, value) in self.settings(given) {
+            config.set(key, value)?;
+        }
+        Ok(config)
+    }
+
+    /// What it is called in a list.
+    pub fn words(&self) -> String {
+        let [data, stages, tensor, expert] = self.sizes;
+        let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
+        let sizes: Vec<String> =
+            sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
+        let mut words = if sizes.is_empty() { "1 rank".to_string() } else { sizes.join(" × ") };
+        words += &format!(", {} micro-batch{}", self.micro_batches, if self.micro_batches == 1 { "" } else { "es" });
+        if stages > 1 {
+            words += &format!(", {}", self.strategy);
+        }
+        if self.chunks > 1 {
+            words += &format!(", {} chunks", self.chunks);
+        }
+        if self.zero != ZeroLevel::Off {
+            words += &format!(", zero {}", self.zero);
+        }
+        if self.offload != OffloadLevel::Off {
+            words += &format!(", offload {}", self.offload);
+        }
+        if !self.runs.is_empty() {
+            let again: usize = self.runs.iter().map(ExactSizeIterator::len).sum();
+            words += &format!(", {again} segments run again");
+        }
+        words
+    }
+}

@@ -1,0 +1,158 @@
+//! What a search found, in words.
+
+use std::fmt;
+
+use toml::Value;
+
+use crate::config::Config;
+use crate::memory::{Amount, MemoryEstimate, Tier};
+use crate::simulate::StepTime;
+
+/// Runners-up that are told.
+const TOLD: usize = 5;
+
+/// A layout, with what it is predicted to take.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    pub(super) words: String,
+    pub(super) sizes: [usize; 4],
+    pub(super) settings: Vec<(&'static str, Value)>,
+    pub(super) config: Config,
+    pub(super) seconds: f64,
+    pub(super) time: StepTime,
+    pub(super) memory: Vec<MemoryEstimate>,
+}
+
+impl Choice {
+    /// The configuration: what was given, and what was chosen.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Seconds of a step, until the last rank is done.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    /// Where they go, on the stage that computes longest.
+    pub fn time(&self) -> &StepTime {
+        &self.time
+    }
+
+    /// What the first rank of each stage needs.
+    pub fn memory(&self) -> &[MemoryEstimate] {
+        &self.memory
+    }
+
+    /// The options that were chosen, as lines of a configuration's file.
+    pub fn settings(&self) -> String {
+        self.settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+    }
+
+    /// What it loses against a better one: as a part of the step, and where most.
+    fn loss(&self, best: &Self) -> String {
+        let more = 100.0 * (self.seconds / best.seconds - 1.0);
+        let parts = self.time.parts().into_iter().zip(best.time.parts());
+        let gain = |((what, seconds), (_, before)): ((&'static str, f64), (&str, f64))| {
+            (what, 100.0 * (seconds - before) / best.seconds)
+        };
+        let most = parts.map(gain).max_by(|one, other| one.1.total_cmp(&other.1));
+        match most.filter(|(_, percent)| *percent >= 0.1) {
+            Some((what, percent)) => format!("+{more:.1} %, of it {percent:.1} in {what}"),
+            None => format!("+{more:.1} %"),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\npredicted step {}", self.words, self.time)?;
+        for (stage, memory) in self.memory.iter().enumerate() {
+            let least = if memory.unknown().any(|line| line.tier == Tier::Device) { "at least " } else { "" };
+            write!(f, "\nstage {stage}: {least}{} of the device", Amount(memory.peak(Tier::Device)))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a search found. Printed: the best layout with its reasons, and options to paste that give it again.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// From the best on.
+    choices: Vec<Choice>,
+    refused: Vec<(String, String)>,
+    layouts: usize,
+    tried: usize,
+    least: f64,
+}
+
+impl Found {
+    /// Of at least one choice, the best first.
+    pub(super) fn new(
+        choices: Vec<Choice>,
+        refused: Vec<(String, String)>,
+        [layouts, tried]: [usize; 2],
+        least: f64,
+    ) -> Self {
+        Self { choices, refused, layouts, tried, least }
+    }
+
+    /// The layout that is predicted to take least.
+    pub fn best(&self) -> &Choice {
+        &self.choices[0]
+    }
+
+    /// The others that were simulated, from the better to the worse.
+    pub fn next(&self) -> &[Choice] {
+        &self.choices[1..]
+    }
+
+    /// Layouts that are not possible, and why.
+    pub fn refused(&self) -> &[(String, String)] {
+        &self.refused
+    }
+
+    /// Seconds that no layout of those that were looked at can be below, within what is simulated.
+    pub fn bound(&self) -> f64 {
+        self.least
+    }
+
+    /// The best of each other division of the ranks, and the best of all with other micro-batches or levels.
+    fn runners_up(&self) -> Vec<&Choice> {
+        let mut told: Vec<&Choice> = vec![self.best()];
+        for choice in self.next() {
+            if told.iter().all(|known| known.sizes != choice.sizes) {
+                told.push(choice);
+            }
+        }
+        let mut rest = self.next().iter().filter(|choice| choice.sizes == self.best().sizes);
+        told.truncate(TOLD);
+        told.extend(rest.next());
+        told.split_off(1)
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let best = self.best();
+        writeln!(f, "{best}")?;
+        writeln!(
+            f,
+            "no layout takes less than {:.1} ms; {} were looked at, {} steps simulated",
+            self.least * 1e3,
+            self.layouts,
+            self.tried
+        )?;
+        let runners = self.runners_up();
+        if !runners.is_empty() {
+            writeln!(f, "next:")?;
+        }
+        for choice in runners {
+            writeln!(f, "  {}: {}", choice.words, choice.loss(best))?;
+        }
+        for (words, reason) in &self.refused {
+            writeln!(f, "not possible, {words}: {reason}")?;
+        }
+        write!(f, "settings:\n{}", best.settings())
+    }
+}

@@ -1,0 +1,152 @@
+//! A configuration, simulated: what an engine with it would take and hold.
+
+use epl_comm::shard_range;
+
+use super::column::{Column, Columns};
+use crate::config::Config;
+use crate::cost::{Network, Rates, StepCosts};
+use crate::error::{Error, Result};
+use crate::memory::{MemoryEstimate, OptimizerState, Tier};
+use crate::plan::Plan;
+use crate::probe::planned::PlannedMemory;
+use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, simulate_step};
+use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
+
+/// What configurations are judged by.
+#[derive(Debug)]
+pub(crate) struct Judge<'a> {
+    pub columns: &'a Columns,
+    pub cluster: &'a Cluster,
+    pub network: &'a Network,
+    pub rates: Rates,
+    /// Of the optimizer.
+    pub state: OptimizerState,
+    /// Rows of a step, over all replicas.
+    pub batch: usize,
+    /// Bytes of a device, where they are bounded.
+    pub budget: Option<u64>,
+    /// By how much an estimate of bytes may be too low, as a part of it.
+    pub margin: f64,
+    /// Communicators that the transport has.
+    pub lanes: usize,
+}
+
+/// A configuration that was judged.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    /// Until the last rank is done.
+    pub seconds: f64,
+    /// Of the stage that computes longest.
+    pub time: StepTime,
+    /// By stage.
+    pub memory: Vec<MemoryEstimate>,
+    /// Bytes of the device by which each stage is over the budget.
+    pub over: Vec<u64>,
+}
+
+impl Judged {
+    /// Those of the stage that is most over it; 0: it fits.
+    pub fn over(&self) -> u64 {
+        self.over.iter().copied().max().unwrap_or(0)
+    }
+}
+
+impl Judge<'_> {
+    /// The column of a mesh.
+    pub fn column(&self, mesh: &Mesh) -> Result<&Column> {
+        let key = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
+        match self.columns.get(&key) {
+            Some(Ok(column)) => Ok(column),
+            Some(Err(reason)) => Err(Error::invalid(reason.clone())),
+            None => Err(Error::invalid(format!("tensor {} and expert {} were not measured", key.0, key.1))),
+        }
+    }
+
+    /// The rows of the micro-batches of the replica that has the most.
+    pub fn rows(&self, replicas: usize, micro_batches: usize) -> Vec<usize> {
+        let own = shard_range(self.batch, replicas, 0).len();
+        (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len()).collect()
+    }
+
+    /// A step under a configuration: of the first rank of each stage.
+    ///
+    /// # Errors
+    ///
+    /// What is in the way of such a plan.
+    pub fn judge(&self, config: &Config) -> Result<Judged> {
+        config.validate()?;
+        let mesh = Mesh::on_cluster(self.cluster, config)?;
+        let (column, ranks) = (self.column(&mesh)?, mesh.group(Axis::Pipeline, mesh.first()));
+        let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
+        let planned = self.planned(config, &mesh)?;
+        let memory = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
+        let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
+        let shapes = column.shapes.at(&rows).with_lanes(self.lanes);
+        let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
+        let costs = StepCosts::new((&plans, &ranks), &column.segments, &rows, (self.network, self.rates));
+        let timeline = simulate_step(&programs, &|at, over: &Members| present(over, &mesh, &ranks, at), &costs)?;
+        let over = memory.iter().map(|estimate| self.over(estimate)).collect();
+        Ok(Judged { seconds: timeline.makespan(), time: slowest(&timeline, &programs), memory, over })
+    }
+
+    /// What the first rank of each stage would have.
+    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<Vec<PlannedMemory<'_>>> {
+        let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
+        let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
+        let of = |rank: usize| {
+            let builder = column.builder.on_mesh(config.clone(), (mesh, rank), placement.clone());
+            let planned = PlannedMemory::of(&builder, builder.plan()?, self.state);
+            Ok(planned.with_activations(column.activations.as_ref(), rows[0]))
+        };
+        mesh.group(Axis::Pipeline, mesh.first()).into_iter().map(of).collect()
+    }
+
+    /// Bytes of the device by which an estimate is over the budget.
+    fn over(&self, estimate: &MemoryEstimate) -> u64 {
+        let needed = (estimate.peak(Tier::Device) as f64 * (1.0 + self.margin)) as u64;
+        self.budget.map_or(0, |budget| needed.saturating_sub(budget))
+    }
+
+    /// Why a configuration does not fit, and with which setting it would: of the stage that needs the most.
+    ///
+    /// # Errors
+    ///
+    /// As [`judge`](Self::judge).
+    pub fn refusal(&self, config: &Config) -> Result<String> {
+        let mesh = Mesh::on_cluster(self.cluster, config)?;
+        let (Some(budget), planned) = (self.budget, self.planned(config, &mesh)?) else { return Ok(String::new()) };
+        let mut worst: Option<(u64, &PlannedMemory<'_>)> = None;
+        for planned in &planned {
+            let peak = planned.estimate()?.peak(Tier::Device);
+            if worst.is_none_or(|(known, _)| peak > known) {
+                worst = Some((peak, planned));
+            }
+        }
+        let free = (budget as f64 / (1.0 + self.margin)) as u64;
+        let refused = worst.and_then(|(_, planned)| planned.check(free).err()).map(|error| error.to_string());
+        let margin = match self.margin > 0.0 {
+            true => format!(" (offload.device_bytes = {budget} less auto.margin = {})", self.margin),
+            false => String::new(),
+        };
+        Ok(format!("{}{margin}", refused.unwrap_or_default()))
+    }
+}
+
+/// Which of the ranks that are simulated are in a group of one of them.
+fn present(over: &Members, mesh: &Mesh, ranks: &[usize], at: usize) -> Vec<usize> {
+    match over {
+        Members::Other(_) => vec![at],
+        over => {
+            let members = over.of(mesh, ranks[at]);
+            // In the order of the group, which a link's ends have.
+            members.iter().filter_map(|member| ranks.iter().position(|rank| rank == member)).collect()
+        }
+    }
+}
+
+/// Where the time of the stage goes that computes longest.
+fn slowest(timeline: &StepTimeline, programs: &[StepProgram]) -> StepTime {
+    let parts = programs.iter().enumerate().map(|(rank, program)| timeline.parts(rank, program));
+    let busy = |time: &StepTime| time.compute + time.recompute + time.layers;
+    parts.max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default()
+}

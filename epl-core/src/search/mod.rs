@@ -1,0 +1,38 @@
+//! Which layout trains a model fastest, by simulation: no tensors, no ranks.
+//!
+//! ```text
+//! what is given ─▶ layouts (data × stages × tensor × expert, micro-batches, chunks, schedule)     by their lower bounds
+//!                    │  while the bound is below the best
+//!                    ▼
+//!                  cuts and recomputation that fit ─▶ Plan ─▶ StepProgram ─▶ simulate_step        of one rank a stage
+//!                    │
+//!                    ▼  moves of a cut by one segment, until none helps
+//!                  Found: the best, the next ones, what each loses
+//! ```
+//!
+//! Every layout is a configuration ([`Choice::config`]): what is judged is what an engine would run.
+//!
+//! - `candidate`: a layout, and the options that say it.
+//! - `column`: a model whose layers are divided in one way, with its costs.
+//! - `cuts`: where stages are cut and what is run again, for a bottleneck and a budget.
+//! - `judge`: a configuration, simulated.
+//! - `space`: the layouts that may be, with bounds.
+//! - `run`: the search.
+//! - `found`: what it found, in words.
+
+mod candidate;
+mod column;
+mod cuts;
+mod judge;
+mod space;
+mod run;
+mod found;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use candidate::CHOSEN;
+pub(crate) use column::{Column, Columns};
+pub use found::{Choice, Found};
+pub(crate) use judge::Judge;
+pub(crate) use run::search;
+pub(crate) use space::divisions;

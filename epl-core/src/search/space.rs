@@ -1,0 +1,143 @@
+//! The layouts that may be, with bounds of what they take.
+
+use crate::config::{CheckpointType, Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::search::column::SegmentCost;
+
+/// The most chunks of a stage that are tried.
+const MOST_CHUNKS: usize = 8;
+/// The most micro-batches that are tried for each stage, beside those that divide the rows.
+const MOST_MICRO_BATCHES: usize = 64;
+
+/// A layout whose stages are not cut yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Replicas, stages, slices of split layers, and replicas that share experts.
+    pub sizes: [usize; 4],
+    pub micro_batches: usize,
+    pub chunks: usize,
+    pub strategy: PipelineStrategy,
+}
+
+/// The numbers that divide another.
+pub(super) fn divisors(number: usize) -> Vec<usize> {
+    (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect()
+}
+
+/// A number that is given, or those that may be chosen.
+fn given_or(given: &Config, key: &str, number: usize, others: Vec<usize>) -> Vec<usize> {
+    if given.is_given(key) { others.into_iter().filter(|other| *other == number).collect() } else { others }
+}
+
+/// The ways to divide layers over tensor and expert ranks, in a world of so many.
+pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
+    let dist = &given.dist;
+    let tensors = given_or(given, "dist.tensor_parallel_size", dist.tensor_parallel_size, divisors(ranks));
+    let experts = |tensor: usize| {
+        let all = divisors(ranks / tensor);
+        given_or(given, "dist.expert_parallel_size", dist.expert_parallel_size, all)
+    };
+    tensors.into_iter().flat_map(|tensor| experts(tensor).into_iter().map(move |expert| (tensor, expert))).collect()
+}
+
+/// The layouts of so many ranks that what is given allows, for a batch of so many rows and a model of so many segments.
+pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (tensor, expert) in divisions(given, ranks) {
+        let rest = ranks / tensor;
+        let stages = given_or(given, "dist.pipeline_parallel_size", given.dist.pipeline_parallel_size, divisors(rest));
+        let stages = stages.into_iter().filter(|stages| given.pipeline.num_stages.is_none_or(|said| said == *stages));
+        for stages in stages.filter(|stages| *stages <= segments) {
+            let data = rest / stages;
+            let is_said = given.dist.data_parallel_size.is_none_or(|said| said == data);
+            if !is_said || !data.is_multiple_of(expert) {
+                continue;
+            }
+            let sizes = [data, stages, tensor, expert];
+            for micro_batches in micro_batches(given, data, stages, batch) {
+                for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
+                    shapes.push(Shape { sizes, micro_batches, chunks, strategy });
+                }
+            }
+        }
+    }
+    shapes
+}
+
+/// How many micro-batches a step may have: what is given, or what divides a replica's rows, and powers of two.
+fn micro_batches(given: &Config, data: usize, stages: usize, batch: usize) -> Vec<usize> {
+    let train = &given.train;
+    if given.is_given("pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
+        return given.num_micro_batch(data).into_iter().collect();
+    }
+    let rows = batch.div_ceil(data).max(1);
+    let most = rows.min(MOST_MICRO_BATCHES * stages);
+    let powers = (0..usize::BITS).map(|power| 1_usize << power).take_while(|power| *power <= most);
+    let mut all: Vec<usize> = divisors(rows).into_iter().filter(|divisor| *divisor <= most).chain(powers).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The orders in which stages may run them.
+fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) -> Vec<(usize, PipelineStrategy)> {
+    use PipelineStrategy::{PreferBackward, PreferBackwardOptimizer, PreferForward};
+    let pipeline = &given.pipeline;
+    if stages == 1 {
+        // With one stage the order changes nothing, but what is given must be there.
+        let is_free = !given.is_given("pipeline.num_chunks") || pipeline.num_chunks == 1;
+        return if is_free { vec![(1, pipeline.strategy)] } else { Vec::new() };
+    }
+    if !pipeline.schedule_file.is_empty() {
+        return vec![(pipeline.num_chunks, pipeline.strategy)];
+    }
+    let is_allowed = |(chunks, strategy): &(usize, PipelineStrategy)| {
+        (!given.is_given("pipeline.num_chunks") || *chunks == pipeline.num_chunks)
+            && (!given.is_given("pipeline.strategy") || *strategy == pipeline.strategy)
+    };
+    let plain = [PreferBackward, PreferBackwardOptimizer, PreferForward].map(|strategy| (1, strategy));
+    // One micro-batch is in no order.
+    let plain = plain.into_iter().take(if micro_batches == 1 { 1 } else { plain.len() });
+    let chunks = [2, 4, MOST_CHUNKS].into_iter().filter(|chunks| stages * chunks <= segments);
+    plain.chain(chunks.map(|chunks| (chunks, PreferBackward))).filter(is_allowed).collect()
+}
+
+/// The levels of ZeRO and of offload that are tried one after the other, until the model fits: each frees more memory than the one
+/// before, and takes longer.
+pub(super) fn levels(given: &Config, data: usize) -> Vec<(ZeroLevel, OffloadLevel)> {
+    use OffloadLevel::{Off, V0};
+    let offload = &given.offload;
+    let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];
+    let is_offload_given = given.is_given("offload.level") || tiers.iter().any(|tier| tier.is_some());
+    let zeros: Vec<ZeroLevel> = match given.is_given("zero.level") {
+        true => vec![given.zero.level],
+        false if data == 1 => vec![ZeroLevel::Off],
+        // v0 sends more than v1 and keeps no less.
+        false => vec![ZeroLevel::Off, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3],
+    };
+    match is_offload_given {
+        true => zeros.into_iter().map(|zero| (zero, offload.level)).collect(),
+        false => [Off, V0].into_iter().flat_map(|level| zeros.iter().map(move |zero| (*zero, level))).collect(),
+    }
+}
+
+/// Whether what is run again may be chosen.
+pub(super) fn may_recompute(given: &Config) -> bool {
+    !given.is_given("gradient_checkpoint.type")
+        || given.gradient_checkpoint.r#type == CheckpointType::Off && !given.is_given("gradient_checkpoint.type")
+}
+
+/// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
+/// runs all of them.
+///
+/// For even costs and one chunk `S / (1 − (1 − 1/m)^p)` of the sum S, with m micro-batches on p stages: the most that p stages, of
+/// which each works m times as long as on one, can hide.
+pub(super) fn bound(costs: &[SegmentCost], shape: &Shape) -> f64 {
+    let (stages, micro_batches) = (shape.sizes[1] as f64, shape.micro_batches as f64);
+    let sum: f64 = costs.iter().map(SegmentCost::seconds).sum();
+    let largest = costs.iter().map(SegmentCost::seconds).fold(0.0, f64::max);
+    let rest = match shape.chunks {
+        1 => sum / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
+        _ => sum.max(micro_batches * sum / stages),
+    };
+    rest.max(micro_batches * largest)
+}

@@ -1,0 +1,96 @@
+//! Shapes of micro-batches of any number of rows, from those of two.
+
+use super::call::Called;
+use super::shapes::{CarryShape, SegmentCalls, StepShapes, TensorShape};
+use crate::error::{Error, Result};
+
+/// What segments call and send, as straight lines over the rows of a micro-batch.
+#[derive(Clone, Debug)]
+pub struct ShapesOverRows {
+    /// Of two kinds of micro-batches.
+    shapes: StepShapes,
+    /// Their rows.
+    rows: [usize; 2],
+}
+
+impl ShapesOverRows {
+    /// Through the shapes of two kinds of micro-batches, of so many rows.
+    ///
+    /// # Errors
+    ///
+    /// When the two are equal, or a segment calls or sends other things for the one than for the other.
+    pub fn through(shapes: StepShapes, rows: [usize; 2]) -> Result<Self> {
+        let is_alike = |one: &Vec<Called>, other: &Vec<Called>| {
+            let kind = |call: &Called| (call.over.clone(), call.operation, call.dtype);
+            one.iter().map(kind).eq(other.iter().map(kind))
+        };
+        let [few, many] = [0, 1].map(|kind| shapes.calls[kind].iter().zip(&shapes.carries[kind]));
+        let other = few.zip(many).position(|((calls, carry), (more, larger))| {
+            let dims = |carry: &CarryShape| {
+                carry.tensors.iter().map(|tensor| (tensor.dtype, tensor.dims.len())).collect::<Vec<_>>()
+            };
+            !is_alike(&calls.forward, &more.forward)
+                || !is_alike(&calls.backward, &more.backward)
+                || (carry.counts, &carry.gradients, dims(carry)) != (larger.counts, &larger.gradients, dims(larger))
+        });
+        match other {
+            _ if rows[0] == rows[1] => Err(Error::invalid(format!(
+                "shapes over rows need micro-batches of two numbers of rows, and both have {}; give another one",
+                rows[0]
+            ))),
+            Some(segment) => Err(Error::invalid(format!(
+                "segment {segment} calls or sends other things for {} rows than for {}, so that they are not known for others; \
+                 let it make the same calls whatever the batch is",
+                rows[0], rows[1]
+            ))),
+            None => Ok(Self { shapes, rows }),
+        }
+    }
+
+    /// Those of a step whose micro-batches have so many rows.
+    pub fn at(&self, rows: &[usize]) -> StepShapes {
+        let mut distinct: Vec<usize> = rows.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let kinds = rows.iter().map(|rows| distinct.partition_point(|other| other < rows)).collect();
+        let calls = distinct.iter().map(|rows| self.calls(*rows)).collect();
+        let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
+        StepShapes { kinds, calls, carries, ..self.shapes.clone() }
+    }
+
+    fn calls(&self, rows: usize) -> Vec<SegmentCalls> {
+        let lists = |few: &[Called], many: &[Called]| {
+            let call = |(few, many): (&Called, &Called)| Called {
+                elements: self.between(rows, few.elements, many.elements),
+                ..few.clone()
+            };
+            few.iter().zip(many).map(call).collect()
+        };
+        let [few, many] = &self.shapes.calls[..2] else { return Vec::new() };
+        let segment = |(few, many): (&SegmentCalls, &SegmentCalls)| SegmentCalls {
+            forward: lists(&few.forward, &many.forward),
+            backward: lists(&few.backward, &many.backward),
+        };
+        few.iter().zip(many).map(segment).collect()
+    }
+
+    fn carries(&self, rows: usize) -> Vec<CarryShape> {
+        let tensor = |(few, many): (&TensorShape, &TensorShape)| TensorShape {
+            dtype: few.dtype,
+            dims: few.dims.iter().zip(&many.dims).map(|(few, many)| self.between(rows, *few, *many)).collect(),
+        };
+        let [few, many] = &self.shapes.carries[..2] else { return Vec::new() };
+        let carry = |(few, many): (&CarryShape, &CarryShape)| CarryShape {
+            tensors: few.tensors.iter().zip(&many.tensors).map(tensor).collect(),
+            ..few.clone()
+        };
+        few.iter().zip(many).map(carry).collect()
+    }
+
+    /// On the line through both.
+    fn between(&self, rows: usize, few: usize, many: usize) -> usize {
+        let [from, to] = self.rows.map(|rows| rows as f64);
+        let slope = (many as f64 - few as f64) / (to - from);
+        (few as f64 + slope * (rows as f64 - from)).round().max(0.0) as usize
+    }
+}

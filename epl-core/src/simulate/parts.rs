@@ -1,0 +1,107 @@
+//! Where the time of a step goes.
+
+use std::fmt;
+
+use super::call::Members;
+use super::list::{Op, Purpose, RunKind};
+use super::program::StepProgram;
+use super::timeline::StepTimeline;
+use crate::topology::cluster::Axis;
+
+/// The time of a rank's step, in parts that together are all of it. In seconds, if its costs are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepTime {
+    /// Forwards and backwards of segments, without their collectives.
+    pub compute: f64,
+    /// Forwards that are run again.
+    pub recompute: f64,
+    /// Collectives inside segments, such as those of tensor and expert parallelism.
+    pub layers: f64,
+    /// Waiting for other stages.
+    pub stages: f64,
+    /// What is not hidden of reducing gradients, and what it takes to start that.
+    pub gradients: f64,
+    /// What is not hidden of gathering parameters.
+    pub parameters: f64,
+    /// The optimizer's update.
+    pub update: f64,
+    /// Sums of weights, losses and norms.
+    pub report: f64,
+}
+
+impl StepTime {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.parts().iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// Its parts, by what they are called.
+    pub fn parts(&self) -> [(&'static str, f64); 8] {
+        let Self { compute, recompute, layers, stages, gradients, parameters, update, report } = *self;
+        [
+            ("compute", compute),
+            ("recomputation", recompute),
+            ("collectives of layers", layers),
+            ("waiting for stages", stages),
+            ("gradients", gradients),
+            ("parameters", parameters),
+            ("update", update),
+            ("report", report),
+        ]
+    }
+}
+
+/// `412.0 ms: compute 301.0, waiting for stages 48.0, …`, without what takes none.
+impl fmt::Display for StepTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", self.total() * 1e3)?;
+        let parts = self.parts().into_iter().filter(|(_, seconds)| *seconds >= 5e-5);
+        for (index, (what, seconds)) in parts.enumerate() {
+            write!(f, "{} {what} {:.1}", if index == 0 { ":" } else { "," }, seconds * 1e3)?;
+        }
+        Ok(())
+    }
+}
+
+impl StepTimeline {
+    /// Where the time of a rank goes that ran this program.
+    pub fn parts(&self, rank: usize, program: &StepProgram) -> StepTime {
+        let is_link =
+            |op: &Op| matches!(op, Op::Call(call) | Op::Start(_, call) if matches!(call.over, Members::Link { .. }));
+        let is_staged = program.ops.iter().any(is_link);
+        let mut time = StepTime::default();
+        for op in &self.ranks[rank] {
+            let part = match &program.ops[op.index] {
+                Op::Run { kind: RunKind::Recompute, .. } => &mut time.recompute,
+                Op::Run { .. } => &mut time.compute,
+                Op::Update(_) => &mut time.update,
+                Op::Start(purpose, _) => time.of_purpose(*purpose),
+                Op::Await(start) => match &program.ops[*start] {
+                    Op::Start(purpose, _) => time.of_purpose(*purpose),
+                    _ => &mut time.report,
+                },
+                Op::Call(call) => match &call.over {
+                    Members::Link { .. } | Members::Stages => &mut time.stages,
+                    // Where all ranks meet, those that are done wait for the others.
+                    Members::World | Members::Axis(Axis::Pipeline) if is_staged => &mut time.stages,
+                    Members::World | Members::Axis(Axis::Data | Axis::ExpertData | Axis::Pipeline) => &mut time.report,
+                    Members::Axis(_) | Members::Other(_) => &mut time.layers,
+                    Members::Pool(..) | Members::Tied(_) => &mut time.gradients,
+                    Members::Gather(_) => &mut time.parameters,
+                },
+            };
+            *part += op.end - op.begin;
+        }
+        time
+    }
+}
+
+impl StepTime {
+    fn of_purpose(&mut self, purpose: Purpose) -> &mut f64 {
+        match purpose {
+            Purpose::Bucket(_) | Purpose::Rows(_) => &mut self.gradients,
+            Purpose::Unit(_) => &mut self.parameters,
+            Purpose::Parcel => &mut self.stages,
+        }
+    }
+}
