@@ -2,7 +2,6 @@
 
 use epl_comm::{ProcessGroup, ReduceOp};
 
-use super::check_scopes;
 use super::sample::Sample;
 use crate::config::{CheckpointType, Config, OffloadLevel, ZeroLevel};
 use crate::cost::{Line, SegmentTime};
@@ -11,11 +10,12 @@ use crate::launch::Epl;
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
+use crate::probe::planned::LazyModel;
 use crate::search::{CHOSEN, Column};
 use crate::simulate::ShapesOverRows;
 
 /// How often a segment is timed.
-const REPEATS: usize = 3;
+const REPEATS: usize = 5;
 
 /// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so.
 pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<Config> {
@@ -100,6 +100,17 @@ pub(super) fn column<M: Model, O: OptimizerConfig>(
     };
     let builder = lazy.builder.laid_for(optimizer)?;
     Ok(Column { builder, segments, shapes: ShapesOverRows::through(shapes, [few, many])?, activations })
+}
+
+/// Refuses a model whose scopes say its layout.
+fn check_scopes<M: Model>(lazy: &LazyModel<M>) -> Result<()> {
+    match &lazy.plan().layout {
+        None => Ok(()),
+        Some(layout) => Err(Error::invalid(format!(
+            "auto.auto_parallel = true chooses the layout of a model without scopes, and this one opens some; leave one of both \
+             out: {layout}"
+        ))),
+    }
 }
 
 /// The same column on all ranks: the times of the slowest, or why one has none.

@@ -21,8 +21,6 @@ mod columns;
 mod calibrate;
 mod rates;
 
-use std::fmt::Write;
-
 use crate::config::Config;
 use crate::data::TrainData;
 use crate::error::{Error, Result};
@@ -30,7 +28,6 @@ use crate::launch::Epl;
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
-use crate::probe::planned::LazyModel;
 use crate::search::{self, Columns, Found, Judge};
 
 pub use sample::Sample;
@@ -125,16 +122,4 @@ fn check_batch(config: &Config) -> Result<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Refuses a model whose scopes say its layout.
-fn check_scopes<M: Model>(lazy: &LazyModel<M>) -> Result<()> {
-    let Some(layout) = &lazy.plan().layout else { return Ok(()) };
-    let mut message = String::from(
-        "auto.auto_parallel = true chooses the layout of a model without scopes, and this one opens some; ",
-    );
-    message += "leave one of both out: ";
-    // Writing into a text cannot fail.
-    let _ = write!(message, "{layout}");
-    Err(Error::invalid(message))
 }

@@ -49,7 +49,7 @@ fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
 }
 
 fn is_update(event: &Event) -> bool {
-    matches!(&event.kind, EventKind::Span(what) if what.starts_with("update"))
+    matches!(&event.kind, EventKind::Span(what) if what == "update in the model")
 }
 
 /// Seconds to read and write a byte once: of a sum, which reads two and writes one.

@@ -2,12 +2,15 @@
 //!
 //! - `line`: a function through points.
 //! - `network`: collectives.
+//! - `machine`: clusters that are described.
 //! - `step`: what a simulation asks.
 
 mod line;
 mod network;
+mod machine;
 mod step;
 
 pub use line::Line;
-pub use network::{CallKind, GroupShape, Link, MeasuredCalls, Network};
-pub use step::{Rates, SegmentTime, StepCosts};
+pub use machine::{DescribedLink, DeviceClass, Machine};
+pub(crate) use network::{CallKind, Link, MeasuredCalls, Network};
+pub(crate) use step::{Rates, SegmentTime, StepCosts};

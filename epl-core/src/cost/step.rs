@@ -1,8 +1,13 @@
 //! What a simulation of a step asks.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use epl_comm::Operation;
+
 use super::line::Line;
 use super::network::Network;
-use crate::params::{Bucket, Form};
+use crate::params::Form;
 use crate::plan::Plan;
 use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
 
@@ -39,6 +44,8 @@ pub struct StepCosts<'a> {
     rates: Rates,
     /// By plan and segment: the bytes of the gradients of its parameters.
     gradients: Vec<Vec<u64>>,
+    /// By rank: what was asked already.
+    asked: RefCell<Vec<HashMap<(Members, Operation, u64), f64>>>,
 }
 
 impl<'a> StepCosts<'a> {
@@ -50,25 +57,17 @@ impl<'a> StepCosts<'a> {
         (network, rates): (&'a Network, Rates),
     ) -> Self {
         let gradients = plans.iter().map(gradient_bytes).collect();
-        Self { plans, ranks, segments, rows, network, rates, gradients }
+        let asked = RefCell::new(vec![HashMap::new(); plans.len()]);
+        Self { plans, ranks, segments, rows, network, rates, gradients, asked }
     }
 
     /// Seconds of a collective, by itself.
     fn seconds(&self, rank: usize, call: &Called) -> f64 {
-        let members = match &call.over {
-            // Nobody but a layer knows who is in it: those of the widest group that is known.
-            Members::Other(_) => Members::World.of(&self.plans[rank].mesh, self.ranks[rank]),
-            over => over.of(&self.plans[rank].mesh, self.ranks[rank]),
-        };
-        self.network.seconds(call.operation, call.bytes(), &members)
-    }
-
-    /// Elements of a unit that this rank updates.
-    fn updated(unit: &Bucket) -> usize {
-        match unit.residency.update {
-            Form::Model => unit.numel,
-            _ => unit.own_len(),
-        }
+        let key = (call.over.clone(), call.operation, call.bytes());
+        *self.asked.borrow_mut()[rank].entry(key).or_insert_with(|| {
+            let members = call.over.of_known(&self.plans[rank].mesh, self.ranks[rank]);
+            self.network.seconds(call.operation, call.bytes(), &members)
+        })
     }
 }
 
@@ -112,10 +111,12 @@ impl Costs for StepCosts<'_> {
 
     fn update(&self, rank: usize, unit: Option<usize>) -> f64 {
         let table = &self.plans[rank].params;
-        let elements: usize = match unit {
-            Some(unit) => table.trained().nth(unit).map_or(0, Self::updated),
-            None => table.trained().filter(|unit| unit.residency.update == Form::Model).map(Self::updated).sum(),
+        let in_model = || table.trained().filter(|unit| unit.residency.update == Form::Model);
+        // What lies flat is taken out of the model, and put back.
+        let (elements, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
+            Some(unit) => (unit.own_len(), unit.own_len() * unit.dtype.size() + unit.bytes()),
+            None => (in_model().map(|unit| unit.numel).sum(), 0),
         };
-        self.rates.update * elements as f64
+        self.rates.update * elements as f64 + self.rates.copy * moved as f64
     }
 }

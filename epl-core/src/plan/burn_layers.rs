@@ -24,6 +24,19 @@ pub(crate) struct BurnLayers {
 }
 
 impl BurnLayers {
+    /// None, in so many segments.
+    pub fn none(segments: usize) -> Self {
+        Self {
+            drawing: Vec::new(),
+            draws: vec![false; segments],
+            batch_norms: Vec::new(),
+            statistics: Vec::new(),
+            running: Vec::new(),
+            mixing: Vec::new(),
+            mixes: vec![false; segments],
+        }
+    }
+
     /// Those of a model that has these records.
     pub fn of<M: Model>(model: &M, records: &[ParamRecord]) -> Self {
         let (drawing, norms): (Vec<_>, Vec<_>) =

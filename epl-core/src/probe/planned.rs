@@ -257,11 +257,10 @@ impl<'a> PlannedMemory<'a> {
     /// The activations of a stage.
     fn stored(&self, plan: &Plan) -> Result<StoredActivations> {
         let Some((activations, rows)) = self.activations else { return Ok(StoredActivations::unknown(NOT_COUNTED)) };
-        let verified = plan.schedule.verified(plan.stages.count(), plan.micro_batches);
-        let verified = verified.map_err(|error| Error::invalid(error.to_string()))?;
         let stage = plan.stage();
+        let actions = plan.schedule.actions(stage, plan.stages.count(), plan.micro_batches)?;
         let part = |chunk| plan.stages.parts()[plan.stages.part(stage, chunk)].clone();
-        let [first, later] = in_flight(verified.actions(stage));
+        let [first, later] = in_flight(&actions);
         let flow = Flow {
             rows,
             parts: (0..plan.stages.chunks()).map(part).collect(),

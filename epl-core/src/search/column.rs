@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cost::{Network, SegmentTime};
 use crate::memory::Activations;
 use crate::plan::builder::PlanBuilder;
-use crate::simulate::{Called, Members, ShapesOverRows};
+use crate::simulate::{Called, ShapesOverRows};
 use crate::topology::cluster::{Axis, Mesh};
 
 /// The ways in which layers may be divided, by tensor and expert ranks: what they come to, or why they cannot be.
@@ -53,10 +53,7 @@ impl Column {
         let shapes = self.shapes.at(&[rows]);
         let rank = mesh.first();
         let seconds = |call: &Called| {
-            let members = match &call.over {
-                Members::Other(_) => Members::World.of(mesh, rank),
-                over => over.of(mesh, rank),
-            };
+            let members = call.over.of_known(mesh, rank);
             network.seconds(call.operation, call.bytes(), &members)
         };
         let mut costs: Vec<SegmentCost> = (self.segments.iter().enumerate())

@@ -40,6 +40,8 @@ pub(super) struct CutChain {
     pub again: Vec<usize>,
     /// Seconds of the part that takes longest.
     pub bottleneck: f64,
+    /// Bytes by which a part is over its limit, at most.
+    pub over: f64,
 }
 
 impl CutChain {
@@ -49,17 +51,31 @@ impl CutChain {
     }
 }
 
-/// How often the bottleneck is halved: to a millionth of the whole.
-const HALVINGS: usize = 24;
+/// How often the bottleneck is halved: to four millionths of the whole.
+const HALVINGS: usize = 18;
 
 /// Cuts a chain into a part for each limit; none where it does not fit.
 pub(super) fn cut(costs: &[SegmentCost], limits: &[StageLimit]) -> Option<CutChain> {
+    narrowed(costs, limits, true)
+}
+
+/// The same where all is run again that may be, whether it fits or not; none where there are fewer segments than parts.
+pub(super) fn cut_as_small_as_it_can_be(costs: &[SegmentCost], limits: &[StageLimit]) -> Option<CutChain> {
+    let least = |limit: &StageLimit| {
+        let recompute = if limit.recompute == Recompute::Given { Recompute::Given } else { Recompute::All };
+        StageLimit { recompute, ..*limit }
+    };
+    narrowed(costs, &limits.iter().map(least).collect::<Vec<_>>(), false)
+}
+
+fn narrowed(costs: &[SegmentCost], limits: &[StageLimit], must_fit: bool) -> Option<CutChain> {
     let whole: f64 = costs.iter().map(|cost| cost.seconds() + cost.again).sum();
     let (mut low, mut high) = (0.0, whole);
-    let mut best = below(costs, limits, high)?;
+    let order = by_price(costs);
+    let mut best = below((costs, &order), limits, high, must_fit)?;
     for _ in 0..HALVINGS {
         let middle = (low + high) / 2.0;
-        match below(costs, limits, middle) {
+        match below((costs, &order), limits, middle, must_fit) {
             Some(found) => (high, best) = (middle, found),
             None => low = middle,
         }
@@ -67,18 +83,35 @@ pub(super) fn cut(costs: &[SegmentCost], limits: &[StageLimit]) -> Option<CutCha
     Some(best)
 }
 
+/// The segments, from the one that is run again at the least price for a byte that it frees.
+fn by_price(costs: &[SegmentCost]) -> Vec<usize> {
+    let price = |segment: &usize| costs[*segment].again / (costs[*segment].stored - costs[*segment].kept).max(1.0);
+    let mut order: Vec<usize> = (0..costs.len()).collect();
+    order.sort_by(|one, other| price(one).total_cmp(&price(other)));
+    order
+}
+
 /// The cut in which every part takes as many segments as it can below this bottleneck.
-fn below(costs: &[SegmentCost], limits: &[StageLimit], bottleneck: f64) -> Option<CutChain> {
+fn below(
+    (costs, order): (&[SegmentCost], &[usize]),
+    limits: &[StageLimit],
+    bottleneck: f64,
+    must_fit: bool,
+) -> Option<CutChain> {
     let mut found = CutChain::default();
     let mut start = 0;
     for (part, limit) in limits.iter().enumerate() {
         // Each part behind this one has at least one.
         let last = costs.len().checked_sub(limits.len() - 1 - part)?;
-        let mut taken = None;
-        for end in start + 1..=last {
-            match Part::of(costs, start..end, limit) {
-                Some(part) if part.seconds <= bottleneck => taken = Some((end, part)),
-                _ => break,
+        let fits = |part: &Part| part.seconds <= bottleneck && (part.over <= 0.0 || !must_fit);
+        // More segments take longer and need more.
+        let (mut none, mut taken) = (last + 1, None);
+        let mut least = start;
+        while least + 1 < none {
+            let end = least + (none - least) / 2;
+            match Part::of((costs, order), start..end, limit) {
+                part if fits(&part) => (least, taken) = (end, Some((end, part))),
+                _ => none = end,
             }
         }
         let (end, part) = taken?;
@@ -86,6 +119,7 @@ fn below(costs: &[SegmentCost], limits: &[StageLimit], bottleneck: f64) -> Optio
             found.cuts.push(start);
         }
         found.bottleneck = found.bottleneck.max(part.seconds);
+        found.over = found.over.max(part.over);
         found.again.extend(part.again);
         start = end;
     }
@@ -93,14 +127,15 @@ fn below(costs: &[SegmentCost], limits: &[StageLimit], bottleneck: f64) -> Optio
     (start == costs.len()).then_some(found)
 }
 
-/// A part that fits.
+/// A part, with the least that is run again so that it fits.
 struct Part {
     seconds: f64,
     again: Vec<usize>,
+    over: f64,
 }
 
 impl Part {
-    fn of(costs: &[SegmentCost], segments: Range<usize>, limit: &StageLimit) -> Option<Self> {
+    fn of((costs, order): (&[SegmentCost], &[usize]), segments: Range<usize>, limit: &StageLimit) -> Self {
         let own = &costs[segments.clone()];
         let mut seconds: f64 = own.iter().map(SegmentCost::seconds).sum();
         let state = |cost: &SegmentCost| cost.parameters[0] * limit.state[0] + cost.parameters[1] * limit.state[1];
@@ -109,14 +144,12 @@ impl Part {
         // What is run again is stored for a moment, one segment at a time.
         let (mut bytes, mut moment) = (fixed + in_flight * own.iter().map(|cost| cost.stored).sum::<f64>(), 0.0_f64);
         let mut again = Vec::new();
+        let is_all = limit.recompute == Recompute::All;
         // The last segment of all goes backward at once.
-        let mut may: Vec<usize> = segments.filter(|segment| segment + 1 < costs.len()).collect();
-        if limit.recompute == Recompute::Least {
-            let price = |segment: &usize| costs[*segment].again / (costs[*segment].stored - costs[*segment].kept);
-            may.retain(|segment| costs[*segment].stored > costs[*segment].kept);
-            may.sort_by(|one, other| price(one).total_cmp(&price(other)));
-        }
-        let mut may = may.into_iter();
+        let mut may = order.iter().copied().filter(|segment| {
+            let is_own = segments.contains(segment) && segment + 1 < costs.len();
+            is_own && (is_all || costs[*segment].stored > costs[*segment].kept)
+        });
         while limit.recompute == Recompute::All || (bytes + moment > limit.bytes && limit.recompute == Recompute::Least)
         {
             let Some(segment) = may.next() else { break };
@@ -126,7 +159,7 @@ impl Part {
             moment = moment.max(cost.stored);
             again.push(segment);
         }
-        (bytes + moment <= limit.bytes).then_some(Self { seconds, again })
+        Self { seconds, again, over: bytes + moment - limit.bytes }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::cost::{Network, Rates, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
-use crate::plan::Plan;
+use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
 use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, simulate_step};
 use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
@@ -31,10 +31,18 @@ pub(crate) struct Judge<'a> {
     pub lanes: usize,
 }
 
+/// The first rank of each stage.
+#[derive(Clone, Copy, Debug)]
+struct Stages<'a> {
+    plans: &'a [Plan],
+    ranks: &'a [usize],
+    mesh: &'a Mesh,
+}
+
 /// A configuration that was judged.
 #[derive(Clone, Debug)]
 pub(crate) struct Judged {
-    /// Until the last rank is done.
+    /// Until the last rank is done; infinite where it does not fit.
     pub seconds: f64,
     /// Of the stage that computes longest.
     pub time: StepTime,
@@ -81,12 +89,38 @@ impl Judge<'_> {
         let planned = self.planned(config, &mesh)?;
         let memory = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
-        let shapes = column.shapes.at(&rows).with_lanes(self.lanes);
+        let over: Vec<u64> = memory.iter().map(|estimate| self.over(estimate)).collect();
+        if over.iter().any(|over| *over > 0) {
+            return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over });
+        }
+        let stages = Stages { plans: &plans, ranks: &ranks, mesh: &mesh };
+        let (seconds, time) = self.step(column, &stages, &rows)?;
+        Ok(Judged { seconds, time, memory, over })
+    }
+
+    /// A step, and where the time goes of the stage that computes longest. Of many equal micro-batches those are simulated that fill
+    /// the stages, and some more; each of the rest takes what one of these takes.
+    fn step(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, StepTime)> {
+        let count = stages.plans.len();
+        let (few, more) = (2 * count, 3 * count);
+        let is_steady = rows.len() > more && rows[0] == rows[rows.len() - 1];
+        if !is_steady || stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. })) {
+            return self.simulated(column, stages, rows);
+        }
+        let (first, second) =
+            (self.simulated(column, stages, &rows[..few])?, self.simulated(column, stages, &rows[..more])?);
+        let times = (rows.len() - few) as f64 / count as f64;
+        let along = |from: f64, to: f64| from + times * (to - from);
+        Ok((along(first.0, second.0), first.1.along(&second.1, times)))
+    }
+
+    fn simulated(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, StepTime)> {
+        let Stages { plans, ranks, mesh } = *stages;
+        let shapes = column.shapes.at(rows).with_lanes(self.lanes);
         let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
-        let costs = StepCosts::new((&plans, &ranks), &column.segments, &rows, (self.network, self.rates));
-        let timeline = simulate_step(&programs, &|at, over: &Members| present(over, &mesh, &ranks, at), &costs)?;
-        let over = memory.iter().map(|estimate| self.over(estimate)).collect();
-        Ok(Judged { seconds: timeline.makespan(), time: slowest(&timeline, &programs), memory, over })
+        let costs = StepCosts::new((plans, ranks), &column.segments, rows, (self.network, self.rates));
+        let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
+        Ok((timeline.makespan(), slowest(&timeline, &programs)))
     }
 
     /// What the first rank of each stage would have.

@@ -17,16 +17,22 @@
 //! - `cuts`: where stages are cut and what is run again, for a bottleneck and a budget.
 //! - `judge`: a configuration, simulated.
 //! - `space`: the layouts that may be, with bounds.
+//! - `draft`: a layout that is cut, with what it takes by formula.
+//! - `moves`: layouts next to one.
 //! - `run`: the search.
 //! - `found`: what it found, in words.
+//! - `on_paper`: models and clusters that are described.
 
 mod candidate;
 mod column;
 mod cuts;
 mod judge;
 mod space;
+mod draft;
+mod moves;
 mod run;
 mod found;
+mod on_paper;
 #[cfg(test)]
 mod tests;
 
@@ -34,5 +40,6 @@ pub(crate) use candidate::CHOSEN;
 pub(crate) use column::{Column, Columns};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
+pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};
 pub(crate) use run::search;
 pub(crate) use space::divisions;

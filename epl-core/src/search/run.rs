@@ -1,25 +1,31 @@
 //! The search.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use super::candidate::Candidate;
 use super::column::SegmentCost;
-use super::cuts::{CutChain, Recompute, StageLimit, cut};
+use super::cuts::{cut, cut_as_small_as_it_can_be};
+use super::draft::{Draft, Drafts};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
+use super::moves::neighbours;
 use super::space::{self, Shape, bound, levels};
-use crate::config::{Config, OffloadLevel, ZeroLevel};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::memory::OptimizerState;
-use crate::schedule::{Action, ActionKind};
-use crate::topology::cluster::Mesh;
 
+/// How many layouts that seem to fit are simulated at most, from the one that seems best on; and how many of the others, from the one
+/// that comes nearest on.
+const JUDGED: usize = 48;
 /// How many of the best choices are improved by moves of their cuts.
 const IMPROVED: usize = 8;
-/// How many moves are tried at most for each of them.
-const MOVES: usize = 200;
+/// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
+/// micro-batches, p² times fewer.
+const MOVES: usize = 400;
+/// Layouts whose bound is so much above the best step by formula wait until that one is simulated.
+const FAR: f64 = 1.15;
 /// How often memory that was taken to be free, and is not, is taken away before a level is given up.
-const CORRECTIONS: usize = 4;
+const CORRECTIONS: usize = 8;
 
 /// Finds the layout that takes least, of those that what is given allows.
 ///
@@ -27,36 +33,62 @@ const CORRECTIONS: usize = 4;
 ///
 /// When none is possible, or none fits: why, with the one that comes nearest.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
-    let ranks = judge.cluster.world_size();
-    let mut run = SearchRun { judge, given, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0 };
-    let mut shapes = Vec::new();
-    for shape in space::shapes(given, ranks, judge.batch, segments) {
-        match run.costs(&shape) {
-            Ok(costs) => shapes.push((bound(&costs, &shape), shape, costs)),
-            Err(error) => run.refuse(shape_words(&shape), error.to_string()),
+    let drafts = Drafts { judge, given };
+    let mut run = SearchRun { judge, given, drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0 };
+    let (mut shapes, mut costs_of) = (Vec::new(), CostsOf::new());
+    for shape in space::shapes(given, judge.cluster.world_size(), judge.batch, segments) {
+        let key = (shape.sizes, shape.micro_batches);
+        if !costs_of.contains_key(&key) {
+            match drafts.costs(&shape) {
+                Ok(costs) => drop(costs_of.insert(key, costs)),
+                Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
+            }
         }
+        shapes.extend(costs_of.get(&key).map(|costs| (bound(costs, &shape), shape)));
     }
-    let least = shapes.iter().map(|(bound, ..)| *bound).fold(f64::INFINITY, f64::min);
-    // Of equal bounds the one with fewer axes and micro-batches first.
-    shapes.sort_by(|one, other| one.0.total_cmp(&other.0).then_with(|| simpler(&one.1, &other.1)));
-    let count = shapes.len();
-    for (bound, shape, costs) in shapes {
-        if bound < run.best() {
-            run.shape(&shape, &costs);
+    shapes.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let least = shapes.first().map_or(f64::INFINITY, |(bound, _)| *bound);
+    let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
+    // Further on, as long as a layout may be better than the best that was simulated.
+    while next < shapes.len() && shapes[next].0 < run.best() {
+        let mut all: Vec<Draft> = Vec::new();
+        limit = limit.max(shapes[next].0);
+        while let Some((bound, shape)) = shapes.get(next).filter(|(bound, _)| *bound <= limit) {
+            next += 1;
+            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)]) {
+                Ok(drafts) => {
+                    let fitting = drafts.iter().filter(|draft| draft.found.over <= 0.0);
+                    limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
+                    all.extend(drafts);
+                }
+                Err(error) => run.refuse(drafts.words(shape), error.to_string()),
+            }
         }
+        let (kept, away): (Vec<Draft>, _) = all.into_iter().partition(|draft| draft.level.1 == given.offload.level);
+        put_away.extend(away);
+        run.all(kept, &costs_of);
+        limit *= 2.0;
+    }
+    // Nothing is put away where something fits on the device.
+    if run.choices.is_empty() {
+        run.all(put_away, &costs_of);
     }
     run.choices.sort_by(better);
     for index in 0..run.choices.len().min(IMPROVED) {
-        run.improve(index);
+        run.improve(index, &costs_of);
     }
     run.choices.sort_by(better);
-    run.found(count, least)
+    run.found(shapes.len(), least)
 }
+
+/// What segments take, by the sizes and micro-batches of a layout.
+type CostsOf = BTreeMap<([usize; 4], usize), Vec<SegmentCost>>;
 
 /// What was found so far.
 struct SearchRun<'a> {
     judge: &'a Judge<'a>,
     given: &'a Config,
+    drafts: Drafts<'a>,
     choices: Vec<(Candidate, Judged)>,
     /// The one that is least over the budget.
     over: Option<(Candidate, Judged)>,
@@ -74,18 +106,32 @@ fn simpler(one: &Shape, other: &Shape) -> Ordering {
     (axes(one), one.micro_batches, one.chunks).cmp(&(axes(other), other.micro_batches, other.chunks))
 }
 
-fn shape_words(shape: &Shape) -> String {
-    candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), CutChain::default()).words()
-}
-
-fn candidate(shape: &Shape, (zero, offload): (ZeroLevel, OffloadLevel), cut: CutChain) -> Candidate {
-    let Shape { sizes, micro_batches, chunks, strategy } = *shape;
-    Candidate { sizes, micro_batches, chunks, strategy, zero, offload, runs: cut.runs(), cuts: cut.cuts }
-}
-
 impl SearchRun<'_> {
     fn best(&self) -> f64 {
         self.choices.iter().map(|(_, judged)| judged.seconds).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Judges drafts from the one that seems best on, and those that may be better than the best; where nothing fits yet, those that
+    /// come nearest first.
+    fn all(&mut self, mut drafts: Vec<Draft>, costs: &CostsOf) {
+        // Of equal ones the one with fewer axes and micro-batches first.
+        drafts.sort_by(|one, other| {
+            one.seconds.total_cmp(&other.seconds).then_with(|| simpler(&one.shape, &other.shape))
+        });
+        let (fitting, mut larger): (Vec<Draft>, Vec<Draft>) =
+            drafts.into_iter().partition(|draft| draft.found.over <= 0.0);
+        larger.sort_by(|one, other| one.found.over.total_cmp(&other.found.over));
+        for draft in fitting.into_iter().take(JUDGED).chain(larger.into_iter().take(JUDGED)) {
+            let best = self.best();
+            // What is so much larger than a device does not come near.
+            let is_hopeless = draft.found.over > self.drafts.budget() && self.over.is_some();
+            if draft.bound >= best || is_hopeless {
+                continue;
+            }
+            if let Err(error) = self.draft(&draft, costs) {
+                self.refuse(self.drafts.words(&draft.shape), error.to_string());
+            }
+        }
     }
 
     /// Remembers once why something cannot be.
@@ -95,64 +141,32 @@ impl SearchRun<'_> {
         }
     }
 
-    /// What segments take in micro-batches of the most rows.
-    fn costs(&self, shape: &Shape) -> Result<Vec<SegmentCost>> {
-        let first = candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), CutChain::default());
-        let mesh = Mesh::on_cluster(self.judge.cluster, &first.config(self.given)?)?;
-        let rows = self.judge.rows(mesh.replicas(), shape.micro_batches);
-        Ok(self.judge.column(&mesh)?.costs(rows[0], &mesh, self.judge.network))
-    }
-
-    /// Tries a layout at one level after the other, until nothing has to be run again.
-    fn shape(&mut self, shape: &Shape, costs: &[SegmentCost]) {
-        let (mut fits, mut was_stored) = (false, false);
-        for level in levels(self.given, shape.sizes[0]) {
-            // Nothing is put away where it fits on the device.
-            if fits && level.1 != self.given.offload.level {
-                return;
-            }
-            let is_stored = match self.level(shape, level, costs) {
-                Ok(found) => {
-                    fits |= found.is_some();
-                    found == Some(true)
+    /// Judges a layout, and what makes it fit where it does not.
+    fn draft(&mut self, draft: &Draft, costs_of: &CostsOf) -> Result<()> {
+        let Draft { shape, level, mut found, .. } = draft.clone();
+        let costs = &costs_of[&(shape.sizes, shape.micro_batches)];
+        let (mut free, mut is_smallest) = (vec![self.drafts.budget(); shape.sizes[1]], found.over > 0.0);
+        for correction in 0..CORRECTIONS {
+            let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
+                if is_smallest {
+                    // All is run again; some of it may be stored.
+                    self.improve(self.choices.len() - 1, costs_of);
                 }
-                Err(error) => {
-                    self.refuse(shape_words(shape), error.to_string());
-                    false
-                }
+                return Ok(());
             };
-            // Where all is stored as it is, shards of the optimizer's state may still be less to update.
-            if was_stored || is_stored && level.0 != ZeroLevel::Off {
-                return;
+            if is_smallest {
+                return Ok(());
             }
-            was_stored = is_stored;
+            // A little more, as what is taken away for it may be of another size.
+            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.drafts.budget() / 256.0) };
+            free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
+            let limits = self.drafts.limits(&shape, level, &free)?;
+            let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
+            is_smallest = next.is_none();
+            let Some(next) = next.or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else { return Ok(()) };
+            found = next;
         }
-    }
-
-    /// Tries a layout at a level: whether all of it is stored; none where it does not fit.
-    fn level(
-        &mut self,
-        shape: &Shape,
-        level: (ZeroLevel, OffloadLevel),
-        costs: &[SegmentCost],
-    ) -> Result<Option<bool>> {
-        let budget = self.judge.budget.map_or(f64::INFINITY, |budget| budget as f64 / (1.0 + self.judge.margin));
-        let stages = shape.sizes[1];
-        let mut free = vec![budget; stages];
-        let mut limits = self.limits(shape, level, &free)?;
-        for _ in 0..CORRECTIONS {
-            let Some(found) = cut(costs, &limits) else { break };
-            match self.accept(self.cut_candidate(shape, level, found))? {
-                Ok(accepted) => return Ok(Some(self.choices[accepted].0.runs.is_empty())),
-                Err(over) => free.iter_mut().zip(&over).for_each(|(free, over)| *free -= *over as f64),
-            }
-            limits = self.limits(shape, level, &free)?;
-        }
-        // The sums of a cut are rougher than a plan's: what seems to fit nowhere is judged as it needs the least.
-        let Some(found) = cut(costs, &least(&limits)) else { return Ok(None) };
-        let Ok(accepted) = self.accept(self.cut_candidate(shape, level, found))? else { return Ok(None) };
-        self.improve(accepted);
-        Ok(Some(self.choices[accepted].0.runs.is_empty()))
+        Ok(())
     }
 
     /// Judges a layout, and takes it if it fits: its number, or by how much each stage is over the budget.
@@ -174,67 +188,15 @@ impl SearchRun<'_> {
         self.judge.judge(&candidate.config(self.given)?)
     }
 
-    /// A layout that is cut; where every segment is run again, the level says so.
-    fn cut_candidate(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), cut: CutChain) -> Candidate {
-        let again = if runs_all(level) { Vec::new() } else { cut.again };
-        let cuts = if self.cuts_are_free() { cut.cuts } else { Vec::new() };
-        candidate(shape, level, CutChain { again, cuts, ..cut })
-    }
-
-    fn cuts_are_free(&self) -> bool {
-        let dist = &self.given.dist;
-        dist.custom_pipeline_stage_id.is_none()
-            && dist.pipeline_num_layers.is_none()
-            && !self.given.is_given("pipeline.cuts")
-    }
-
-    /// The limits of the parts of a layout, where a device of each stage has so many bytes free.
-    fn limits(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), free: &[f64]) -> Result<Vec<StageLimit>> {
-        let [data, stages, _, expert] = shape.sizes;
-        let first = candidate(shape, level, CutChain::default()).config(self.given)?;
-        let order = crate::plan::Order::from_config(&first, stages, shape.micro_batches)?;
-        let recompute = match (runs_all(level), space::may_recompute(self.given) && self.judge.budget.is_some()) {
-            (true, _) => Recompute::All,
-            (_, true) => Recompute::Least,
-            _ => Recompute::Given,
-        };
-        let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
-        let part = |part: usize| {
-            let actions = order.actions(part % stages, stages, shape.micro_batches)?;
-            let in_flight = in_flight(&actions).div_ceil(shape.chunks);
-            Ok(StageLimit { in_flight, bytes: free[part % stages] / shape.chunks as f64, state, recompute })
-        };
-        (0..stages * shape.chunks).map(part).collect()
-    }
-
-    /// Bytes of the device for each byte of parameters that so many replicas have.
-    fn state(&self, (zero, offload): (ZeroLevel, OffloadLevel), replicas: usize, micro_batches: usize) -> f64 {
-        if offload != OffloadLevel::Off {
-            return 0.0;
-        }
-        let optimizer = match self.judge.state {
-            OptimizerState::PerElement(count) => count as f64,
-            OptimizerState::RowsAndColumns => 0.0,
-        };
-        let part = 1.0 / replicas as f64;
-        let whole_gradients = match zero {
-            ZeroLevel::Off | ZeroLevel::V0 => true,
-            ZeroLevel::V1 => micro_batches > 1,
-            ZeroLevel::V2 | ZeroLevel::V3 => false,
-        };
-        let parameters = if zero == ZeroLevel::V3 { part } else { 1.0 };
-        let state = if zero == ZeroLevel::Off { optimizer } else { optimizer * part };
-        parameters + state + if whole_gradients { 1.0 } else { part }
-    }
-
-    /// Moves the cuts of a choice by a segment, and stores what fits, as long as that helps.
-    fn improve(&mut self, index: usize) {
-        let mut moves = 0;
+    /// Takes the best of what is next to a choice, as long as that helps.
+    fn improve(&mut self, index: usize, costs: &CostsOf) {
+        let mut left = MOVES / self.choices[index].0.sizes[1].pow(2);
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            for candidate in neighbours(&before) {
-                moves += 1;
+            let own = &costs[&(before.sizes, before.micro_batches)];
+            for candidate in neighbours(&before, own, &levels(self.given, before.sizes[0])).into_iter().take(left) {
+                left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
                 let least = best.as_ref().map_or(judged.seconds, |(_, best)| best.seconds);
                 if other.over() == 0 && other.seconds < least {
@@ -245,14 +207,11 @@ impl SearchRun<'_> {
                 Some(better) => self.choices[index] = better,
                 None => return,
             }
-            if moves >= MOVES {
-                return;
-            }
         }
     }
 
     fn found(self, layouts: usize, least: f64) -> Result<Found> {
-        let Self { judge, given, choices, over, refused, tried } = self;
+        let Self { judge, given, choices, over, refused, tried, .. } = self;
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, given, over, &refused)));
         }
@@ -294,48 +253,4 @@ fn nothing(
         candidate.words(),
         crate::memory::Amount(judged.over()),
     )
-}
-
-/// The limits under which all is run again that may be, and nothing is refused.
-fn least(limits: &[StageLimit]) -> Vec<StageLimit> {
-    let least = |limit: &StageLimit| {
-        let recompute = if limit.recompute == Recompute::Given { Recompute::Given } else { Recompute::All };
-        StageLimit { bytes: f64::INFINITY, recompute, ..*limit }
-    };
-    limits.iter().map(least).collect()
-}
-
-/// Whether every segment is run again, as its parameters are whole for it alone.
-pub(super) fn runs_all((zero, offload): (ZeroLevel, OffloadLevel)) -> bool {
-    zero == ZeroLevel::V3 || offload != OffloadLevel::Off
-}
-
-/// Micro-batches of all parts of a stage that are stored at once, at most.
-fn in_flight(actions: &[Action]) -> usize {
-    let (mut now, mut most) = (0_usize, 0);
-    for action in actions {
-        match action.kind {
-            ActionKind::Forward => now += 1,
-            ActionKind::Backward => now = now.saturating_sub(1),
-        }
-        most = most.max(now);
-    }
-    most
-}
-
-/// The same layout with one cut moved by a segment, or with one segment stored that is run again.
-fn neighbours(candidate: &Candidate) -> Vec<Candidate> {
-    let moved = |index: usize, by: isize| {
-        let mut cuts = candidate.cuts.clone();
-        cuts[index] = cuts[index].checked_add_signed(by)?;
-        let is_rising = cuts.windows(2).all(|pair| pair[0] < pair[1]) && cuts.first().is_some_and(|first| *first > 0);
-        is_rising.then_some(Candidate { cuts, ..candidate.clone() })
-    };
-    let cuts = (0..candidate.cuts.len()).flat_map(|index| [-1, 1].into_iter().filter_map(move |by| moved(index, by)));
-    let stored = (0..candidate.runs.len()).map(|index| {
-        let mut runs = candidate.runs.clone();
-        runs.remove(index);
-        Candidate { runs, ..candidate.clone() }
-    });
-    cuts.chain(stored).collect()
 }

@@ -35,6 +35,21 @@ impl StepTime {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
     }
 
+    /// What comes so many times behind this one and another one, each part as far on as between the two.
+    pub(crate) fn along(&self, other: &Self, times: f64) -> Self {
+        let on = |from: f64, to: f64| from + times * (to - from);
+        Self {
+            compute: on(self.compute, other.compute),
+            recompute: on(self.recompute, other.recompute),
+            layers: on(self.layers, other.layers),
+            stages: on(self.stages, other.stages),
+            gradients: on(self.gradients, other.gradients),
+            parameters: on(self.parameters, other.parameters),
+            update: on(self.update, other.update),
+            report: on(self.report, other.report),
+        }
+    }
+
     /// Its parts, by what they are called.
     pub fn parts(&self) -> [(&'static str, f64); 8] {
         let Self { compute, recompute, layers, stages, gradients, parameters, update, report } = *self;

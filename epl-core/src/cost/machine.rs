@@ -1,0 +1,193 @@
+//! Clusters that are described, and need not be there.
+//!
+//! ```toml
+//! [[host]]
+//! count = 8
+//! devices = [{ class = "fast", count = 8 }]
+//! inside = { alpha_us = 8, gb_per_s = 300 }     # from one of its devices to another: latency, bytes a second and direction
+//! outside = { alpha_us = 20, gb_per_s = 50 }    # from the host to another one: all its cards together
+//!
+//! [class.fast]
+//! memory_gb = 80
+//! tflops = 150            # that large products reach
+//! memory_gb_per_s = 2000
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::topology::cluster::Cluster;
+
+/// Hosts of devices, and what connects them. Gigabytes are 10⁹ bytes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    host: Vec<HostKind>,
+    class: BTreeMap<String, DeviceClass>,
+}
+
+/// Hosts that are alike.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostKind {
+    count: usize,
+    devices: Vec<Devices>,
+    inside: DescribedLink,
+    outside: DescribedLink,
+}
+
+/// Devices of a host that are alike.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Devices {
+    class: String,
+    count: usize,
+}
+
+/// A link, in the units of a description.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedLink {
+    /// Microseconds until something comes.
+    pub alpha_us: f64,
+    /// Gigabytes a second, in each direction.
+    pub gb_per_s: f64,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceClass {
+    /// Gigabytes of its memory.
+    pub memory_gb: f64,
+    /// 10¹² floating-point operations a second that large products reach.
+    pub tflops: f64,
+    /// Gigabytes a second to and from its memory.
+    pub memory_gb_per_s: f64,
+}
+
+impl Machine {
+    /// Reads a description.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it: a number that is not above 0, a class that is not described, or devices of several classes, with
+    /// which nothing is planned yet.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        let machine: Self =
+            toml::from_str(text).map_err(|error| Error::invalid(format!("a cluster's description: {error}")))?;
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// Reads the description in a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read; as [`from_toml`](Self::from_toml).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+        Self::from_toml(&text).map_err(|error| Error::file(path, error))
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::invalid(format!("a cluster's description: {what}")));
+        let mut classes: Vec<&str> = Vec::new();
+        for host in &self.host {
+            let links = [host.inside.gb_per_s, host.outside.gb_per_s];
+            let counts = host.devices.iter().map(|devices| devices.count).chain([host.count]);
+            if counts.into_iter().any(|count| count == 0) || links.iter().any(|speed| *speed <= 0.0) {
+                return wrong("hosts, devices and gb_per_s are above 0".to_string());
+            }
+            if [host.inside.alpha_us, host.outside.alpha_us].iter().any(|latency| *latency < 0.0) {
+                return wrong("alpha_us is at least 0".to_string());
+            }
+            classes.extend(host.devices.iter().map(|devices| &*devices.class));
+        }
+        if let Some(name) = classes.iter().find(|name| !self.class.contains_key(**name)) {
+            return wrong(format!("there is a device of class {name:?} and no [class.{name}]"));
+        }
+        for (name, DeviceClass { memory_gb, tflops, memory_gb_per_s }) in &self.class {
+            if [memory_gb, tflops, memory_gb_per_s].iter().any(|number| **number <= 0.0) {
+                return wrong(format!("the numbers of [class.{name}] are above 0"));
+            }
+        }
+        classes.sort_unstable();
+        classes.dedup();
+        match (&classes[..], &self.host[..]) {
+            ([_], [_]) => Ok(()),
+            _ => wrong(format!(
+                "{} kinds of hosts with devices of {} classes; layouts are searched for hosts of one kind with devices of one \
+                 class",
+                self.host.len(),
+                classes.len()
+            )),
+        }
+    }
+
+    /// Its devices: a worker for each host.
+    ///
+    /// # Errors
+    ///
+    /// More ranks than a mesh can have.
+    pub fn cluster(&self) -> Result<Cluster> {
+        let HostKind { count, devices, .. } = &self.host[0];
+        let each = devices.iter().map(|devices| devices.count).sum();
+        Ok(Cluster::new(vec![each; *count], 0)?)
+    }
+
+    /// The class of its devices.
+    pub fn class(&self) -> &DeviceClass {
+        &self.class[&self.host[0].devices[0].class]
+    }
+
+    /// The links between devices of a host, and from one host to another.
+    pub fn links(&self) -> [DescribedLink; 2] {
+        [self.host[0].inside, self.host[0].outside]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESCRIBED: &str = r#"
+        [[host]]
+        count = 2
+        devices = [{ class = "fast", count = 4 }]
+        inside = { alpha_us = 8, gb_per_s = 300 }
+        outside = { alpha_us = 20, gb_per_s = 50 }
+        [class.fast]
+        memory_gb = 80
+        tflops = 150
+        memory_gb_per_s = 2000
+    "#;
+
+    #[test]
+    fn a_description_is_read_and_its_faults_are_told() {
+        let machine = Machine::from_toml(DESCRIBED).unwrap();
+        let cluster = machine.cluster().unwrap();
+        assert_eq!((cluster.world_size(), cluster.worker_num(), cluster.host_num()), (8, 2, 2));
+        assert_eq!((machine.class().tflops, machine.links()[1].gb_per_s), (150.0, 50.0));
+        for (from, to, told) in [
+            ("count = 2", "count = 0", "above 0"),
+            ("tflops = 150", "tflops = 0", "[class.fast] are above 0"),
+            ("class = \"fast\"", "class = \"slow\"", "no [class.slow]"),
+            ("alpha_us = 8", "alpha_us = -8", "at least 0"),
+            ("memory_gb = 80", "memory = 80", "memory"),
+        ] {
+            let error = Machine::from_toml(&DESCRIBED.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+        let second = format!(
+            "{DESCRIBED}[[host]]\n{}",
+            &DESCRIBED[DESCRIBED.find("count").unwrap()..DESCRIBED.find("[class").unwrap()]
+        );
+        let error = Machine::from_toml(&second).unwrap_err().to_string();
+        assert!(error.contains("2 kinds of hosts"), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! Layouts whose stages are cut by sums: what a plan is made of, and simulated, where it is worth it.
+
+use epl_comm::{Operation, ReduceOp};
+
+use super::candidate::Candidate;
+use super::column::SegmentCost;
+use super::cuts::{CutChain, Recompute, StageLimit, cut, cut_as_small_as_it_can_be};
+use super::judge::Judge;
+use super::space::{self, Shape, levels};
+use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::error::Result;
+use crate::memory::OptimizerState;
+use crate::plan::Order;
+use crate::schedule::{Action, ActionKind};
+use crate::simulate::Members;
+use crate::topology::cluster::{Axis, Mesh};
+
+/// A layout with its cuts.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub shape: Shape,
+    pub level: (ZeroLevel, OffloadLevel),
+    pub found: CutChain,
+    /// What a step takes, by formula: in which order drafts are simulated.
+    pub seconds: f64,
+    /// What it takes at least.
+    pub bound: f64,
+}
+
+/// Makes drafts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drafts<'a> {
+    pub judge: &'a Judge<'a>,
+    pub given: &'a Config,
+}
+
+impl Drafts<'_> {
+    /// What segments take in micro-batches of the most rows.
+    pub fn costs(&self, shape: &Shape) -> Result<Vec<SegmentCost>> {
+        let mesh = self.mesh(shape)?;
+        let rows = self.judge.rows(mesh.replicas(), shape.micro_batches);
+        Ok(self.judge.column(&mesh)?.costs(rows[0], &mesh, self.judge.network))
+    }
+
+    fn mesh(&self, shape: &Shape) -> Result<Mesh> {
+        let first = self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default());
+        Ok(Mesh::on_cluster(self.judge.cluster, &first.config(self.given)?)?)
+    }
+
+    /// A layout at each level that it may have, cut so that it fits, or else as small as it can be.
+    pub fn of(&self, shape: &Shape, bound: f64, costs: &[SegmentCost]) -> Result<Vec<Draft>> {
+        let mesh = self.mesh(shape)?;
+        let mut drafts = Vec::new();
+        for level in levels(self.given, shape.sizes[0]) {
+            let limits = self.limits(shape, level, &vec![self.budget(); shape.sizes[1]])?;
+            let Some(found) = cut(costs, &limits).or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else {
+                continue;
+            };
+            let seconds = self.seconds((shape, level), &mesh, costs, found.bottleneck);
+            drafts.push(Draft { shape: *shape, level, found, seconds, bound });
+        }
+        Ok(drafts)
+    }
+
+    /// Bytes of a device; infinite where they are not bounded.
+    pub fn budget(&self) -> f64 {
+        self.judge.budget.map_or(f64::INFINITY, |budget| budget as f64 / (1.0 + self.judge.margin))
+    }
+
+    /// A layout that is cut; where every segment is run again, the level says so.
+    pub fn candidate(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), found: &CutChain) -> Candidate {
+        let Shape { sizes, micro_batches, chunks, strategy } = *shape;
+        let runs = if runs_all(level) { Vec::new() } else { found.runs() };
+        let cuts = if self.cuts_are_free() { found.cuts.clone() } else { Vec::new() };
+        Candidate { sizes, micro_batches, chunks, strategy, zero: level.0, offload: level.1, cuts, runs }
+    }
+
+    /// What a layout is called.
+    pub fn words(&self, shape: &Shape) -> String {
+        self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default()).words()
+    }
+
+    fn cuts_are_free(&self) -> bool {
+        let dist = &self.given.dist;
+        let is_said = dist.custom_pipeline_stage_id.is_some() || dist.pipeline_num_layers.is_some();
+        !is_said && !self.given.is_given("pipeline.cuts")
+    }
+
+    /// The limits of the parts of a layout, where a device of each stage has so many bytes free.
+    pub fn limits(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), free: &[f64]) -> Result<Vec<StageLimit>> {
+        let [data, stages, _, expert] = shape.sizes;
+        let recompute = match (runs_all(level), space::may_recompute(self.given) && self.judge.budget.is_some()) {
+            (true, _) => Recompute::All,
+            (_, true) => Recompute::Least,
+            _ => Recompute::Given,
+        };
+        let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
+        let in_flight = self.in_flight(shape, level)?;
+        let part = |part: usize| StageLimit {
+            in_flight: in_flight[part % stages],
+            bytes: free[part % stages] / shape.chunks as f64,
+            state,
+            recompute,
+        };
+        Ok((0..stages * shape.chunks).map(part).collect())
+    }
+
+    /// By stage, micro-batches of each of its parts that are stored at once.
+    fn in_flight(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel)) -> Result<Vec<usize>> {
+        let stages = shape.sizes[1];
+        let config = self.candidate(shape, level, &CutChain::default()).config(self.given)?;
+        let order = Order::from_config(&config, stages, shape.micro_batches)?;
+        // Twice as many as stages fill any pipeline that goes backward as soon as it can.
+        let is_bounded = matches!(order, Order::Rule(_)) && shape.strategy != PipelineStrategy::PreferForward;
+        let micro_batches = if is_bounded { shape.micro_batches.min(2 * stages) } else { shape.micro_batches };
+        let of = |stage| Ok(in_flight(&order.actions(stage, stages, micro_batches)?).div_ceil(shape.chunks));
+        (0..stages).map(of).collect()
+    }
+
+    /// Bytes of the device for each byte of parameters that so many replicas have.
+    fn state(&self, (zero, offload): (ZeroLevel, OffloadLevel), replicas: usize, micro_batches: usize) -> f64 {
+        if offload != OffloadLevel::Off {
+            return 0.0;
+        }
+        let optimizer = match self.judge.state {
+            OptimizerState::PerElement(count) => count as f64,
+            OptimizerState::RowsAndColumns => 0.0,
+        };
+        let part = 1.0 / replicas as f64;
+        let parameters = if zero == ZeroLevel::V3 { part } else { 1.0 };
+        let state = if zero == ZeroLevel::Off { optimizer } else { optimizer * part };
+        parameters + state + if keeps_gradients(zero, micro_batches) { 1.0 } else { part }
+    }
+
+    /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
+    /// updating is not hidden.
+    fn seconds(
+        &self,
+        (shape, (zero, _)): (&Shape, (ZeroLevel, OffloadLevel)),
+        mesh: &Mesh,
+        costs: &[SegmentCost],
+        bottleneck: f64,
+    ) -> f64 {
+        let [data, stages, _, expert] = shape.sizes;
+        let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
+        let (rank, mut seconds) = (mesh.first(), (micro_batches * chunks + stages - 1.0) * bottleneck);
+        let pass = chunks * bottleneck;
+        for (index, (axis, replicas)) in [(Axis::Data, data), (Axis::ExpertData, data / expert)].into_iter().enumerate()
+        {
+            let bytes = costs.iter().map(|cost| cost.parameters[index]).sum::<f64>() / stages;
+            let members = Members::Axis(axis).of(mesh, rank);
+            let sum = self.judge.network.seconds(Operation::AllReduce(ReduceOp::Sum), bytes as u64, &members);
+            // Of a pass two thirds are backward. A sum is a reduce-scatter and a gather, of half its time each.
+            let hidden = |took: f64, by: f64| (took - by).max(0.0);
+            seconds += match zero {
+                ZeroLevel::Off | ZeroLevel::V0 => hidden(sum, pass * 2.0 / 3.0),
+                ZeroLevel::V1 => hidden(sum / 2.0, pass * 2.0 / 3.0) + sum / 2.0,
+                ZeroLevel::V2 => micro_batches * hidden(sum / 2.0, pass * 2.0 / 3.0) + sum / 2.0,
+                ZeroLevel::V3 => micro_batches * hidden(sum * 1.5, pass),
+            };
+            let shards = if zero == ZeroLevel::Off { 1.0 } else { replicas as f64 };
+            seconds += self.judge.rates.update * bytes / size_of::<f32>() as f64 / shards;
+        }
+        seconds
+    }
+}
+
+/// Whether gradients are whole between micro-batches.
+fn keeps_gradients(zero: ZeroLevel, micro_batches: usize) -> bool {
+    match zero {
+        ZeroLevel::Off | ZeroLevel::V0 => true,
+        ZeroLevel::V1 => micro_batches > 1,
+        ZeroLevel::V2 | ZeroLevel::V3 => false,
+    }
+}
+
+/// Whether every segment is run again, as its parameters are whole for it alone.
+pub(super) fn runs_all((zero, offload): (ZeroLevel, OffloadLevel)) -> bool {
+    zero == ZeroLevel::V3 || offload != OffloadLevel::Off
+}
+
+/// Micro-batches of all parts of a stage that are stored at once, at most.
+fn in_flight(actions: &[Action]) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for action in actions {
+        match action.kind {
+            ActionKind::Forward => now += 1,
+            ActionKind::Backward => now = now.saturating_sub(1),
+        }
+        most = most.max(now);
+    }
+    most
+}

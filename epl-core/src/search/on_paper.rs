@@ -1,0 +1,246 @@
+//! A model on paper: what its segments hold, compute and send, as numbers, for clusters that are described.
+
+use std::collections::BTreeMap;
+
+use burn::module::ParamId;
+use burn::tensor::DType;
+use epl_comm::{Operation, shard_range};
+
+use super::column::{Column, Columns};
+use super::found::Found;
+use super::judge::Judge;
+use super::run::search;
+use super::space::divisions;
+use crate::config::Config;
+use crate::cost::{Line, Link, Machine, Network, Rates, SegmentTime};
+use crate::error::{Error, Result};
+use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
+use crate::params::{Cut, ParamOrigin, ParamRecord};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::burn_layers::BurnLayers;
+use crate::plan::survey::Survey;
+use crate::simulate::{Called, CarryShape, Members, SegmentCalls, ShapesOverRows, StepShapes, TensorShape};
+use crate::stable_hash::stable_hash;
+use crate::topology::cluster::{Axis, Mesh, MeshSizes, Placement};
+
+/// What a rank has of one segment, where layers are divided in some way. All but the parameters is for one row of a micro-batch.
+#[derive(Clone, Debug, Default)]
+pub struct PaperSegment {
+    /// What it is called.
+    pub name: String,
+    /// Its parameters.
+    pub parameters: Vec<PaperParam>,
+    /// Floating-point operations of its forward; its backward has twice as many.
+    pub flops: f64,
+    /// Elements of what leaves it.
+    pub carry: usize,
+    /// Bytes that are stored from its forward to its backward.
+    pub stored: f64,
+    /// Bytes that its backward needs beside.
+    pub working: f64,
+    /// The collectives of its forward, and of its backward: over which axis, what, of how many elements.
+    pub calls: [Vec<(Axis, Operation, usize)>; 2],
+}
+
+/// A parameter of f32.
+#[derive(Clone, Debug)]
+pub struct PaperParam {
+    /// Its path.
+    pub name: String,
+    /// The shape of the whole.
+    pub shape: Vec<usize>,
+    /// The dims that are divided.
+    pub cuts: Vec<(Axis, usize)>,
+}
+
+/// What a search on paper is of.
+#[derive(Clone, Copy, Debug)]
+pub struct PaperTask {
+    /// Rows of a step, over all replicas.
+    pub rows: usize,
+    /// The type in which segments compute and send.
+    pub dtype: DType,
+    /// What the optimizer keeps.
+    pub state: OptimizerState,
+}
+
+/// The layout in which a described cluster makes a step of a model on paper fastest: [`Epl::search`](crate::Epl::search), for devices
+/// that are not there. Products take as long as the description says that large ones do, and an update as long as its memory is read
+/// and written; nothing is measured.
+///
+/// `segments` gives what a rank has where layers are divided over so many tensor and expert ranks, or why they cannot be. Tensor ranks
+/// are of one host, unless `config` says their number.
+///
+/// # Errors
+///
+/// When the options contradict each other; when no layout is possible or fits.
+pub fn search_on_paper(
+    config: &Config,
+    machine: &Machine,
+    task: &PaperTask,
+    segments: impl Fn(usize, usize) -> Result<Vec<PaperSegment>, String>,
+) -> Result<Found> {
+    let (cluster, class) = (machine.cluster()?, machine.class());
+    let hosts: Vec<usize> =
+        (0..cluster.world_size()).map(|rank| cluster.device_of(rank).map_or(0, |slot| slot.worker)).collect();
+    let [inside, outside] =
+        machine.links().map(|link| Link { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 });
+    let network = Network::of_links(hosts, inside, outside);
+    let on_host = cluster.ranks_on_host();
+    let (mut columns, mut count) = (Columns::new(), 1);
+    for (tensor, expert) in divisions(config, cluster.world_size()) {
+        let is_inside = tensor <= on_host || config.is_given("dist.tensor_parallel_size");
+        let column = match is_inside {
+            true => segments(tensor, expert),
+            false => Err(format!(
+                "{tensor} tensor ranks are on several hosts of {on_host}; give dist.tensor_parallel_size to have it so"
+            )),
+        };
+        let column = column.and_then(|segments| {
+            count = segments.len();
+            column_of(config, (tensor, expert), &segments, task, class.tflops * 1e12).map_err(|error| error.to_string())
+        });
+        columns.insert((tensor, expert), column);
+    }
+    let second = class.memory_gb_per_s * 1e9;
+    // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
+    let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0 };
+    let budget = config.offload.device_bytes.unwrap_or((class.memory_gb * 1e9) as u64);
+    let judge = Judge {
+        columns: &columns,
+        cluster: &cluster,
+        network: &network,
+        rates,
+        state: task.state,
+        batch: task.rows,
+        budget: Some(budget),
+        margin: config.auto.margin,
+        lanes: 1,
+    };
+    let mut given = config.clone();
+    given.set("cluster.ranks", cluster.world_size())?;
+    search(&judge, &given, count)
+}
+
+fn column_of(
+    config: &Config,
+    (tensor, expert): (usize, usize),
+    segments: &[PaperSegment],
+    task: &PaperTask,
+    flops: f64,
+) -> Result<Column> {
+    let mesh = Mesh::new(MeshSizes::new(expert, 1, tensor, expert)?, config.dist.order);
+    let names: Vec<String> = segments.iter().map(|segment| segment.name.clone()).collect();
+    let survey = Survey { records: records(segments, &mesh)?, burn_layers: BurnLayers::none(segments.len()) };
+    let placement = Placement::of(&crate::Cluster::local(mesh.world_size())?, &mesh);
+    let builder = PlanBuilder::new(config, (&mesh, 0), placement, survey).with_names("on paper".to_string(), names);
+    let time = |segment: &PaperSegment| SegmentTime {
+        forward: Line::through([(1.0, segment.flops / flops)]),
+        backward: Line::through([(1.0, 2.0 * segment.flops / flops)]),
+    };
+    let bytes = |(index, segment): (usize, &PaperSegment)| {
+        let of = |per_row: f64| Fit { fixed: 0.0, per_row };
+        let enters = index.checked_sub(1).map_or(0, |before| segments[before].carry * task.dtype.size());
+        let results = segment.calls[0].iter().map(|(_, _, elements)| elements * task.dtype.size()).sum::<usize>();
+        Some(SegmentActivations {
+            carry: of(enters as f64),
+            stored: of(segment.stored),
+            results: of(results as f64),
+            working: of(segment.working),
+        })
+    };
+    Ok(Column {
+        builder,
+        segments: segments.iter().map(time).collect(),
+        shapes: ShapesOverRows::through(shapes(segments, task.dtype), [1, 2])?,
+        activations: Some(Activations { segments: segments.iter().enumerate().map(bytes).collect(), measured: [1, 2] }),
+    })
+}
+
+fn records(segments: &[PaperSegment], mesh: &Mesh) -> Result<Vec<ParamRecord>> {
+    let mut records: Vec<ParamRecord> = Vec::new();
+    for (number, segment) in segments.iter().enumerate() {
+        for param in &segment.parameters {
+            // What several segments name is tied.
+            if let Some(known) = records.iter_mut().find(|record| record.name == param.name) {
+                known.segments.push(number);
+                continue;
+            }
+            records.push(record(number, param, mesh)?);
+        }
+    }
+    Ok(records)
+}
+
+fn record(segment: usize, param: &PaperParam, mesh: &Mesh) -> Result<ParamRecord> {
+    let cut = |(axis, dim): &(Axis, usize)| {
+        let (parts, shape) = (mesh.size(*axis), &param.shape);
+        let Some(extent) = shape.get(*dim) else {
+            return Err(Error::Parameter {
+                name: param.name.clone(),
+                reason: format!("has no dim {dim} to divide in {shape:?}"),
+            });
+        };
+        Ok(Cut { axis: *axis, dim: *dim, parts, range: shard_range(*extent, parts, 0) })
+    };
+    let cuts = param.cuts.iter().filter(|(axis, _)| mesh.size(*axis) > 1).map(cut).collect::<Result<_>>()?;
+    Ok(ParamRecord {
+        name: param.name.clone(),
+        id: ParamId::from(stable_hash(&param.name)),
+        global_shape: param.shape.clone(),
+        cuts,
+        dtype: DType::F32,
+        trainable: true,
+        origin: ParamOrigin::Drawn,
+        segments: vec![segment],
+        stages: Vec::new(),
+        held: true,
+        task_graph: None,
+        layer_idx: None,
+        table: false,
+        sparse: false,
+        declared: true,
+        half: false,
+        counted: false,
+        parked: false,
+        shard: None,
+    })
+}
+
+/// The shapes of micro-batches of one row and of two.
+fn shapes(segments: &[PaperSegment], dtype: DType) -> StepShapes {
+    let calls = |rows: usize| {
+        let list = |calls: &[(Axis, Operation, usize)]| {
+            let call = |(axis, operation, elements): &(Axis, Operation, usize)| Called {
+                over: Members::Axis(*axis),
+                operation: *operation,
+                dtype,
+                elements: rows * elements,
+            };
+            calls.iter().map(call).collect()
+        };
+        let of = |segment: &PaperSegment| SegmentCalls {
+            forward: list(&segment.calls[0]),
+            backward: list(&segment.calls[1]),
+        };
+        segments.iter().map(of).collect()
+    };
+    let carries = |rows: usize| {
+        let of = |segment: &PaperSegment| CarryShape {
+            counts: 0,
+            tensors: vec![TensorShape { dtype, dims: vec![rows, segment.carry] }],
+            gradients: vec![true],
+        };
+        segments.iter().map(of).collect()
+    };
+    StepShapes {
+        kinds: vec![0, 1],
+        calls: vec![calls(1), calls(2)],
+        carries: vec![carries(1), carries(2)],
+        terms: 1,
+        loss_terms: 1,
+        metrics: 0,
+        lanes: 1,
+        rows: BTreeMap::new(),
+    }
+}
