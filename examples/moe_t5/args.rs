@@ -129,7 +129,8 @@ impl Args {
         let mut config = layers.resolve()?;
         if config.searches() {
             if !config.is_given("cluster.ranks") {
-                config.set("cluster.ranks", 2)?;
+                let sizes = [self.data, self.tensor].map(|size| size.unwrap_or(1));
+                config.set("cluster.ranks", (sizes[0] * sizes[1]).max(2))?;
             }
         } else if !MESH.iter().chain(&["dist.pipeline_parallel_size"]).any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;

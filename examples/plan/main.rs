@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example plan -- --model gpt-175b                      # on its own cluster: 128 hosts of eight A100
-//! cargo run --release --example plan -- --model zero-7.5b --set zero.level=v2
+//! cargo run --release --example plan -- --model zero-7.5b --set dist.tensor_parallel_size=1
 //! cargo run --release --example plan -- --model gpt-175b --cluster my.toml --rows 512 --set dist.tensor_parallel_size=4
 //! ```
 //!
@@ -49,7 +49,7 @@ fn main() -> epl::Result<()> {
         Some(file) => Machine::load(file)?,
         None => Machine::from_toml(args.model.cluster())?,
     };
-    let config = Layers::new().command_line(&args.settings)?.resolve()?.with("auto.auto_parallel", true)?;
+    let config = Layers::new().flags([("auto.auto_parallel", Some(true))])?.command_line(&args.settings)?.resolve()?;
     let model = args.model.transformer();
     let task = model.task(args.rows.unwrap_or(args.model.rows()));
     println!(

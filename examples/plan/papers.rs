@@ -13,12 +13,12 @@ pub enum PaperModel {
     /// The example of ZeRO's paper on 64 V100 of 32 GB (Rajbhandari et al. 2020)
     #[value(name = "zero-7.5b")]
     Zero,
-    /// Ten trillion parameters, experts, on 512 V100 of 32 GB (Lin et al. 2021)
+    /// Ten trillion parameters on 512 V100 of 32 GB, as many as M6-10T has (Lin et al. 2021): sizes of our own that come to it
     #[value(name = "moe-10t")]
     Moe,
 }
 
-/// 128 hosts of eight A100, as large products reach it in 16 bits: half of 312.
+/// 128 hosts of eight A100: of 312 teraFLOP/s in 16 bits large products are taken to reach 170.
 const A100: &str = r#"
 [[host]]
 count = 128
@@ -31,7 +31,7 @@ tflops = 170
 memory_gb_per_s = 1800
 "#;
 
-/// Hosts of sixteen V100, and of eight: 125 teraFLOP/s, of which large products reach half.
+/// Four hosts of sixteen V100: of 125 teraFLOP/s in 16 bits large products are taken to reach 65.
 const DGX2: &str = r#"
 [[host]]
 count = 4
@@ -44,6 +44,7 @@ tflops = 65
 memory_gb_per_s = 800
 "#;
 
+/// 64 hosts of eight of them, with a slower network.
 const V100: &str = r#"
 [[host]]
 count = 64
@@ -113,13 +114,13 @@ impl PaperModel {
         match self {
             Self::Gpt => {
                 "the paper: tensor 8 inside a host, stages between hosts, interleaved 1F1B, all activations run again; 140 teraFLOP/s a \
-                 device on 1,024"
+                 device on 1,024, a forward that is run again among them: 105 of the model's own products"
             }
             Self::Zero => {
                 "the paper counts 120 GB of states a device without ZeRO, 31.4 GB with its stage 1 (zero.level = v0), 16.6 GB with \
-                 stage 2 (v2) and 1.9 GB with stage 3 (v3)"
+                 stage 2 (v2) and 1.9 GB with stage 3 (v3), for parameters and gradients in 16 bits; this engine keeps both in 32"
             }
-            Self::Moe => "the paper: experts on all 512 devices, in host memory between their uses; 10 days",
+            Self::Moe => "the paper: 512 devices, state in host memory between its uses",
         }
     }
 }

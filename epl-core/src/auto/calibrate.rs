@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::{ProcessGroup, ReduceOp};
 
 use crate::cost::{CallKind, Line, MeasuredCalls, Network};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::topology::cluster::Cluster;
 
@@ -51,14 +51,17 @@ pub(super) fn network(epl: &Epl) -> Result<Network> {
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
     let mut points = Vec::new();
     for bytes in SIZES {
-        // As many for each member.
-        let elements = (bytes / 4).next_multiple_of(group.size());
+        // As many for each member; what is gathered is as large as the rest.
+        let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
+        let elements = (bytes / 4).max(1).next_multiple_of(group.size());
         let mut times = Vec::new();
         for _ in 0..REPEATS {
             let x = Tensor::<1>::ones([elements], device);
             world.barrier()?;
+            wait(device)?;
             let begin = Instant::now();
             called(kind, group, x)?;
+            wait(device)?;
             times.push(begin.elapsed().as_secs_f64());
         }
         let mean = times[1..].iter().sum::<f64>() / (REPEATS - 1) as f64;
@@ -67,10 +70,16 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
     Ok(Line::through(points))
 }
 
+/// Until the device has done what was asked for.
+pub(super) fn wait(device: &Device) -> Result<()> {
+    device.sync().map_err(|error| Error::invalid(format!("{device:?}: {error:?}")))
+}
+
 fn called(kind: CallKind, group: &ProcessGroup, x: Tensor<1>) -> Result<()> {
     match kind {
         CallKind::AllReduce => drop(group.all_reduce(x, ReduceOp::Sum)?),
         CallKind::AllGather => drop(group.all_gather(x, 0)?),
+        CallKind::Broadcast => drop(group.broadcast(x, 0)?),
         CallKind::ReduceScatter => drop(group.reduce_scatter(x, 0, ReduceOp::Sum)?),
         CallKind::AllToAll => drop(group.all_to_all(x, 0, 0)?),
         // From each to the next, in pairs.

@@ -7,12 +7,15 @@ use crate::config::{CheckpointType, Config, OffloadLevel, ZeroLevel};
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
+use crate::memory::{Fit, SegmentActivations};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
+use crate::params::ParamRecord;
 use crate::probe::planned::LazyModel;
 use crate::search::{CHOSEN, Column};
 use crate::simulate::ShapesOverRows;
+use crate::topology::cluster::Axis;
 
 /// How often a segment is timed.
 const REPEATS: usize = 5;
@@ -99,6 +102,7 @@ pub(super) fn column<M: Model, O: OptimizerConfig>(
         None => None,
     };
     let builder = lazy.builder.laid_for(optimizer)?;
+    check_divided::<O>(builder.parameters(), (tensor, expert))?;
     Ok(Column { builder, segments, shapes: ShapesOverRows::through(shapes, [few, many])?, activations })
 }
 
@@ -113,7 +117,26 @@ fn check_scopes<M: Model>(lazy: &LazyModel<M>) -> Result<()> {
     }
 }
 
-/// The same column on all ranks: the times of the slowest, or why one has none.
+/// Refuses to divide what no layer divides, and what the optimizer cannot update in slices.
+fn check_divided<O: OptimizerConfig>(records: &[ParamRecord], (tensor, expert): (usize, usize)) -> Result<()> {
+    for (axis, ranks) in [(Axis::Tensor, tensor), (Axis::Expert, expert)] {
+        let mut cut = records.iter().filter(|record| record.is_cut_over(axis));
+        match cut.next() {
+            None if ranks > 1 => return Err(Error::invalid(format!("no layer is divided over {axis} ranks"))),
+            Some(record) if !O::ELEMENT_WISE && ranks > 1 => {
+                return Err(Error::invalid(format!(
+                    "{} looks at whole tensors, and a rank has a slice of `{}`",
+                    O::NAME,
+                    record.name
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The same column on all ranks: the times of the slowest and the bytes of whoever needs the most, or why one has none.
 ///
 /// # Errors
 ///
@@ -132,7 +155,17 @@ pub(super) fn agreed(world: &ProcessGroup, column: Result<Column>) -> Result<Res
     for time in &mut column.segments {
         *time = SegmentTime { forward: again(&time.forward), backward: again(&time.backward) };
     }
+    let mut fits: Vec<&mut Fit> =
+        column.activations.iter_mut().flat_map(|known| known.segments.iter_mut().flatten()).flat_map(fits_of).collect();
+    let bytes: Vec<f64> = fits.iter().flat_map(|fit| [fit.fixed, fit.per_row]).collect();
+    let most = world.all_reduce_values(&bytes, ReduceOp::Max)?;
+    fits.iter_mut().zip(most.chunks(2)).for_each(|(fit, most)| (fit.fixed, fit.per_row) = (most[0], most[1]));
     Ok(Ok(column))
+}
+
+fn fits_of(bytes: &mut SegmentActivations) -> [&mut Fit; 4] {
+    let SegmentActivations { carry, stored, results, working } = bytes;
+    [carry, stored, results, working]
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ mod columns;
 mod calibrate;
 mod rates;
 
-use crate::config::Config;
+use epl_comm::ReduceOp;
+
 use crate::data::TrainData;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -29,6 +30,7 @@ use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
 use crate::search::{self, Columns, Found, Judge};
+use crate::stable_hash::stable_hash;
 
 pub use sample::Sample;
 
@@ -39,7 +41,9 @@ impl Epl {
     /// precision are touched. Collective.
     ///
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
-    /// given, only layouts are taken whose estimate, with `auto.margin`, fits.
+    /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
+    /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
+    /// State is put away where nothing fits on the device; moving it is not part of the predicted time.
     ///
     /// # Errors
     ///
@@ -52,7 +56,13 @@ impl Epl {
         mut sample: Sample<'_, M::Batch>,
     ) -> Result<Found> {
         let (config, ranks) = (self.config(), self.cluster().world_size());
-        check_batch(config)?;
+        search::check_search(config, sample.rows())?;
+        if config.offload.device_bytes.is_none() && search::is_fixed(config, "auto.margin") {
+            return Err(Error::invalid(format!(
+                "auto.margin = {} is of a device's memory, which is not bounded; give offload.device_bytes, or leave it out",
+                config.auto.margin
+            )));
+        }
         let (mut columns, mut segments) = (Columns::new(), None);
         for (tensor, expert) in search::divisions(config, ranks) {
             let model: &mut dyn FnMut(&Place) -> M = &mut model;
@@ -70,10 +80,26 @@ impl Epl {
             state: optimizer.state()?,
             batch: sample.rows(),
             budget: config.offload.device_bytes,
+            budget_of: "offload.device_bytes",
             margin: config.auto.margin,
             lanes: self.world().lanes(),
         };
-        search::search(&judge, config, segments.unwrap_or(1))
+        let found = search::search(&judge, config, segments.unwrap_or(1))?;
+        self.check_same(&found)?;
+        Ok(found)
+    }
+
+    /// Compares what ranks found: what they measure is made the same, but for samples that differ.
+    fn check_same(&self, found: &Found) -> Result<()> {
+        let hash = stable_hash(&found.best().settings());
+        let halves = [(hash >> 32) as f64, (hash & 0xffff_ffff) as f64];
+        let [least, most] = [ReduceOp::Min, ReduceOp::Max].map(|op| self.world().all_reduce_values(&halves, op));
+        match least? == most? {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "ranks found different layouts, as their samples differ; make the same batch of as many rows on all of them",
+            )),
+        }
     }
 
     /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
@@ -110,16 +136,5 @@ impl Epl {
         }
         let found = self.search(model, optimizer, Sample::of(data)?)?;
         Ok((self.with_config(found.best().config().clone())?, Some(found)))
-    }
-}
-
-/// Refuses a batch that depends on the replicas, which are searched.
-fn check_batch(config: &Config) -> Result<()> {
-    match (config.train.global_batch_size, config.train.micro_batch_size) {
-        (None, Some(size)) => Err(Error::invalid(format!(
-            "train.micro_batch_size = {size} alone makes the global batch of as many replicas as there are, and \
-             auto.auto_parallel = true searches how many; give train.global_batch_size, too"
-        ))),
-        _ => Ok(()),
     }
 }

@@ -3,10 +3,13 @@
 use std::time::Instant;
 
 use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Event, EventKind, ReduceOp};
 
+use super::calibrate::wait;
 use super::columns::measuring;
+use crate::config::Config;
 use crate::cost::Rates;
 use crate::engine::{Engine, MicroBatch};
 use crate::error::Result;
@@ -27,9 +30,24 @@ pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rate
     Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2] })
 }
 
-/// Seconds of the optimizer for an element, as the engine calls it: of a model that is one matrix, in a world of one rank.
+/// Seconds of the optimizer for an element, as the engine calls it. Parameter groups are of the user's parameters: in their place
+/// AdamW is measured.
 fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
-    let alone = epl.in_thought(measuring(epl.config(), 1, 1)?)?;
+    match optimizer.groups()?.is_empty() {
+        true => update_of(epl, optimizer),
+        false => update_of(epl, &AdamWConfig::new()),
+    }
+}
+
+/// Of a model that is one matrix, in a world of one rank.
+fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
+    let (mut config, default) = (measuring(epl.config(), 1, 1)?, Config::default());
+    for key in ["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"] {
+        if let Some(value) = default.get(key) {
+            config.set(key, value)?;
+        }
+    }
+    let alone = epl.in_thought(config)?;
     let layer = |at: &crate::Place| {
         let loss = |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()).mean();
         WithLoss::new(LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at), loss)
@@ -71,10 +89,10 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
     if world.size() == 1 {
         return Ok(0.0);
     }
-    let (flat, half) = (Tensor::<1>::ones([WIDTH * WIDTH], device), WIDTH / 4);
-    let matrix = Tensor::<2>::ones([half, half], device);
+    let (flat, width) = (Tensor::<1>::ones([WIDTH * WIDTH], device), WIDTH / 4);
+    let matrix = Tensor::<2>::ones([width, width], device);
     let work = |products: usize| {
-        let product = (0..products).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()) / half as f32);
+        let product = (0..products).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()) / width as f32);
         let _ = product.slice([0..1, 0..1]).into_data();
     };
     let timed = |f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
@@ -91,7 +109,7 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
         let pending = world.start_all_reduce(flat.clone(), ReduceOp::Sum)?;
         work(products);
         pending.wait()?;
-        Ok(())
+        wait(device)
     };
     let alone = timed(&mut || sum(0))?;
     let one = timed(&mut || {

@@ -69,6 +69,10 @@ pub struct DeviceClass {
     pub memory_gb_per_s: f64,
 }
 
+fn is_above_0(number: &f64) -> bool {
+    number.is_finite() && *number > 0.0
+}
+
 impl Machine {
     /// Reads a description.
     ///
@@ -100,10 +104,13 @@ impl Machine {
         for host in &self.host {
             let links = [host.inside.gb_per_s, host.outside.gb_per_s];
             let counts = host.devices.iter().map(|devices| devices.count).chain([host.count]);
-            if counts.into_iter().any(|count| count == 0) || links.iter().any(|speed| *speed <= 0.0) {
+            if counts.into_iter().any(|count| count == 0) || host.devices.is_empty() || !links.iter().all(is_above_0) {
                 return wrong("hosts, devices and gb_per_s are above 0".to_string());
             }
-            if [host.inside.alpha_us, host.outside.alpha_us].iter().any(|latency| *latency < 0.0) {
+            if [host.inside.alpha_us, host.outside.alpha_us]
+                .iter()
+                .any(|latency| !latency.is_finite() || *latency < 0.0)
+            {
                 return wrong("alpha_us is at least 0".to_string());
             }
             classes.extend(host.devices.iter().map(|devices| &*devices.class));
@@ -112,7 +119,7 @@ impl Machine {
             return wrong(format!("there is a device of class {name:?} and no [class.{name}]"));
         }
         for (name, DeviceClass { memory_gb, tflops, memory_gb_per_s }) in &self.class {
-            if [memory_gb, tflops, memory_gb_per_s].iter().any(|number| **number <= 0.0) {
+            if ![memory_gb, tflops, memory_gb_per_s].into_iter().all(is_above_0) {
                 return wrong(format!("the numbers of [class.{name}] are above 0"));
             }
         }
@@ -175,6 +182,8 @@ mod tests {
         assert_eq!((machine.class().tflops, machine.links()[1].gb_per_s), (150.0, 50.0));
         for (from, to, told) in [
             ("count = 2", "count = 0", "above 0"),
+            ("tflops = 150", "tflops = nan", "[class.fast] are above 0"),
+            ("devices = [{ class = \"fast\", count = 4 }]", "devices = []", "above 0"),
             ("tflops = 150", "tflops = 0", "[class.fast] are above 0"),
             ("class = \"fast\"", "class = \"slow\"", "no [class.slow]"),
             ("alpha_us = 8", "alpha_us = -8", "at least 0"),

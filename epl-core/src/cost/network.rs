@@ -3,12 +3,14 @@
 //! | | over links: latency α, bytes a second B, of g members with n bytes each |
 //! |---|---|
 //! | all_reduce | 2(g−1)α + 2(g−1)/g · n/B in a ring, or 2⌈log₂ g⌉α + 2n/B in a tree, whichever is less |
-//! | all_gather, gather, broadcast, reduce, scatter | (g−1)(α + n/B) |
-//! | reduce_scatter, all_to_all | (g−1)α + (g−1)/g · n/B |
+//! | all_gather, gather | (g−1)(α + n/B) |
+//! | broadcast, reduce | (g−1)α + n/B |
+//! | reduce_scatter, scatter, all_to_all | (g−1)α + (g−1)/g · n/B |
 //! | send | α + n/B |
 //!
-//! These are the algorithms of NCCL. Between hosts the cards of a host are shared by all groups that leave it at once: with eight
-//! ranks on a host and groups of one rank of each, eight groups do.
+//! These are the algorithms of NCCL's collectives. Between hosts the cards of a host are shared by all groups that leave it at once: with eight
+//! ranks on a host and groups of one rank of each, eight groups do. In an all_to_all each rank's own bytes leave its host; what stays on
+//! it is counted as if it left.
 
 use epl_comm::Operation;
 use serde::{Deserialize, Serialize};
@@ -20,9 +22,11 @@ use super::line::Line;
 pub enum CallKind {
     /// Sums that all get; barriers.
     AllReduce,
-    /// Parts that all, or one, get of all, or of one.
+    /// Parts that all, or one, get of all.
     AllGather,
-    /// Sums of which each gets a part.
+    /// What all get of one, or a sum that one gets of all.
+    Broadcast,
+    /// Sums of which each gets a part, or parts of what one has.
     ReduceScatter,
     /// Parts for each other.
     AllToAll,
@@ -32,19 +36,17 @@ pub enum CallKind {
 
 impl CallKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll, Self::Send];
+    pub const ALL: [Self; 6] =
+        [Self::AllReduce, Self::AllGather, Self::Broadcast, Self::ReduceScatter, Self::AllToAll, Self::Send];
 
     fn of(operation: Operation) -> Self {
         match operation {
             Operation::AllReduce(_) | Operation::Barrier | Operation::Split => Self::AllReduce,
-            Operation::ReduceScatter(_) => Self::ReduceScatter,
+            Operation::ReduceScatter(_) | Operation::Scatter { .. } => Self::ReduceScatter,
+            Operation::Broadcast { .. } | Operation::Reduce { .. } => Self::Broadcast,
             Operation::AllToAll => Self::AllToAll,
             Operation::Send | Operation::Receive => Self::Send,
-            Operation::AllGather
-            | Operation::Gather { .. }
-            | Operation::Broadcast { .. }
-            | Operation::Scatter { .. }
-            | Operation::Reduce { .. } => Self::AllGather,
+            Operation::AllGather | Operation::Gather { .. } => Self::AllGather,
         }
     }
 }
@@ -123,18 +125,24 @@ impl Network {
                 nearest(calls, kind, shape).map_or(0.0, |call| call.seconds.at(bytes as f64))
             }
             NetworkCosts::Links { inside, outside } => {
-                let link = if shape.hosts == 1 { *inside } else { self.between(shape, members, *inside, *outside) };
+                let between = |each: f64| self.between(shape, members, each, *inside, *outside);
+                let link = match (kind, shape.hosts) {
+                    (_, 1) => *inside,
+                    // In a ring what leaves a host leaves it once; what each has for each other, as often as members are there.
+                    (CallKind::AllToAll, _) => between(shape.ranks.div_ceil(shape.hosts) as f64),
+                    _ => between(1.0),
+                };
                 over_link(kind, bytes as f64, shape.ranks, link)
             }
         }
     }
 
-    /// The link of one of the groups that leave their hosts at once.
-    fn between(&self, shape: GroupShape, members: &[usize], inside: Link, outside: Link) -> Link {
+    /// The link of one of the groups that leave their hosts at once, each with so many streams.
+    fn between(&self, shape: GroupShape, members: &[usize], streams: f64, inside: Link, outside: Link) -> Link {
         let host = self.host_of.get(members[0]).copied().unwrap_or(0);
         let on_host = self.host_of.iter().filter(|other| **other == host).count().max(1);
-        let groups = on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64;
-        Link { latency: outside.latency, bandwidth: inside.bandwidth.min(outside.bandwidth / groups.max(1.0)) }
+        let groups = (on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64).max(1.0);
+        Link { latency: outside.latency, bandwidth: inside.bandwidth.min(outside.bandwidth / (groups * streams)) }
     }
 }
 
@@ -154,6 +162,7 @@ fn over_link(kind: CallKind, bytes: f64, ranks: usize, Link { latency, bandwidth
             ring.min(tree)
         }
         CallKind::AllGather => others * (latency + whole),
+        CallKind::Broadcast => others * latency + whole,
         CallKind::ReduceScatter | CallKind::AllToAll => others * latency + part,
         CallKind::Send => latency + whole,
     }
@@ -188,6 +197,9 @@ mod tests {
         near(of_two, bytes as f64 / 2.5e9);
         near(network.seconds(SUM, bytes, &[0, 1]), bytes as f64 / 1e11);
         assert_eq!(network.seconds(SUM, bytes, &[3]), 0.0);
+        // Four ranks of a host have three eighths and an eighth of theirs for each other, and a half for the other host.
+        let exchanged = network.seconds(Operation::AllToAll, bytes, &all);
+        near(exchanged, 4.0 * 7.0 / 8.0 * bytes as f64 / 1e10);
     }
 
     #[test]

@@ -103,7 +103,12 @@ impl Tiers {
 
     /// What the options `offload.*` say.
     pub fn from_config(config: &Config) -> Self {
-        let (offload, all) = (&config.offload, Self::of(config.offload.level));
+        Self::from_options(config, config.offload.level)
+    }
+
+    /// The same, with another `offload.level`.
+    pub(crate) fn from_options(config: &Config, level: OffloadLevel) -> Self {
+        let (offload, all) = (&config.offload, Self::of(level));
         let tier = |said: Option<StateTier>, all| match said {
             None => all,
             Some(StateTier::Device) => Tier::Device,

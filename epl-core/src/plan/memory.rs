@@ -54,7 +54,10 @@ impl Plan {
     /// Bytes of the largest bucket that is reduced: where buckets are what is gathered, of one that would be of several
     /// segments otherwise.
     pub(crate) fn reduced_bucket(&self) -> u64 {
-        self.largest_bucket(if self.parks() { ZeroLevel::V2 } else { self.zero })
+        match self.parks() {
+            true => self.largest_bucket(ZeroLevel::V2),
+            false => self.params.trained().map(Bucket::bytes).max().unwrap_or(0) as u64,
+        }
     }
 
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.

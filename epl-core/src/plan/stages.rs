@@ -21,6 +21,12 @@ pub(crate) fn stages(
 ) -> Result<Stages> {
     let chunks = config.pipeline.num_chunks;
     let scopes = layout.filter(|layout| layout.stages() > 1);
+    if stages == 1 && chunks > 1 {
+        return Err(Error::invalid(format!(
+            "pipeline.num_chunks = {chunks} gives each of several pipeline stages as many parts, and there is 1 stage; set \
+             pipeline.num_chunks = 1, or dist.pipeline_parallel_size above 1"
+        )));
+    }
     if let Some(cuts) = &config.pipeline.cuts {
         return cut_at(cuts, segments, (stages, chunks), scopes.is_some(), config);
     }
@@ -38,12 +44,6 @@ pub(crate) fn stages(
         return Err(Error::invalid(format!(
             "dist.custom_pipeline_stage_id or dist.pipeline_num_layers is for the stages of {ids} layers, and {who} {stages} \
              without it; leave it out, or set dist.pipeline_parallel_size and open no scope"
-        )));
-    }
-    if stages == 1 && chunks > 1 {
-        return Err(Error::invalid(format!(
-            "pipeline.num_chunks = {chunks} gives each of several pipeline stages as many parts, and there is 1 stage; set \
-             pipeline.num_chunks = 1, or dist.pipeline_parallel_size above 1"
         )));
     }
     if stages == 1 {
@@ -87,7 +87,8 @@ fn cut_at(
     }
     if cuts.len() + 1 != stages * chunks {
         return refused(format!(
-            "{} cuts make {} parts, and there are {stages} stages of {chunks}, which is {}; give {}",
+            "{} cuts make {} parts, and there is room for {} (pipeline stages × pipeline.num_chunks = {stages} × {chunks}); give {}, or \
+             another dist.pipeline_parallel_size",
             cuts.len(),
             cuts.len() + 1,
             stages * chunks,

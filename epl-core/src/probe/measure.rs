@@ -236,10 +236,12 @@ impl<M: Model> Bench<'_, M> {
             false => (seeded(&exit, wanted), None),
         };
         let root = root.filter(Tensor::is_tracked);
+        self.wait()?;
         let half = begin.elapsed();
         other_work();
         let turned = Instant::now();
         let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
+        self.wait()?;
         let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
@@ -249,6 +251,11 @@ impl<M: Model> Bench<'_, M> {
         let gradients = found.iter().map(Option::is_some).collect();
         let calls = SegmentCalls { forward, backward };
         Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
+    }
+
+    /// Until the device has done what was asked for.
+    fn wait(&self) -> Result<()> {
+        self.device.sync().map_err(|error| Error::invalid(format!("{:?}: {error:?}", self.device)))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {

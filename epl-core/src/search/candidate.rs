@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml::Value;
 
-use crate::config::{CheckpointType, Config, OffloadLevel, PipelineStrategy, ToSetting, ZeroLevel};
+use crate::config::{CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, ToSetting, ZeroLevel};
 use crate::error::Result;
 
 /// The options that a search chooses. Those that are given stay as they are.
@@ -23,6 +23,15 @@ pub(crate) const CHOSEN: [&str; 13] = [
     "offload.level",
     "auto.auto_parallel",
 ];
+
+/// Whether an option is given as a constraint: by whomever, but for defaults in a file, as saved configurations have all of them.
+pub(crate) fn is_fixed(given: &Config, key: &str) -> bool {
+    match given.origin(key) {
+        Origin::Default => false,
+        Origin::File { .. } => given.get(key) != Config::default().get(key),
+        _ => true,
+    }
+}
 
 /// A layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +79,7 @@ impl Candidate {
         let follows = given.train.micro_batch_size.is_some() && given.train.global_batch_size.is_some();
         settings.retain(|(key, value)| {
             let is_count = *key == "pipeline.num_micro_batch";
-            !given.is_given(key) && (default.get(key).as_ref() != Some(value) || is_count && !follows)
+            !is_fixed(given, key) && (default.get(key).as_ref() != Some(value) || is_count && !follows)
         });
         settings
     }

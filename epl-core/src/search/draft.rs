@@ -2,14 +2,14 @@
 
 use epl_comm::{Operation, ReduceOp};
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{CutChain, Recompute, StageLimit, cut, cut_as_small_as_it_can_be};
 use super::judge::Judge;
 use super::space::{self, Shape, levels};
 use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
 use crate::error::Result;
-use crate::memory::OptimizerState;
+use crate::memory::{OptimizerState, Tier, Tiers};
 use crate::plan::Order;
 use crate::schedule::{Action, ActionKind};
 use crate::simulate::Members;
@@ -35,11 +35,14 @@ pub(super) struct Drafts<'a> {
 }
 
 impl Drafts<'_> {
-    /// What segments take in micro-batches of the most rows.
-    pub fn costs(&self, shape: &Shape) -> Result<Vec<SegmentCost>> {
+    /// What segments take in micro-batches of the most rows, and in those of the fewest.
+    pub fn costs(&self, shape: &Shape) -> Result<[Vec<SegmentCost>; 2]> {
         let mesh = self.mesh(shape)?;
-        let rows = self.judge.rows(mesh.replicas(), shape.micro_batches);
-        Ok(self.judge.column(&mesh)?.costs(rows[0], &mesh, self.judge.network))
+        let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
+        let costs = |rows: usize| column.costs(rows.max(1), &mesh, self.judge.network);
+        let most = costs(rows[0]);
+        let is_even = rows[0] == rows[rows.len() - 1];
+        Ok([most.clone(), if is_even { most } else { costs(rows[rows.len() - 1]) }])
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -70,7 +73,7 @@ impl Drafts<'_> {
     /// A layout that is cut; where every segment is run again, the level says so.
     pub fn candidate(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), found: &CutChain) -> Candidate {
         let Shape { sizes, micro_batches, chunks, strategy } = *shape;
-        let runs = if runs_all(level) { Vec::new() } else { found.runs() };
+        let runs = if runs_all(self.given, level) { Vec::new() } else { found.runs() };
         let cuts = if self.cuts_are_free() { found.cuts.clone() } else { Vec::new() };
         Candidate { sizes, micro_batches, chunks, strategy, zero: level.0, offload: level.1, cuts, runs }
     }
@@ -83,17 +86,18 @@ impl Drafts<'_> {
     fn cuts_are_free(&self) -> bool {
         let dist = &self.given.dist;
         let is_said = dist.custom_pipeline_stage_id.is_some() || dist.pipeline_num_layers.is_some();
-        !is_said && !self.given.is_given("pipeline.cuts")
+        !is_said && !is_fixed(self.given, "pipeline.cuts")
     }
 
     /// The limits of the parts of a layout, where a device of each stage has so many bytes free.
     pub fn limits(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), free: &[f64]) -> Result<Vec<StageLimit>> {
         let [data, stages, _, expert] = shape.sizes;
-        let recompute = match (runs_all(level), space::may_recompute(self.given) && self.judge.budget.is_some()) {
-            (true, _) => Recompute::All,
-            (_, true) => Recompute::Least,
-            _ => Recompute::Given,
-        };
+        let recompute =
+            match (runs_all(self.given, level), space::may_recompute(self.given) && self.judge.budget.is_some()) {
+                (true, _) => Recompute::All,
+                (_, true) => Recompute::Least,
+                _ => Recompute::Given,
+            };
         let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
         let in_flight = self.in_flight(shape, level)?;
         let part = |part: usize| StageLimit {
@@ -119,9 +123,8 @@ impl Drafts<'_> {
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
     fn state(&self, (zero, offload): (ZeroLevel, OffloadLevel), replicas: usize, micro_batches: usize) -> f64 {
-        if offload != OffloadLevel::Off {
-            return 0.0;
-        }
+        let tiers = Tiers::from_options(self.given, offload);
+        let here = |tier: Tier, bytes: f64| if tier == Tier::Device { bytes } else { 0.0 };
         let optimizer = match self.judge.state {
             OptimizerState::PerElement(count) => count as f64,
             OptimizerState::RowsAndColumns => 0.0,
@@ -129,7 +132,8 @@ impl Drafts<'_> {
         let part = 1.0 / replicas as f64;
         let parameters = if zero == ZeroLevel::V3 { part } else { 1.0 };
         let state = if zero == ZeroLevel::Off { optimizer } else { optimizer * part };
-        parameters + state + if keeps_gradients(zero, micro_batches) { 1.0 } else { part }
+        let gradients = if keeps_gradients(zero, micro_batches) { 1.0 } else { part };
+        here(tiers.parameters, parameters) + here(tiers.state, state) + here(tiers.gradients, gradients)
     }
 
     /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
@@ -174,9 +178,9 @@ fn keeps_gradients(zero: ZeroLevel, micro_batches: usize) -> bool {
     }
 }
 
-/// Whether every segment is run again, as its parameters are whole for it alone.
-pub(super) fn runs_all((zero, offload): (ZeroLevel, OffloadLevel)) -> bool {
-    zero == ZeroLevel::V3 || offload != OffloadLevel::Off
+/// Whether every segment is run again at a level, as its parameters are whole for it alone.
+pub(super) fn runs_all(given: &Config, (zero, offload): (ZeroLevel, OffloadLevel)) -> bool {
+    zero == ZeroLevel::V3 || Tiers::from_options(given, offload).parameters != Tier::Device
 }
 
 /// Micro-batches of all parts of a stage that are stored at once, at most.

@@ -4,8 +4,9 @@ use std::fmt;
 
 use toml::Value;
 
-use crate::config::Config;
+use crate::config::{Config, OffloadLevel};
 use crate::memory::{Amount, MemoryEstimate, Tier};
+use crate::probe::measure::NOT_COUNTED;
 use crate::simulate::StepTime;
 
 /// Runners-up that are told.
@@ -44,9 +45,10 @@ impl Choice {
         &self.memory
     }
 
-    /// The options that were chosen, as lines of a configuration's file.
+    /// The options that were chosen, as lines of a configuration's file that gives what was given, too; without `auto.margin`.
     pub fn settings(&self) -> String {
-        self.settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+        let chosen = self.settings.iter().map(|(key, value)| format!("{key} = {value}\n"));
+        ["auto.auto_parallel = false\n".to_string()].into_iter().chain(chosen).collect()
     }
 
     /// What it loses against a better one: as a part of the step, and where most.
@@ -138,9 +140,9 @@ impl fmt::Display for Found {
         writeln!(f, "{best}")?;
         writeln!(
             f,
-            "no layout takes less than {:.1} ms; {} were looked at, {} steps simulated",
-            self.least * 1e3,
+            "none of the {} layouts that were looked at takes less than {:.1} ms; {} steps were simulated",
             self.layouts,
+            self.least * 1e3,
             self.tried
         )?;
         let runners = self.runners_up();
@@ -152,6 +154,12 @@ impl fmt::Display for Found {
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;
+        }
+        if best.config.offload.level != OffloadLevel::Off {
+            writeln!(f, "not counted: what moves between the device and where state is put away")?;
+        }
+        if best.memory.iter().flat_map(MemoryEstimate::unknown).any(|line| line.tier == Tier::Device) {
+            writeln!(f, "not counted: activations, {NOT_COUNTED}")?;
         }
         write!(f, "settings:\n{}", best.settings())
     }

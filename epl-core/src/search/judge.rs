@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
-use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, simulate_step};
+use crate::simulate::{Members, StepProgram, StepTime, simulate_step};
 use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
 
 /// What configurations are judged by.
@@ -23,8 +23,9 @@ pub(crate) struct Judge<'a> {
     pub state: OptimizerState,
     /// Rows of a step, over all replicas.
     pub batch: usize,
-    /// Bytes of a device, where they are bounded.
+    /// Bytes of a device, where they are bounded, and who says so.
     pub budget: Option<u64>,
+    pub budget_of: &'static str,
     /// By how much an estimate of bytes may be too low, as a part of it.
     pub margin: f64,
     /// Communicators that the transport has.
@@ -76,12 +77,30 @@ impl Judge<'_> {
         (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len()).collect()
     }
 
-    /// A step under a configuration: of the first rank of each stage.
+    /// A step under a configuration: of the first rank of each stage. Of many equal micro-batches those are simulated that fill the
+    /// stages, and some more.
     ///
     /// # Errors
     ///
     /// What is in the way of such a plan.
     pub fn judge(&self, config: &Config) -> Result<Judged> {
+        self.judge_by(config, Self::step)
+    }
+
+    /// The same, of all micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// As [`judge`](Self::judge).
+    pub fn judge_all(&self, config: &Config) -> Result<Judged> {
+        self.judge_by(config, Self::simulated)
+    }
+
+    fn judge_by(
+        &self,
+        config: &Config,
+        step: impl Fn(&Self, &Column, &Stages<'_>, &[usize]) -> Result<(f64, Vec<StepTime>)>,
+    ) -> Result<Judged> {
         config.validate()?;
         let mesh = Mesh::on_cluster(self.cluster, config)?;
         let (column, ranks) = (self.column(&mesh)?, mesh.group(Axis::Pipeline, mesh.first()));
@@ -94,33 +113,47 @@ impl Judge<'_> {
             return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over });
         }
         let stages = Stages { plans: &plans, ranks: &ranks, mesh: &mesh };
-        let (seconds, time) = self.step(column, &stages, &rows)?;
+        let (seconds, times) = step(self, column, &stages, &rows)?;
+        let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
+        // Until the last rank is done.
+        time.stages += (seconds - time.total()).max(0.0);
         Ok(Judged { seconds, time, memory, over })
     }
 
-    /// A step, and where the time goes of the stage that computes longest. Of many equal micro-batches those are simulated that fill
-    /// the stages, and some more; each of the rest takes what one of these takes.
-    fn step(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, StepTime)> {
-        let count = stages.plans.len();
+    /// A step, and where the time of each stage goes, from twice as many micro-batches as there are stages, and thrice as many: each
+    /// further one takes what one of these takes. Where that is less than the slowest stage computes, as its backlog has not come
+    /// through yet, all are simulated.
+    fn step(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
+        let (count, all) = (stages.plans.len(), rows.len());
         let (few, more) = (2 * count, 3 * count);
-        let is_steady = rows.len() > more && rows[0] == rows[rows.len() - 1];
+        let is_steady = all > more && rows[0] == rows[all - 1];
         if !is_steady || stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. })) {
             return self.simulated(column, stages, rows);
         }
-        let (first, second) =
-            (self.simulated(column, stages, &rows[..few])?, self.simulated(column, stages, &rows[..more])?);
-        let times = (rows.len() - few) as f64 / count as f64;
-        let along = |from: f64, to: f64| from + times * (to - from);
-        Ok((along(first.0, second.0), first.1.along(&second.1, times)))
+        let first = self.simulated(column, stages, &rows[..few])?;
+        let second = self.simulated(column, stages, &rows[..more])?;
+        let own: Vec<f64> = second.1.iter().map(|time| busy(time) / more as f64).collect();
+        let slowest = own.iter().copied().fold(0.0, f64::max);
+        if (second.0 - first.0) / (count as f64) < slowest * (1.0 - 1e-9) {
+            return self.simulated(column, stages, rows);
+        }
+        let times = (all - few) as f64 / count as f64;
+        // A stage begins once those before it have gone forward once, and ends before they have gone backward.
+        let least = (0..count).map(|stage| own[..stage].iter().sum::<f64>() + all as f64 * own[stage]);
+        let least = least.fold(0.0, f64::max);
+        let least = if stages.plans[0].stages.chunks() == 1 { least } else { 0.0 };
+        let along = first.1.iter().zip(&second.1).map(|(first, second)| first.along(second, times)).collect();
+        Ok(((first.0 + times * (second.0 - first.0)).max(least), along))
     }
 
-    fn simulated(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, StepTime)> {
+    fn simulated(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
         let Stages { plans, ranks, mesh } = *stages;
         let shapes = column.shapes.at(rows).with_lanes(self.lanes);
         let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
         let costs = StepCosts::new((plans, ranks), &column.segments, rows, (self.network, self.rates));
         let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
-        Ok((timeline.makespan(), slowest(&timeline, &programs)))
+        let times = programs.iter().enumerate().map(|(rank, program)| timeline.parts(rank, program)).collect();
+        Ok((timeline.makespan(), times))
     }
 
     /// What the first rank of each stage would have.
@@ -159,7 +192,7 @@ impl Judge<'_> {
         let free = (budget as f64 / (1.0 + self.margin)) as u64;
         let refused = worst.and_then(|(_, planned)| planned.check(free).err()).map(|error| error.to_string());
         let margin = match self.margin > 0.0 {
-            true => format!(" (offload.device_bytes = {budget} less auto.margin = {})", self.margin),
+            true => format!(" ({} = {budget} less auto.margin = {})", self.budget_of, self.margin),
             false => String::new(),
         };
         Ok(format!("{}{margin}", refused.unwrap_or_default()))
@@ -178,9 +211,7 @@ fn present(over: &Members, mesh: &Mesh, ranks: &[usize], at: usize) -> Vec<usize
     }
 }
 
-/// Where the time of the stage goes that computes longest.
-fn slowest(timeline: &StepTimeline, programs: &[StepProgram]) -> StepTime {
-    let parts = programs.iter().enumerate().map(|(rank, program)| timeline.parts(rank, program));
-    let busy = |time: &StepTime| time.compute + time.recompute + time.layers;
-    parts.max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default()
+/// Seconds in which a stage works on segments.
+fn busy(time: &StepTime) -> f64 {
+    time.compute + time.recompute + time.layers
 }

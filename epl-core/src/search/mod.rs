@@ -36,10 +36,10 @@ mod on_paper;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use candidate::CHOSEN;
+pub(crate) use candidate::{CHOSEN, is_fixed};
 pub(crate) use column::{Column, Columns};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
 pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};
-pub(crate) use run::search;
+pub(crate) use run::{check_search, search};
 pub(crate) use space::divisions;

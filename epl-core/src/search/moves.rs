@@ -3,38 +3,42 @@
 use super::candidate::Candidate;
 use super::column::SegmentCost;
 use super::draft::runs_all;
-use crate::config::{OffloadLevel, ZeroLevel};
+use crate::config::{Config, OffloadLevel, ZeroLevel};
 
 /// As many cuts, or segments that are run again, are moved one by one; of more, those of the part that takes longest alone, and none.
 const FEW: usize = 12;
 
-/// The layouts next to one, of segments that take so long, where these levels are allowed.
+/// The layouts next to one, of segments that take so long, where these levels are allowed by what is given.
 pub(super) fn neighbours(
     candidate: &Candidate,
     costs: &[SegmentCost],
-    levels: &[(ZeroLevel, OffloadLevel)],
+    (given, levels): (&Config, &[(ZeroLevel, OffloadLevel)]),
 ) -> Vec<Candidate> {
     let own = (candidate.zero, candidate.offload);
-    let is_like = |level: (ZeroLevel, OffloadLevel)| level.1 == own.1 && (runs_all(level) || !runs_all(own));
+    let is_like =
+        |level: (ZeroLevel, OffloadLevel)| level.1 == own.1 && (runs_all(given, level) || !runs_all(given, own));
     let other = |level: &&(ZeroLevel, OffloadLevel)| **level != own && is_like(**level);
     let levelled = levels.iter().filter(other).map(|(zero, offload)| {
-        let runs = if runs_all((*zero, *offload)) { Vec::new() } else { candidate.runs.clone() };
+        let runs = if runs_all(given, (*zero, *offload)) { Vec::new() } else { candidate.runs.clone() };
         Candidate { zero: *zero, runs, ..candidate.clone() }
     });
     moved(candidate, costs).into_iter().chain(stored(candidate)).chain(levelled).collect()
 }
 
-/// With one cut moved by a segment.
+/// With one cut moved by a segment, or two neighbouring ones.
 fn moved(candidate: &Candidate, costs: &[SegmentCost]) -> Vec<Candidate> {
     let cuts = &candidate.cuts;
     let indices = if cuts.len() <= FEW { 0..cuts.len() } else { around_slowest(cuts, costs) };
-    let moved = |index: usize, by: isize| {
+    let moved = |index: usize, count: usize, by: isize| {
         let mut cuts = cuts.clone();
-        cuts[index] = cuts[index].checked_add_signed(by)?;
+        for cut in cuts.get_mut(index..index + count)? {
+            *cut = cut.checked_add_signed(by)?;
+        }
         let ends = [&[0], &cuts[..], &[costs.len()]].concat();
         ends.windows(2).all(|pair| pair[0] < pair[1]).then_some(Candidate { cuts, ..candidate.clone() })
     };
-    indices.flat_map(|index| [-1, 1].into_iter().filter_map(move |by| moved(index, by))).collect()
+    let ways = [(1, -1), (1, 1), (2, -1), (2, 1)];
+    indices.flat_map(|index| ways.into_iter().filter_map(move |(count, by)| moved(index, count, by))).collect()
 }
 
 /// The numbers of the cuts before and behind the part that takes longest.

@@ -6,10 +6,11 @@ use burn::module::ParamId;
 use burn::tensor::DType;
 use epl_comm::{Operation, shard_range};
 
+use super::candidate::is_fixed;
 use super::column::{Column, Columns};
 use super::found::Found;
 use super::judge::Judge;
-use super::run::search;
+use super::run::{check_search, search};
 use super::space::divisions;
 use crate::config::Config;
 use crate::cost::{Line, Link, Machine, Network, Rates, SegmentTime};
@@ -69,7 +70,8 @@ pub struct PaperTask {
 /// and written; nothing is measured.
 ///
 /// `segments` gives what a rank has where layers are divided over so many tensor and expert ranks, or why they cannot be. Tensor ranks
-/// are of one host, unless `config` says their number.
+/// are of one host, unless `config` says their number. A device has the memory that the description says, or `offload.device_bytes`.
+/// Moving what is put away in host memory is not counted, nor is that memory bounded.
 ///
 /// # Errors
 ///
@@ -81,6 +83,13 @@ pub fn search_on_paper(
     segments: impl Fn(usize, usize) -> Result<Vec<PaperSegment>, String>,
 ) -> Result<Found> {
     let (cluster, class) = (machine.cluster()?, machine.class());
+    check_search(config, task.rows)?;
+    if let Some(ranks) = config.cluster.ranks.filter(|ranks| *ranks != cluster.world_size()) {
+        return Err(Error::invalid(format!(
+            "cluster.ranks = {ranks}, and the cluster that is described has {} devices; leave one of both out",
+            cluster.world_size()
+        )));
+    }
     let hosts: Vec<usize> =
         (0..cluster.world_size()).map(|rank| cluster.device_of(rank).map_or(0, |slot| slot.worker)).collect();
     let [inside, outside] =
@@ -89,7 +98,7 @@ pub fn search_on_paper(
     let on_host = cluster.ranks_on_host();
     let (mut columns, mut count) = (Columns::new(), 1);
     for (tensor, expert) in divisions(config, cluster.world_size()) {
-        let is_inside = tensor <= on_host || config.is_given("dist.tensor_parallel_size");
+        let is_inside = tensor <= on_host || is_fixed(config, "dist.tensor_parallel_size");
         let column = match is_inside {
             true => segments(tensor, expert),
             false => Err(format!(
@@ -105,7 +114,10 @@ pub fn search_on_paper(
     let second = class.memory_gb_per_s * 1e9;
     // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
     let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0 };
-    let budget = config.offload.device_bytes.unwrap_or((class.memory_gb * 1e9) as u64);
+    let (budget, budget_of) = match config.offload.device_bytes {
+        Some(bytes) => (bytes, "offload.device_bytes"),
+        None => ((class.memory_gb * 1e9) as u64, "the memory of a device"),
+    };
     let judge = Judge {
         columns: &columns,
         cluster: &cluster,
@@ -114,6 +126,7 @@ pub fn search_on_paper(
         state: task.state,
         batch: task.rows,
         budget: Some(budget),
+        budget_of,
         margin: config.auto.margin,
         lanes: 1,
     };

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::candidate::Candidate;
+use super::candidate::{CHOSEN, Candidate, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{cut, cut_as_small_as_it_can_be};
 use super::draft::{Draft, Drafts};
@@ -14,14 +14,18 @@ use super::space::{self, Shape, bound, levels};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// How many layouts that seem to fit are simulated at most, from the one that seems best on; and how many of the others, from the one
-/// that comes nearest on.
-const JUDGED: usize = 48;
-/// How many of the best choices are improved by moves of their cuts.
+/// How many stages of layouts that seem to fit are simulated at most, from the layout that seems best on; and how many of the others,
+/// from the one that comes nearest on.
+const JUDGED: usize = 512;
+/// So many times a device is too much, where another layout came nearer.
+const HOPELESS: f64 = 3.0;
+/// How many of the best choices are improved by moves: of each division of the ranks and order of stages the best.
 const IMPROVED: usize = 8;
 /// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
 /// micro-batches, p² times fewer.
 const MOVES: usize = 400;
+/// Of how many of the best all micro-batches are simulated.
+const CONFIRMED: usize = 4;
 /// Layouts whose bound is so much above the best step by formula wait until that one is simulated.
 const FAR: f64 = 1.15;
 /// How often memory that was taken to be free, and is not, is taken away before a level is given up.
@@ -44,7 +48,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
                 Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
             }
         }
-        shapes.extend(costs_of.get(&key).map(|costs| (bound(costs, &shape), shape)));
+        shapes.extend(costs_of.get(&key).map(|[_, fewest]| (bound(fewest, &shape), shape)));
     }
     shapes.sort_by(|one, other| one.0.total_cmp(&other.0));
     let least = shapes.first().map_or(f64::INFINITY, |(bound, _)| *bound);
@@ -55,7 +59,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         limit = limit.max(shapes[next].0);
         while let Some((bound, shape)) = shapes.get(next).filter(|(bound, _)| *bound <= limit) {
             next += 1;
-            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)]) {
+            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)][0]) {
                 Ok(drafts) => {
                     let fitting = drafts.iter().filter(|draft| draft.found.over <= 0.0);
                     limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
@@ -74,15 +78,44 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         run.all(put_away, &costs_of);
     }
     run.choices.sort_by(better);
-    for index in 0..run.choices.len().min(IMPROVED) {
-        run.improve(index, &costs_of);
+    let mut improved = Vec::new();
+    for index in 0..run.choices.len() {
+        let candidate = &run.choices[index].0;
+        let kind = (candidate.sizes, candidate.chunks, candidate.strategy);
+        if improved.len() < IMPROVED && !improved.contains(&kind) {
+            improved.push(kind);
+            run.improve(index, &costs_of);
+        }
     }
     run.choices.sort_by(better);
+    run.confirm()?;
     run.found(shapes.len(), least)
 }
 
-/// What segments take, by the sizes and micro-batches of a layout.
-type CostsOf = BTreeMap<([usize; 4], usize), Vec<SegmentCost>>;
+/// Refuses what contradicts a search, or has no effect in it.
+pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
+    let refused = |reason: String| Err(Error::invalid(format!("a search of layouts: {reason}")));
+    if let Some(stages) = config.pipeline.num_stages {
+        return refused(format!(
+            "pipeline.num_stages = {stages} has stages alone chosen; give dist.pipeline_parallel_size = {stages} in its place, or \
+             leave it out"
+        ));
+    }
+    match (config.train.global_batch_size, config.train.micro_batch_size) {
+        (None, Some(size)) => refused(format!(
+            "train.micro_batch_size = {size} alone makes the global batch of as many replicas as there are, and it is searched how \
+             many; give train.global_batch_size, too"
+        )),
+        (Some(batch), _) if batch != rows => refused(format!(
+            "train.global_batch_size = {batch}, and the sample is of steps of {rows} rows; make it of {batch}"
+        )),
+        _ if rows == 0 => refused("the sample is of steps of 0 rows; give the rows of a step".to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// What segments take, by the sizes and micro-batches of a layout: in the largest micro-batches, and in the smallest.
+type CostsOf = BTreeMap<([usize; 4], usize), [Vec<SegmentCost>; 2]>;
 
 /// What was found so far.
 struct SearchRun<'a> {
@@ -121,15 +154,18 @@ impl SearchRun<'_> {
         let (fitting, mut larger): (Vec<Draft>, Vec<Draft>) =
             drafts.into_iter().partition(|draft| draft.found.over <= 0.0);
         larger.sort_by(|one, other| one.found.over.total_cmp(&other.found.over));
-        for draft in fitting.into_iter().take(JUDGED).chain(larger.into_iter().take(JUDGED)) {
-            let best = self.best();
-            // What is so much larger than a device does not come near.
-            let is_hopeless = draft.found.over > self.drafts.budget() && self.over.is_some();
-            if draft.bound >= best || is_hopeless {
-                continue;
-            }
-            if let Err(error) = self.draft(&draft, costs) {
-                self.refuse(self.drafts.words(&draft.shape), error.to_string());
+        for drafts in [fitting, larger] {
+            let mut judged = 0;
+            for draft in drafts {
+                // What is so much larger than a device does not come near.
+                let is_hopeless = draft.found.over > HOPELESS * self.drafts.budget() && self.over.is_some();
+                if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
+                    continue;
+                }
+                match self.draft(&draft, costs) {
+                    Ok(()) => judged += draft.shape.sizes[1],
+                    Err(error) => self.refuse(self.drafts.words(&draft.shape), error.to_string()),
+                }
             }
         }
     }
@@ -144,7 +180,7 @@ impl SearchRun<'_> {
     /// Judges a layout, and what makes it fit where it does not.
     fn draft(&mut self, draft: &Draft, costs_of: &CostsOf) -> Result<()> {
         let Draft { shape, level, mut found, .. } = draft.clone();
-        let costs = &costs_of[&(shape.sizes, shape.micro_batches)];
+        let costs = &costs_of[&(shape.sizes, shape.micro_batches)][0];
         let (mut free, mut is_smallest) = (vec![self.drafts.budget(); shape.sizes[1]], found.over > 0.0);
         for correction in 0..CORRECTIONS {
             let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
@@ -194,8 +230,10 @@ impl SearchRun<'_> {
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            let own = &costs[&(before.sizes, before.micro_batches)];
-            for candidate in neighbours(&before, own, &levels(self.given, before.sizes[0])).into_iter().take(left) {
+            let own = &costs[&(before.sizes, before.micro_batches)][0];
+            for candidate in
+                neighbours(&before, own, (self.given, &levels(self.given, before.sizes[0]))).into_iter().take(left)
+            {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
                 let least = best.as_ref().map_or(judged.seconds, |(_, best)| best.seconds);
@@ -208,6 +246,15 @@ impl SearchRun<'_> {
                 None => return,
             }
         }
+    }
+
+    /// Simulates all micro-batches of the best choices.
+    fn confirm(&mut self) -> Result<()> {
+        for (candidate, judged) in self.choices.iter_mut().take(CONFIRMED) {
+            *judged = self.judge.judge_all(&candidate.config(self.given)?)?;
+        }
+        self.choices.sort_by(better);
+        Ok(())
     }
 
     fn found(self, layouts: usize, least: f64) -> Result<Found> {
@@ -241,8 +288,17 @@ fn nothing(
 ) -> String {
     let Some((candidate, judged)) = over else {
         let reasons: Vec<String> = refused.iter().map(|(words, reason)| format!("{words}: {reason}")).collect();
-        let reasons =
-            if reasons.is_empty() { "the options that are given exclude each".to_string() } else { reasons.join("\n") };
+        let reasons = match reasons.is_empty() {
+            true => {
+                let said = CHOSEN.iter().filter(|key| is_fixed(given, key));
+                let said = said.filter_map(|key| Some(format!("{key} = {}", given.get(key)?)));
+                let said = said.collect::<Vec<_>>().join(", ");
+                format!(
+                    "no division of them into data × stages × tensor, with experts in data, is left by {said}; leave some out"
+                )
+            }
+            false => reasons.join("\n"),
+        };
         return format!("auto.auto_parallel: of {} ranks no layout is possible\n{reasons}", judge.cluster.world_size());
     };
     let refusal =

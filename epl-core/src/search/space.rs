@@ -1,6 +1,7 @@
 //! The layouts that may be, with bounds of what they take.
 
-use crate::config::{CheckpointType, Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::search::candidate::is_fixed;
 use crate::search::column::SegmentCost;
 
 /// The most chunks of a stage that are tried.
@@ -25,7 +26,7 @@ pub(super) fn divisors(number: usize) -> Vec<usize> {
 
 /// A number that is given, or those that may be chosen.
 fn given_or(given: &Config, key: &str, number: usize, others: Vec<usize>) -> Vec<usize> {
-    if given.is_given(key) { others.into_iter().filter(|other| *other == number).collect() } else { others }
+    if is_fixed(given, key) { others.into_iter().filter(|other| *other == number).collect() } else { others }
 }
 
 /// The ways to divide layers over tensor and expert ranks, in a world of so many.
@@ -55,7 +56,9 @@ pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize
             let sizes = [data, stages, tensor, expert];
             for micro_batches in micro_batches(given, data, stages, batch) {
                 for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
-                    shapes.push(Shape { sizes, micro_batches, chunks, strategy });
+                    if given.pipeline.cuts.as_ref().is_none_or(|cuts| cuts.len() + 1 == stages * chunks) {
+                        shapes.push(Shape { sizes, micro_batches, chunks, strategy });
+                    }
                 }
             }
         }
@@ -66,7 +69,7 @@ pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize
 /// How many micro-batches a step may have: what is given, or what divides a replica's rows, and powers of two.
 fn micro_batches(given: &Config, data: usize, stages: usize, batch: usize) -> Vec<usize> {
     let train = &given.train;
-    if given.is_given("pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
+    if is_fixed(given, "pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
         return given.num_micro_batch(data).into_iter().collect();
     }
     let rows = batch.div_ceil(data).max(1);
@@ -84,21 +87,24 @@ fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) 
     let pipeline = &given.pipeline;
     if stages == 1 {
         // With one stage the order changes nothing, but what is given must be there.
-        let is_free = !given.is_given("pipeline.num_chunks") || pipeline.num_chunks == 1;
+        let is_free = !is_fixed(given, "pipeline.num_chunks") || pipeline.num_chunks == 1;
         return if is_free { vec![(1, pipeline.strategy)] } else { Vec::new() };
     }
     if !pipeline.schedule_file.is_empty() {
         return vec![(pipeline.num_chunks, pipeline.strategy)];
     }
-    let is_allowed = |(chunks, strategy): &(usize, PipelineStrategy)| {
-        (!given.is_given("pipeline.num_chunks") || *chunks == pipeline.num_chunks)
-            && (!given.is_given("pipeline.strategy") || *strategy == pipeline.strategy)
-    };
     let plain = [PreferBackward, PreferBackwardOptimizer, PreferForward].map(|strategy| (1, strategy));
+    let chunked = |chunks: usize| (chunks, PreferBackward);
+    let chunks: Vec<usize> = match is_fixed(given, "pipeline.num_chunks") {
+        true => vec![pipeline.num_chunks],
+        false => vec![1, 2, 4, MOST_CHUNKS],
+    };
+    let fits = chunks.into_iter().filter(|chunks| stages * chunks <= segments);
+    let all = fits.flat_map(|chunks| if chunks == 1 { plain.to_vec() } else { vec![chunked(chunks)] });
+    let is_allowed = |strategy| !is_fixed(given, "pipeline.strategy") || strategy == pipeline.strategy;
+    let allowed = all.filter(|(_, strategy)| is_allowed(*strategy));
     // One micro-batch is in no order.
-    let plain = plain.into_iter().take(if micro_batches == 1 { 1 } else { plain.len() });
-    let chunks = [2, 4, MOST_CHUNKS].into_iter().filter(|chunks| stages * chunks <= segments);
-    plain.chain(chunks.map(|chunks| (chunks, PreferBackward))).filter(is_allowed).collect()
+    allowed.take(if micro_batches == 1 { 1 } else { usize::MAX }).collect()
 }
 
 /// The levels of ZeRO and of offload that are tried one after the other, until the model fits: each frees more memory than the one
@@ -107,8 +113,8 @@ pub(super) fn levels(given: &Config, data: usize) -> Vec<(ZeroLevel, OffloadLeve
     use OffloadLevel::{Off, V0};
     let offload = &given.offload;
     let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];
-    let is_offload_given = given.is_given("offload.level") || tiers.iter().any(|tier| tier.is_some());
-    let zeros: Vec<ZeroLevel> = match given.is_given("zero.level") {
+    let is_offload_given = is_fixed(given, "offload.level") || tiers.iter().any(|tier| tier.is_some());
+    let zeros: Vec<ZeroLevel> = match is_fixed(given, "zero.level") {
         true => vec![given.zero.level],
         false if data == 1 => vec![ZeroLevel::Off],
         // v0 sends more than v1 and keeps no less.
@@ -122,8 +128,7 @@ pub(super) fn levels(given: &Config, data: usize) -> Vec<(ZeroLevel, OffloadLeve
 
 /// Whether what is run again may be chosen.
 pub(super) fn may_recompute(given: &Config) -> bool {
-    !given.is_given("gradient_checkpoint.type")
-        || given.gradient_checkpoint.r#type == CheckpointType::Off && !given.is_given("gradient_checkpoint.type")
+    !is_fixed(given, "gradient_checkpoint.type")
 }
 
 /// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment

@@ -65,15 +65,21 @@ fn column(segments: usize, numbers: &mut ChaCha8Rng, with_bytes: bool) -> Column
     column
 }
 
-fn judge<'a>(columns: &'a Columns, cluster: &'a Cluster, network: &'a Network, budget: Option<u64>) -> Judge<'a> {
+fn judge<'a>(
+    columns: &'a Columns,
+    cluster: &'a Cluster,
+    network: &'a Network,
+    (batch, budget): (usize, Option<u64>),
+) -> Judge<'a> {
     Judge {
         columns,
         cluster,
         network,
         rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2 },
         state: OptimizerState::PerElement(2),
-        batch: 4,
+        batch,
         budget,
+        budget_of: "offload.device_bytes",
         margin: 0.0,
         lanes: 2,
     }
@@ -106,7 +112,7 @@ fn by_trying_all_at(
     for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
         for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
             for (zero, offload) in levels(given, shape.sizes[0]).into_iter().filter(|level| level.1 == put_away) {
-                let is_free = judge.budget.is_some() && !super::draft::runs_all((zero, offload));
+                let is_free = judge.budget.is_some() && !super::draft::runs_all(given, (zero, offload));
                 for again in 0..if is_free { 1_usize << (segments - 1) } else { 1 } {
                     let runs = (0..segments).filter(|segment| again >> segment & 1 == 1).map(|at| at..at + 1).collect();
                     let (sizes, micro_batches) = (shape.sizes, shape.micro_batches);
@@ -141,10 +147,10 @@ fn compared(
     let network = Network::of_links(vec![0; ranks], link, link);
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     let (mut above, mut worst, mut none) = (0, 1.0_f64, 0);
-    for _ in 0..instances {
+    for instance in 0..instances {
         let budget = budget(&mut numbers);
         let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, budget.is_some())))]);
-        let judge = judge(&columns, &cluster, &network, budget);
+        let judge = judge(&columns, &cluster, &network, (4 + instance % 2, budget));
         let best = by_trying_all(&judge, &given, segments);
         let found = search(&judge, &given, segments);
         assert_eq!(found.is_ok(), best.is_some(), "{budget:?} {best:?}: {found:?}");
@@ -184,7 +190,7 @@ fn no_layout_is_below_its_bound() {
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     for _ in 0..5 {
         let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, false)))]);
-        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, None) };
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (5, None)) };
         for shape in shapes(&given, ranks, judge.batch, segments) {
             let Some(Ok(column)) = columns.get(&(1, 1)) else { panic!("it is there") };
             let mesh = crate::Mesh::new(
@@ -192,7 +198,7 @@ fn no_layout_is_below_its_bound() {
                 given.dist.order,
             );
             let rows = judge.rows(shape.sizes[0], shape.micro_batches);
-            let costs = column.costs(rows[0], &mesh, &network);
+            let costs = column.costs(rows[rows.len() - 1].max(1), &mesh, &network);
             let bound = bound(&costs, &shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let (zero, offload, runs) = (ZeroLevel::Off, OffloadLevel::Off, Vec::new());
@@ -212,22 +218,29 @@ fn what_is_given_stays() {
     let link = Link { latency: 1e-3, bandwidth: 1e3 };
     let network = Network::of_links(vec![0; 4], link, link);
     let columns = Columns::from([((1, 1), Ok(column(6, &mut ChaCha8Rng::seed_from_u64(3), false)))]);
-    let judge = judge(&columns, &cluster, &network, None);
+    let judge = judge(&columns, &cluster, &network, (5, None));
     let ones = [("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")];
-    for (key, value) in [
-        ("dist.pipeline_parallel_size", "2"),
-        ("dist.data_parallel_size", "4"),
-        ("pipeline.num_micro_batch", "2"),
-        ("zero.level", "v1"),
-        ("pipeline.strategy", "PreferForward"),
+    for (key, value, told) in [
+        ("dist.pipeline_parallel_size", "2", "stages 2"),
+        ("dist.data_parallel_size", "4", "data 4"),
+        ("pipeline.num_micro_batch", "2", "2 micro-batches"),
+        ("zero.level", "v1", "micro-batch"),
+        ("pipeline.num_chunks", "2", "2 chunks"),
     ] {
         let given = given(4, &[&ones[..], &[(key, value)]].concat());
         let found = search(&judge, &given, 6).unwrap();
         for choice in [found.best()].into_iter().chain(found.next()) {
-            assert_eq!(choice.config().get(key), given.get(key), "{key} in {choice}");
+            assert!(choice.to_string().contains(told), "{key} in {choice}");
         }
         // Its settings, pasted behind what is given, are the same configuration.
+        let said = [&ones[..], &[(key, value), ("cluster.ranks", "4")]].concat();
+        let said = said.iter().map(|(key, value)| format!("{key}={value}"));
         let pasted = found.best().settings();
-        assert!(!pasted.contains(key), "{pasted}");
+        let pasted =
+            Layers::new().toml(&pasted, std::path::Path::new("found.toml")).unwrap().command_line(said).unwrap();
+        let pasted = pasted.resolve().unwrap();
+        for key in super::CHOSEN {
+            assert_eq!(pasted.get(key), found.best().config().get(key), "{key}");
+        }
     }
 }

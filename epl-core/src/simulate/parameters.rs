@@ -25,7 +25,8 @@ pub(super) struct GatherAhead<'a> {
 impl<'a> GatherAhead<'a> {
     pub fn new(plan: &'a Plan, actions: &[Action]) -> Self {
         let gathers = plan.params.gathers();
-        let next = actions.iter().flat_map(|action| looks(plan, action, &plan.recompute)).filter(|_| gathers).collect();
+        let all = || actions.iter().flat_map(|action| looks(plan, action, &plan.recompute)).collect();
+        let next = if gathers { all() } else { VecDeque::new() };
         Self { plan, gathers, next, coming: HashMap::new(), seen: HashMap::new() }
     }
 
