@@ -126,8 +126,8 @@ options! {
         optimizer_state: Option<StateTier> = None, TIER, Implemented;
         /// The bytes of the device that a rank may use for parameters, gradients and optimizer state, with what their
         /// reduction and update take: what the plan needs of these is compared with it before the first step. Activations
-        /// are not counted, as they are not known then, and what is used while a run goes on is not watched. none: it is
-        /// not compared.
+        /// are not counted but by a search of layouts, as they are not known then, and what is used while a run goes on is
+        /// not watched. none: it is not compared.
         device_bytes: Option<u64> = None, ValueKind::Or(NONE, &ValueKind::at_least(1)), Implemented;
         /// The folder for files; they have no names, and are gone when the run ends. Empty: the system's for
         /// temporary files.
@@ -248,7 +248,8 @@ options! {
         /// Choose what is not given: with pipeline.num_stages, the stages; without, the whole layout, by a search. No scope may be
         /// opened then.
         auto_parallel: bool = false, ValueKind::Switch, Implemented;
-        /// By how much the search takes an estimate of a device's memory to be too low, as a part of it.
+        /// By how much the search takes an estimate of a device's memory to be too low, as a part of it: 0.09 is 9 %. With a bound of
+        /// that memory, such as offload.device_bytes.
         margin: f64 = 0.09, ValueKind::NumberAtLeast(0.0), Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.

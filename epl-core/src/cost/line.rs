@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// # use epl_core::cost::Line;
-/// let seconds = Line::through([(8.0, 3.0), (2.0, 1.0), (16.0, 9.0)]);
-/// assert_eq!([1.0, 2.0, 5.0, 16.0, 24.0].map(|rows| seconds.at(rows)), [2.0 / 3.0, 1.0, 2.0, 9.0, 15.0]);
+/// let seconds = Line::through([(8.0, 4.0), (2.0, 1.0), (16.0, 12.0)]);
+/// assert_eq!([1.0, 2.0, 5.0, 16.0, 24.0].map(|rows| seconds.at(rows)), [0.5, 1.0, 2.5, 12.0, 20.0]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line(Vec<(f64, f64)>);

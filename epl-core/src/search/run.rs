@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::candidate::{CHOSEN, Candidate, is_fixed};
 use super::column::SegmentCost;
@@ -42,9 +43,9 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     let (mut shapes, mut costs_of) = (Vec::new(), CostsOf::new());
     for shape in space::shapes(given, judge.cluster.world_size(), judge.batch, segments) {
         let key = (shape.sizes, shape.micro_batches);
-        if !costs_of.contains_key(&key) {
+        if let Entry::Vacant(entry) = costs_of.entry(key) {
             match drafts.costs(&shape) {
-                Ok(costs) => drop(costs_of.insert(key, costs)),
+                Ok(costs) => drop(entry.insert(costs)),
                 Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
             }
         }
