@@ -34,15 +34,15 @@ pub struct Machine {
 #[serde(deny_unknown_fields)]
 struct HostKind {
     count: usize,
-    devices: Vec<Devices>,
+    devices: Vec<DeviceCount>,
     inside: DescribedLink,
     outside: DescribedLink,
 }
 
-/// Devices of a host that are alike.
+/// DeviceCount of a host that are alike.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Devices {
+struct DeviceCount {
     class: String,
     count: usize,
 }
@@ -50,7 +50,7 @@ struct Devices {
 /// A link, in the units of a description.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DescribedLink {
+pub(crate) struct DescribedLink {
     /// Microseconds until something comes.
     pub alpha_us: f64,
     /// Gigabytes a second, in each direction.
@@ -60,7 +60,7 @@ pub struct DescribedLink {
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceClass {
+pub(crate) struct DeviceClass {
     /// Gigabytes of its memory.
     pub memory_gb: f64,
     /// 10¹² floating-point operations a second that large products reach.
@@ -148,12 +148,12 @@ impl Machine {
     }
 
     /// The class of its devices.
-    pub fn class(&self) -> &DeviceClass {
+    pub(crate) fn class(&self) -> &DeviceClass {
         &self.class[&self.host[0].devices[0].class]
     }
 
     /// The links between devices of a host, and from one host to another.
-    pub fn links(&self) -> [DescribedLink; 2] {
+    pub(crate) fn links(&self) -> [DescribedLink; 2] {
         [self.host[0].inside, self.host[0].outside]
     }
 }

@@ -11,6 +11,6 @@ mod machine;
 mod step;
 
 pub use line::Line;
-pub use machine::{DescribedLink, DeviceClass, Machine};
-pub(crate) use network::{CallKind, Link, MeasuredCalls, Network};
+pub use machine::Machine;
+pub(crate) use network::{CallKind, MeasuredCalls, Network, NetworkLink};
 pub(crate) use step::{Rates, SegmentTime, StepCosts};

@@ -19,7 +19,7 @@ use super::line::Line;
 
 /// Collectives that take alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CallKind {
+pub(crate) enum CallKind {
     /// Sums that all get; barriers.
     AllReduce,
     /// Parts that all, or one, get of all.
@@ -53,7 +53,7 @@ impl CallKind {
 
 /// How a group lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct GroupShape {
+pub(crate) struct GroupShape {
     /// Its members.
     pub ranks: usize,
     /// The hosts on which they are.
@@ -62,7 +62,7 @@ pub struct GroupShape {
 
 /// A link of one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub(crate) struct NetworkLink {
     /// Seconds until something comes.
     pub latency: f64,
     /// Bytes a second.
@@ -71,7 +71,7 @@ pub struct Link {
 
 /// What collectives of one kind took in groups of one shape: seconds over the bytes that each member gives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredCalls {
+pub(crate) struct MeasuredCalls {
     /// Which.
     pub kind: CallKind,
     /// In which groups, all of which called at once.
@@ -82,7 +82,7 @@ pub struct MeasuredCalls {
 
 /// What connects ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Network {
+pub(crate) struct Network {
     host_of: Vec<usize>,
     costs: NetworkCosts,
 }
@@ -90,7 +90,7 @@ pub struct Network {
 #[derive(Clone, Debug, PartialEq)]
 enum NetworkCosts {
     Measured(Vec<MeasuredCalls>),
-    Links { inside: Link, outside: Link },
+    Links { inside: NetworkLink, outside: NetworkLink },
 }
 
 impl Network {
@@ -102,7 +102,7 @@ impl Network {
 
     /// That of ranks on these hosts, over links between ranks of a host, and from one host to another: `outside` is what all cards
     /// of a host have together.
-    pub fn of_links(host_of: Vec<usize>, inside: Link, outside: Link) -> Self {
+    pub fn of_links(host_of: Vec<usize>, inside: NetworkLink, outside: NetworkLink) -> Self {
         Self { host_of, costs: NetworkCosts::Links { inside, outside } }
     }
 
@@ -138,11 +138,21 @@ impl Network {
     }
 
     /// The link of one of the groups that leave their hosts at once, each with so many streams.
-    fn between(&self, shape: GroupShape, members: &[usize], streams: f64, inside: Link, outside: Link) -> Link {
+    fn between(
+        &self,
+        shape: GroupShape,
+        members: &[usize],
+        streams: f64,
+        inside: NetworkLink,
+        outside: NetworkLink,
+    ) -> NetworkLink {
         let host = self.host_of.get(members[0]).copied().unwrap_or(0);
         let on_host = self.host_of.iter().filter(|other| **other == host).count().max(1);
         let groups = (on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64).max(1.0);
-        Link { latency: outside.latency, bandwidth: inside.bandwidth.min(outside.bandwidth / (groups * streams)) }
+        NetworkLink {
+            latency: outside.latency,
+            bandwidth: inside.bandwidth.min(outside.bandwidth / (groups * streams)),
+        }
     }
 }
 
@@ -153,7 +163,7 @@ fn nearest(calls: &[MeasuredCalls], kind: CallKind, shape: GroupShape) -> Option
     calls.iter().filter(|call| call.kind == kind).min_by_key(far)
 }
 
-fn over_link(kind: CallKind, bytes: f64, ranks: usize, Link { latency, bandwidth }: Link) -> f64 {
+fn over_link(kind: CallKind, bytes: f64, ranks: usize, NetworkLink { latency, bandwidth }: NetworkLink) -> f64 {
     let (others, ranks) = ((ranks - 1) as f64, ranks as f64);
     let (part, whole) = (others / ranks * bytes / bandwidth, bytes / bandwidth);
     match kind {
@@ -175,8 +185,8 @@ mod tests {
     use super::*;
 
     const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
-    const INSIDE: Link = Link { latency: 1e-5, bandwidth: 1e11 };
-    const OUTSIDE: Link = Link { latency: 1e-4, bandwidth: 1e10 };
+    const INSIDE: NetworkLink = NetworkLink { latency: 1e-5, bandwidth: 1e11 };
+    const OUTSIDE: NetworkLink = NetworkLink { latency: 1e-4, bandwidth: 1e10 };
 
     /// Two hosts of four.
     fn links() -> Network {

@@ -13,7 +13,7 @@ use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
 
 /// What a segment takes on one device, without its collectives: seconds over the rows of a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SegmentTime {
+pub(crate) struct SegmentTime {
     /// Its forward.
     pub forward: Line,
     /// Its backward.
@@ -22,7 +22,7 @@ pub struct SegmentTime {
 
 /// What a device takes for what is not of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
+pub(crate) struct Rates {
     /// Seconds of the optimizer for an element.
     pub update: f64,
     /// Seconds to read and write a byte once.
@@ -33,7 +33,7 @@ pub struct Rates {
 
 /// What the things of a step take on some ranks.
 #[derive(Clone, Debug)]
-pub struct StepCosts<'a> {
+pub(crate) struct StepCosts<'a> {
     plans: &'a [Plan],
     /// The numbers of the ranks of the plans.
     ranks: &'a [usize],

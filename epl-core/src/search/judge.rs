@@ -34,7 +34,7 @@ pub(crate) struct Judge<'a> {
 
 /// The first rank of each stage.
 #[derive(Clone, Copy, Debug)]
-struct Stages<'a> {
+struct StageRanks<'a> {
     plans: &'a [Plan],
     ranks: &'a [usize],
     mesh: &'a Mesh,
@@ -99,7 +99,7 @@ impl Judge<'_> {
     fn judge_by(
         &self,
         config: &Config,
-        step: impl Fn(&Self, &Column, &Stages<'_>, &[usize]) -> Result<(f64, Vec<StepTime>)>,
+        step: impl Fn(&Self, &Column, &StageRanks<'_>, &[usize]) -> Result<(f64, Vec<StepTime>)>,
     ) -> Result<Judged> {
         config.validate()?;
         let mesh = Mesh::on_cluster(self.cluster, config)?;
@@ -112,7 +112,7 @@ impl Judge<'_> {
         if over.iter().any(|over| *over > 0) {
             return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over });
         }
-        let stages = Stages { plans: &plans, ranks: &ranks, mesh: &mesh };
+        let stages = StageRanks { plans: &plans, ranks: &ranks, mesh: &mesh };
         let (seconds, times) = step(self, column, &stages, &rows)?;
         let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
         // Until the last rank is done.
@@ -123,7 +123,7 @@ impl Judge<'_> {
     /// A step, and where the time of each stage goes, from twice as many micro-batches as there are stages, and thrice as many: each
     /// further one takes what one of these takes. Where that is less than the slowest stage computes, as its backlog has not come
     /// through yet, all are simulated.
-    fn step(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
+    fn step(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
         let (count, all) = (stages.plans.len(), rows.len());
         let (few, more) = (2 * count, 3 * count);
         let is_steady = all > more && rows[0] == rows[all - 1];
@@ -146,8 +146,8 @@ impl Judge<'_> {
         Ok(((first.0 + times * (second.0 - first.0)).max(least), along))
     }
 
-    fn simulated(&self, column: &Column, stages: &Stages<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
-        let Stages { plans, ranks, mesh } = *stages;
+    fn simulated(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
+        let StageRanks { plans, ranks, mesh } = *stages;
         let shapes = column.shapes.at(rows).with_lanes(self.lanes);
         let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
         let costs = StepCosts::new((plans, ranks), &column.segments, rows, (self.network, self.rates));

@@ -13,7 +13,7 @@ use super::judge::Judge;
 use super::run::{check_search, search};
 use super::space::divisions;
 use crate::config::Config;
-use crate::cost::{Line, Link, Machine, Network, Rates, SegmentTime};
+use crate::cost::{Line, Machine, Network, NetworkLink, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::params::{Cut, ParamOrigin, ParamRecord};
@@ -93,7 +93,7 @@ pub fn search_on_paper(
     let hosts: Vec<usize> =
         (0..cluster.world_size()).map(|rank| cluster.device_of(rank).map_or(0, |slot| slot.worker)).collect();
     let [inside, outside] =
-        machine.links().map(|link| Link { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 });
+        machine.links().map(|link| NetworkLink { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 });
     let network = Network::of_links(hosts, inside, outside);
     let on_host = cluster.ranks_on_host();
     let (mut columns, mut count) = (Columns::new(), 1);

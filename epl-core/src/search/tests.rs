@@ -12,7 +12,7 @@ use super::judge::{Judge, Judged};
 use super::run::search;
 use super::space::{bound, levels, shapes};
 use crate::config::{Config, Layers, OffloadLevel, ZeroLevel};
-use crate::cost::{Line, Link, Network, Rates, SegmentTime};
+use crate::cost::{Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::simulate::ShapesOverRows;
 use crate::topology::cluster::Cluster;
@@ -143,7 +143,7 @@ fn compared(
     budget: impl Fn(&mut ChaCha8Rng) -> Option<u64>,
 ) -> (usize, f64) {
     let (mut numbers, cluster) = (ChaCha8Rng::seed_from_u64(7), Cluster::local(ranks).unwrap());
-    let link = Link { latency: 1e-3, bandwidth: 1e3 };
+    let link = NetworkLink { latency: 1e-3, bandwidth: 1e3 };
     let network = Network::of_links(vec![0; ranks], link, link);
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     let (mut above, mut worst, mut none) = (0, 1.0_f64, 0);
@@ -185,7 +185,7 @@ fn what_is_found_within_a_budget_is_the_best_that_fits() {
 fn no_layout_is_below_its_bound() {
     let (mut numbers, ranks, segments) = (ChaCha8Rng::seed_from_u64(11), 4, 5);
     let cluster = Cluster::local(ranks).unwrap();
-    let link = Link { latency: 0.0, bandwidth: 1e12 };
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
     let network = Network::of_links(vec![0; ranks], link, link);
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     for _ in 0..5 {
@@ -215,7 +215,7 @@ fn no_layout_is_below_its_bound() {
 #[test]
 fn what_is_given_stays() {
     let cluster = Cluster::local(4).unwrap();
-    let link = Link { latency: 1e-3, bandwidth: 1e3 };
+    let link = NetworkLink { latency: 1e-3, bandwidth: 1e3 };
     let network = Network::of_links(vec![0; 4], link, link);
     let columns = Columns::from([((1, 1), Ok(column(6, &mut ChaCha8Rng::seed_from_u64(3), false)))]);
     let judge = judge(&columns, &cluster, &network, (5, None));

@@ -35,7 +35,7 @@ mod parts;
 
 pub use call::{Called, Members};
 pub use list::{Op, Purpose, RunKind};
-pub use over_rows::ShapesOverRows;
+pub(crate) use over_rows::ShapesOverRows;
 pub use parts::StepTime;
 pub use program::StepProgram;
 pub use shapes::StepShapes;

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 /// What segments call and send, as straight lines over the rows of a micro-batch.
 #[derive(Clone, Debug)]
-pub struct ShapesOverRows {
+pub(crate) struct ShapesOverRows {
     /// Of two kinds of micro-batches.
     shapes: StepShapes,
     /// Their rows.

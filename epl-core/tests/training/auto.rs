@@ -10,6 +10,7 @@ use burn::tensor::{Distribution, Tensor};
 use epl_core::auto::Sample;
 use epl_core::config::Layers;
 use epl_core::optim::ParamGroups;
+use epl_core::simulate::StepTime;
 use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, launch};
 
 #[derive(Module, Debug)]
@@ -65,6 +66,8 @@ fn what_is_found_is_built_and_computes_what_one_rank_computes() {
         });
         let others = others.into_iter();
         let plan = best.plan(chain)?.plan().to_string();
+        let time: &StepTime = found.best().time();
+        assert!(time.compute > 0.0 && (time.total() / found.best().seconds() - 1.0).abs() < 1e-9, "{time}");
         let losses = (losses(&best)?, others.collect::<Result<Vec<_>, _>>()?);
         Ok((found.best().settings(), losses, found.to_string(), plan))
     })
