@@ -6,25 +6,19 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::{ProcessGroup, ReduceOp};
 
 use crate::cost::{CallKind, Line, MeasuredCalls, Network};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::launch::Epl;
-use crate::topology::cluster::Cluster;
+use crate::probe::measure::wait;
 
 /// Bytes that each member gives.
 const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
 /// How often a collective is timed; the first does not count.
 const REPEATS: usize = 6;
 
-/// The host of each rank.
-fn hosts(cluster: &Cluster) -> Vec<usize> {
-    let host = |rank: usize| cluster.device_of(rank).and_then(|slot| cluster.host_of(slot.worker)).unwrap_or(0);
-    (0..cluster.world_size()).map(host).collect()
-}
-
 /// Measures collectives in groups of every size that divides the world: of neighbours, and of ranks as far apart as they can be, where
 /// those lie on other hosts. Collective.
 pub(super) fn network(epl: &Epl) -> Result<Network> {
-    let (world, hosts) = (epl.world(), hosts(epl.cluster()));
+    let (world, hosts) = (epl.world(), epl.cluster().hosts_of_ranks());
     let (ranks, rank) = (world.size(), world.rank());
     let device = epl.place().device().clone().inner();
     let mut calls: Vec<MeasuredCalls> = Vec::new();
@@ -68,11 +62,6 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
         points.push((4.0 * elements as f64, world.all_reduce_values(&[mean], ReduceOp::Max)?[0]));
     }
     Ok(Line::through(points))
-}
-
-/// Until the device has done what was asked for.
-pub(super) fn wait(device: &Device) -> Result<()> {
-    device.sync().map_err(|error| Error::invalid(format!("{device:?}: {error:?}")))
 }
 
 fn called(kind: CallKind, group: &ProcessGroup, x: Tensor<1>) -> Result<()> {

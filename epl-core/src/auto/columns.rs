@@ -3,7 +3,7 @@
 use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::sample::Sample;
-use crate::config::{CheckpointType, Config, OffloadLevel, ZeroLevel};
+use crate::config::Config;
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -22,17 +22,13 @@ const REPEATS: usize = 5;
 
 /// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so.
 pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<Config> {
-    let (mut config, default) = (given.clone(), Config::default());
-    for key in CHOSEN {
-        if let Some(value) = default.get(key) {
-            config.set(key, value)?;
-        }
-    }
+    let mut config = given.clone();
+    reset(&mut config, &CHOSEN)?;
     config.set("dist.data_parallel_size", expert)?;
     config.set("dist.expert_parallel_size", expert)?;
     config.set("dist.tensor_parallel_size", tensor)?;
     // What says something of several stages, of recomputation, of ranks or of a budget.
-    for key in [
+    let others = [
         "cluster.ranks",
         "pipeline.schedule_file",
         "dist.custom_pipeline_stage_id",
@@ -51,14 +47,20 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
         "offload.optimizer_state",
         "train.global_batch_size",
         "train.micro_batch_size",
-    ] {
+    ];
+    reset(&mut config, &others)?;
+    Ok(config)
+}
+
+/// Gives options their defaults.
+pub(super) fn reset(config: &mut Config, keys: &[&str]) -> Result<()> {
+    let default = Config::default();
+    for key in keys {
         if let Some(value) = default.get(key) {
             config.set(key, value)?;
         }
     }
-    debug_assert!(config.zero.level == ZeroLevel::Off && config.offload.level == OffloadLevel::Off);
-    debug_assert!(config.gradient_checkpoint.r#type == CheckpointType::Off);
-    Ok(config)
+    Ok(())
 }
 
 /// The rows with which segments are measured: those that a rank has where all are replicas, fewer and more.

@@ -7,15 +7,14 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Event, EventKind, ReduceOp};
 
-use super::calibrate::wait;
-use super::columns::measuring;
-use crate::config::Config;
+use super::columns::{measuring, reset};
 use crate::cost::Rates;
 use crate::engine::{Engine, MicroBatch};
 use crate::error::Result;
 use crate::launch::Epl;
 use crate::model::whole::WithLoss;
 use crate::optim::OptimizerConfig;
+use crate::probe::measure::wait;
 
 /// Rows and columns of what is measured with: 4 MiB, as large as a layer, and larger than a core's own cache.
 const WIDTH: usize = 1024;
@@ -41,12 +40,8 @@ fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
 
 /// Of a model that is one matrix, in a world of one rank.
 fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
-    let (mut config, default) = (measuring(epl.config(), 1, 1)?, Config::default());
-    for key in ["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"] {
-        if let Some(value) = default.get(key) {
-            config.set(key, value)?;
-        }
-    }
+    let mut config = measuring(epl.config(), 1, 1)?;
+    reset(&mut config, &["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"])?;
     let alone = epl.in_thought(config)?;
     let layer = |at: &crate::Place| {
         let loss = |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()).mean();

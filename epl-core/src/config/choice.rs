@@ -195,4 +195,14 @@ impl ZeroLevel {
     pub const fn shards_gradients(self) -> bool {
         matches!(self, Self::V1 | Self::V2 | Self::V3)
     }
+
+    /// Whether a rank keeps whole gradients in a step. They `accumulate` where micro-batches are added up, or all is clipped before it
+    /// is reduced.
+    pub(crate) const fn keeps_whole_gradients(self, accumulate: bool) -> bool {
+        match self {
+            Self::Off | Self::V0 => true,
+            Self::V1 => accumulate,
+            Self::V2 | Self::V3 => false,
+        }
+    }
 }

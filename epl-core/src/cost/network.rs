@@ -16,6 +16,8 @@ use epl_comm::Operation;
 use serde::{Deserialize, Serialize};
 
 use super::line::Line;
+use crate::simulate::{Called, Members};
+use crate::topology::cluster::Mesh;
 
 /// Collectives that take alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +137,12 @@ impl Network {
                 over_link(kind, bytes as f64, shape.ranks, link)
             }
         }
+    }
+
+    /// Seconds of a call of a rank. A group that a layer made is taken to be the world: who is in it only the layer knows.
+    pub fn seconds_of(&self, call: &Called, mesh: &Mesh, rank: usize) -> f64 {
+        let over = if let Members::Other(_) = call.over { &Members::World } else { &call.over };
+        self.seconds(call.operation, call.bytes(), &over.of(mesh, rank))
     }
 
     /// The link of one of the groups that leave their hosts at once, each with so many streams.

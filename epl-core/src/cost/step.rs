@@ -64,10 +64,9 @@ impl<'a> StepCosts<'a> {
     /// Seconds of a collective, by itself.
     fn seconds(&self, rank: usize, call: &Called) -> f64 {
         let key = (call.over.clone(), call.operation, call.bytes());
-        *self.asked.borrow_mut()[rank].entry(key).or_insert_with(|| {
-            let members = call.over.of_known(&self.plans[rank].mesh, self.ranks[rank]);
-            self.network.seconds(call.operation, call.bytes(), &members)
-        })
+        *self.asked.borrow_mut()[rank]
+            .entry(key)
+            .or_insert_with(|| self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank]))
     }
 }
 

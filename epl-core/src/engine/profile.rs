@@ -19,7 +19,7 @@ use crate::offload::is_host;
 use crate::plan::batch_views::BatchViews;
 use crate::plan::recompute::{Budget, SegmentMemory, least_recompute};
 use crate::plan::{ParamRecord, Plan};
-use crate::probe::measure::bytes;
+use crate::probe::measure::{bytes, wait};
 use crate::probe::{Profile, SegmentProfile};
 
 /// The numbers of a segment, as ranks exchange them.
@@ -122,11 +122,11 @@ impl<M: Model> Engine<M> {
         let carry_bytes = entrance.as_ref().map_or(0, bytes);
         let span = self.enter(segment, "measure", 0);
         let timed = || {
-            self.wait()?;
+            wait(&self.device)?;
             let (before, begun) = (ThreadMemory::now(), Instant::now());
             let enters = entrance.clone().map(|carry| self.plan.enter(segment, carry));
             let (exit, told) = self.context.with_flops(|| model.forward_segment(segment, enters, batch));
-            self.wait()?;
+            wait(&self.device)?;
             Ok::<_, Error>((exit, told, before, begun.elapsed()))
         };
         // Without the time in which another thread draws.
@@ -141,17 +141,12 @@ impl<M: Model> Engine<M> {
         if let Some((root, _)) = Seed::of(&exit).whole() {
             drop(root.backward());
         }
-        self.wait()?;
+        wait(&self.device)?;
         drop(span);
         let (backward, result_bytes) = (begun.elapsed(), results.bytes());
         let flops = flops(of(&self.plan.params.records, segment), &told, rows(&exit));
         let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, flops };
         Ok((exit.map(&mut Untrack), measured))
-    }
-
-    /// Until the device has done what was asked for.
-    fn wait(&self) -> Result<()> {
-        self.device.sync().map_err(|error| Error::invalid(format!("{:?}: {error:?}", self.device)))
     }
 
     /// What the first step measured, where that was asked for (`profile.segments`) or needed.

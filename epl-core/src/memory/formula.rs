@@ -103,11 +103,7 @@ impl MemoryInputs {
     }
 
     fn keeps_whole_gradients(&self) -> bool {
-        match self.zero {
-            ZeroLevel::Off | ZeroLevel::V0 => true,
-            ZeroLevel::V1 => self.accumulates() || self.clips_own,
-            ZeroLevel::V2 | ZeroLevel::V3 => false,
-        }
+        self.zero.keeps_whole_gradients(self.accumulates() || self.clips_own)
     }
 
     /// What is on its way, or left of what was.

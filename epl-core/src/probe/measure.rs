@@ -236,12 +236,12 @@ impl<M: Model> Bench<'_, M> {
             false => (seeded(&exit, wanted), None),
         };
         let root = root.filter(Tensor::is_tracked);
-        self.wait()?;
+        wait(self.device)?;
         let half = begin.elapsed();
         other_work();
         let turned = Instant::now();
         let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
-        self.wait()?;
+        wait(self.device)?;
         let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
@@ -251,11 +251,6 @@ impl<M: Model> Bench<'_, M> {
         let gradients = found.iter().map(Option::is_some).collect();
         let calls = SegmentCalls { forward, backward };
         Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
-    }
-
-    /// Until the device has done what was asked for.
-    fn wait(&self) -> Result<()> {
-        self.device.sync().map_err(|error| Error::invalid(format!("{:?}: {error:?}", self.device)))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
@@ -339,6 +334,11 @@ struct Count {
 fn median<T: Copy + PartialOrd>(mut numbers: Vec<T>) -> T {
     numbers.sort_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
     numbers[numbers.len() / 2]
+}
+
+/// Until a device has done what was asked for.
+pub(crate) fn wait(device: &Device) -> Result<()> {
+    device.sync().map_err(|error| Error::invalid(format!("{device:?}: {error:?}")))
 }
 
 /// As much memory as no cache has, written and read.

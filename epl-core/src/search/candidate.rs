@@ -33,16 +33,31 @@ pub(crate) fn is_fixed(given: &Config, key: &str) -> bool {
     }
 }
 
-/// A layout.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Candidate {
+/// A layout whose stages are not cut yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
     /// Replicas, stages, slices of split layers, and replicas that share experts.
     pub sizes: [usize; 4],
     pub micro_batches: usize,
     pub chunks: usize,
     pub strategy: PipelineStrategy,
-    pub zero: ZeroLevel,
-    pub offload: OffloadLevel,
+}
+
+impl Shape {
+    /// Axes along which there are several ranks.
+    pub fn axes(&self) -> usize {
+        self.sizes.iter().filter(|size| **size > 1).count()
+    }
+}
+
+/// What is sharded over replicas, and what is put away.
+pub(crate) type Level = (ZeroLevel, OffloadLevel);
+
+/// A layout.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub shape: Shape,
+    pub level: Level,
     /// The first segment of each part but the first; none: as the options say, or the stages are not chosen.
     pub cuts: Vec<usize>,
     /// What is run again.
@@ -52,20 +67,20 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// The options that say it, where they are not given.
     pub fn settings(&self, given: &Config) -> Vec<(&'static str, Value)> {
-        let [data, stages, tensor, expert] = self.sizes;
+        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy } = self.shape;
         let counts = [
             ("dist.data_parallel_size", data),
             ("dist.pipeline_parallel_size", stages),
             ("dist.tensor_parallel_size", tensor),
             ("dist.expert_parallel_size", expert),
-            ("pipeline.num_micro_batch", self.micro_batches),
-            ("pipeline.num_chunks", self.chunks),
+            ("pipeline.num_micro_batch", micro_batches),
+            ("pipeline.num_chunks", chunks),
         ];
         let mut settings: Vec<(&str, Value)> =
             counts.into_iter().map(|(key, count)| (key, count.to_setting())).collect();
-        settings.push(("pipeline.strategy", self.strategy.to_setting()));
-        settings.push(("zero.level", self.zero.to_setting()));
-        settings.push(("offload.level", self.offload.to_setting()));
+        settings.push(("pipeline.strategy", strategy.to_setting()));
+        settings.push(("zero.level", self.level.0.to_setting()));
+        settings.push(("offload.level", self.level.1.to_setting()));
         if !self.cuts.is_empty() {
             settings.push(("pipeline.cuts", self.cuts.to_setting()));
         }
@@ -97,23 +112,24 @@ impl Candidate {
 
     /// What it is called in a list.
     pub fn words(&self) -> String {
-        let [data, stages, tensor, expert] = self.sizes;
+        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy } = self.shape;
         let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
         let sizes: Vec<String> =
             sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
         let mut words = if sizes.is_empty() { "1 rank".to_string() } else { sizes.join(" × ") };
-        words += &format!(", {} micro-batch{}", self.micro_batches, if self.micro_batches == 1 { "" } else { "es" });
+        words += &format!(", {micro_batches} micro-batch{}", if micro_batches == 1 { "" } else { "es" });
         if stages > 1 {
-            words += &format!(", {}", self.strategy);
+            words += &format!(", {strategy}");
         }
-        if self.chunks > 1 {
-            words += &format!(", {} chunks", self.chunks);
+        if chunks > 1 {
+            words += &format!(", {chunks} chunks");
         }
-        if self.zero != ZeroLevel::Off {
-            words += &format!(", zero {}", self.zero);
+        let (zero, offload) = self.level;
+        if zero != ZeroLevel::Off {
+            words += &format!(", zero {zero}");
         }
-        if self.offload != OffloadLevel::Off {
-            words += &format!(", offload {}", self.offload);
+        if offload != OffloadLevel::Off {
+            words += &format!(", offload {offload}");
         }
         if !self.runs.is_empty() {
             let again: usize = self.runs.iter().map(ExactSizeIterator::len).sum();

@@ -51,11 +51,7 @@ impl Column {
     /// By segment, for micro-batches of so many rows, in a mesh over this network.
     pub fn costs(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<SegmentCost> {
         let shapes = self.shapes.at(&[rows]);
-        let rank = mesh.first();
-        let seconds = |call: &Called| {
-            let members = call.over.of_known(mesh, rank);
-            network.seconds(call.operation, call.bytes(), &members)
-        };
+        let seconds = |call: &Called| network.seconds_of(call, mesh, mesh.first());
         let mut costs: Vec<SegmentCost> = (self.segments.iter().enumerate())
             .map(|(segment, time)| {
                 let calls = shapes.calls(0, segment);

@@ -150,8 +150,7 @@ impl Part {
             let is_own = segments.contains(segment) && segment + 1 < costs.len();
             is_own && (is_all || costs[*segment].stored > costs[*segment].kept)
         });
-        while limit.recompute == Recompute::All || (bytes + moment > limit.bytes && limit.recompute == Recompute::Least)
-        {
+        while is_all || (bytes + moment > limit.bytes && limit.recompute == Recompute::Least) {
             let Some(segment) = may.next() else { break };
             let cost = &costs[segment];
             seconds += cost.again;

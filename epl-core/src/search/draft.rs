@@ -2,16 +2,16 @@
 
 use epl_comm::{Operation, ReduceOp};
 
-use super::candidate::{Candidate, is_fixed};
+use super::candidate::{Candidate, Level, Shape, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{CutChain, Recompute, StageLimit, cut, cut_as_small_as_it_can_be};
 use super::judge::Judge;
-use super::space::{self, Shape, levels};
+use super::space::{levels, may_recompute};
 use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
 use crate::error::Result;
 use crate::memory::{OptimizerState, Tier, Tiers};
 use crate::plan::Order;
-use crate::schedule::{Action, ActionKind};
+use crate::probe::planned::in_flight;
 use crate::simulate::Members;
 use crate::topology::cluster::{Axis, Mesh};
 
@@ -19,7 +19,7 @@ use crate::topology::cluster::{Axis, Mesh};
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub shape: Shape,
-    pub level: (ZeroLevel, OffloadLevel),
+    pub level: Level,
     pub found: CutChain,
     /// What a step takes, by formula: in which order drafts are simulated.
     pub seconds: f64,
@@ -46,8 +46,7 @@ impl Drafts<'_> {
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
-        let first = self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default());
-        Ok(Mesh::on_cluster(self.judge.cluster, &first.config(self.given)?)?)
+        Ok(Mesh::on_cluster(self.judge.cluster, &self.uncut(shape).config(self.given)?)?)
     }
 
     /// A layout at each level that it may have, cut so that it fits, or else as small as it can be.
@@ -55,7 +54,7 @@ impl Drafts<'_> {
         let mesh = self.mesh(shape)?;
         let mut drafts = Vec::new();
         for level in levels(self.given, shape.sizes[0]) {
-            let limits = self.limits(shape, level, &vec![self.budget(); shape.sizes[1]])?;
+            let limits = self.limits(shape, level, &vec![self.judge.free(); shape.sizes[1]])?;
             let Some(found) = cut(costs, &limits).or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else {
                 continue;
             };
@@ -65,22 +64,21 @@ impl Drafts<'_> {
         Ok(drafts)
     }
 
-    /// Bytes of a device; infinite where they are not bounded.
-    pub fn budget(&self) -> f64 {
-        self.judge.budget.map_or(f64::INFINITY, |budget| budget as f64 / (1.0 + self.judge.margin))
-    }
-
     /// A layout that is cut; where every segment is run again, the level says so.
-    pub fn candidate(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), found: &CutChain) -> Candidate {
-        let Shape { sizes, micro_batches, chunks, strategy } = *shape;
+    pub fn candidate(&self, shape: &Shape, level: Level, found: &CutChain) -> Candidate {
         let runs = if runs_all(self.given, level) { Vec::new() } else { found.runs() };
         let cuts = if self.cuts_are_free() { found.cuts.clone() } else { Vec::new() };
-        Candidate { sizes, micro_batches, chunks, strategy, zero: level.0, offload: level.1, cuts, runs }
+        Candidate { shape: *shape, level, cuts, runs }
+    }
+
+    /// A layout that is not cut, with nothing sharded.
+    fn uncut(&self, shape: &Shape) -> Candidate {
+        self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default())
     }
 
     /// What a layout is called.
     pub fn words(&self, shape: &Shape) -> String {
-        self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default()).words()
+        self.uncut(shape).words()
     }
 
     fn cuts_are_free(&self) -> bool {
@@ -90,16 +88,15 @@ impl Drafts<'_> {
     }
 
     /// The limits of the parts of a layout, where a device of each stage has so many bytes free.
-    pub fn limits(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel), free: &[f64]) -> Result<Vec<StageLimit>> {
+    pub fn limits(&self, shape: &Shape, level: Level, free: &[f64]) -> Result<Vec<StageLimit>> {
         let [data, stages, _, expert] = shape.sizes;
-        let recompute =
-            match (runs_all(self.given, level), space::may_recompute(self.given) && self.judge.budget.is_some()) {
-                (true, _) => Recompute::All,
-                (_, true) => Recompute::Least,
-                _ => Recompute::Given,
-            };
+        let recompute = match (runs_all(self.given, level), may_recompute(self.given) && self.judge.budget.is_some()) {
+            (true, _) => Recompute::All,
+            (_, true) => Recompute::Least,
+            _ => Recompute::Given,
+        };
         let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
-        let in_flight = self.in_flight(shape, level)?;
+        let in_flight = self.in_flight(shape)?;
         let part = |part: usize| StageLimit {
             in_flight: in_flight[part % stages],
             bytes: free[part % stages] / shape.chunks as f64,
@@ -110,19 +107,22 @@ impl Drafts<'_> {
     }
 
     /// By stage, micro-batches of each of its parts that are stored at once.
-    fn in_flight(&self, shape: &Shape, level: (ZeroLevel, OffloadLevel)) -> Result<Vec<usize>> {
+    fn in_flight(&self, shape: &Shape) -> Result<Vec<usize>> {
         let stages = shape.sizes[1];
-        let config = self.candidate(shape, level, &CutChain::default()).config(self.given)?;
+        let config = self.uncut(shape).config(self.given)?;
         let order = Order::from_config(&config, stages, shape.micro_batches)?;
         // Twice as many as stages fill any pipeline that goes backward as soon as it can.
         let is_bounded = matches!(order, Order::Rule(_)) && shape.strategy != PipelineStrategy::PreferForward;
         let micro_batches = if is_bounded { shape.micro_batches.min(2 * stages) } else { shape.micro_batches };
-        let of = |stage| Ok(in_flight(&order.actions(stage, stages, micro_batches)?).div_ceil(shape.chunks));
+        let of = |stage| {
+            let most = in_flight(&order.actions(stage, stages, micro_batches)?);
+            Ok(most.into_iter().max().unwrap_or(0).div_ceil(shape.chunks))
+        };
         (0..stages).map(of).collect()
     }
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
-    fn state(&self, (zero, offload): (ZeroLevel, OffloadLevel), replicas: usize, micro_batches: usize) -> f64 {
+    fn state(&self, (zero, offload): Level, replicas: usize, micro_batches: usize) -> f64 {
         let tiers = Tiers::from_options(self.given, offload);
         let here = |tier: Tier, bytes: f64| if tier == Tier::Device { bytes } else { 0.0 };
         let optimizer = match self.judge.state {
@@ -132,19 +132,13 @@ impl Drafts<'_> {
         let part = 1.0 / replicas as f64;
         let parameters = if zero == ZeroLevel::V3 { part } else { 1.0 };
         let state = if zero == ZeroLevel::Off { optimizer } else { optimizer * part };
-        let gradients = if keeps_gradients(zero, micro_batches) { 1.0 } else { part };
+        let gradients = if zero.keeps_whole_gradients(micro_batches > 1) { 1.0 } else { part };
         here(tiers.parameters, parameters) + here(tiers.state, state) + here(tiers.gradients, gradients)
     }
 
     /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
     /// updating is not hidden.
-    fn seconds(
-        &self,
-        (shape, (zero, _)): (&Shape, (ZeroLevel, OffloadLevel)),
-        mesh: &Mesh,
-        costs: &[SegmentCost],
-        bottleneck: f64,
-    ) -> f64 {
+    fn seconds(&self, (shape, (zero, _)): (&Shape, Level), mesh: &Mesh, costs: &[SegmentCost], bottleneck: f64) -> f64 {
         let [data, stages, _, expert] = shape.sizes;
         let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
         let (rank, mut seconds) = (mesh.first(), (micro_batches * chunks + stages - 1.0) * bottleneck);
@@ -169,29 +163,7 @@ impl Drafts<'_> {
     }
 }
 
-/// Whether gradients are whole between micro-batches.
-fn keeps_gradients(zero: ZeroLevel, micro_batches: usize) -> bool {
-    match zero {
-        ZeroLevel::Off | ZeroLevel::V0 => true,
-        ZeroLevel::V1 => micro_batches > 1,
-        ZeroLevel::V2 | ZeroLevel::V3 => false,
-    }
-}
-
 /// Whether every segment is run again at a level, as its parameters are whole for it alone.
-pub(super) fn runs_all(given: &Config, (zero, offload): (ZeroLevel, OffloadLevel)) -> bool {
+pub(super) fn runs_all(given: &Config, (zero, offload): Level) -> bool {
     zero == ZeroLevel::V3 || Tiers::from_options(given, offload).parameters != Tier::Device
-}
-
-/// Micro-batches of all parts of a stage that are stored at once, at most.
-fn in_flight(actions: &[Action]) -> usize {
-    let (mut now, mut most) = (0_usize, 0);
-    for action in actions {
-        match action.kind {
-            ActionKind::Forward => now += 1,
-            ActionKind::Backward => now = now.saturating_sub(1),
-        }
-        most = most.max(now);
-    }
-    most
 }

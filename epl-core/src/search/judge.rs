@@ -104,8 +104,7 @@ impl Judge<'_> {
         config.validate()?;
         let mesh = Mesh::on_cluster(self.cluster, config)?;
         let (column, ranks) = (self.column(&mesh)?, mesh.group(Axis::Pipeline, mesh.first()));
-        let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
-        let planned = self.planned(config, &mesh)?;
+        let (planned, rows) = self.planned(config, &mesh)?;
         let memory = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
         let over: Vec<u64> = memory.iter().map(|estimate| self.over(estimate)).collect();
@@ -156,8 +155,8 @@ impl Judge<'_> {
         Ok((timeline.makespan(), times))
     }
 
-    /// What the first rank of each stage would have.
-    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<Vec<PlannedMemory<'_>>> {
+    /// What the first rank of each stage would have, and the rows of its micro-batches.
+    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<usize>)> {
         let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
         let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
         let of = |rank: usize| {
@@ -165,7 +164,13 @@ impl Judge<'_> {
             let planned = PlannedMemory::of(&builder, builder.plan()?, self.state);
             Ok(planned.with_activations(column.activations.as_ref(), rows[0]))
         };
-        mesh.group(Axis::Pipeline, mesh.first()).into_iter().map(of).collect()
+        let planned = mesh.group(Axis::Pipeline, mesh.first()).into_iter().map(of).collect::<Result<_>>()?;
+        Ok((planned, rows))
+    }
+
+    /// Bytes that an estimate may come to; infinite where they are not bounded.
+    pub fn free(&self) -> f64 {
+        self.budget.map_or(f64::INFINITY, |budget| budget as f64 / (1.0 + self.margin))
     }
 
     /// Bytes of the device by which an estimate is over the budget.
@@ -181,7 +186,9 @@ impl Judge<'_> {
     /// As [`judge`](Self::judge).
     pub fn refusal(&self, config: &Config) -> Result<String> {
         let mesh = Mesh::on_cluster(self.cluster, config)?;
-        let (Some(budget), planned) = (self.budget, self.planned(config, &mesh)?) else { return Ok(String::new()) };
+        let (Some(budget), (planned, _)) = (self.budget, self.planned(config, &mesh)?) else {
+            return Ok(String::new());
+        };
         let mut worst: Option<(u64, &PlannedMemory<'_>)> = None;
         for planned in &planned {
             let peak = planned.estimate()?.peak(Tier::Device);
@@ -189,8 +196,8 @@ impl Judge<'_> {
                 worst = Some((peak, planned));
             }
         }
-        let free = (budget as f64 / (1.0 + self.margin)) as u64;
-        let refused = worst.and_then(|(_, planned)| planned.check(free).err()).map(|error| error.to_string());
+        let refused =
+            worst.and_then(|(_, planned)| planned.check(self.free() as u64).err()).map(|error| error.to_string());
         let margin = match self.margin > 0.0 {
             true => format!(" ({} = {budget} less auto.margin = {})", self.budget_of, self.margin),
             false => String::new(),

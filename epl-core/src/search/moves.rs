@@ -1,9 +1,9 @@
 //! Layouts next to one: one thing is other.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Level};
 use super::column::SegmentCost;
 use super::draft::runs_all;
-use crate::config::{Config, OffloadLevel, ZeroLevel};
+use crate::config::Config;
 
 /// As many cuts, or segments that are run again, are moved one by one; of more, those of the part that takes longest alone, and none.
 const FEW: usize = 12;
@@ -12,15 +12,13 @@ const FEW: usize = 12;
 pub(super) fn neighbours(
     candidate: &Candidate,
     costs: &[SegmentCost],
-    (given, levels): (&Config, &[(ZeroLevel, OffloadLevel)]),
+    (given, levels): (&Config, &[Level]),
 ) -> Vec<Candidate> {
-    let own = (candidate.zero, candidate.offload);
-    let is_like =
-        |level: (ZeroLevel, OffloadLevel)| level.1 == own.1 && (runs_all(given, level) || !runs_all(given, own));
-    let other = |level: &&(ZeroLevel, OffloadLevel)| **level != own && is_like(**level);
-    let levelled = levels.iter().filter(other).map(|(zero, offload)| {
-        let runs = if runs_all(given, (*zero, *offload)) { Vec::new() } else { candidate.runs.clone() };
-        Candidate { zero: *zero, runs, ..candidate.clone() }
+    let own = candidate.level;
+    let is_like = |level: Level| level.1 == own.1 && (runs_all(given, level) || !runs_all(given, own));
+    let levelled = levels.iter().filter(|level| **level != own && is_like(**level)).map(|level| {
+        let runs = if runs_all(given, *level) { Vec::new() } else { candidate.runs.clone() };
+        Candidate { level: *level, runs, ..candidate.clone() }
     });
     moved(candidate, costs).into_iter().chain(stored(candidate)).chain(levelled).collect()
 }

@@ -90,11 +90,9 @@ pub fn search_on_paper(
             cluster.world_size()
         )));
     }
-    let hosts: Vec<usize> =
-        (0..cluster.world_size()).map(|rank| cluster.device_of(rank).map_or(0, |slot| slot.worker)).collect();
     let [inside, outside] =
         machine.links().map(|link| NetworkLink { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 });
-    let network = Network::of_links(hosts, inside, outside);
+    let network = Network::of_links(cluster.hosts_of_ranks(), inside, outside);
     let on_host = cluster.ranks_on_host();
     let (mut columns, mut count) = (Columns::new(), 1);
     for (tensor, expert) in divisions(config, cluster.world_size()) {

@@ -4,16 +4,17 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use super::candidate::{CHOSEN, Candidate, is_fixed};
+use super::candidate::{CHOSEN, Candidate, Shape, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{cut, cut_as_small_as_it_can_be};
 use super::draft::{Draft, Drafts};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
 use super::moves::neighbours;
-use super::space::{self, Shape, bound, levels};
+use super::space::{bound, levels, shapes};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::memory::Amount;
 
 /// How many stages of layouts that seem to fit are simulated at most, from the layout that seems best on; and how many of the others,
 /// from the one that comes nearest on.
@@ -39,9 +40,9 @@ const CORRECTIONS: usize = 8;
 /// When none is possible, or none fits: why, with the one that comes nearest.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
     let drafts = Drafts { judge, given };
-    let mut run = SearchRun { judge, given, drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0 };
-    let (mut shapes, mut costs_of) = (Vec::new(), CostsOf::new());
-    for shape in space::shapes(given, judge.cluster.world_size(), judge.batch, segments) {
+    let mut run = SearchRun { drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0 };
+    let (mut bounded, mut costs_of) = (Vec::new(), CostsOf::new());
+    for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
         let key = (shape.sizes, shape.micro_batches);
         if let Entry::Vacant(entry) = costs_of.entry(key) {
             match drafts.costs(&shape) {
@@ -49,16 +50,16 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
                 Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
             }
         }
-        shapes.extend(costs_of.get(&key).map(|[_, fewest]| (bound(fewest, &shape), shape)));
+        bounded.extend(costs_of.get(&key).map(|[_, fewest]| (bound(fewest, &shape), shape)));
     }
-    shapes.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let least = shapes.first().map_or(f64::INFINITY, |(bound, _)| *bound);
+    bounded.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
     let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
     // Further on, as long as a layout may be better than the best that was simulated.
-    while next < shapes.len() && shapes[next].0 < run.best() {
+    while next < bounded.len() && bounded[next].0 < run.best() {
         let mut all: Vec<Draft> = Vec::new();
-        limit = limit.max(shapes[next].0);
-        while let Some((bound, shape)) = shapes.get(next).filter(|(bound, _)| *bound <= limit) {
+        limit = limit.max(bounded[next].0);
+        while let Some((bound, shape)) = bounded.get(next).filter(|(bound, _)| *bound <= limit) {
             next += 1;
             match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)][0]) {
                 Ok(drafts) => {
@@ -81,8 +82,8 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     run.choices.sort_by(better);
     let mut improved = Vec::new();
     for index in 0..run.choices.len() {
-        let candidate = &run.choices[index].0;
-        let kind = (candidate.sizes, candidate.chunks, candidate.strategy);
+        let Shape { sizes, chunks, strategy, .. } = run.choices[index].0.shape;
+        let kind = (sizes, chunks, strategy);
         if improved.len() < IMPROVED && !improved.contains(&kind) {
             improved.push(kind);
             run.improve(index, &costs_of);
@@ -90,7 +91,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     }
     run.choices.sort_by(better);
     run.confirm()?;
-    run.found(shapes.len(), least)
+    run.found(bounded.len(), least)
 }
 
 /// Refuses what contradicts a search, or has no effect in it.
@@ -120,8 +121,6 @@ type CostsOf = BTreeMap<([usize; 4], usize), [Vec<SegmentCost>; 2]>;
 
 /// What was found so far.
 struct SearchRun<'a> {
-    judge: &'a Judge<'a>,
-    given: &'a Config,
     drafts: Drafts<'a>,
     choices: Vec<(Candidate, Judged)>,
     /// The one that is least over the budget.
@@ -131,13 +130,11 @@ struct SearchRun<'a> {
 }
 
 fn better((one, judged): &(Candidate, Judged), (other, second): &(Candidate, Judged)) -> Ordering {
-    let axes = |candidate: &Candidate| candidate.sizes.iter().filter(|size| **size > 1).count();
-    judged.seconds.total_cmp(&second.seconds).then_with(|| axes(one).cmp(&axes(other)))
+    judged.seconds.total_cmp(&second.seconds).then_with(|| one.shape.axes().cmp(&other.shape.axes()))
 }
 
 fn simpler(one: &Shape, other: &Shape) -> Ordering {
-    let axes = |shape: &Shape| shape.sizes.iter().filter(|size| **size > 1).count();
-    (axes(one), one.micro_batches, one.chunks).cmp(&(axes(other), other.micro_batches, other.chunks))
+    (one.axes(), one.micro_batches, one.chunks).cmp(&(other.axes(), other.micro_batches, other.chunks))
 }
 
 impl SearchRun<'_> {
@@ -159,7 +156,7 @@ impl SearchRun<'_> {
             let mut judged = 0;
             for draft in drafts {
                 // What is so much larger than a device does not come near.
-                let is_hopeless = draft.found.over > HOPELESS * self.drafts.budget() && self.over.is_some();
+                let is_hopeless = draft.found.over > HOPELESS * self.drafts.judge.free() && self.over.is_some();
                 if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
                     continue;
                 }
@@ -182,7 +179,7 @@ impl SearchRun<'_> {
     fn draft(&mut self, draft: &Draft, costs_of: &CostsOf) -> Result<()> {
         let Draft { shape, level, mut found, .. } = draft.clone();
         let costs = &costs_of[&(shape.sizes, shape.micro_batches)][0];
-        let (mut free, mut is_smallest) = (vec![self.drafts.budget(); shape.sizes[1]], found.over > 0.0);
+        let (mut free, mut is_smallest) = (vec![self.drafts.judge.free(); shape.sizes[1]], found.over > 0.0);
         for correction in 0..CORRECTIONS {
             let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
                 if is_smallest {
@@ -195,7 +192,7 @@ impl SearchRun<'_> {
                 return Ok(());
             }
             // A little more, as what is taken away for it may be of another size.
-            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.drafts.budget() / 256.0) };
+            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.drafts.judge.free() / 256.0) };
             free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
             let limits = self.drafts.limits(&shape, level, &free)?;
             let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
@@ -222,19 +219,18 @@ impl SearchRun<'_> {
 
     fn judge(&mut self, candidate: &Candidate) -> Result<Judged> {
         self.tried += 1;
-        self.judge.judge(&candidate.config(self.given)?)
+        self.drafts.judge.judge(&candidate.config(self.drafts.given)?)
     }
 
     /// Takes the best of what is next to a choice, as long as that helps.
     fn improve(&mut self, index: usize, costs: &CostsOf) {
-        let mut left = MOVES / self.choices[index].0.sizes[1].pow(2);
+        let mut left = MOVES / self.choices[index].0.shape.sizes[1].pow(2);
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            let own = &costs[&(before.sizes, before.micro_batches)][0];
-            for candidate in
-                neighbours(&before, own, (self.given, &levels(self.given, before.sizes[0]))).into_iter().take(left)
-            {
+            let (given, Shape { sizes, micro_batches, .. }) = (self.drafts.given, before.shape);
+            let (own, levels) = (&costs[&(sizes, micro_batches)][0], levels(given, sizes[0]));
+            for candidate in neighbours(&before, own, (given, &levels)).into_iter().take(left) {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
                 let least = best.as_ref().map_or(judged.seconds, |(_, best)| best.seconds);
@@ -252,14 +248,14 @@ impl SearchRun<'_> {
     /// Simulates all micro-batches of the best choices.
     fn confirm(&mut self) -> Result<()> {
         for (candidate, judged) in self.choices.iter_mut().take(CONFIRMED) {
-            *judged = self.judge.judge_all(&candidate.config(self.given)?)?;
+            *judged = self.drafts.judge.judge_all(&candidate.config(self.drafts.given)?)?;
         }
         self.choices.sort_by(better);
         Ok(())
     }
 
     fn found(self, layouts: usize, least: f64) -> Result<Found> {
-        let Self { judge, given, choices, over, refused, tried, .. } = self;
+        let Self { drafts: Drafts { judge, given }, choices, over, refused, tried } = self;
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, given, over, &refused)));
         }
@@ -272,7 +268,7 @@ impl SearchRun<'_> {
                 time: judged.time,
                 seconds: judged.seconds,
                 memory: judged.memory,
-                sizes: candidate.sizes,
+                sizes: candidate.shape.sizes,
             })
         });
         let choices = choices.collect::<Result<Vec<_>>>()?;
@@ -308,6 +304,6 @@ fn nothing(
         "auto.auto_parallel: no layout of {} ranks fits; nearest comes {}, which is {} over: {refusal}",
         judge.cluster.world_size(),
         candidate.words(),
-        crate::memory::Amount(judged.over()),
+        Amount(judged.over()),
     )
 }

@@ -1,26 +1,16 @@
 //! The layouts that may be, with bounds of what they take.
 
+use super::candidate::{Level, Shape, is_fixed};
+use super::column::SegmentCost;
 use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
-use crate::search::candidate::is_fixed;
-use crate::search::column::SegmentCost;
 
 /// The most chunks of a stage that are tried.
 const MOST_CHUNKS: usize = 8;
 /// The most micro-batches that are tried for each stage, beside those that divide the rows.
 const MOST_MICRO_BATCHES: usize = 64;
 
-/// A layout whose stages are not cut yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// Replicas, stages, slices of split layers, and replicas that share experts.
-    pub sizes: [usize; 4],
-    pub micro_batches: usize,
-    pub chunks: usize,
-    pub strategy: PipelineStrategy,
-}
-
 /// The numbers that divide another.
-pub(super) fn divisors(number: usize) -> Vec<usize> {
+fn divisors(number: usize) -> Vec<usize> {
     (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect()
 }
 
@@ -46,8 +36,7 @@ pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize
     for (tensor, expert) in divisions(given, ranks) {
         let rest = ranks / tensor;
         let stages = given_or(given, "dist.pipeline_parallel_size", given.dist.pipeline_parallel_size, divisors(rest));
-        let stages = stages.into_iter().filter(|stages| given.pipeline.num_stages.is_none_or(|said| said == *stages));
-        for stages in stages.filter(|stages| *stages <= segments) {
+        for stages in stages.into_iter().filter(|stages| *stages <= segments) {
             let data = rest / stages;
             let is_said = given.dist.data_parallel_size.is_none_or(|said| said == data);
             if !is_said || !data.is_multiple_of(expert) {
@@ -94,22 +83,20 @@ fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) 
         return vec![(pipeline.num_chunks, pipeline.strategy)];
     }
     let plain = [PreferBackward, PreferBackwardOptimizer, PreferForward].map(|strategy| (1, strategy));
-    let chunked = |chunks: usize| (chunks, PreferBackward);
     let chunks: Vec<usize> = match is_fixed(given, "pipeline.num_chunks") {
         true => vec![pipeline.num_chunks],
         false => vec![1, 2, 4, MOST_CHUNKS],
     };
     let fits = chunks.into_iter().filter(|chunks| stages * chunks <= segments);
-    let all = fits.flat_map(|chunks| if chunks == 1 { plain.to_vec() } else { vec![chunked(chunks)] });
+    let all = fits.flat_map(|chunks| if chunks == 1 { plain.to_vec() } else { vec![(chunks, PreferBackward)] });
     let is_allowed = |strategy| !is_fixed(given, "pipeline.strategy") || strategy == pipeline.strategy;
     let allowed = all.filter(|(_, strategy)| is_allowed(*strategy));
     // One micro-batch is in no order.
     allowed.take(if micro_batches == 1 { 1 } else { usize::MAX }).collect()
 }
 
-/// The levels of ZeRO and of offload that are tried one after the other, until the model fits: each frees more memory than the one
-/// before, and takes longer.
-pub(super) fn levels(given: &Config, data: usize) -> Vec<(ZeroLevel, OffloadLevel)> {
+/// The levels that what is given allows, over so many replicas.
+pub(super) fn levels(given: &Config, data: usize) -> Vec<Level> {
     use OffloadLevel::{Off, V0};
     let offload = &given.offload;
     let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];

@@ -111,13 +111,11 @@ fn by_trying_all_at(
     let mut best: Option<(f64, Candidate)> = None;
     for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
         for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
-            for (zero, offload) in levels(given, shape.sizes[0]).into_iter().filter(|level| level.1 == put_away) {
-                let is_free = judge.budget.is_some() && !super::draft::runs_all(given, (zero, offload));
+            for level in levels(given, shape.sizes[0]).into_iter().filter(|level| level.1 == put_away) {
+                let is_free = judge.budget.is_some() && !super::draft::runs_all(given, level);
                 for again in 0..if is_free { 1_usize << (segments - 1) } else { 1 } {
                     let runs = (0..segments).filter(|segment| again >> segment & 1 == 1).map(|at| at..at + 1).collect();
-                    let (sizes, micro_batches) = (shape.sizes, shape.micro_batches);
-                    let (chunks, strategy, cuts) = (shape.chunks, shape.strategy, cuts.clone());
-                    let candidate = Candidate { sizes, micro_batches, chunks, strategy, zero, offload, cuts, runs };
+                    let candidate = Candidate { shape, level, cuts: cuts.clone(), runs };
                     let judged: Judged = judge.judge(&candidate.config(given).unwrap()).unwrap();
                     if judged.over() == 0 && best.as_ref().is_none_or(|(seconds, _)| judged.seconds < *seconds) {
                         best = Some((judged.seconds, candidate));
@@ -201,10 +199,8 @@ fn no_layout_is_below_its_bound() {
             let costs = column.costs(rows[rows.len() - 1].max(1), &mesh, &network);
             let bound = bound(&costs, &shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
-                let (zero, offload, runs) = (ZeroLevel::Off, OffloadLevel::Off, Vec::new());
-                let (sizes, micro_batches) = (shape.sizes, shape.micro_batches);
-                let (chunks, strategy) = (shape.chunks, shape.strategy);
-                let candidate = Candidate { sizes, micro_batches, chunks, strategy, zero, offload, cuts, runs };
+                let level = (ZeroLevel::Off, OffloadLevel::Off);
+                let candidate = Candidate { shape, level, cuts, runs: Vec::new() };
                 let judged = judge.judge(&candidate.config(&given).unwrap()).unwrap();
                 assert!(judged.seconds >= bound * (1.0 - 1e-9), "{}: {} < {bound}", candidate.words(), judged.seconds);
             }

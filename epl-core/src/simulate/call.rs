@@ -56,14 +56,6 @@ impl Members {
         }
     }
 
-    /// [`of`](Self::of), where a group that a layer made is taken to be the world.
-    pub(crate) fn of_known(&self, mesh: &Mesh, rank: usize) -> Vec<usize> {
-        match self {
-            Self::Other(_) => Self::World.of(mesh, rank),
-            over => over.of(mesh, rank),
-        }
-    }
-
     /// The group of an axis or the world by its name, as layers use them; any other as it is called.
     pub fn named(name: &str) -> Self {
         let axis = Axis::ALL.into_iter().find(|axis| axis.to_string() == name);

@@ -138,6 +138,12 @@ impl Cluster {
         None
     }
 
+    /// The host of each rank, by the number of the first worker there.
+    pub(crate) fn hosts_of_ranks(&self) -> Vec<usize> {
+        let ranks = self.local_ranks.iter().zip(&self.hosts);
+        ranks.flat_map(|(ranks, host)| std::iter::repeat_n(*host, *ranks)).collect()
+    }
+
     /// All ranks in the order in which a mesh takes them: host by host and worker by worker, so that a replica stays
     /// inside one, or across workers first, device 0 of every worker, then device 1.
     pub fn ranks_in_order(&self, prefer_intra_node: bool) -> Vec<usize> {
