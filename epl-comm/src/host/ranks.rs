@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
-use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
+use rayon::{ThreadBuilder, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::error::{Error, Result, catch};
 use crate::process_group::ProcessGroup;
@@ -124,15 +124,26 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
         life: &(impl Fn(Rank) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let _departure = Departure { supervisor: self.supervisor, rank };
-        let pool =
-            ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).thread_name(move |_| rank.to_string());
         let no_pool = |error: ThreadPoolBuildError| {
             self.fail_without(rank, no_thread(rank, &format!("{} threads", self.threads), &error))
         };
-        // Scoped, so that the pool's threads have ended when this returns.
-        let result = pool
-            .build_scoped(|thread| thread.run(), |pool| pool.install(|| life(rank)))
-            .unwrap_or_else(|error| Err(no_pool(error).into()));
+        let result = thread::scope(|scope| {
+            let mut threads = Vec::with_capacity(self.threads);
+            let start = |thread: ThreadBuilder| {
+                let builder = Builder::new().name(rank.to_string()).stack_size(STACK);
+                threads.push(builder.spawn_scoped(scope, || thread.run())?);
+                Ok(())
+            };
+            let result = ThreadPoolBuilder::new()
+                .num_threads(self.threads)
+                .spawn_handler(start)
+                .build()
+                .map_or_else(|error| Err(no_pool(error).into()), |pool| pool.install(|| life(rank)));
+            // A scope waits for what its threads run, but not for what is dropped as they end: scratch memory of
+            // products, for example. A pool's thread that panics ends the process, so there is nothing to hear.
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+            result
+        });
         if let Err(error) = &result
             && self.supervisor.first_failure("").is_none()
         {
@@ -215,7 +226,9 @@ impl<F: Supervisor> Drop for Departure<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Barrier, OnceLock};
+    use std::cell::RefCell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Barrier, OnceLock};
 
     use super::*;
 
@@ -274,6 +287,32 @@ mod tests {
             let (rank, error) = ranks.judge(ended).unwrap_err();
             assert_eq!((rank, error.to_string().contains("a wrong option")), (Rank(0), true), "{error}, of {board:?}");
         }
+    }
+
+    /// What a thread keeps until it has ended; it takes its time.
+    struct Scratch(Arc<AtomicUsize>);
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(50));
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_the_threads_of_a_rank_keep_is_gone_when_its_run_is_over() {
+        thread_local!(static KEPT: RefCell<Option<Scratch>> = const { RefCell::new(None) });
+        let (board, kept) = (Board::default(), Arc::new(AtomicUsize::new(0)));
+        let ended = Ranks::new(&board, 0..2, 1).run(Ok, |_| {
+            let keep = |_: rayon::BroadcastContext<'_>| {
+                kept.fetch_add(1, Ordering::SeqCst);
+                KEPT.set(Some(Scratch(kept.clone())));
+            };
+            assert!(!rayon::broadcast(keep).is_empty());
+            Ok::<_, Error>(())
+        });
+        assert!(ended.into_iter().all(|ended| matches!(ended, Ok(Ok(())))));
+        assert_eq!(kept.load(Ordering::SeqCst), 0);
     }
 
     #[test]
