@@ -1,8 +1,10 @@
-//! What planning and a step cost beside what they compute: it grows as parameters, segments and ranks do, and no faster.
+//! What planning, a step and a search of layouts cost beside what they compute: it grows as parameters, segments and ranks do, and no
+//! faster.
 //!
 //! Parameters of one element each, in a world that is only thought of ([`epl::launch_dry`]): what is measured is walks, maps,
 //! plans and graphs. Printed are the times, the median of some runs, and the exponent e of the line through their logarithms,
-//! time ∝ sizeᵉ. Bound of each: 1.1.
+//! time ∝ sizeᵉ. Bound of each: 1.1. Layouts are searched along all axes, for a chain of transformer layers as numbers on 1,024 devices
+//! that are described.
 //!
 //! ```text
 //! cargo bench --bench bookkeeping [-- RUNS]
@@ -13,8 +15,14 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
+use epl::comm::{Operation, ReduceOp};
+use epl::config::Layers;
+use epl::cost::Machine;
+use epl::memory::OptimizerState;
 use epl::prelude::*;
+use epl::search::{PaperParam, PaperSegment, PaperTask, search_on_paper};
+use epl::topology::cluster::Axis;
 use epl_benches::quartiles::quartiles;
 
 /// Layers of one weight.
@@ -85,6 +93,75 @@ fn times(Size { parameters, segments, ranks }: Size) -> epl::Result<[Duration; 2
     Ok(times)
 }
 
+/// 128 hosts of eight devices.
+const CLUSTER: &str = r#"
+[[host]]
+count = 128
+devices = [{ class = "device", count = 8 }]
+inside = { alpha_us = 8, gb_per_s = 240 }
+outside = { alpha_us = 20, gb_per_s = 180 }
+[class.device]
+memory_gb = 80
+tflops = 170
+memory_gb_per_s = 1800
+"#;
+
+/// A transformer layer of sequences of 2,048 tokens, whose experts and matrices are divided.
+fn layer(number: usize, tensor: usize, expert: usize) -> PaperSegment {
+    let (tokens, width, sum) = (2048, 2048, Operation::AllReduce(ReduceOp::Sum));
+    let cuts = |dim| vec![(Axis::Expert, 0), (Axis::Tensor, dim)];
+    let param = |name: &str, shape: [usize; 3], cuts| PaperParam {
+        name: format!("layers.{number}.{name}"),
+        shape: shape.to_vec(),
+        cuts,
+    };
+    let calls = |axis, size: usize, operation, count: usize| {
+        vec![(axis, operation, tokens * width); if size > 1 { count } else { 0 }]
+    };
+    let calls = [calls(Axis::Tensor, tensor, sum, 2), calls(Axis::Expert, expert, Operation::AllToAll, 2)].concat();
+    let bytes = (34 * tokens * width) as f64;
+    PaperSegment {
+        name: format!("layer {number}"),
+        parameters: vec![
+            param("attention", [4, width, width], vec![(Axis::Tensor, 1)]),
+            param("up", [8, width, 4 * width], cuts(2)),
+            param("down", [8, 4 * width, width], cuts(1)),
+        ],
+        flops: (24 * tokens * width * width) as f64 / tensor as f64,
+        carry: tokens * width,
+        stored: bytes / tensor as f64,
+        working: bytes / tensor as f64,
+        calls: [calls.clone(), calls],
+    }
+}
+
+/// How long it takes to find a layout of so many segments on 1,024 devices.
+fn search(segments: usize) -> epl::Result<Duration> {
+    let config = Layers::new().flags([("auto.auto_parallel", Some(true))])?.resolve()?;
+    let task = PaperTask { rows: 2048, dtype: DType::BF16, state: OptimizerState::PerElement(2) };
+    let begin = Instant::now();
+    search_on_paper(&config, &Machine::from_toml(CLUSTER)?, &task, |tensor, expert| match (tensor, expert) {
+        (1..=16, 1..=8) => Ok((0..segments).map(|number| layer(number, tensor, expert)).collect()),
+        _ => Err(format!("16 heads and 8 experts do not divide over {tensor} and {expert} ranks")),
+    })?;
+    Ok(begin.elapsed())
+}
+
+fn sweep_search(runs: usize, sizes: &[usize]) -> epl::Result<()> {
+    let mut points = Vec::new();
+    for size in sizes {
+        let ran = (0..runs).map(|_| Ok(search(*size)?.as_secs_f64() * 1e3)).collect::<epl::Result<Vec<_>>>()?;
+        points.push((*size as f64, quartiles(ran)[1]));
+    }
+    show("search", "segments", &points);
+    Ok(())
+}
+
+fn show(name: &str, what: &str, points: &[(f64, f64)]) {
+    let shown: Vec<String> = points.iter().map(|(size, ms)| format!("{size}: {ms:.1} ms")).collect();
+    println!("name={name} of={what} exponent={:.2} ({})", exponent(points), shown.join(", "));
+}
+
 /// The exponent of the line through the logarithms.
 fn exponent(points: &[(f64, f64)]) -> f64 {
     let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
@@ -105,8 +182,7 @@ fn sweep(what: &str, runs: usize, sizes: &[usize], of: impl Fn(usize) -> Size) -
         }
     }
     for (name, points) in ["planning", "step"].into_iter().zip(points) {
-        let shown: Vec<String> = points.iter().map(|(size, ms)| format!("{size}: {ms:.1} ms")).collect();
-        println!("name={name} of={what} exponent={:.2} ({})", exponent(&points), shown.join(", "));
+        show(name, what, &points);
     }
     Ok(())
 }
@@ -114,6 +190,7 @@ fn sweep(what: &str, runs: usize, sizes: &[usize], of: impl Fn(usize) -> Size) -
 fn main() -> epl::Result<()> {
     // `cargo bench` passes `--bench`.
     let runs = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(5_usize).max(1);
+    sweep_search(runs, &[100, 1_000, 10_000])?;
     sweep("parameters", runs, &[100, 1_000, 10_000], |parameters| Size { parameters, segments: 10, ranks: 4 })?;
     sweep("segments", runs, &[10, 100, 1_000], |segments| Size { parameters: 2_000, segments, ranks: 4 })?;
     sweep("ranks", runs, &[16, 128, 1_024], |ranks| Size { parameters: 1_000, segments: 10, ranks })

@@ -24,6 +24,7 @@ use epl::cost::Machine;
 use epl::search::search_on_paper;
 
 use papers::PaperModel;
+use transformer::Transformer;
 
 /// Search a layout for a model on a cluster that is described.
 #[derive(Parser, Debug)]
@@ -35,6 +36,9 @@ struct Args {
     /// A file that describes the cluster, in place of the model's own
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    /// Layers, in place of the model's own
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
     /// Sequences of a step
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
@@ -51,6 +55,7 @@ fn main() -> epl::Result<()> {
     };
     let config = Layers::new().flags([("auto.auto_parallel", Some(true))])?.command_line(&args.settings)?.resolve()?;
     let model = args.model.transformer();
+    let model = Transformer { layers: args.layers.unwrap_or(model.layers), ..model };
     let task = model.task(args.rows.unwrap_or(args.model.rows()));
     println!(
         "{}: {:.1} billion parameters, {} sequences a step",

@@ -7,7 +7,7 @@ use epl_comm::Operation;
 
 use super::line::Line;
 use super::network::Network;
-use crate::params::Form;
+use crate::params::{Form, ParamRecord};
 use crate::plan::Plan;
 use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
 
@@ -56,7 +56,9 @@ impl<'a> StepCosts<'a> {
         rows: &'a [usize],
         (network, rates): (&'a Network, Rates),
     ) -> Self {
-        let gradients = plans.iter().map(gradient_bytes).collect();
+        let bytes =
+            |record: &ParamRecord| (record.held && record.trainable).then(|| record.numel() * record.dtype.size());
+        let gradients = plans.iter().map(|plan| plan.segment_bytes(bytes)).collect();
         let asked = RefCell::new(vec![HashMap::new(); plans.len()]);
         Self { plans, ranks, segments, rows, network, rates, gradients, asked }
     }
@@ -68,17 +70,6 @@ impl<'a> StepCosts<'a> {
             .entry(key)
             .or_insert_with(|| self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank]))
     }
-}
-
-/// By segment, the bytes of the gradients that its backward gives.
-fn gradient_bytes(plan: &Plan) -> Vec<u64> {
-    let mut bytes = vec![0; plan.segments.len()];
-    for record in plan.records().iter().filter(|record| record.held && record.trainable) {
-        for segment in &record.segments {
-            bytes[*segment] += (record.numel() * record.dtype.size()) as u64;
-        }
-    }
-    bytes
 }
 
 impl Costs for StepCosts<'_> {

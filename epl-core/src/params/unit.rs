@@ -123,10 +123,14 @@ impl Bucket {
 
     /// The shard of every member of a bucket that is cut, as `rank` sees it.
     pub(crate) fn shards_of(&self, records: &[ParamRecord], rank: usize) -> Vec<(usize, Shard)> {
+        let ends = self.shards.iter().scan(0, |end, len| {
+            *end += len;
+            Some(*end - len..*end)
+        });
+        let all: Vec<Range<usize>> = ends.collect();
         let shard = |(member, whole): (usize, Range<usize>)| {
-            let kept = |rank: usize| within(&self.shard(rank), &whole);
-            let sizes = (0..self.shards.len()).map(|rank| kept(rank).len()).collect();
-            (member, Shard { sizes, range: kept(rank) })
+            let sizes = all.iter().map(|shard| within(shard, &whole).len()).collect();
+            (member, Shard { sizes, range: within(&self.shard(rank), &whole) })
         };
         self.wholes(records).map(shard).collect()
     }

@@ -5,6 +5,7 @@
 //! order of readiness, which differs between ranks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::fuse;
@@ -65,14 +66,16 @@ fn fill(records: &[ParamRecord], mut order: Vec<usize>, packing: Packing<'_>) ->
     // Stable: inside one segment the order of the module.
     order.sort_by_key(|index| Reverse(records[*index].first_segment()));
     let rooms: Vec<Vec<usize>> = order.iter().map(|index| packing.room(&records[*index])).collect();
-    let room = |place: usize| rooms.iter().position(|room| *room == rooms[place]);
+    let first: BTreeMap<&[usize], usize> =
+        rooms.iter().enumerate().rev().map(|(place, room)| (&room[..], place)).collect();
+    let room = |place: usize| first[&rooms[place][..]];
     let key = |place: usize, record: &ParamRecord| (record.reduced_over(), record.dtype.name(), room(place));
     let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
     let tensor = |(place, index): (usize, &usize)| (key(place, &records[*index]), bytes(&records[*index]));
     let tensors: Vec<_> = order.iter().enumerate().map(tensor).collect();
     let max_splits = if packing.gathers { 1 } else { packing.max_splits };
     let filled = fuse(&tensors, max_splits).into_iter();
-    let mut buckets: Vec<(Option<usize>, Bucket)> = filled
+    let mut buckets: Vec<(usize, Bucket)> = filled
         .map(|places| {
             let members = places.iter().map(|place| order[*place]).collect();
             (room(places[0]), Bucket::new(members, records))
@@ -103,7 +106,7 @@ pub(crate) fn pack_tied(records: &[ParamRecord]) -> Vec<Bucket> {
 }
 
 /// Merges the lightest pair of neighbours of one axis, element type and room until there are few enough.
-fn merge_down_to(max_splits: usize, buckets: &mut Vec<(Option<usize>, Bucket)>) {
+fn merge_down_to(max_splits: usize, buckets: &mut Vec<(usize, Bucket)>) {
     while buckets.len() > max_splits {
         let matches =
             |(room, first): &(_, Bucket), (other, second): &(_, Bucket)| room == other && first.matches(second);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
+use super::burn_layers::BurnLayers;
 use super::order::Order;
 use super::resolved::Plan;
 use super::settings::EngineSettings;
@@ -45,13 +46,24 @@ pub(crate) struct PlanBuilder {
     /// The device of this rank, in words.
     device: String,
     /// What the model calls its segments.
-    segments: Vec<String>,
+    segments: Arc<[String]>,
     survey: Arc<Survey>,
     /// In which order stages run, once a plan was made: a file that says it is read once.
     order: Option<Order>,
 }
 
+/// What the plans of all ranks have in common.
+struct Common {
+    /// As the rank of the builder has them, not divided yet.
+    records: Vec<ParamRecord>,
+    mixes: Vec<bool>,
+    half: Option<HalfPrecision>,
+    tiers: Tiers,
+    staged: Staged,
+}
+
 /// Which stage runs what, and when.
+#[derive(Clone)]
 struct Staged {
     stages: Stages,
     recompute: Vec<Range<usize>>,
@@ -73,7 +85,7 @@ impl PlanBuilder {
             coordinate: mesh.coordinate(rank),
             layout: None,
             device: String::new(),
-            segments: Vec::new(),
+            segments: Arc::default(),
             survey: Arc::new(survey),
             order: None,
         }
@@ -86,7 +98,7 @@ impl PlanBuilder {
 
     /// With what the device is called, and the model's segments are.
     pub fn with_names(self, device: String, segments: Vec<String>) -> Self {
-        Self { device, segments, ..self }
+        Self { device, segments: segments.into(), ..self }
     }
 
     /// With the order of a plan that was made.
@@ -147,7 +159,38 @@ impl PlanBuilder {
     ///
     /// When the model cannot be laid out as asked: all that is known to be in the way.
     pub fn plan(&self) -> Result<Plan> {
-        let (config, zero) = (&self.config, self.zero());
+        let mut common = self.common()?;
+        let records = core::mem::take(&mut common.records);
+        let full_segments = common.half.map_or_else(Vec::new, |_| full_segments(&records, &common.mixes));
+        Ok(self.plan_of(self.coordinate, &common, (records, full_segments, self.survey.burn_layers.clone())))
+    }
+
+    /// The plans of some ranks, each with the records alone that its stage holds, which have numbers of their own: what it takes and
+    /// needs is known from these.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan).
+    pub fn plans_of(&self, ranks: &[usize]) -> Result<Vec<Plan>> {
+        let common = self.common()?;
+        let full_segments = common.half.map_or_else(Vec::new, |_| full_segments(&common.records, &common.mixes));
+        let mut held: Vec<Vec<usize>> = vec![Vec::new(); self.mesh.stages()];
+        for (number, record) in common.records.iter().enumerate() {
+            record.stages.iter().for_each(|stage| held[*stage].push(number));
+        }
+        let plan = |rank: &usize| {
+            let coordinate = self.mesh.coordinate(*rank);
+            let held = &held[coordinate.pipeline];
+            let records = held.iter().map(|number| ParamRecord { held: true, ..common.records[*number].clone() });
+            let burn_layers = self.survey.burn_layers.among(held);
+            self.plan_of(coordinate, &common, (records.collect(), full_segments.clone(), burn_layers))
+        };
+        Ok(ranks.iter().map(plan).collect())
+    }
+
+    /// What plans have in common, whatever their ranks.
+    fn common(&self) -> Result<Common> {
+        let config = &self.config;
         let tiers = Tiers::from_config(config);
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
@@ -155,23 +198,32 @@ impl PlanBuilder {
         let (mut records, mixes) = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;
-        let Staged { stages, recompute, schedule, micro_batches } = staged.expect("what is not there was refused");
-        let max_splits = config.communication.max_splits;
+        Ok(Common { records, mixes, half, tiers, staged: staged.expect("what is not there was refused") })
+    }
+
+    /// The plan of a rank that has these records and, of all segments, computes in f32 in those; with these layers.
+    fn plan_of(
+        &self,
+        coordinate: Coordinate,
+        common: &Common,
+        (records, full_segments, burn_layers): (Vec<ParamRecord>, Vec<usize>, BurnLayers),
+    ) -> Plan {
+        let Staged { stages, recompute, schedule, micro_batches } = common.staged.clone();
+        let (max_splits, zero, tiers) = (self.config.communication.max_splits, self.zero(), common.tiers);
         let division = Division {
             mesh: &self.mesh,
-            coordinate: self.coordinate,
+            coordinate,
             stages: &stages,
             zero,
             tiers,
             max_splits,
             element_wise: self.element_wise,
         };
-        let full_segments = half.map_or_else(Vec::new, |_| full_segments(&records, &mixes));
         let params = division.table(records);
-        Ok(Plan {
+        Plan {
             mesh: self.mesh.clone(),
             placement: self.placement.clone(),
-            coordinate: self.coordinate,
+            coordinate,
             layout: self.layout.clone(),
             device: self.device.clone(),
             segments: self.segments.clone(),
@@ -180,16 +232,16 @@ impl PlanBuilder {
             micro_batches,
             settings: self.settings.clone(),
             recompute,
-            recompute_budget: config.gradient_checkpoint.budget,
+            recompute_budget: self.config.gradient_checkpoint.budget,
             params,
             zero,
             tiers,
-            half,
+            half: common.half,
             full_segments,
             max_splits,
             exceptions: self.exceptions(),
-            burn_layers: self.survey.burn_layers.clone(),
-        })
+            burn_layers,
+        }
     }
 
     /// What is sharded. Where each replica clips its own gradient, that is whole until the last backward of a step: v2 is v1.
@@ -310,8 +362,11 @@ fn check_statistics<'a>(mut statistics: impl Iterator<Item = &'a ParamRecord>) -
 
 /// The segments that compute in f32 under mixed precision: all of their parameters do, or a layer of Burn in them `mixes` types.
 fn full_segments(records: &[ParamRecord], mixes: &[bool]) -> Vec<usize> {
-    let of = |segment: usize| records.iter().filter(move |record| record.segments.contains(&segment));
-    let is_f32 = |record: &ParamRecord| !record.half && !matches!(record.dtype, DType::F16 | DType::BF16);
-    let is_full = |segment: &usize| of(*segment).next().is_some() && of(*segment).all(is_f32);
-    (0..mixes.len()).filter(|segment| mixes[*segment] || is_full(segment)).collect()
+    // None has a parameter yet.
+    let mut is_full: Vec<Option<bool>> = vec![None; mixes.len()];
+    for record in records {
+        let is_f32 = !record.half && !matches!(record.dtype, DType::F16 | DType::BF16);
+        record.segments.iter().for_each(|segment| is_full[*segment] = Some(is_f32 && is_full[*segment] != Some(false)));
+    }
+    (0..mixes.len()).filter(|segment| mixes[*segment] || is_full[*segment] == Some(true)).collect()
 }

@@ -37,6 +37,12 @@ impl BurnLayers {
         }
     }
 
+    /// The same where of the records only these are left, in this order, with their new numbers.
+    pub fn among(&self, left: &[usize]) -> Self {
+        let among = |numbers: &[usize]| numbers.iter().filter_map(|number| left.binary_search(number).ok()).collect();
+        Self { statistics: among(&self.statistics), running: among(&self.running), ..self.clone() }
+    }
+
     /// Those of a model that has these records.
     pub fn of<M: Model>(model: &M, records: &[ParamRecord]) -> Self {
         let (drawing, norms): (Vec<_>, Vec<_>) =

@@ -60,7 +60,9 @@ pub(crate) fn runs(
     let covered = covered_parts(stages, config)?;
     let runs = stages.parts()[..covered].iter().flat_map(|part| {
         let end = part.end.min(segments - 1);
-        chosen.iter().map(move |run| run.start.max(part.start)..run.end.min(end)).filter(|run| !run.is_empty())
+        let own = chosen.partition_point(|run| run.end <= part.start)..chosen.partition_point(|run| run.start < end);
+        let own = chosen.get(own).unwrap_or_default();
+        own.iter().map(move |run| run.start.max(part.start)..run.end.min(end)).filter(|run| !run.is_empty())
     });
     let runs: Vec<Range<usize>> = runs.collect();
     match runs.is_empty() {

@@ -1,7 +1,8 @@
 //! What a memory estimate reads from a plan.
 
+use super::bucket::{self, Packing};
 use super::resolved::Plan;
-use super::units::Division;
+use super::units::{parks, reduces_each};
 use crate::config::ZeroLevel;
 use crate::memory::{ElementBytes, OptimizerState, ParamMemory};
 use crate::params::{Bucket, ParamRecord};
@@ -39,16 +40,11 @@ impl Plan {
 
     /// Bytes of the largest bucket, if so much were sharded.
     pub(crate) fn largest_bucket(&self, zero: ZeroLevel) -> u64 {
-        let division = Division {
-            mesh: &self.mesh,
-            coordinate: self.coordinate,
-            stages: &self.stages,
-            zero,
-            tiers: self.tiers,
-            max_splits: self.max_splits,
-            element_wise: true,
-        };
-        division.table(self.params.records.clone()).trained().map(Bucket::bytes).max().unwrap_or(0) as u64
+        let (gathers, each) = (parks(zero, self.tiers), reduces_each(zero, self.tiers));
+        let packing = Packing { max_splits: self.max_splits, gathers, each, stages: &self.stages };
+        let records = self.records();
+        let trained = bucket::pack(records, packing).into_iter().chain(bucket::pack_tied(records));
+        trained.map(|bucket| bucket.bytes()).max().unwrap_or(0) as u64
     }
 
     /// Bytes of the largest bucket that is reduced: where buckets are what is gathered, of one that would be of several
@@ -62,14 +58,20 @@ impl Plan {
 
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.
     pub(crate) fn two_segments(&self) -> u64 {
-        let bytes = |segment: usize| {
-            let used = self.params.records.iter().filter(|record| record.held && record.segments.contains(&segment));
-            used.map(|record| (record.numel() * record.dtype.size()) as u64).sum::<u64>()
-        };
+        let bytes = self.segment_bytes(|record| record.held.then_some(record.numel() * record.dtype.size()));
         let own = self.stages.parts().iter().enumerate();
         let own =
             own.filter(|(part, _)| part % self.stages.count() == self.stage()).map(|(_, segments)| segments.clone());
         let pairs = own.flat_map(|part| part.clone().map(move |segment| segment..(segment + 2).min(part.end)));
-        pairs.map(|pair| pair.map(bytes).sum()).max().unwrap_or(0)
+        pairs.map(|pair| pair.map(|segment| bytes[segment]).sum()).max().unwrap_or(0)
+    }
+
+    /// By segment, the bytes that its parameters count.
+    pub(crate) fn segment_bytes(&self, bytes: impl Fn(&ParamRecord) -> Option<usize>) -> Vec<u64> {
+        let mut of = vec![0; self.segments.len()];
+        for (record, bytes) in self.records().iter().filter_map(|record| Some((record, bytes(record)?))) {
+            record.segments.iter().for_each(|segment| of[*segment] += bytes as u64);
+        }
+        of
     }
 }

@@ -68,6 +68,14 @@ impl Order {
         }
     }
 
+    /// Of how many parts of micro-batches a stage keeps activations at once, at most.
+    pub(crate) fn peak_in_flight(&self, stage: usize, stages: usize, micro_batches: usize) -> usize {
+        match self {
+            Self::Rule(schedule) => schedule.peak_in_flight(stage, stages, micro_batches),
+            Self::File { schedule, .. } => schedule.peak_in_flight(stage),
+        }
+    }
+
     /// What every stage does in a step of so many micro-batches, with the proof that it ends.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The plan of a rank.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::burn_layers::BurnLayers;
 use super::order::Order;
@@ -31,7 +32,7 @@ pub struct Plan {
     /// The device of this rank, in words.
     pub device: String,
     /// The segments that the model is a chain of, by what it calls them.
-    pub segments: Vec<String>,
+    pub segments: Arc<[String]>,
     /// Which stage runs which of them.
     pub stages: Stages,
     /// In which order a stage runs forwards and backwards.
@@ -164,11 +165,9 @@ impl Plan {
     pub(crate) fn casts(&self) -> u64 {
         let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
         let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
-        let of = |segment: usize| {
-            let Some(half) = self.half_in(segment) else { return 0 };
-            let uses = self.params.records.iter().filter(|record| record.half && record.segments.contains(&segment));
-            uses.map(|record| (record.numel() * half.dtype().size()) as u64).sum::<u64>()
-        };
+        let Some(half) = self.half else { return 0 };
+        let bytes = self.segment_bytes(|record| record.half.then(|| record.numel() * half.dtype().size()));
+        let of = |segment: usize| if self.half_in(segment).is_some() { bytes[segment] } else { 0 };
         let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
         stored.into_iter().map(of).sum::<u64>() + again.into_iter().map(of).max().unwrap_or(0)
     }

@@ -1,5 +1,7 @@
 //! A model that is laid out and of which nothing is drawn: what it would need, for any world.
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
 use epl_comm::ThreadMemory;
 
@@ -52,7 +54,7 @@ pub struct LazyModel<M> {
 #[derive(Clone, Debug)]
 pub struct PlannedMemory<'a> {
     /// For this optimizer.
-    builder: PlanBuilder,
+    builder: Arc<PlanBuilder>,
     plan: Plan,
     state: OptimizerState,
     activations: Option<(&'a Activations, usize)>,
@@ -117,7 +119,8 @@ impl<M: Model> LazyModel<M> {
     /// When the optimizer's settings cannot be read, or one of its groups has no parameter.
     pub fn memory<O: OptimizerConfig>(&self, optimizer: &O) -> Result<PlannedMemory<'_>> {
         let builder = self.builder.clone().laid_for(optimizer)?;
-        Ok(PlannedMemory::of(&builder, builder.plan()?, optimizer.state()?))
+        let plan = builder.plan()?;
+        Ok(PlannedMemory::of(Arc::new(builder), plan, optimizer.state()?))
     }
 
     /// The same, laid out for an optimizer, with the plan that an engine with it and these settings would have.
@@ -133,14 +136,14 @@ impl<M: Model> LazyModel<M> {
 
 impl<'a> PlannedMemory<'a> {
     /// What a plan needs with an optimizer that keeps so much state.
-    pub(crate) fn of(builder: &PlanBuilder, plan: Plan, state: OptimizerState) -> Self {
+    pub(crate) fn of(builder: Arc<PlanBuilder>, plan: Plan, state: OptimizerState) -> Self {
         Self {
             state,
             activations: None,
             tiers: plan.tiers,
             resident: plan.tiers.any(Tier::Disk).then_some(builder.config.offload.resident_bytes),
             casts: plan.casts(),
-            builder: builder.clone(),
+            builder,
             plan,
         }
     }
@@ -286,7 +289,7 @@ impl PlanBuilder {
         let builder = self.with_settings(settings).laid_for(optimizer)?;
         let plan = builder.plan()?;
         if let Some(budget) = builder.config.offload.device_bytes {
-            PlannedMemory::of(&builder, plan.clone(), optimizer.state()?).check(budget)?;
+            PlannedMemory::of(Arc::new(builder.clone()), plan.clone(), optimizer.state()?).check(budget)?;
         }
         Ok((builder, plan))
     }

@@ -112,6 +112,19 @@ impl Schedule {
         in_turn(&interleaved::forwards(sizes), &interleaved::backwards(sizes), ahead)
     }
 
+    /// What [`Verified::peak_in_flight`] counts, without the lists.
+    ///
+    /// # Panics
+    ///
+    /// As [`actions`](Self::actions).
+    pub fn peak_in_flight(self, stage: usize, stages: usize, micro_batches: usize) -> usize {
+        assert!(stage < stages, "stage {stage} does not exist; there are {stages}, counted from 0");
+        let sizes = Sizes::new(stages, micro_batches, self.chunks());
+        let ahead = self.ahead(stage, sizes.unwrap_or_else(|error| panic!("{error}")));
+        // One more goes forward before the first goes backward.
+        (ahead + 1).min(micro_batches * self.chunks())
+    }
+
     /// How many forwards a stage does before it alternates; more than there are means all.
     fn ahead(self, stage: usize, sizes: Sizes) -> usize {
         let later_stages = sizes.stages() - 1 - stage;

@@ -61,8 +61,8 @@ impl Stages {
 
     /// The stage that runs a segment.
     pub fn of_segment(&self, segment: usize) -> usize {
-        let part = self.parts.iter().position(|part| part.contains(&segment));
-        self.of_part(part.unwrap_or(self.parts.len() - 1))
+        let part = self.parts.partition_point(|part| part.end <= segment);
+        self.of_part(part.min(self.parts.len() - 1))
     }
 
     /// The parts of a stage that have some of these segments, in their order: their numbers, and what they have of them.

@@ -45,6 +45,28 @@ impl SegmentCost {
     pub fn seconds(&self) -> f64 {
         self.forward + self.backward
     }
+
+    /// Both together.
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one + other)
+    }
+
+    /// What it has more than another one.
+    pub fn less(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one - other)
+    }
+
+    fn with(&self, other: &Self, both: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            forward: both(self.forward, other.forward),
+            again: both(self.again, other.again),
+            backward: both(self.backward, other.backward),
+            stored: both(self.stored, other.stored),
+            kept: both(self.kept, other.kept),
+            working: both(self.working, other.working),
+            parameters: [0, 1].map(|of| both(self.parameters[of], other.parameters[of])),
+        }
+    }
 }
 
 impl Column {

@@ -1,17 +1,20 @@
 //! Layouts whose stages are cut by sums: what a plan is made of, and simulated, where it is worth it.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use epl_comm::{Operation, ReduceOp};
 
 use super::candidate::{Candidate, Level, Shape, is_fixed};
 use super::column::SegmentCost;
-use super::cuts::{CutChain, Recompute, StageLimit, cut, cut_as_small_as_it_can_be};
+use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, still_fits};
 use super::judge::Judge;
 use super::space::{levels, may_recompute};
-use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::config::{Config, OffloadLevel, ZeroLevel};
 use crate::error::Result;
 use crate::memory::{OptimizerState, Tier, Tiers};
 use crate::plan::Order;
-use crate::probe::planned::in_flight;
 use crate::simulate::Members;
 use crate::topology::cluster::{Axis, Mesh};
 
@@ -20,11 +23,39 @@ use crate::topology::cluster::{Axis, Mesh};
 pub(super) struct Draft {
     pub shape: Shape,
     pub level: Level,
-    pub found: CutChain,
+    /// None where no cut can fit.
+    pub found: Option<Rc<CutChain>>,
+    /// Bytes by which a device of some stage has too few, at least.
+    pub over: f64,
     /// What a step takes, by formula: in which order drafts are simulated.
     pub seconds: f64,
     /// What it takes at least.
     pub bound: f64,
+}
+
+/// What segments take by the sizes and micro-batches of a layout.
+#[derive(Clone, Debug)]
+pub(super) struct ShapeCosts {
+    /// In micro-batches of the most rows.
+    pub most: CutCosts,
+    /// In those of the fewest.
+    pub fewest: Vec<SegmentCost>,
+    mesh: Mesh,
+    /// By chunks, and whether all is run again: cuts where there is memory enough; none where segments are too few.
+    unbounded: RefCell<BTreeMap<(usize, bool), Option<Rc<CutChain>>>>,
+}
+
+impl ShapeCosts {
+    /// The cut where there is memory enough, in as many parts as there are limits.
+    fn unbounded(&self, chunks: usize, limits: &[StageLimit]) -> Option<Rc<CutChain>> {
+        let key = (chunks, limits[0].recompute == Recompute::All);
+        let find = || {
+            let limits: Vec<StageLimit> =
+                limits.iter().map(|limit| StageLimit { bytes: f64::INFINITY, ..*limit }).collect();
+            cut(&self.most, &limits).map(Rc::new)
+        };
+        self.unbounded.borrow_mut().entry(key).or_insert_with(find).clone()
+    }
 }
 
 /// Makes drafts.
@@ -35,14 +66,15 @@ pub(super) struct Drafts<'a> {
 }
 
 impl Drafts<'_> {
-    /// What segments take in micro-batches of the most rows, and in those of the fewest.
-    pub fn costs(&self, shape: &Shape) -> Result<[Vec<SegmentCost>; 2]> {
+    /// What segments take.
+    pub fn costs(&self, shape: &Shape) -> Result<ShapeCosts> {
         let mesh = self.mesh(shape)?;
         let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
         let costs = |rows: usize| column.costs(rows.max(1), &mesh, self.judge.network);
         let most = costs(rows[0]);
         let is_even = rows[0] == rows[rows.len() - 1];
-        Ok([most.clone(), if is_even { most } else { costs(rows[rows.len() - 1]) }])
+        let fewest = if is_even { most.clone() } else { costs(rows[rows.len() - 1]) };
+        Ok(ShapeCosts { most: CutCosts::new(most), fewest, mesh, unbounded: RefCell::default() })
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -50,18 +82,36 @@ impl Drafts<'_> {
     }
 
     /// A layout at each level that it may have, cut so that it fits, or else as small as it can be.
-    pub fn of(&self, shape: &Shape, bound: f64, costs: &[SegmentCost]) -> Result<Vec<Draft>> {
-        let mesh = self.mesh(shape)?;
-        let mut drafts = Vec::new();
+    pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts) -> Result<Vec<Draft>> {
+        let (mut drafts, in_flight) = (Vec::new(), self.in_flight(shape)?);
         for level in levels(self.given, shape.sizes[0]) {
-            let limits = self.limits(shape, level, &vec![self.judge.free(); shape.sizes[1]])?;
-            let Some(found) = cut(costs, &limits).or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else {
-                continue;
-            };
-            let seconds = self.seconds((shape, level), &mesh, costs, found.bottleneck);
-            drafts.push(Draft { shape: *shape, level, found, seconds, bound });
+            let limits = self.limits((shape, level), &in_flight, &vec![self.judge.free(); shape.sizes[1]]);
+            let Some(unbounded) = costs.unbounded(shape.chunks, &limits) else { continue };
+            let (found, over) = self.found(costs, &limits, &unbounded);
+            let seconds = self.seconds((shape, level), costs, found.as_ref().unwrap_or(&unbounded).bottleneck);
+            drafts.push(Draft { shape: *shape, level, found, over, seconds, bound });
         }
         Ok(drafts)
+    }
+
+    /// The cut within these limits, where one without them is known; and by how much it is over them.
+    fn found(
+        &self,
+        costs: &ShapeCosts,
+        limits: &[StageLimit],
+        unbounded: &Rc<CutChain>,
+    ) -> (Option<Rc<CutChain>>, f64) {
+        let all = costs.most.all();
+        let state = all.parameters[0] * limits[0].state[0] + all.parameters[1] * limits[0].state[1];
+        let over = (state - limits.iter().map(|limit| limit.bytes).sum::<f64>()) / limits.len() as f64;
+        if over > 0.0 {
+            return (None, over);
+        }
+        if still_fits(&costs.most, unbounded, limits) {
+            return (Some(unbounded.clone()), 0.0);
+        }
+        // What has room for all state comes nearest, if it does not fit.
+        cut(&costs.most, limits).map_or((None, f64::MIN_POSITIVE), |found| (Some(Rc::new(found)), 0.0))
     }
 
     /// A layout that is cut; where every segment is run again, the level says so.
@@ -87,8 +137,8 @@ impl Drafts<'_> {
         !is_said && !is_fixed(self.given, "pipeline.cuts")
     }
 
-    /// The limits of the parts of a layout, where a device of each stage has so many bytes free.
-    pub fn limits(&self, shape: &Shape, level: Level, free: &[f64]) -> Result<Vec<StageLimit>> {
+    /// The limits of the parts of a layout, where a device of each stage has so many micro-batches in flight, and so many bytes free.
+    pub fn limits(&self, (shape, level): (&Shape, Level), in_flight: &[usize], free: &[f64]) -> Vec<StageLimit> {
         let [data, stages, _, expert] = shape.sizes;
         let recompute = match (runs_all(self.given, level), may_recompute(self.given) && self.judge.budget.is_some()) {
             (true, _) => Recompute::All,
@@ -96,29 +146,22 @@ impl Drafts<'_> {
             _ => Recompute::Given,
         };
         let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
-        let in_flight = self.in_flight(shape)?;
         let part = |part: usize| StageLimit {
             in_flight: in_flight[part % stages],
             bytes: free[part % stages] / shape.chunks as f64,
             state,
             recompute,
         };
-        Ok((0..stages * shape.chunks).map(part).collect())
+        (0..stages * shape.chunks).map(part).collect()
     }
 
     /// By stage, micro-batches of each of its parts that are stored at once.
-    fn in_flight(&self, shape: &Shape) -> Result<Vec<usize>> {
+    pub fn in_flight(&self, shape: &Shape) -> Result<Vec<usize>> {
         let stages = shape.sizes[1];
         let config = self.uncut(shape).config(self.given)?;
         let order = Order::from_config(&config, stages, shape.micro_batches)?;
-        // Twice as many as stages fill any pipeline that goes backward as soon as it can.
-        let is_bounded = matches!(order, Order::Rule(_)) && shape.strategy != PipelineStrategy::PreferForward;
-        let micro_batches = if is_bounded { shape.micro_batches.min(2 * stages) } else { shape.micro_batches };
-        let of = |stage| {
-            let most = in_flight(&order.actions(stage, stages, micro_batches)?);
-            Ok(most.into_iter().max().unwrap_or(0).div_ceil(shape.chunks))
-        };
-        (0..stages).map(of).collect()
+        let of = |stage| order.peak_in_flight(stage, stages, shape.micro_batches).div_ceil(shape.chunks);
+        Ok((0..stages).map(of).collect())
     }
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
@@ -138,14 +181,15 @@ impl Drafts<'_> {
 
     /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
     /// updating is not hidden.
-    fn seconds(&self, (shape, (zero, _)): (&Shape, Level), mesh: &Mesh, costs: &[SegmentCost], bottleneck: f64) -> f64 {
+    fn seconds(&self, (shape, (zero, _)): (&Shape, Level), costs: &ShapeCosts, bottleneck: f64) -> f64 {
+        let ShapeCosts { most, mesh, .. } = costs;
         let [data, stages, _, expert] = shape.sizes;
         let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
         let (rank, mut seconds) = (mesh.first(), (micro_batches * chunks + stages - 1.0) * bottleneck);
         let pass = chunks * bottleneck;
         for (index, (axis, replicas)) in [(Axis::Data, data), (Axis::ExpertData, data / expert)].into_iter().enumerate()
         {
-            let bytes = costs.iter().map(|cost| cost.parameters[index]).sum::<f64>() / stages;
+            let bytes = most.all().parameters[index] / stages;
             let members = Members::Axis(axis).of(mesh, rank);
             let sum = self.judge.network.seconds(Operation::AllReduce(ReduceOp::Sum), bytes as u64, &members);
             // Of a pass two thirds are backward. A sum is a reduce-scatter and a gather, of half its time each.

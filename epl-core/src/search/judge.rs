@@ -1,5 +1,7 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
+use std::sync::Arc;
+
 use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
@@ -159,13 +161,12 @@ impl Judge<'_> {
     fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<usize>)> {
         let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
         let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
-        let of = |rank: usize| {
-            let builder = column.builder.on_mesh(config.clone(), (mesh, rank), placement.clone());
-            let planned = PlannedMemory::of(&builder, builder.plan()?, self.state);
-            Ok(planned.with_activations(column.activations.as_ref(), rows[0]))
+        let ranks = mesh.group(Axis::Pipeline, mesh.first());
+        let builder = Arc::new(column.builder.on_mesh(config.clone(), (mesh, ranks[0]), placement));
+        let planned = |plan: Plan| {
+            PlannedMemory::of(builder.clone(), plan, self.state).with_activations(column.activations.as_ref(), rows[0])
         };
-        let planned = mesh.group(Axis::Pipeline, mesh.first()).into_iter().map(of).collect::<Result<_>>()?;
-        Ok((planned, rows))
+        Ok((builder.plans_of(&ranks)?.into_iter().map(planned).collect(), rows))
     }
 
     /// Bytes that an estimate may come to; infinite where they are not bounded.

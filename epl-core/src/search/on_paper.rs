@@ -1,6 +1,7 @@
 //! A model on paper: what its segments hold, compute and send, as numbers, for clusters that are described.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use burn::module::ParamId;
 use burn::tensor::DType;
@@ -169,15 +170,17 @@ fn column_of(
 }
 
 fn records(segments: &[PaperSegment], mesh: &Mesh) -> Result<Vec<ParamRecord>> {
-    let mut records: Vec<ParamRecord> = Vec::new();
+    let (mut records, mut known): (Vec<ParamRecord>, BTreeMap<&str, usize>) = Default::default();
     for (number, segment) in segments.iter().enumerate() {
         for param in &segment.parameters {
-            // What several segments name is tied.
-            if let Some(known) = records.iter_mut().find(|record| record.name == param.name) {
-                known.segments.push(number);
-                continue;
+            match known.entry(&param.name) {
+                // What several segments name is tied.
+                Entry::Occupied(entry) => records[*entry.get()].segments.push(number),
+                Entry::Vacant(entry) => {
+                    entry.insert(records.len());
+                    records.push(record(number, param, mesh)?);
+                }
             }
-            records.push(record(number, param, mesh)?);
         }
     }
     Ok(records)

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::candidate::{CHOSEN, Candidate, Shape, is_fixed};
-use super::column::SegmentCost;
 use super::cuts::{cut, cut_as_small_as_it_can_be};
-use super::draft::{Draft, Drafts};
+use super::draft::{Draft, Drafts, ShapeCosts};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
 use super::moves::neighbours;
@@ -21,8 +20,9 @@ use crate::memory::Amount;
 const JUDGED: usize = 512;
 /// So many times a device is too much, where another layout came nearer.
 const HOPELESS: f64 = 3.0;
-/// How many of the best choices are improved by moves: of each division of the ranks and order of stages the best.
-const IMPROVED: usize = 8;
+/// How many of the best choices are improved by moves: of each division of the ranks and order of stages the best that runs something
+/// again, and the best that does not.
+const IMPROVED: usize = 12;
 /// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
 /// micro-batches, p² times fewer.
 const MOVES: usize = 400;
@@ -50,7 +50,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
                 Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
             }
         }
-        bounded.extend(costs_of.get(&key).map(|[_, fewest]| (bound(fewest, &shape), shape)));
+        bounded.extend(costs_of.get(&key).map(|costs| (bound(&costs.fewest, &shape), shape)));
     }
     bounded.sort_by(|one, other| one.0.total_cmp(&other.0));
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
@@ -61,9 +61,9 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         limit = limit.max(bounded[next].0);
         while let Some((bound, shape)) = bounded.get(next).filter(|(bound, _)| *bound <= limit) {
             next += 1;
-            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)][0]) {
+            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)]) {
                 Ok(drafts) => {
-                    let fitting = drafts.iter().filter(|draft| draft.found.over <= 0.0);
+                    let fitting = drafts.iter().filter(|draft| draft.over <= 0.0);
                     limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
                     all.extend(drafts);
                 }
@@ -82,8 +82,8 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     run.choices.sort_by(better);
     let mut improved = Vec::new();
     for index in 0..run.choices.len() {
-        let Shape { sizes, chunks, strategy, .. } = run.choices[index].0.shape;
-        let kind = (sizes, chunks, strategy);
+        let Candidate { shape: Shape { sizes, chunks, strategy, .. }, runs, .. } = &run.choices[index].0;
+        let kind = (*sizes, *chunks, *strategy, runs.is_empty());
         if improved.len() < IMPROVED && !improved.contains(&kind) {
             improved.push(kind);
             run.improve(index, &costs_of);
@@ -116,8 +116,8 @@ pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
     }
 }
 
-/// What segments take, by the sizes and micro-batches of a layout: in the largest micro-batches, and in the smallest.
-type CostsOf = BTreeMap<([usize; 4], usize), [Vec<SegmentCost>; 2]>;
+/// What segments take, by the sizes and micro-batches of a layout.
+type CostsOf = BTreeMap<([usize; 4], usize), ShapeCosts>;
 
 /// What was found so far.
 struct SearchRun<'a> {
@@ -149,14 +149,13 @@ impl SearchRun<'_> {
         drafts.sort_by(|one, other| {
             one.seconds.total_cmp(&other.seconds).then_with(|| simpler(&one.shape, &other.shape))
         });
-        let (fitting, mut larger): (Vec<Draft>, Vec<Draft>) =
-            drafts.into_iter().partition(|draft| draft.found.over <= 0.0);
-        larger.sort_by(|one, other| one.found.over.total_cmp(&other.found.over));
+        let (fitting, mut larger): (Vec<Draft>, Vec<Draft>) = drafts.into_iter().partition(|draft| draft.over <= 0.0);
+        larger.sort_by(|one, other| one.over.total_cmp(&other.over));
         for drafts in [fitting, larger] {
             let mut judged = 0;
             for draft in drafts {
                 // What is so much larger than a device does not come near.
-                let is_hopeless = draft.found.over > HOPELESS * self.drafts.judge.free() && self.over.is_some();
+                let is_hopeless = draft.over > HOPELESS * self.drafts.judge.free() && self.over.is_some();
                 if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
                     continue;
                 }
@@ -177,9 +176,12 @@ impl SearchRun<'_> {
 
     /// Judges a layout, and what makes it fit where it does not.
     fn draft(&mut self, draft: &Draft, costs_of: &CostsOf) -> Result<()> {
-        let Draft { shape, level, mut found, .. } = draft.clone();
-        let costs = &costs_of[&(shape.sizes, shape.micro_batches)][0];
-        let (mut free, mut is_smallest) = (vec![self.drafts.judge.free(); shape.sizes[1]], found.over > 0.0);
+        let Draft { shape, level, over, .. } = *draft;
+        let (costs, in_flight) = (&costs_of[&(shape.sizes, shape.micro_batches)].most, self.drafts.in_flight(&shape)?);
+        let (mut free, mut is_smallest) = (vec![self.drafts.judge.free(); shape.sizes[1]], over > 0.0);
+        let found = draft.found.as_deref().cloned();
+        let smallest = || cut_as_small_as_it_can_be(costs, &self.drafts.limits((&shape, level), &in_flight, &free));
+        let Some(mut found) = found.or_else(smallest) else { return Ok(()) };
         for correction in 0..CORRECTIONS {
             let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
                 if is_smallest {
@@ -194,7 +196,7 @@ impl SearchRun<'_> {
             // A little more, as what is taken away for it may be of another size.
             let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.drafts.judge.free() / 256.0) };
             free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
-            let limits = self.drafts.limits(&shape, level, &free)?;
+            let limits = self.drafts.limits((&shape, level), &in_flight, &free);
             let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
             is_smallest = next.is_none();
             let Some(next) = next.or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else { return Ok(()) };
@@ -229,7 +231,7 @@ impl SearchRun<'_> {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
             let (given, Shape { sizes, micro_batches, .. }) = (self.drafts.given, before.shape);
-            let (own, levels) = (&costs[&(sizes, micro_batches)][0], levels(given, sizes[0]));
+            let (own, levels) = (&costs[&(sizes, micro_batches)].most.segments, levels(given, sizes[0]));
             for candidate in neighbours(&before, own, (given, &levels)).into_iter().take(left) {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };

@@ -39,8 +39,16 @@ pub(super) struct StageTraffic<'a> {
 impl<'a> StageTraffic<'a> {
     pub fn new(plan: &'a Plan, shapes: &'a StepShapes) -> Result<Self> {
         let stages = &plan.stages;
+        let own = |part: usize| part < stages.parts().len() && stages.of_part(part) == plan.stage();
+        let mut is_neighbour = vec![false; stages.count()];
+        for part in 0..stages.parts().len() {
+            is_neighbour[stages.of_part(part)] |= own(part + 1) || part.checked_sub(1).is_some_and(own);
+        }
         let coming = |stage: usize| {
             let mut queue = VecDeque::new();
+            if !is_neighbour[stage] {
+                return Ok(queue);
+            }
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
                 let (micro_batch, part) = (action.micro_batch, stages.part(stage, action.chunk));
                 let sent = match action.kind {
@@ -53,7 +61,7 @@ impl<'a> StageTraffic<'a> {
                         part.checked_sub(1).map(|part| StageMessage { backward: true, micro_batch, part })
                     }
                 };
-                queue.extend(sent.filter(|label| stages.of_part(label.part) == plan.stage()));
+                queue.extend(sent.filter(|label| own(label.part)));
             }
             Ok(queue)
         };

@@ -1,6 +1,6 @@
 //! What is gathered for segments, and when: those of a segment when it runs, those of the next one while it runs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use epl_comm::Operation;
 
@@ -14,6 +14,8 @@ use crate::schedule::Action;
 pub(super) struct GatherAhead<'a> {
     plan: &'a Plan,
     gathers: bool,
+    /// By segment, the numbers of what is gathered for it.
+    units: Vec<Vec<usize>>,
     /// What will be asked for, in this order.
     next: VecDeque<Look>,
     /// Where each unit was started to be gathered; none: this rank keeps the whole.
@@ -24,10 +26,15 @@ pub(super) struct GatherAhead<'a> {
 
 impl<'a> GatherAhead<'a> {
     pub fn new(plan: &'a Plan, actions: &[Action]) -> Self {
-        let gathers = plan.params.gathers();
+        let (gathers, mut units) = (plan.params.gathers(), vec![Vec::new(); plan.segments.len()]);
+        for (number, unit) in plan.params.gathered() {
+            let uses = unit.members.iter().flat_map(|member| &plan.records()[*member].segments);
+            let uses: BTreeSet<usize> = uses.copied().collect();
+            uses.into_iter().for_each(|segment| units[segment].push(number));
+        }
         let all = || actions.iter().flat_map(|action| looks(plan, action, &plan.recompute)).collect();
         let next = if gathers { all() } else { VecDeque::new() };
-        Self { plan, gathers, next, coming: HashMap::new(), seen: HashMap::new() }
+        Self { plan, gathers, units, next, coming: HashMap::new(), seen: HashMap::new() }
     }
 
     /// Somebody sees a segment.
@@ -40,8 +47,8 @@ impl<'a> GatherAhead<'a> {
         }
         if !self.seen.contains_key(&look) {
             self.ask(ops, look.0);
-            for (number, _) in self.plan.params.gathered_for(look.0) {
-                if let Some(Some(start)) = self.coming.remove(&number) {
+            for number in &self.units[look.0] {
+                if let Some(Some(start)) = self.coming.remove(number) {
                     ops.wait(start);
                 }
             }
@@ -65,12 +72,13 @@ impl<'a> GatherAhead<'a> {
     }
 
     fn ask(&mut self, ops: &mut OpList, segment: usize) {
-        for (number, unit) in self.plan.params.gathered_for(segment) {
+        for number in &self.units[segment] {
+            let unit = self.plan.params.unit(*number);
             let is_alone = !unit.residency.is_sharded() || self.plan.ranks_over(unit.axis) == 1;
-            self.coming.entry(number).or_insert_with(|| {
+            self.coming.entry(*number).or_insert_with(|| {
                 let (over, operation, dtype) = (Members::Gather(unit.axis), Operation::AllGather, unit.dtype);
                 let call = Called { over, operation, dtype, elements: unit.kept_len() };
-                (!is_alone).then(|| ops.start(Purpose::Unit(number), call))
+                (!is_alone).then(|| ops.start(Purpose::Unit(*number), call))
             });
         }
     }

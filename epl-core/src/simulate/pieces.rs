@@ -8,12 +8,17 @@ use crate::schedule::{Action, ActionKind};
 /// A segment, and whether its parameters ask for gradients.
 pub(crate) type Look = (usize, bool);
 
+/// The one of the runs `again`, which ascend, that has a segment.
+pub(crate) fn run_of(again: &[Range<usize>], segment: usize) -> Option<&Range<usize>> {
+    again.get(again.partition_point(|run| run.end <= segment)).filter(|run| run.contains(&segment))
+}
+
 /// The runs `again` that lie in some segments, and the segments between them, one by one.
 pub(crate) fn pieces(segments: Range<usize>, again: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut next = segments.start;
     std::iter::from_fn(move || {
         let start = next;
-        let run = again.iter().find(|run| run.start == start);
+        let run = run_of(again, start).filter(|run| run.start == start);
         next = run.map_or(start + 1, |run| run.end);
         (start < segments.end).then_some(start..next)
     })
@@ -27,11 +32,12 @@ pub(crate) fn segments(plan: &Plan, action: &Action) -> Range<usize> {
 /// What an action will ask for, in this order, where the runs `again` are run again.
 pub(crate) fn looks(plan: &Plan, action: &Action, again: &[Range<usize>]) -> Vec<Look> {
     let segments = segments(plan, action);
-    let is_again = |segment: &usize| again.iter().any(|run| run.contains(segment));
+    let is_again = |segment: &usize| run_of(again, *segment).is_some();
     match action.kind {
         ActionKind::Forward => segments.map(|segment| (segment, !is_again(&segment))).collect(),
         ActionKind::Backward => {
-            let runs = again.iter().filter(|run| segments.contains(&run.start)).rev();
+            let from = |segment: usize| again.partition_point(|run| run.start < segment);
+            let runs = again[from(segments.start)..from(segments.end)].iter().rev();
             runs.flat_map(|run| run.clone().map(|segment| (segment, true))).collect()
         }
     }

@@ -10,7 +10,7 @@ use super::call::Members;
 use super::links::StageTraffic;
 use super::list::{Op, OpList, RunKind};
 use super::parameters::GatherAhead;
-use super::pieces::{pieces, segments};
+use super::pieces::{pieces, run_of, segments};
 use super::protocol::{BEFORE_SAMPLES, OF_STAGE, OVER_ALL, OVER_REPLICAS};
 use super::reductions::Reductions;
 use super::shapes::StepShapes;
@@ -105,7 +105,7 @@ impl Step<'_> {
         let part = self.plan.stages.part(self.plan.stage(), action.chunk);
         self.links.receive_carry(&mut self.ops, action.micro_batch, part);
         for piece in pieces(segments(self.plan, action), &self.plan.recompute) {
-            match self.plan.recompute.contains(&piece) {
+            match run_of(&self.plan.recompute, piece.start) == Some(&piece) {
                 true => piece.for_each(|segment| self.untracked(action.micro_batch, segment)),
                 false => self.tracked(RunKind::Forward, action.micro_batch, piece.start),
             }
@@ -142,7 +142,7 @@ impl Step<'_> {
         }
         let all: Vec<Range<usize>> = pieces(segments(self.plan, action), &self.plan.recompute).collect();
         for piece in all.into_iter().rev() {
-            if self.plan.recompute.contains(&piece) {
+            if run_of(&self.plan.recompute, piece.start) == Some(&piece) {
                 piece.clone().for_each(|segment| self.tracked(RunKind::Recompute, action.micro_batch, segment));
             }
             piece.rev().for_each(|segment| self.differentiate(action.micro_batch, segment));

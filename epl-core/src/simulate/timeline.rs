@@ -87,10 +87,10 @@ type At = (usize, usize);
 struct RankState {
     clock: f64,
     done: Vec<TimedOp>,
-    /// The numbers of its groups, and how many calls it has made in each.
-    groups: HashMap<Members, (usize, usize)>,
+    /// Its few groups, by their numbers, and how many calls it has made in each.
+    groups: Vec<(Members, At)>,
     /// The calls that were started, by their places in the program, until they are waited for.
-    started: HashMap<usize, At>,
+    started: Vec<Option<At>>,
     /// The call in which it waits.
     waits: Option<At>,
 }
@@ -109,7 +109,8 @@ pub fn simulate_step(
     members: &impl Fn(usize, &Members) -> Vec<usize>,
     costs: &impl Costs,
 ) -> Result<StepTimeline> {
-    let ranks = programs.iter().map(|_| RankState::default()).collect();
+    let begin = |program: &StepProgram| RankState { started: vec![None; program.ops.len()], ..RankState::default() };
+    let ranks = programs.iter().map(begin).collect();
     let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: HashMap::new() };
     loop {
         let mut moved = false;
@@ -166,19 +167,18 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             Op::Start(purpose, call) => {
                 let started = begin + self.costs.start(rank, *purpose, call);
                 let at = self.come(rank, call, Some(started))?;
-                self.ranks[rank].started.insert(index, at);
+                self.ranks[rank].started[index] = Some(at);
                 Some(started)
             }
             Op::Await(start) => {
-                let at = self.ranks[rank].started.get(start).copied();
-                let at = at.ok_or_else(|| {
+                let at = self.ranks[rank].started.get(*start).copied().flatten().ok_or_else(|| {
                     Error::invalid(format!(
                         "operation {index} of rank {rank} waits for {start}, which was not started, or was waited for already"
                     ))
                 })?;
                 let end = self.end_of(at).map(|end| end.max(begin));
                 if end.is_some() {
-                    self.ranks[rank].started.remove(start);
+                    self.ranks[rank].started[*start] = None;
                 }
                 end
             }
@@ -196,7 +196,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
 
     /// The number of a rank's group, and of the next call that it makes there.
     fn next_call(&mut self, rank: usize, over: &Members) -> At {
-        if let Some((group, calls)) = self.ranks[rank].groups.get_mut(over) {
+        if let Some((_, (group, calls))) = self.ranks[rank].groups.iter_mut().find(|(known, _)| known == over) {
             *calls += 1;
             return (*group, *calls - 1);
         }
@@ -206,7 +206,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             groups.push(Group { members, meetings: Vec::new() });
             groups.len() - 1
         });
-        self.ranks[rank].groups.insert(over.clone(), (group, 1));
+        self.ranks[rank].groups.push((over.clone(), (group, 1)));
         (group, 0)
     }
 

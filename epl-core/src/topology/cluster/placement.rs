@@ -20,10 +20,9 @@ pub struct Placement {
 impl Placement {
     /// Where the groups of a mesh lie.
     pub fn of(cluster: &Cluster, mesh: &Mesh) -> Self {
-        let worker = |rank: &usize| cluster.device_of(*rank).map(|slot| slot.worker);
-        let host = |rank: &usize| worker(rank).and_then(|worker| cluster.host_of(worker));
-        let lie_in_one = |axis: &Axis, place: &dyn Fn(&usize) -> Option<usize>| {
-            mesh.groups(*axis).iter().all(|group| group.windows(2).all(|pair| place(&pair[0]) == place(&pair[1])))
+        let (worker, host) = (cluster.workers_of_ranks(), cluster.hosts_of_ranks());
+        let lie_in_one = |axis: &Axis, place: &[usize]| {
+            mesh.groups(*axis).iter().all(|group| group.windows(2).all(|pair| place[pair[0]] == place[pair[1]]))
         };
         let axes = [Axis::Tensor, Axis::Expert, Axis::Pipeline, Axis::Data];
         let used = axes.into_iter().filter(|axis| mesh.size(*axis) > 1);

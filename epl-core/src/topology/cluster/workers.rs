@@ -138,6 +138,12 @@ impl Cluster {
         None
     }
 
+    /// The worker of each rank.
+    pub(crate) fn workers_of_ranks(&self) -> Vec<usize> {
+        let ranks = self.local_ranks.iter().enumerate();
+        ranks.flat_map(|(worker, ranks)| std::iter::repeat_n(worker, *ranks)).collect()
+    }
+
     /// The host of each rank, by the number of the first worker there.
     pub(crate) fn hosts_of_ranks(&self) -> Vec<usize> {
         let ranks = self.local_ranks.iter().zip(&self.hosts);
@@ -147,15 +153,15 @@ impl Cluster {
     /// All ranks in the order in which a mesh takes them: host by host and worker by worker, so that a replica stays
     /// inside one, or across workers first, device 0 of every worker, then device 1.
     pub fn ranks_in_order(&self, prefer_intra_node: bool) -> Vec<usize> {
-        let mut ranks: Vec<usize> = (0..self.world_size()).collect();
-        let place = |rank: &usize| {
-            self.device_of(*rank).map(|slot| match prefer_intra_node {
-                true => (self.hosts[slot.worker], slot.worker),
-                false => (slot.device, slot.worker),
-            })
+        let slots = self.local_ranks.iter().enumerate();
+        let slots = slots.flat_map(|(worker, ranks)| (0..*ranks).map(move |device| DeviceSlot { worker, device }));
+        let place = |slot: DeviceSlot| match prefer_intra_node {
+            true => (self.hosts[slot.worker], slot.worker),
+            false => (slot.device, slot.worker),
         };
-        ranks.sort_by_key(place);
-        ranks
+        let mut places: Vec<_> = slots.enumerate().map(|(rank, slot)| (place(slot), rank)).collect();
+        places.sort_unstable();
+        places.into_iter().map(|(_, rank)| rank).collect()
     }
 }
 
