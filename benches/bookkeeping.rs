@@ -108,7 +108,7 @@ memory_gb_per_s = 1800
 
 /// A transformer layer of sequences of 2,048 tokens, whose experts and matrices are divided.
 fn layer(number: usize, tensor: usize, expert: usize) -> PaperSegment {
-    let (tokens, width, sum) = (2048, 2048, Operation::AllReduce(ReduceOp::Sum));
+    let (tokens, width, sum) = (2048, 512, Operation::AllReduce(ReduceOp::Sum));
     let cuts = |dim| vec![(Axis::Expert, 0), (Axis::Tensor, dim)];
     let param = |name: &str, shape: [usize; 3], cuts| PaperParam {
         name: format!("layers.{number}.{name}"),

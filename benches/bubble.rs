@@ -11,17 +11,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
-use epl::comm::custom_vjp;
 use epl::config::PipelineStrategy;
 use epl::prelude::*;
 use epl_benches::quartiles::{quartiles, show};
+use epl_benches::sleeping::sleeping;
 
 const STAGES: usize = 4;
 /// A stage's forward of a micro-batch, all chunks together, in milliseconds, unless it is said otherwise.
@@ -36,29 +35,16 @@ struct Net {
 /// The time that a rank was busy, in nanoseconds: a sleep takes a little longer than asked for.
 type Busy = Arc<AtomicU64>;
 
-fn compute(time: Duration, busy: &Busy) {
-    let begin = Instant::now();
-    sleep(time);
-    busy.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-}
-
 /// As many segments as there are parts of stages, each as long as its share of a stage.
 fn chain(chunks: usize, forward: Duration, at: &Place, busy: &Busy) -> Chain<Net, Tensor<2>, Tensor<2>> {
     let parts = (0..STAGES * chunks).map(|_| LinearConfig::new(4, 4).init(at)).collect();
-    let forward = forward / chunks as u32;
-    let busy = busy.clone();
-    let slow = Arc::new(move |rows: Tensor<2>| {
-        let (one, other) = (busy.clone(), busy.clone());
-        let wait = move |rows: Tensor<2>| {
-            compute(forward, &one);
-            (rows, ())
-        };
-        let wait_longer = move |(), gradient: Tensor<2>| {
-            compute(2 * forward, &other);
-            (Some(gradient),)
-        };
-        custom_vjp((rows,), |(rows,)| wait(rows), wait_longer)
-    });
+    let (forward, busy) = (forward / chunks as u32, busy.clone());
+    let slow = move |rows: Tensor<2>| {
+        let busy = busy.clone();
+        sleeping(rows, [forward, 2 * forward], move |time| {
+            busy.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        })
+    };
     let own = slow.clone();
     let first = move |net: &Net, rows: &Tensor<2>| own(net.parts[0].forward(rows.clone()));
     let mut links = Chain::of(Net { parts }).first(&["parts.0"], first);

@@ -3,5 +3,7 @@
 pub mod moe;
 pub mod pairs;
 pub mod quartiles;
+pub mod shaped;
+pub mod sleeping;
 pub mod speed;
 pub mod steps;

@@ -65,6 +65,48 @@ struct OfRank {
     profile: Vec<OperationProfile>,
 }
 
+/// What is done with a model and its rows, whichever it is.
+pub trait WithModel {
+    /// What comes of it.
+    type Output;
+
+    /// Does it; `batch` makes these rows.
+    ///
+    /// # Errors
+    ///
+    /// What it says.
+    fn run<M: Model>(
+        self,
+        model: impl Fn(&Place) -> M,
+        batch: impl Fn(Range<usize>, &Device) -> M::Batch,
+    ) -> Result<Self::Output>
+    where
+        M::Batch: Clone;
+}
+
+/// The steps of one rank.
+struct OnRank<'a> {
+    step: &'a Step,
+    epl: &'a Epl,
+    is_profiled: bool,
+}
+
+impl WithModel for OnRank<'_> {
+    type Output = OfRank;
+
+    fn run<M: Model>(
+        self,
+        model: impl Fn(&Place) -> M,
+        batch: impl Fn(Range<usize>, &Device) -> M::Batch,
+    ) -> Result<OfRank>
+    where
+        M::Batch: Clone,
+    {
+        let Self { step, epl, is_profiled } = self;
+        step.steps((epl, is_profiled), model, batch(step.rows_of(epl), epl.place().device()))
+    }
+}
+
 /// The sizes of a step, as a command line gives them.
 #[derive(Args, Clone, Debug)]
 pub struct Sizes {
@@ -185,26 +227,26 @@ impl Step {
     }
 
     fn on_rank(&self, epl: &Epl, is_profiled: bool) -> Result<OfRank> {
-        let device = epl.place().device();
+        self.with_model(OnRank { step: self, epl, is_profiled })
+    }
+
+    /// Does something with the model and its rows.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such model; what that something says.
+    pub fn with_model<W: WithModel>(&self, with: W) -> Result<W::Output> {
         match self.model.as_str() {
             "moe_t5" => {
                 let sparse = moe::model();
                 let experts =
                     sparse.moe.clone().map(|moe| T5MoeConfig { experts: self.size("experts", moe.experts), ..moe });
                 let config = self.t5(sparse, ["vocab", "heads", "layers"]).with_moe(experts);
-                self.steps(
-                    (epl, is_profiled),
-                    |at| config.init(at),
-                    T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
-                )
+                self.with_t5(&config, with)
             }
             "t5" => {
                 let config = self.t5(moe::model().with_moe(None), ["vocab_size", "num_heads", "num_layers"]);
-                self.steps(
-                    (epl, is_profiled),
-                    |at| config.init(at),
-                    T5Batcher::new(&config).batch(self.pairs(config.vocab, epl), device),
-                )
+                self.with_t5(&config, with)
             }
             "bert" => {
                 let config = BertConfig::new(self.size("vocab_size", 8000))
@@ -218,22 +260,24 @@ impl Step {
                     let labels = self.tokens(config.vocab, row * self.seq + 31);
                     BertItem::new(self.tokens(config.vocab, row * self.seq), vec![0; self.seq], labels)
                 };
-                let batch =
-                    BertBatcher::<MaskedLanguage>::new(&config).batch(self.rows_of(epl).map(row).collect(), device);
-                self.steps((epl, is_profiled), |at| config.init_masked_language(at), batch)
+                let batcher = BertBatcher::<MaskedLanguage>::new(&config);
+                let batch = |rows: Range<usize>, device: &Device| batcher.batch(rows.map(row).collect(), device);
+                with.run(|at| config.init_masked_language(at), batch)
             }
             "resnet50" => {
                 let config = ResNetConfig::resnet50(self.size("num_labels", 100));
-                self.steps(
-                    (epl, is_profiled),
-                    |at| config.init(at),
-                    self.images(config.classes, self.rows_of(epl), device),
-                )
+                with.run(|at| config.init(at), |rows, device| self.images(config.classes, rows, device))
             }
             other => {
                 Err(Error::invalid(format!("there is no model {other:?}; there are moe_t5, t5, bert and resnet50")))
             }
         }
+    }
+
+    fn with_t5<W: WithModel>(&self, config: &T5Config, with: W) -> Result<W::Output> {
+        let batcher = T5Batcher::new(config);
+        let batch = |rows, device: &Device| batcher.batch(self.pairs(config.vocab, rows), device);
+        with.run(|at| config.init(at), batch)
     }
 
     /// The sizes of `base` but for those that are set.
@@ -266,7 +310,7 @@ impl Step {
         (from..from + self.seq).map(|at| 2 + (at * 7919 % (vocab - 2)) as i64).collect()
     }
 
-    fn pairs(&self, vocab: usize, epl: &Epl) -> Vec<TokenPair> {
+    fn pairs(&self, vocab: usize, rows: Range<usize>) -> Vec<TokenPair> {
         let ended = |mut tokens: Vec<i64>| {
             tokens.pop();
             tokens.push(1);
@@ -276,11 +320,11 @@ impl Step {
             source: ended(self.tokens(vocab, row * 64)),
             target: ended(self.tokens(vocab, row * 64 + 31)),
         };
-        self.rows_of(epl).map(pair).collect()
+        rows.map(pair).collect()
     }
 
     fn images(&self, classes: usize, rows: Range<usize>, device: &Device) -> ImageBatch {
-        let shape = [self.rows(), 3, self.seq, self.seq];
+        let shape = [rows.len(), 3, self.seq, self.seq];
         let value = |at: usize| (at as f32 * 0.37).sin() + (at as f32 * 0.011).cos();
         let first = rows.start * 3 * self.seq * self.seq;
         let values: Vec<f32> = (first..first + shape.iter().product::<usize>()).map(value).collect();

@@ -128,7 +128,13 @@ impl ProcessGroup {
     /// Use this one or the old one, not both in turn while collectives are started; over NCCL, where one on CUDA tensors goes
     /// on behind a blocking call, too, not both at all.
     pub fn traced(&self, trace: &Trace) -> Self {
-        self.beside(Arc::new(Traced::new(self.communicator.transport.clone(), trace.clone())))
+        self.decorated(|transport| Arc::new(Traced::new(transport, trace.clone())))
+    }
+
+    /// The same group over a transport around its own one, such as one that delays calls or counts them; it decorates what is split
+    /// off, and links, by itself. What holds of a [`traced`](Self::traced) group holds here.
+    pub fn decorated(&self, around: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>) -> Self {
+        self.beside(around(self.communicator.transport.clone()))
     }
 
     /// The last calls of this rank, in this and all its other groups.

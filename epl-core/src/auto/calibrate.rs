@@ -19,7 +19,7 @@ const REPEATS: usize = 6;
 /// those lie on other hosts. Collective.
 pub(super) fn network(epl: &Epl) -> Result<Network> {
     let (world, hosts) = (epl.world(), epl.cluster().hosts_of_ranks());
-    let (ranks, rank) = (world.size(), world.rank());
+    let ranks = world.size();
     let device = epl.place().device().clone().inner();
     let mut calls: Vec<MeasuredCalls> = Vec::new();
     let empty = Network::measured(hosts.clone(), Vec::new());
@@ -31,8 +31,11 @@ pub(super) fn network(epl: &Epl) -> Result<Network> {
             if calls.iter().any(|call| call.shape == shape) {
                 continue;
             }
-            let (color, key) = if is_near { (rank / size, rank % size) } else { (rank % groups, rank / groups) };
-            let group = world.split(&format!("calibration of {size}"), color, key)?;
+            let place = |rank: usize| match is_near {
+                true => (rank / size, rank % size),
+                false => (rank % groups, rank / groups),
+            };
+            let group = world.split_by(&format!("calibration of {size}"), place)?;
             for kind in CallKind::ALL {
                 calls.push(MeasuredCalls { kind, shape, seconds: measured(kind, world, &group, &device)? });
             }

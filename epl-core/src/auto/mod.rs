@@ -15,11 +15,13 @@
 //! - `columns`: segments.
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
+//! - `table`: what was measured, and what is asked of it.
 
 mod sample;
 mod columns;
 mod calibrate;
 mod rates;
+mod table;
 
 use epl_comm::ReduceOp;
 
@@ -29,10 +31,12 @@ use crate::launch::Epl;
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
-use crate::search::{self, Columns, Found, Judge};
+use crate::search::{self, Choice, Found};
 use crate::stable_hash::stable_hash;
+use crate::topology::cluster::Axis;
 
 pub use sample::Sample;
+pub use table::CostTable;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
@@ -51,42 +55,47 @@ impl Epl {
     /// setting it would; when a peer fails.
     pub fn search<M: Model, O: OptimizerConfig>(
         &self,
+        model: impl FnMut(&Place) -> M,
+        optimizer: &O,
+        sample: Sample<'_, M::Batch>,
+    ) -> Result<Found> {
+        search::check_search(self.config(), sample.rows())?;
+        let found = self.cost_table(model, optimizer, sample)?.search(self.config())?;
+        self.check_same(&found)?;
+        Ok(found)
+    }
+
+    /// What a step of a model takes in this world, in the layout that the configuration says: its time in parts, and the bytes of each
+    /// stage, as [`search`](Self::search) predicts them. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the model opens scopes; when the layout cannot be, or needs more than `offload.device_bytes`; when a peer fails.
+    pub fn explain<M: Model, O: OptimizerConfig>(
+        &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
         mut sample: Sample<'_, M::Batch>,
-    ) -> Result<Found> {
-        let (config, ranks) = (self.config(), self.cluster().world_size());
-        search::check_search(config, sample.rows())?;
-        if config.offload.device_bytes.is_none() && search::is_fixed(config, "auto.margin") {
-            return Err(Error::invalid(format!(
-                "auto.margin = {} is of a device's memory, which is not bounded; give offload.device_bytes, or leave it out",
-                config.auto.margin
-            )));
-        }
-        let (mut columns, mut segments) = (Columns::new(), None);
-        for (tensor, expert) in search::divisions(config, ranks) {
-            let model: &mut dyn FnMut(&Place) -> M = &mut model;
-            let column = columns::column(self, (tensor, expert), model, optimizer, &mut sample);
-            let column = columns::agreed(self.world(), column)?;
-            segments = segments.or(column.as_ref().ok().map(|column| column.segments.len()));
-            columns.insert((tensor, expert), column.map_err(|reason| reason.to_string()));
-        }
-        let network = calibrate::network(self)?;
-        let judge = Judge {
-            columns: &columns,
-            cluster: self.cluster(),
-            network: &network,
-            rates: rates::rates(self, optimizer)?,
-            state: optimizer.state()?,
-            batch: sample.rows(),
-            budget: config.offload.device_bytes,
-            budget_of: "offload.device_bytes",
-            margin: config.auto.margin,
-            lanes: self.world().lanes(),
-        };
-        let found = search::search(&judge, config, segments.unwrap_or(1))?;
-        self.check_same(&found)?;
-        Ok(found)
+    ) -> Result<Choice> {
+        let mesh = self.context().mesh();
+        let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
+        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample)?.explain(self.config())
+    }
+
+    /// What a model's segments, where its layers are divided in each way that the configuration allows, an optimizer and this world's
+    /// collectives take. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails, or the optimizer's settings cannot be read.
+    pub fn cost_table<M: Model, O: OptimizerConfig>(
+        &self,
+        mut model: impl FnMut(&Place) -> M,
+        optimizer: &O,
+        mut sample: Sample<'_, M::Batch>,
+    ) -> Result<CostTable> {
+        let divisions = search::divisions(self.config(), self.cluster().world_size());
+        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)
     }
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.

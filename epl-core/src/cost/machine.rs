@@ -18,6 +18,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::network::{Network, NetworkLink};
 use crate::error::{Error, Result};
 use crate::topology::cluster::Cluster;
 
@@ -50,7 +51,7 @@ struct DeviceCount {
 /// A link, in the units of a description.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DescribedLink {
+struct DescribedLink {
     /// Microseconds until something comes.
     pub alpha_us: f64,
     /// Gigabytes a second, in each direction.
@@ -152,9 +153,15 @@ impl Machine {
         &self.class[&self.host[0].devices[0].class]
     }
 
-    /// The links between devices of a host, and from one host to another.
-    pub(crate) fn links(&self) -> [DescribedLink; 2] {
-        [self.host[0].inside, self.host[0].outside]
+    /// What collectives take on its links: between devices of a host, and from one host to another.
+    ///
+    /// # Errors
+    ///
+    /// As [`cluster`](Self::cluster).
+    pub fn network(&self) -> Result<Network> {
+        let link = |link: DescribedLink| NetworkLink { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 };
+        let HostKind { inside, outside, .. } = self.host[0];
+        Ok(Network::of_links(self.cluster()?.hosts_of_ranks(), link(inside), link(outside)))
     }
 }
 
@@ -179,7 +186,11 @@ mod tests {
         let machine = Machine::from_toml(DESCRIBED).unwrap();
         let cluster = machine.cluster().unwrap();
         assert_eq!((cluster.world_size(), cluster.worker_num(), cluster.host_num()), (8, 2, 2));
-        assert_eq!((machine.class().tflops, machine.links()[1].gb_per_s), (150.0, 50.0));
+        assert_eq!(machine.class().tflops, 150.0);
+        // From one device to another of its host, and of the other one, whose four pairs share the cards.
+        let network = machine.network().unwrap();
+        let seconds = |to: usize| network.seconds(epl_comm::Operation::Send, 300_000_000, &[0, to]);
+        assert!((seconds(1) - 1.008e-3).abs() < 1e-9 && (seconds(4) - 2.402e-2).abs() < 1e-9, "{}", seconds(4));
         for (from, to, told) in [
             ("count = 2", "count = 0", "above 0"),
             ("tflops = 150", "tflops = nan", "[class.fast] are above 0"),

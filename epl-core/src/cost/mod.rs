@@ -12,5 +12,8 @@ mod step;
 
 pub use line::Line;
 pub use machine::Machine;
-pub(crate) use network::{CallKind, MeasuredCalls, Network, NetworkLink};
+pub use network::Network;
+#[cfg(test)]
+pub(crate) use network::NetworkLink;
+pub(crate) use network::{CallKind, MeasuredCalls};
 pub(crate) use step::{Rates, SegmentTime, StepCosts};

@@ -82,9 +82,9 @@ pub(crate) struct MeasuredCalls {
     pub seconds: Line,
 }
 
-/// What connects ranks.
+/// What connects ranks: measured, or links that are described.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Network {
+pub struct Network {
     host_of: Vec<usize>,
     costs: NetworkCosts,
 }
@@ -98,18 +98,18 @@ enum NetworkCosts {
 impl Network {
     /// That of ranks on these hosts, as measured. A group of a shape that was not measured takes as long as one of the nearest
     /// shape, of those on as many hosts first.
-    pub fn measured(host_of: Vec<usize>, calls: Vec<MeasuredCalls>) -> Self {
+    pub(crate) fn measured(host_of: Vec<usize>, calls: Vec<MeasuredCalls>) -> Self {
         Self { host_of, costs: NetworkCosts::Measured(calls) }
     }
 
     /// That of ranks on these hosts, over links between ranks of a host, and from one host to another: `outside` is what all cards
     /// of a host have together.
-    pub fn of_links(host_of: Vec<usize>, inside: NetworkLink, outside: NetworkLink) -> Self {
+    pub(crate) fn of_links(host_of: Vec<usize>, inside: NetworkLink, outside: NetworkLink) -> Self {
         Self { host_of, costs: NetworkCosts::Links { inside, outside } }
     }
 
     /// How a group of these ranks lies.
-    pub fn shape(&self, members: &[usize]) -> GroupShape {
+    pub(crate) fn shape(&self, members: &[usize]) -> GroupShape {
         let mut hosts: Vec<usize> = members.iter().map(|rank| self.host_of.get(*rank).copied().unwrap_or(0)).collect();
         hosts.sort_unstable();
         hosts.dedup();
@@ -140,7 +140,7 @@ impl Network {
     }
 
     /// Seconds of a call of a rank. A group that a layer made is taken to be the world: who is in it only the layer knows.
-    pub fn seconds_of(&self, call: &Called, mesh: &Mesh, rank: usize) -> f64 {
+    pub(crate) fn seconds_of(&self, call: &Called, mesh: &Mesh, rank: usize) -> f64 {
         let over = if let Members::Other(_) = call.over { &Members::World } else { &call.over };
         self.seconds(call.operation, call.bytes(), &over.of(mesh, rank))
     }

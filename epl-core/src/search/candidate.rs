@@ -6,6 +6,7 @@ use toml::Value;
 
 use crate::config::{CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, ToSetting, ZeroLevel};
 use crate::error::Result;
+use crate::topology::cluster::{Axis, Mesh};
 
 /// The options that a search chooses. Those that are given stay as they are.
 pub(crate) const CHOSEN: [&str; 13] = [
@@ -65,6 +66,19 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// The one that a configuration says, which runs these segments again.
+    pub fn of(config: &Config, mesh: &Mesh, runs: &[Range<usize>]) -> Result<Self> {
+        let sizes = [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Expert].map(|axis| mesh.size(axis));
+        let (chunks, strategy) = (config.pipeline.num_chunks, config.pipeline.strategy);
+        let micro_batches = config.num_micro_batch(mesh.replicas())?;
+        Ok(Self {
+            shape: Shape { sizes, micro_batches, chunks, strategy },
+            level: (config.zero.level, config.offload.level),
+            cuts: config.pipeline.cuts.clone().unwrap_or_default(),
+            runs: runs.to_vec(),
+        })
+    }
+
     /// The options that say it, where they are not given.
     pub fn settings(&self, given: &Config) -> Vec<(&'static str, Value)> {
         let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy } = self.shape;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use toml::Value;
 
+use super::candidate::Candidate;
+use super::judge::Judged;
 use crate::config::{Config, OffloadLevel};
 use crate::memory::{Amount, MemoryEstimate, Tier};
 use crate::probe::measure::NOT_COUNTED;
@@ -25,9 +27,24 @@ pub struct Choice {
 }
 
 impl Choice {
+    pub(super) fn new(
+        candidate: &Candidate,
+        judged: Judged,
+        settings: Vec<(&'static str, Value)>,
+        config: Config,
+    ) -> Self {
+        let Judged { seconds, time, memory, .. } = judged;
+        Self { words: candidate.words(), sizes: candidate.shape.sizes, settings, config, seconds, time, memory }
+    }
+
     /// The configuration: what was given, and what was chosen.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What it is called.
+    pub fn words(&self) -> &str {
+        &self.words
     }
 
     /// Seconds of a step, until the last rank is done.

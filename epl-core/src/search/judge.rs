@@ -1,5 +1,6 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use epl_comm::shard_range;
@@ -53,6 +54,8 @@ pub(crate) struct Judged {
     pub memory: Vec<MemoryEstimate>,
     /// Bytes of the device by which each stage is over the budget.
     pub over: Vec<u64>,
+    /// What is run again.
+    pub recompute: Vec<Range<usize>>,
 }
 
 impl Judged {
@@ -109,16 +112,17 @@ impl Judge<'_> {
         let (planned, rows) = self.planned(config, &mesh)?;
         let memory = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
+        let recompute = plans[0].recompute.clone();
         let over: Vec<u64> = memory.iter().map(|estimate| self.over(estimate)).collect();
         if over.iter().any(|over| *over > 0) {
-            return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over });
+            return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over, recompute });
         }
         let stages = StageRanks { plans: &plans, ranks: &ranks, mesh: &mesh };
         let (seconds, times) = step(self, column, &stages, &rows)?;
         let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
         // Until the last rank is done.
         time.stages += (seconds - time.total()).max(0.0);
-        Ok(Judged { seconds, time, memory, over })
+        Ok(Judged { seconds, time, memory, over, recompute })
     }
 
     /// A step, and where the time of each stage goes, from twice as many micro-batches as there are stages, and thrice as many: each

@@ -14,7 +14,7 @@ use super::judge::Judge;
 use super::run::{check_search, search};
 use super::space::divisions;
 use crate::config::Config;
-use crate::cost::{Line, Machine, Network, NetworkLink, Rates, SegmentTime};
+use crate::cost::{Line, Machine, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::params::{Cut, ParamOrigin, ParamRecord};
@@ -91,9 +91,7 @@ pub fn search_on_paper(
             cluster.world_size()
         )));
     }
-    let [inside, outside] =
-        machine.links().map(|link| NetworkLink { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 });
-    let network = Network::of_links(cluster.hosts_of_ranks(), inside, outside);
+    let network = machine.network()?;
     let on_host = cluster.ranks_on_host();
     let (mut columns, mut count) = (Columns::new(), 1);
     for (tensor, expert) in divisions(config, cluster.world_size()) {

@@ -14,6 +14,7 @@ use super::space::{bound, levels, shapes};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Amount;
+use crate::topology::cluster::Mesh;
 
 /// How many stages of layouts that seem to fit are simulated at most, from the layout that seems best on; and how many of the others,
 /// from the one that comes nearest on.
@@ -92,6 +93,21 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     run.choices.sort_by(better);
     run.confirm()?;
     run.found(bounded.len(), least)
+}
+
+/// What the layout takes that a configuration says.
+///
+/// # Errors
+///
+/// When it cannot be, or does not fit.
+pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
+    let judged = judge.judge_all(config)?;
+    if judged.over() > 0 {
+        return Err(Error::invalid(judge.refusal(config)?));
+    }
+    let mesh = Mesh::on_cluster(judge.cluster, config)?;
+    let candidate = Candidate::of(config, &mesh, &judged.recompute)?;
+    Ok(Choice::new(&candidate, judged, Vec::new(), config.clone()))
 }
 
 /// Refuses what contradicts a search, or has no effect in it.
@@ -261,19 +277,10 @@ impl SearchRun<'_> {
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, given, over, &refused)));
         }
-        let choices = choices.into_iter().map(|(candidate, judged)| {
-            let config = candidate.config(given)?;
-            Ok(Choice {
-                words: candidate.words(),
-                settings: candidate.settings(given),
-                config,
-                time: judged.time,
-                seconds: judged.seconds,
-                memory: judged.memory,
-                sizes: candidate.shape.sizes,
-            })
-        });
-        let choices = choices.collect::<Result<Vec<_>>>()?;
+        let choice = |(candidate, judged): (Candidate, Judged)| {
+            Ok(Choice::new(&candidate, judged, candidate.settings(given), candidate.config(given)?))
+        };
+        let choices = choices.into_iter().map(choice).collect::<Result<Vec<_>>>()?;
         Ok(Found::new(choices, refused, [layouts, tried], least))
     }
 }

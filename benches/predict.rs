@@ -1,0 +1,333 @@
+//! What is predicted of steps, beside what they take.
+//!
+//! ```text
+//! cargo bench --bench predict -- shaped [--ranks 4 | 8 | 16]         # compute sleeps, links are described; engine, schedules, helpers are real
+//! cargo bench --bench predict -- moe_t5 | bert | resnet50 | t5       # all is real: two ranks, threads of this machine
+//! ```
+//!
+//! Costs are measured once, all layouts are predicted and printed, and then measured in a random order, twice, each time some steps
+//! after a warm-up. `shaped` shows what waits for what, not what hardware takes: simulation and links share their constants.
+//!
+//! Of each layout are printed the predicted step, the median of the measured ones with quartiles, and the error; then the mean, the median
+//! and the largest error; how many pairs of layouts are in the predicted order, of those whose medians differ by more than 3 % and than half
+//! their quartiles; and what the layout that is predicted to be the fastest takes ÷ the fastest of all.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use clap::Parser;
+use epl::auto::Sample;
+use epl::comm::{local, shard_range};
+use epl::cost::Machine;
+use epl::prelude::*;
+use epl::{Cluster, Mesh};
+use epl_benches::quartiles::quartiles;
+use epl_benches::shaped::Shaped;
+use epl_benches::sleeping::sleeping;
+use epl_benches::steps::{Sizes, WithModel};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Parser, Clone)]
+struct Args {
+    /// shaped, or a model: moe_t5, t5, bert, resnet50
+    what: String,
+    /// Ranks; more than two only of `shaped`
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// Steps that count, each time; three before them do not
+    #[arg(long, default_value_t = 8)]
+    steps: usize,
+    /// Layouts at most, drawn from all
+    #[arg(long, default_value_t = 24)]
+    layouts: usize,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    sizes: Sizes,
+    /// `cargo bench` passes it
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+const WARM_UP: usize = 3;
+/// Hosts of `shaped` have so many ranks.
+const ON_HOST: usize = 4;
+/// The width between the two layers of each segment: it sleeps forward for as many hundredths of a millisecond and a row, and twice as
+/// long backward.
+const WIDTHS: [usize; 8] = [120, 200, 200, 280, 200, 200, 160, 240];
+const WIDTH: usize = 16;
+
+/// The links of `shaped`: slow, so that what is really moved takes next to nothing.
+fn links(ranks: usize) -> epl::Result<Machine> {
+    let (hosts, on_host) = (ranks.div_ceil(ON_HOST), ranks.min(ON_HOST));
+    Machine::from_toml(&format!(
+        "[[host]]\ncount = {hosts}\ndevices = [{{ class = \"sleeping\", count = {on_host} }}]\n\
+         inside = {{ alpha_us = 200, gb_per_s = 0.02 }}\noutside = {{ alpha_us = 500, gb_per_s = 0.008 }}\n\
+         [class.sleeping]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
+    ))
+}
+
+#[derive(Module, Debug)]
+struct Net {
+    parts: Vec<[Linear; 2]>,
+}
+
+/// Segments that sleep as long as they have rows.
+fn chain(at: &Place) -> Chain<Net, Tensor<3>, Tensor<3>> {
+    let part = |width: usize| [(WIDTH, width), (width, WIDTH)].map(|(from, to)| LinearConfig::new(from, to).init(at));
+    let parts = WIDTHS.into_iter().map(part).collect();
+    let run = |net: &Net, index: usize, rows: Tensor<3>| {
+        let forward = Duration::from_micros((10 * WIDTHS[index] * rows.dims()[0]) as u64);
+        let rows = net.parts[index].iter().fold(rows, |rows, layer| layer.forward(rows));
+        sleeping(rows, [forward, 2 * forward], |_| ())
+    };
+    let first = move |net: &Net, rows: &Tensor<3>| run(net, 0, rows.clone());
+    let mut links = Chain::of(Net { parts }).first(&["parts.0"], first);
+    for index in 1..WIDTHS.len() {
+        links = links.then(&[&format!("parts.{index}")], move |net, rows, _| run(net, index, rows));
+    }
+    links.mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
+}
+
+impl Args {
+    fn is_shaped(&self) -> bool {
+        self.what == "shaped"
+    }
+
+    /// Rows of a step.
+    fn rows(&self) -> usize {
+        if self.is_shaped() { 8 * self.ranks } else { self.sizes.batch }
+    }
+
+    fn with_model<W: WithModel>(&self, with: W) -> epl::Result<W::Output> {
+        match self.is_shaped() {
+            true => with.run(chain, |rows, device| Tensor::ones([rows.len(), 4, WIDTH], device)),
+            false => self.sizes.step(&self.what, 1, 3).with_model(with),
+        }
+    }
+
+    /// Runs ranks under a configuration, over the links that are described where these are.
+    fn launch<T: Send>(&self, config: &Config, f: impl Fn(Epl) -> epl::Result<T> + Sync) -> epl::Result<Vec<T>> {
+        if !self.is_shaped() {
+            return epl::launch(config, f);
+        }
+        let machine = links(self.ranks)?;
+        let (network, cluster) = (Arc::new(machine.network()?), machine.cluster()?);
+        let on_rank = |world: epl::comm::ProcessGroup| {
+            let world = world.decorated(|transport| Shaped::around(transport, network.clone()));
+            let (mesh, device) = (Mesh::on_cluster(&cluster, &config)?, Device::default().autodiff());
+            f(Epl::on_cluster(config.clone(), (Cluster::clone(&cluster), device), mesh, world, None)?)
+        };
+        local::Launcher::new(self.ranks).run(on_rank).map_err(|(_, error)| error)
+    }
+
+    /// Layouts of all kinds, as options.
+    fn layouts(&self) -> Vec<Vec<(&'static str, String)>> {
+        let mut all = Vec::new();
+        let divides = |size: &usize| self.ranks.is_multiple_of(*size);
+        for stages in (1..=self.ranks.min(8)).filter(divides) {
+            let data = self.ranks / stages;
+            for micro_batches in [1, 2, 4, 8] {
+                if !self.rows().is_multiple_of(data * micro_batches) || stages > 1 && micro_batches == 1 {
+                    continue;
+                }
+                let orders: &[(&str, usize)] = match stages {
+                    1 => &[("PreferBackward", 1)],
+                    _ => &[
+                        ("PreferBackward", 1),
+                        ("PreferForward", 1),
+                        ("PreferBackwardOptimizer", 1),
+                        ("PreferBackward", 2),
+                    ],
+                };
+                for (strategy, chunks) in orders.iter().filter(|(_, chunks)| stages * chunks <= 8) {
+                    for zero in ["", "v1", "v2", "v3"].into_iter().filter(|zero| data > 1 || zero.is_empty()) {
+                        for again in ["", "auto"].into_iter().filter(|again| zero != "v3" || again.is_empty()) {
+                            all.push(vec![
+                                ("dist.pipeline_parallel_size", stages.to_string()),
+                                ("pipeline.num_micro_batch", micro_batches.to_string()),
+                                ("pipeline.strategy", strategy.to_string()),
+                                ("pipeline.num_chunks", chunks.to_string()),
+                                ("zero.level", zero.to_string()),
+                                ("gradient_checkpoint.type", again.to_string()),
+                            ]);
+                        }
+                    }
+                }
+            }
+        }
+        // Of both axes at once there is none with two ranks.
+        for (axis, micro_batches) in ["dist.tensor_parallel_size", "dist.expert_parallel_size"]
+            .into_iter()
+            .flat_map(|axis| [(axis, 1), (axis, 2), (axis, 4)])
+        {
+            let size = [(axis, self.ranks.min(2).to_string()), ("pipeline.num_micro_batch", micro_batches.to_string())];
+            all.extend((!self.is_shaped()).then(|| size.to_vec()));
+        }
+        all
+    }
+}
+
+/// What costs are measured with, and what they say of each layout and of the one that is searched.
+struct Predict<'a> {
+    args: &'a Args,
+    epl: Epl,
+    layouts: &'a [Config],
+}
+
+type Predicted = Vec<(String, f64, Config)>;
+
+impl WithModel for Predict<'_> {
+    type Output = (Predicted, Vec<String>);
+
+    fn run<M: Model>(
+        self,
+        model: impl Fn(&Place) -> M,
+        batch: impl Fn(Range<usize>, &Device) -> M::Batch,
+    ) -> epl::Result<Self::Output> {
+        let rows = self.args.rows();
+        let sample = Sample::new(rows, |count, device: &Device| batch(0..count, device));
+        let mut table = self.epl.cost_table(model, &AdamWConfig::new(), sample)?;
+        if self.args.is_shaped() {
+            table = table.over_links(&links(self.args.ranks)?)?;
+        }
+        let found = table.search(self.epl.config())?;
+        let (mut predicted, mut refused) = (Vec::new(), Vec::new());
+        for config in [found.best().config()].into_iter().chain(self.layouts) {
+            match table.explain(config) {
+                Ok(choice) => predicted.push((choice.words().to_string(), choice.seconds(), config.clone())),
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+        Ok((predicted, refused))
+    }
+}
+
+/// Seconds of each step on a rank.
+struct Measure<'a> {
+    args: &'a Args,
+    epl: Epl,
+}
+
+impl WithModel for Measure<'_> {
+    type Output = Vec<f64>;
+
+    fn run<M: Model>(
+        self,
+        model: impl Fn(&Place) -> M,
+        batch: impl Fn(Range<usize>, &Device) -> M::Batch,
+    ) -> epl::Result<Vec<f64>> {
+        let (epl, mesh) = (&self.epl, self.epl.context().mesh());
+        let micro_batches = epl.config().num_micro_batch(mesh.replicas())?;
+        let own = shard_range(self.args.rows(), mesh.replicas(), mesh.replica(epl.context().world().rank()));
+        let mut engine = Engine::build(epl, model, &AdamWConfig::new())?;
+        let mut seconds = Vec::new();
+        for _ in 0..WARM_UP + self.args.steps {
+            let micro_batch = |index: usize| {
+                let within = shard_range(own.len(), micro_batches, index);
+                let rows = own.start + within.start..own.start + within.end;
+                let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
+                MicroBatch::new(batch(rows, epl.place().device()), samples)
+            };
+            let step: Vec<_> = (0..micro_batches).map(micro_batch).collect();
+            epl.context().world().barrier()?;
+            let begin = Instant::now();
+            engine.step(step, 1e-4)?;
+            seconds.push(begin.elapsed().as_secs_f64());
+        }
+        Ok(seconds.split_off(WARM_UP))
+    }
+}
+
+fn main() -> epl::Result<()> {
+    let args = Args::parse();
+    let mut random = ChaCha8Rng::seed_from_u64(args.seed);
+    let mut layouts = args.layouts();
+    layouts.shuffle(&mut random);
+    layouts.truncate(args.layouts);
+    let config = |options: &Vec<(&'static str, String)>| {
+        let said = options.iter().filter(|(_, value)| !value.is_empty());
+        let config = said.map(|(key, value)| format!("{key}={value}"));
+        let said = config.chain([format!("cluster.ranks={}", args.ranks)]);
+        Ok(epl::config::Layers::new().command_line(said)?.resolve()?)
+    };
+    let layouts: Vec<Config> = layouts.iter().map(config).collect::<epl::Result<_>>()?;
+    let predict = |epl: Epl| args.with_model(Predict { args: &args, epl, layouts: &layouts });
+    let mut predicted = match args.is_shaped() {
+        // By one rank alone, of a world that is only thought of.
+        true => epl::launch_dry(&Config::new().with("cluster.ranks", args.ranks)?, 0, predict)?.0,
+        false => epl::launch(&Config::new().with("cluster.ranks", args.ranks)?, predict)?.swap_remove(0),
+    };
+    let (predicted, refused) = (&mut predicted.0, predicted.1);
+    let mut known = BTreeSet::new();
+    predicted.retain(|(words, ..)| known.insert(words.clone()));
+    println!("{} predictions, made before anything is measured:", predicted.len());
+    predicted.iter().for_each(|(words, seconds, _)| println!("  {:.1} ms  {words}", seconds * 1e3));
+    refused.iter().for_each(|reason| println!("not possible: {reason}"));
+    let mut measured: Vec<Vec<f64>> = vec![Vec::new(); predicted.len()];
+    for _ in 0..2 {
+        let mut order: Vec<usize> = (0..predicted.len()).collect();
+        order.shuffle(&mut random);
+        for index in order {
+            let measure = |epl: Epl| args.with_model(Measure { args: &args, epl });
+            let ranks = args.launch(&predicted[index].2, measure)?;
+            let last = |step: usize| ranks.iter().map(|seconds| seconds[step]).fold(0.0, f64::max);
+            measured[index].extend((0..args.steps).map(last));
+            print!(".");
+            let _ = std::io::stdout().flush();
+        }
+    }
+    println!();
+    report(&args, predicted, measured);
+    Ok(())
+}
+
+/// Prints all layouts from the fastest on, and how good the predictions were.
+fn report(args: &Args, predicted: &Predicted, measured: Vec<Vec<f64>>) {
+    let measured: Vec<[f64; 3]> = measured.into_iter().map(quartiles).collect();
+    let mut order: Vec<usize> = (0..predicted.len()).collect();
+    order.sort_by(|one, other| measured[*one][1].total_cmp(&measured[*other][1]));
+    let error = |index: usize| predicted[index].1 / measured[index][1] - 1.0;
+    for index in &order {
+        let (words, seconds, _) = &predicted[*index];
+        let [low, median, high] = measured[*index].map(|seconds| seconds * 1e3);
+        println!(
+            "{median:8.1} ms ({low:.1}-{high:.1}), predicted {:8.1} ({:+5.1} %)  {words}",
+            seconds * 1e3,
+            100.0 * error(*index)
+        );
+    }
+    let errors: Vec<f64> = order.iter().map(|index| 100.0 * error(*index).abs()).collect();
+    let (mut pairs, mut kept) = (0, 0);
+    for (place, one) in order.iter().enumerate() {
+        for other in &order[place + 1..] {
+            let [before, after] = [measured[*one], measured[*other]];
+            let wide = [before, after].map(|[low, _, high]| (high - low) / 2.0).into_iter().fold(0.0, f64::max);
+            if after[1] - before[1] > wide.max(0.03 * before[1]) {
+                pairs += 1;
+                kept += usize::from(predicted[*one].1 < predicted[*other].1);
+            }
+        }
+    }
+    let chosen = (0..predicted.len()).min_by(|one, other| predicted[*one].1.total_cmp(&predicted[*other].1));
+    let regret = chosen.map_or(f64::NAN, |chosen| measured[chosen][1] / measured[order[0]][1]);
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    println!(
+        "name={} ranks={} layouts={} mean_error={mean:.1} % median_error={:.1} % worst_error={worst:.1} % pairs_in_order={kept}/{pairs} \
+         chosen_over_best={regret:.3}",
+        args.what,
+        args.ranks,
+        order.len(),
+        quartiles(errors)[1],
+    );
+}

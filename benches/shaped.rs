@@ -1,0 +1,117 @@
+//! A transport as slow as links that are described, around one that is there.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use epl::comm::{Buffer, Call, Error, Operation, Rank, Result, Staged, Transport};
+use epl::cost::Network;
+
+/// Goes on with a call once as much time has passed behind the last member's coming as the call takes over these links; what is sent
+/// comes as much later. Cards that several groups share are shared as [`Network`] says.
+#[derive(Debug)]
+pub struct Shaped {
+    inner: Arc<dyn Transport>,
+    network: Arc<Network>,
+}
+
+impl Shaped {
+    /// Around a transport of ranks that are numbered as the network's are.
+    pub fn around(inner: Arc<dyn Transport>, network: Arc<Network>) -> Arc<dyn Transport> {
+        Arc::new(Self { inner, network })
+    }
+
+    fn same(&self, inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        Self::around(inner, self.network.clone())
+    }
+
+    fn takes(&self, call: &Call) -> Duration {
+        let ranks: Vec<usize> = self.members().iter().map(|rank| rank.0).collect();
+        let bytes = (call.shape.num_elements() * call.dtype.size()) as u64;
+        Duration::from_secs_f64(self.network.seconds(call.operation, bytes, &ranks))
+    }
+}
+
+impl Transport for Shaped {
+    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+        let takes = self.takes(&call);
+        match call.operation {
+            Operation::Send => {
+                sleep(takes);
+                self.inner.run(call, buffer)
+            }
+            Operation::Receive => self.inner.run(call, buffer),
+            _ => {
+                let result = self.inner.run(call, buffer);
+                sleep(takes);
+                result
+            }
+        }
+    }
+
+    fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
+        match self.inner.clone().stage(call, buffer)? {
+            // Comes to `run`.
+            Staged::Whole(call, buffer) => Ok(Staged::Whole(call, buffer)),
+            Staged::Launch(_) => Err(Error::invalid(
+                "what a device goes on with by itself cannot be delayed; shape a transport of the host",
+            )),
+        }
+    }
+
+    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
+        Ok(self.same(self.inner.split(sequence, name, color, key)?))
+    }
+
+    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
+        Ok(self.same(self.inner.split_by(sequence, name, wishes)?))
+    }
+
+    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
+        Ok(self.same(self.inner.link(from, to)?))
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn member(&self) -> usize {
+        self.inner.member()
+    }
+
+    fn members(&self) -> &[Rank] {
+        self.inner.members()
+    }
+
+    fn reserve(&self, operation: Operation) -> u64 {
+        self.inner.reserve(operation)
+    }
+
+    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
+        self.inner.reserve_stage(whole, stage)
+    }
+
+    fn moves_rows(&self) -> bool {
+        self.inner.moves_rows()
+    }
+
+    fn lanes(&self) -> usize {
+        self.inner.lanes()
+    }
+
+    fn trim(&self) {
+        self.inner.trim();
+    }
+
+    fn warmed_up(&self) {
+        self.inner.warmed_up();
+    }
+
+    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
+        self.inner.sleep(operation, sequence, sleep);
+    }
+
+    fn abort(&self, cause: &Error) {
+        self.inner.abort(cause);
+    }
+}

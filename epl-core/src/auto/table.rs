@@ -1,0 +1,112 @@
+//! What was measured, and what is asked of it.
+
+use super::sample::Sample;
+use super::{calibrate, columns, rates};
+use crate::config::Config;
+use crate::cost::{Machine, Network, Rates};
+use crate::error::{Error, Result};
+use crate::launch::Epl;
+use crate::memory::OptimizerState;
+use crate::model::place::Place;
+use crate::model::segment::Model;
+use crate::optim::OptimizerConfig;
+use crate::search::{self, Choice, Columns, Found, Judge};
+use crate::topology::cluster::Cluster;
+
+/// What a model's segments, an optimizer and the collectives of a world take: measured once, asked for any layout. Made by
+/// [`Epl::cost_table`].
+#[derive(Clone, Debug)]
+pub struct CostTable {
+    cluster: Cluster,
+    columns: Columns,
+    network: Network,
+    rates: Rates,
+    state: OptimizerState,
+    rows: usize,
+    lanes: usize,
+}
+
+impl CostTable {
+    /// Measures in a world, where layers are divided in these ways. Collective.
+    pub(super) fn measured<M: Model, O: OptimizerConfig>(
+        epl: &Epl,
+        divisions: Vec<(usize, usize)>,
+        model: &mut dyn FnMut(&Place) -> M,
+        optimizer: &O,
+        sample: &mut Sample<'_, M::Batch>,
+    ) -> Result<Self> {
+        let mut all = Columns::new();
+        for division in divisions {
+            let column = columns::column(epl, division, model, optimizer, sample);
+            let column = columns::agreed(epl.world(), column)?;
+            all.insert(division, column.map_err(|reason| reason.to_string()));
+        }
+        Ok(Self {
+            cluster: epl.cluster().clone(),
+            columns: all,
+            network: calibrate::network(epl)?,
+            rates: rates::rates(epl, optimizer)?,
+            state: optimizer.state()?,
+            rows: sample.rows(),
+            lanes: epl.world().lanes(),
+        })
+    }
+
+    /// The same, where collectives take what the links of a described cluster let them, in place of what was measured, and cost the
+    /// rank that started them nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the cluster has another number of devices.
+    pub fn over_links(self, machine: &Machine) -> Result<Self> {
+        let cluster = machine.cluster()?;
+        let (described, ranks) = (cluster.world_size(), self.cluster.world_size());
+        if described != ranks {
+            return Err(Error::invalid(format!(
+                "a cluster of {described} devices is described, and costs were measured for {ranks} ranks; describe as many"
+            )));
+        }
+        Ok(Self { network: machine.network()?, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
+    }
+
+    /// The layout that takes least, of those that what is given allows: see [`Epl::search`].
+    ///
+    /// # Errors
+    ///
+    /// When none is possible or fits.
+    pub fn search(&self, given: &Config) -> Result<Found> {
+        search::check_search(given, self.rows)?;
+        if given.offload.device_bytes.is_none() && search::is_fixed(given, "auto.margin") {
+            return Err(Error::invalid(format!(
+                "auto.margin = {} is of a device's memory, which is not bounded; give offload.device_bytes, or leave it out",
+                given.auto.margin
+            )));
+        }
+        let segments = self.columns.values().flatten().map(|column| column.segments.len()).next();
+        search::search(&self.judge(given), given, segments.unwrap_or(1))
+    }
+
+    /// What the layout takes that a configuration says.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be, needs more than `offload.device_bytes`, or divides layers in a way that was not measured.
+    pub fn explain(&self, config: &Config) -> Result<Choice> {
+        search::explain(&self.judge(config), config)
+    }
+
+    fn judge(&self, config: &Config) -> Judge<'_> {
+        Judge {
+            columns: &self.columns,
+            cluster: &self.cluster,
+            network: &self.network,
+            rates: self.rates,
+            state: self.state,
+            batch: self.rows,
+            budget: config.offload.device_bytes,
+            budget_of: "offload.device_bytes",
+            margin: config.auto.margin,
+            lanes: self.lanes,
+        }
+    }
+}
