@@ -10,12 +10,12 @@
 //!
 //! Of each layout are printed the predicted step, the median of the measured ones with quartiles, and the error; then the mean, the median
 //! and the largest error; how many pairs of layouts are in the predicted order, of those whose medians differ by more than 3 % and than half
-//! their quartiles; and what the layout that is predicted to be the fastest takes ÷ the fastest of all.
+//! their quartiles; and what the layout that the search finds takes ÷ the fastest of all that were measured. Layouts are drawn from those
+//! whose micro-batches are even.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -24,12 +24,13 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
 use epl::auto::Sample;
-use epl::comm::{local, shard_range};
+use epl::comm::local;
 use epl::cost::Machine;
+use epl::data::BatchShard;
 use epl::prelude::*;
 use epl::{Cluster, Mesh};
 use epl_benches::quartiles::quartiles;
-use epl_benches::shaped::Shaped;
+use epl_benches::shaped::{Shaped, ShapedLinks};
 use epl_benches::sleeping::sleeping;
 use epl_benches::steps::{Sizes, WithModel};
 use rand::SeedableRng;
@@ -99,6 +100,24 @@ fn chain(at: &Place) -> Chain<Net, Tensor<3>, Tensor<3>> {
 }
 
 impl Args {
+    /// Refuses what has no effect.
+    fn check(&self) -> epl::Result<()> {
+        let refused = |reason: &str| Err(epl::Error::invalid(reason.to_string()));
+        let Sizes { set, batch, seq, dtype } = &self.sizes;
+        match self.is_shaped() {
+            _ if self.steps == 0 || self.layouts == 0 => refused("no steps or no layouts; give at least 1 of both"),
+            _ if dtype != "f32" => refused("predictions are of f32; leave --dtype out"),
+            true if !set.is_empty() || *batch != 16 || seq.is_some() => {
+                refused("sizes are of models; `shaped` has its own")
+            }
+            false if self.ranks > 2 => {
+                refused("this machine is shared by the ranks of a model; give --ranks 2, or `shaped`")
+            }
+            true => Ok(()),
+            false => self.sizes.step(&self.what, 1, 3).check(),
+        }
+    }
+
     fn is_shaped(&self) -> bool {
         self.what == "shaped"
     }
@@ -121,13 +140,17 @@ impl Args {
             return epl::launch(config, f);
         }
         let machine = links(self.ranks)?;
-        let (network, cluster) = (Arc::new(machine.network()?), machine.cluster()?);
+        let (links, cluster) = (ShapedLinks::new(machine.network()?), machine.cluster()?);
         let on_rank = |world: epl::comm::ProcessGroup| {
-            let world = world.decorated(|transport| Shaped::around(transport, network.clone()));
+            let world = world.decorated(|transport| Shaped::around(transport, links.clone()));
             let (mesh, device) = (Mesh::on_cluster(&cluster, &config)?, Device::default().autodiff());
             f(Epl::on_cluster(config.clone(), (Cluster::clone(&cluster), device), mesh, world, None)?)
         };
-        local::Launcher::new(self.ranks).run(on_rank).map_err(|(_, error)| error)
+        // Of a rank that sleeps any number of calls may go on at once: as many as the table has them predicted with.
+        local::Launcher::new(self.ranks)
+            .lanes(config.communication.num_communicators)
+            .run(on_rank)
+            .map_err(|(_, error)| error)
     }
 
     /// Layouts of all kinds, as options.
@@ -184,6 +207,7 @@ struct Predict<'a> {
     layouts: &'a [Config],
 }
 
+/// The layout that was searched, then those that were drawn.
 type Predicted = Vec<(String, f64, Config)>;
 
 impl WithModel for Predict<'_> {
@@ -226,19 +250,17 @@ impl WithModel for Measure<'_> {
         model: impl Fn(&Place) -> M,
         batch: impl Fn(Range<usize>, &Device) -> M::Batch,
     ) -> epl::Result<Vec<f64>> {
-        let (epl, mesh) = (&self.epl, self.epl.context().mesh());
-        let micro_batches = epl.config().num_micro_batch(mesh.replicas())?;
-        let own = shard_range(self.args.rows(), mesh.replicas(), mesh.replica(epl.context().world().rank()));
+        let epl = &self.epl;
+        let micro_batches = epl.config().num_micro_batch(epl.context().mesh().replicas())?;
+        let shard = BatchShard::of(epl.context(), micro_batches)?.rows(self.args.rows());
         let mut engine = Engine::build(epl, model, &AdamWConfig::new())?;
         let mut seconds = Vec::new();
         for _ in 0..WARM_UP + self.args.steps {
-            let micro_batch = |index: usize| {
-                let within = shard_range(own.len(), micro_batches, index);
-                let rows = own.start + within.start..own.start + within.end;
+            let micro_batch = |rows: &Range<usize>| {
                 let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
-                MicroBatch::new(batch(rows, epl.place().device()), samples)
+                MicroBatch::new(batch(rows.clone(), epl.place().device()), samples)
             };
-            let step: Vec<_> = (0..micro_batches).map(micro_batch).collect();
+            let step: Vec<_> = shard.iter().map(micro_batch).collect();
             epl.context().world().barrier()?;
             let begin = Instant::now();
             engine.step(step, 1e-4)?;
@@ -250,6 +272,7 @@ impl WithModel for Measure<'_> {
 
 fn main() -> epl::Result<()> {
     let args = Args::parse();
+    args.check()?;
     let mut random = ChaCha8Rng::seed_from_u64(args.seed);
     let mut layouts = args.layouts();
     layouts.shuffle(&mut random);
@@ -269,7 +292,7 @@ fn main() -> epl::Result<()> {
     };
     let (predicted, refused) = (&mut predicted.0, predicted.1);
     let mut known = BTreeSet::new();
-    predicted.retain(|(words, ..)| known.insert(words.clone()));
+    predicted.retain(|(_, _, config)| known.insert(config.to_toml()));
     println!("{} predictions, made before anything is measured:", predicted.len());
     predicted.iter().for_each(|(words, seconds, _)| println!("  {:.1} ms  {words}", seconds * 1e3));
     refused.iter().for_each(|reason| println!("not possible: {reason}"));
@@ -318,8 +341,7 @@ fn report(args: &Args, predicted: &Predicted, measured: Vec<Vec<f64>>) {
             }
         }
     }
-    let chosen = (0..predicted.len()).min_by(|one, other| predicted[*one].1.total_cmp(&predicted[*other].1));
-    let regret = chosen.map_or(f64::NAN, |chosen| measured[chosen][1] / measured[order[0]][1]);
+    let regret = measured[0][1] / measured[order[0]][1];
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     let worst = errors.iter().copied().fold(0.0, f64::max);
     println!(

@@ -9,6 +9,7 @@ use epl::data::{TrainData, ValidData};
 use epl::evaluate::Evaluator;
 use epl::models::t5::{T5, T5Batcher, T5Config};
 use epl::models::text::{Judged, Pair, PairBatcher};
+use epl::trainer::hooks::CheckPrediction;
 use epl::trainer::{Best, CheckpointId, Hook, Run, StopHandle, Trainer, TrainerConfig};
 use epl::{Engine, EngineSettings, Epl, Error, Result};
 
@@ -45,6 +46,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         TrainData::new(task.train.clone(), batcher.clone(), sampler)
     };
     let (epl, found) = epl.auto_parallel(|place| model.init(place), &optimizer, &data_for(epl)?)?;
+    let check = found.as_ref().map(|found| CheckPrediction::new(found.best().seconds()));
     if let (Some(found), true) = (found, first) {
         println!("{found}");
     }
@@ -62,6 +64,9 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         .with_invariant("tokenizer", &task.fingerprint()?)?
         .with_invariant("corpus", &task.train.fingerprint())?
         .with_hook(KeepTokenizer { task, out: &settings.out });
+    if let Some(check) = check.filter(|_| first) {
+        trainer = trainer.with_hook(check);
+    }
     if let Some(valid) = &task.valid {
         let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
         trainer = trainer.with_valid(valid).with_evaluator(judge(task, &task.judged)?);

@@ -17,12 +17,12 @@ const REPEATS: usize = 6;
 
 /// Measures collectives in groups of every size that divides the world: of neighbours, and of ranks as far apart as they can be, where
 /// those lie on other hosts. Collective.
-pub(super) fn network(epl: &Epl) -> Result<Network> {
+pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
     let (world, hosts) = (epl.world(), epl.cluster().hosts_of_ranks());
     let ranks = world.size();
     let device = epl.place().device().clone().inner();
     let mut calls: Vec<MeasuredCalls> = Vec::new();
-    let empty = Network::measured(hosts.clone(), Vec::new());
+    let empty = Network::measured(hosts, Vec::new());
     for size in (2..=ranks).filter(|size| ranks.is_multiple_of(*size)) {
         let groups = ranks / size;
         for is_near in [true, false] {
@@ -41,7 +41,7 @@ pub(super) fn network(epl: &Epl) -> Result<Network> {
             }
         }
     }
-    Ok(Network::measured(hosts, calls))
+    Ok(calls)
 }
 
 /// Seconds over bytes, of the slowest group.

@@ -2,19 +2,22 @@
 
 use epl_comm::{ProcessGroup, ReduceOp};
 
+use super::calibration::{Calibration, MeasuredSegments};
 use super::sample::Sample;
 use crate::config::Config;
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
-use crate::memory::{Fit, SegmentActivations};
+use crate::memory::{Activations, Fit, SegmentActivations};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
 use crate::params::ParamRecord;
+use crate::plan::builder::PlanBuilder;
 use crate::probe::planned::LazyModel;
-use crate::search::{CHOSEN, Column};
-use crate::simulate::ShapesOverRows;
+use crate::search::{CHOSEN, Column, SEARCH, reset};
+use crate::simulate::{ShapesOverRows, StepShapes};
+use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 
 /// How often a segment is timed.
@@ -24,12 +27,14 @@ const REPEATS: usize = 5;
 pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<Config> {
     let mut config = given.clone();
     reset(&mut config, &CHOSEN)?;
+    reset(&mut config, &SEARCH)?;
     config.set("dist.data_parallel_size", expert)?;
     config.set("dist.expert_parallel_size", expert)?;
     config.set("dist.tensor_parallel_size", tensor)?;
     // What says something of several stages, of recomputation, of ranks or of a budget.
     let others = [
         "cluster.ranks",
+        "pipeline.num_stages",
         "pipeline.schedule_file",
         "dist.custom_pipeline_stage_id",
         "dist.pipeline_num_layers",
@@ -38,7 +43,6 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
         "gradient_checkpoint.budget",
         "gradient_checkpoint.kept",
         "gradient_checkpoint.runs",
-        "auto.margin",
         "offload.folder",
         "offload.resident_bytes",
         "offload.device_bytes",
@@ -52,17 +56,6 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
     Ok(config)
 }
 
-/// Gives options their defaults.
-pub(super) fn reset(config: &mut Config, keys: &[&str]) -> Result<()> {
-    let default = Config::default();
-    for key in keys {
-        if let Some(value) = default.get(key) {
-            config.set(key, value)?;
-        }
-    }
-    Ok(())
-}
-
 /// The rows with which segments are measured: those that a rank has where all are replicas, fewer and more.
 pub(super) fn measured_rows(batch: usize, ranks: usize) -> Vec<usize> {
     let each = batch.div_ceil(ranks).max(1);
@@ -71,41 +64,121 @@ pub(super) fn measured_rows(batch: usize, ranks: usize) -> Vec<usize> {
     if each == few || each == many { vec![few, many] } else { vec![few, many, each] }
 }
 
+/// A model whose layers are divided in one way, before it is measured.
+pub(super) struct SurveyedModel<M> {
+    lazy: LazyModel<M>,
+    division: (usize, usize),
+    rows: Vec<usize>,
+    /// Whether activations are to be known.
+    is_bounded: bool,
+    /// Where measures are kept in a file: what it is there, and its shapes.
+    known_as: Option<(String, StepShapes)>,
+}
+
+/// What this rank has of a column, until all have agreed on it.
+pub(super) struct OwnColumn {
+    key: Option<String>,
+    builder: PlanBuilder,
+    shapes: ShapesOverRows,
+    segments: MeasuredSegments,
+}
+
 /// A model whose layers are divided over so many tensor and expert ranks.
 ///
 /// # Errors
 ///
 /// When its layers cannot be.
-pub(super) fn column<M: Model, O: OptimizerConfig>(
+pub(super) fn survey<M: Model>(
     epl: &Epl,
-    (tensor, expert): (usize, usize),
+    division: (usize, usize),
     model: &mut dyn FnMut(&Place) -> M,
-    optimizer: &O,
-    sample: &mut Sample<'_, M::Batch>,
-) -> Result<Column> {
-    let thought = epl.in_thought(measuring(epl.config(), tensor, expert)?)?;
+    (sample, is_kept): (&mut Sample<'_, M::Batch>, bool),
+) -> Result<SurveyedModel<M>> {
+    let thought = epl.in_thought(measuring(epl.config(), division.0, division.1)?)?;
     let lazy = thought.plan(|place| model(place))?;
     check_scopes(&lazy)?;
     let rows = measured_rows(sample.rows(), epl.cluster().world_size());
-    let [few, many] = [rows[0], rows[1]];
-    let timed = |kind: usize, device: &_| sample.batch(rows[kind], device);
-    let (shapes, seconds) = lazy.timed_shapes(&rows, &[0, 1], REPEATS, timed)?;
+    let is_bounded = epl.config().offload.device_bytes.is_some();
+    let mut surveyed = SurveyedModel { lazy, division, rows, is_bounded, known_as: None };
+    if is_kept {
+        let (shapes, _) = surveyed.shapes(0, sample)?;
+        surveyed.known_as = Some((surveyed.key(&thought, &shapes), shapes));
+    }
+    Ok(surveyed)
+}
+
+impl<M: Model> SurveyedModel<M> {
+    /// What is known of its segments.
+    pub fn known<'a>(&self, file: &'a Calibration) -> Option<&'a MeasuredSegments> {
+        let (key, _) = self.known_as.as_ref()?;
+        file.segments(key, self.lazy.plan().segments.len())
+    }
+
+    /// What its segments take, as known or else as measured.
+    ///
+    /// # Errors
+    ///
+    /// When a segment cannot be run, or the optimizer not be divided so.
+    pub fn column<O: OptimizerConfig>(
+        self,
+        optimizer: &O,
+        known: Option<&MeasuredSegments>,
+        sample: &mut Sample<'_, M::Batch>,
+    ) -> Result<OwnColumn> {
+        let (shapes, segments) = match (known, &self.known_as) {
+            (Some(known), Some((_, shapes))) => (shapes.clone(), known.clone()),
+            _ => {
+                let (shapes, seconds) = self.shapes(REPEATS, sample)?;
+                (
+                    shapes,
+                    MeasuredSegments { times: times(&self.rows, &seconds), activations: self.activations(sample)? },
+                )
+            }
+        };
+        let Self { lazy, division, rows, known_as, .. } = self;
+        let builder = lazy.builder.laid_for(optimizer)?;
+        check_divided::<O>(builder.parameters(), division)?;
+        let shapes = ShapesOverRows::through(shapes, [rows[0], rows[1]])?;
+        Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder, shapes, segments })
+    }
+
+    fn shapes(&self, repeats: usize, sample: &mut Sample<'_, M::Batch>) -> Result<(StepShapes, Vec<Vec<[f64; 2]>>)> {
+        let batch = |kind: usize, device: &_| sample.batch(self.rows[kind], device);
+        self.lazy.timed_shapes(&self.rows, &[0, 1], repeats, batch)
+    }
+
+    fn activations(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {
+        if !self.is_bounded {
+            return Ok(None);
+        }
+        let (device, rows) = (self.lazy.place.device(), [self.rows[0], self.rows[1]]);
+        let [few, many] = rows.map(|rows| sample.batch(rows, device));
+        let mut batches = [few?, many?].into_iter();
+        self.lazy.activations(rows, |_, _| batches.next().expect("there is one for each number of rows"))
+    }
+
+    /// What segments take is the same where this is: a model's parameters, what it calls and sends for so many rows, and the
+    /// options.
+    fn key(&self, thought: &Epl, shapes: &StepShapes) -> String {
+        let of = |record: &ParamRecord| {
+            let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
+            format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
+        };
+        let records: Vec<String> = self.lazy.builder.parameters().iter().map(of).collect();
+        let (StepShapes { calls, carries, .. }, Self { rows, is_bounded, .. }) = (shapes, self);
+        let config = thought.config().to_toml();
+        let text = format!("{records:?} {rows:?} {is_bounded} {calls:?} {carries:?} {config}");
+        format!("{:016x}", stable_hash(&text))
+    }
+}
+
+/// By segment, through the seconds of its two ways by rows.
+fn times(rows: &[usize], seconds: &[Vec<[f64; 2]>]) -> Vec<SegmentTime> {
     let line = |segment: usize, way: usize| {
-        Line::through(rows.iter().zip(&seconds).map(|(rows, seconds)| (*rows as f64, seconds[segment][way])))
+        Line::through(rows.iter().zip(seconds).map(|(rows, seconds)| (*rows as f64, seconds[segment][way])))
     };
     let time = |segment: usize| SegmentTime { forward: line(segment, 0), backward: line(segment, 1) };
-    let segments = (0..lazy.plan().segments.len()).map(time).collect();
-    let activations = match epl.config().offload.device_bytes {
-        Some(_) => {
-            let device = thought.place().device();
-            let mut batches = [sample.batch(few, device)?, sample.batch(many, device)?].into_iter();
-            lazy.activations([few, many], |_, _| batches.next().expect("there is one for each number of rows"))?
-        }
-        None => None,
-    };
-    let builder = lazy.builder.laid_for(optimizer)?;
-    check_divided::<O>(builder.parameters(), (tensor, expert))?;
-    Ok(Column { builder, segments, shapes: ShapesOverRows::through(shapes, [few, many])?, activations })
+    (0..seconds[0].len()).map(time).collect()
 }
 
 /// Refuses a model whose scopes say its layout.
@@ -138,31 +211,36 @@ fn check_divided<O: OptimizerConfig>(records: &[ParamRecord], (tensor, expert): 
     Ok(())
 }
 
-/// The same column on all ranks: the times of the slowest and the bytes of whoever needs the most, or why one has none.
+/// The same column on all ranks: the times of the slowest and the bytes of whoever needs the most, or why one has none. It is
+/// remembered.
 ///
 /// # Errors
 ///
 /// When a peer fails.
-pub(super) fn agreed(world: &ProcessGroup, column: Result<Column>) -> Result<Result<Column>> {
-    let failed = world.all_reduce_values(&[f64::from(column.is_err())], ReduceOp::Max)?;
-    let mut column = match column {
+pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
+    let failed = world.all_reduce_values(&[f64::from(own.is_err())], ReduceOp::Max)?;
+    let OwnColumn { key, builder, shapes, mut segments } = match own {
         Ok(_) if failed[0] > 0.0 => return Ok(Err(Error::invalid("another rank could not measure it"))),
-        Ok(column) => column,
+        Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };
-    let lines = || column.segments.iter().flat_map(|time| [&time.forward, &time.backward]);
+    let lines = || segments.times.iter().flat_map(|time| [&time.forward, &time.backward]);
     let seconds: Vec<f64> = lines().flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
     let mut slowest = world.all_reduce_values(&seconds, ReduceOp::Max)?.into_iter();
     let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(slowest.by_ref()));
-    for time in &mut column.segments {
+    for time in &mut segments.times {
         *time = SegmentTime { forward: again(&time.forward), backward: again(&time.backward) };
     }
+    let activations = segments.activations.iter_mut();
     let mut fits: Vec<&mut Fit> =
-        column.activations.iter_mut().flat_map(|known| known.segments.iter_mut().flatten()).flat_map(fits_of).collect();
+        activations.flat_map(|known| known.segments.iter_mut().flatten()).flat_map(fits_of).collect();
     let bytes: Vec<f64> = fits.iter().flat_map(|fit| [fit.fixed, fit.per_row]).collect();
     let most = world.all_reduce_values(&bytes, ReduceOp::Max)?;
     fits.iter_mut().zip(most.chunks(2)).for_each(|(fit, most)| (fit.fixed, fit.per_row) = (most[0], most[1]));
-    Ok(Ok(column))
+    if let Some(key) = key {
+        known.remember(key, &segments);
+    }
+    Ok(Ok(Column::new(builder, segments.times, shapes, segments.activations)))
 }
 
 fn fits_of(bytes: &mut SegmentActivations) -> [&mut Fit; 4] {

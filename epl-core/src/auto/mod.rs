@@ -12,19 +12,24 @@
 //! one counts.
 //!
 //! - `sample`: a batch to measure with.
+//! - `calibration`: what was measured, in a file.
 //! - `columns`: segments.
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
 //! - `table`: what was measured, and what is asked of it.
+//! - `trial`: layouts that are run.
 
 mod sample;
+mod calibration;
 mod columns;
 mod calibrate;
 mod rates;
 mod table;
+mod trial;
 
 use epl_comm::ReduceOp;
 
+use crate::config::Config;
 use crate::data::TrainData;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -47,7 +52,8 @@ impl Epl {
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
-    /// State is put away where nothing fits on the device; moving it is not part of the predicted time.
+    /// State is put away where nothing fits on the device; moving it is not part of the predicted time. What is measured is kept in the file
+    /// of `auto.calibration`; `auto.measure` has the best layouts run.
     ///
     /// # Errors
     ///
@@ -55,14 +61,17 @@ impl Epl {
     /// setting it would; when a peer fails.
     pub fn search<M: Model, O: OptimizerConfig>(
         &self,
-        model: impl FnMut(&Place) -> M,
+        mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        sample: Sample<'_, M::Batch>,
+        mut sample: Sample<'_, M::Batch>,
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
-        let found = self.cost_table(model, optimizer, sample)?.search(self.config())?;
+        let divisions = search::divisions(self.config(), self.cluster().world_size());
+        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)?;
+        let found = table.found(self.config())?;
         self.check_same(&found)?;
-        Ok(found)
+        let run = |config: &Config| trial::seconds(self, config, &mut model, optimizer, &mut sample);
+        found.measured(self.config().auto.measure, run)
     }
 
     /// What a step of a model takes in this world, in the layout that the configuration says: its time in parts, and the bytes of each
@@ -100,7 +109,9 @@ impl Epl {
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.
     fn check_same(&self, found: &Found) -> Result<()> {
-        let hash = stable_hash(&found.best().settings());
+        // All that are run, too.
+        let run = [found.best()].into_iter().chain(found.next()).take(self.config().auto.measure.max(1));
+        let hash = stable_hash(&run.map(Choice::settings).collect::<String>());
         let halves = [(hash >> 32) as f64, (hash & 0xffff_ffff) as f64];
         let [least, most] = [ReduceOp::Min, ReduceOp::Max].map(|op| self.world().all_reduce_values(&halves, op));
         match least? == most? {

@@ -7,14 +7,16 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Event, EventKind, ReduceOp};
 
-use super::columns::{measuring, reset};
+use super::columns::measuring;
 use crate::cost::Rates;
 use crate::engine::{Engine, MicroBatch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::model::whole::WithLoss;
 use crate::optim::OptimizerConfig;
 use crate::probe::measure::wait;
+use crate::search::reset;
+use crate::stable_hash::stable_hash;
 
 /// Rows and columns of what is measured with: 4 MiB, as large as a layer, and larger than a core's own cache.
 const WIDTH: usize = 1024;
@@ -27,6 +29,17 @@ pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rate
     let own = [update(epl, optimizer)?, copy(&device), lost(epl, &device)?];
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
     Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2] })
+}
+
+/// What rates are of, beside a program and a world: the optimizer that is measured, and the options.
+pub(super) fn key<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<String> {
+    let settings = match optimizer.groups()?.is_empty() {
+        true => serde_json::to_string(optimizer),
+        false => serde_json::to_string(&AdamWConfig::new()),
+    };
+    let settings = settings.map_err(|error| Error::invalid(format!("the optimizer's settings: {error}")))?;
+    let config = measuring(epl.config(), 1, 1)?.to_toml();
+    Ok(format!("{} {:016x}", O::NAME, stable_hash(&format!("{settings} {config}"))))
 }
 
 /// Seconds of the optimizer for an element, as the engine calls it. Parameter groups are of the user's parameters: in their place

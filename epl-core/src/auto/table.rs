@@ -1,5 +1,8 @@
 //! What was measured, and what is asked of it.
 
+use epl_comm::ReduceOp;
+
+use super::calibration::Calibration;
 use super::sample::Sample;
 use super::{calibrate, columns, rates};
 use crate::config::Config;
@@ -24,6 +27,8 @@ pub struct CostTable {
     state: OptimizerState,
     rows: usize,
     lanes: usize,
+    /// Whether activations were measured.
+    is_bounded: bool,
 }
 
 impl CostTable {
@@ -35,20 +40,31 @@ impl CostTable {
         optimizer: &O,
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Self> {
-        let mut all = Columns::new();
+        let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         for division in divisions {
-            let column = columns::column(epl, division, model, optimizer, sample);
-            let column = columns::agreed(epl.world(), column)?;
+            let surveyed = columns::survey(epl, division, model, (sample, known.is_on()));
+            // All measure, or none does.
+            let is_known = surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some());
+            let is_known = world.all_reduce_values(&[f64::from(is_known)], ReduceOp::Min)?[0] > 0.0;
+            let own = surveyed.and_then(|surveyed| {
+                let segments = surveyed.known(&known).filter(|_| is_known);
+                surveyed.column(optimizer, segments, sample)
+            });
+            let column = columns::agreed(world, own, &mut known)?;
             all.insert(division, column.map_err(|reason| reason.to_string()));
         }
+        let calls = known.calls(|| calibrate::calls(epl))?;
+        let rates = known.rates(rates::key(epl, optimizer)?, || rates::rates(epl, optimizer))?;
+        known.write(world)?;
         Ok(Self {
             cluster: epl.cluster().clone(),
             columns: all,
-            network: calibrate::network(epl)?,
-            rates: rates::rates(epl, optimizer)?,
+            network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
+            rates,
             state: optimizer.state()?,
             rows: sample.rows(),
             lanes: epl.world().lanes(),
+            is_bounded: epl.config().offload.device_bytes.is_some(),
         })
     }
 
@@ -73,9 +89,20 @@ impl CostTable {
     ///
     /// # Errors
     ///
-    /// When none is possible or fits.
+    /// When none is possible or fits; when `auto.measure` asks for runs, which a table does not make.
     pub fn search(&self, given: &Config) -> Result<Found> {
+        match given.auto.measure {
+            0 => self.found(given),
+            runs => Err(Error::invalid(format!(
+                "auto.measure = {runs} has layouts run, and a table of costs runs none; call `Epl::search`, or leave it out"
+            ))),
+        }
+    }
+
+    /// The same, whether layouts are run later or not.
+    pub(super) fn found(&self, given: &Config) -> Result<Found> {
         search::check_search(given, self.rows)?;
+        self.check_bound(given)?;
         if given.offload.device_bytes.is_none() && search::is_fixed(given, "auto.margin") {
             return Err(Error::invalid(format!(
                 "auto.margin = {} is of a device's memory, which is not bounded; give offload.device_bytes, or leave it out",
@@ -90,9 +117,22 @@ impl CostTable {
     ///
     /// # Errors
     ///
-    /// When it cannot be, needs more than `offload.device_bytes`, or divides layers in a way that was not measured.
+    /// When it cannot be, needs more than `offload.device_bytes`, or divides layers in a way that was not measured; when something of it
+    /// is chosen later.
     pub fn explain(&self, config: &Config) -> Result<Choice> {
-        search::explain(&self.judge(config), config)
+        self.check_bound(config)?;
+        // An engine adds no margin.
+        search::explain(&Judge { margin: 0.0, ..self.judge(config) }, config)
+    }
+
+    fn check_bound(&self, config: &Config) -> Result<()> {
+        match config.offload.device_bytes {
+            Some(bytes) if !self.is_bounded => Err(Error::invalid(format!(
+                "offload.device_bytes = {bytes} bounds activations, and these costs were measured without them; measure under a \
+                 configuration that gives it"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn judge(&self, config: &Config) -> Judge<'_> {

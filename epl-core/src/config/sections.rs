@@ -251,6 +251,12 @@ options! {
         /// By how much the search takes an estimate of a device's memory to be too low, as a part of it: 0.09 is 9 %. With a bound of
         /// that memory, such as offload.device_bytes.
         margin: f64 = 0.09, ValueKind::NumberAtLeast(0.0), Implemented;
+        /// A file with what the search measured: read where it is of this program, these ranks and this model, else written. Empty:
+        /// none.
+        calibration: String = String::new(), ValueKind::Text, Implemented;
+        /// So many of the best layouts that the search finds are run for some steps, and the fastest is taken. 0: none, the best
+        /// prediction is.
+        measure: usize = 0, ValueKind::at_least(0), Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {

@@ -9,6 +9,8 @@ use super::sections::{Config, OPTIONS, OffloadConfig, ScheduleConfig};
 /// A setting, what must be on for it to have an effect, and whether that is.
 type Detail = (&'static str, &'static str, fn(&Config) -> bool);
 
+const SEARCHES: &str = "auto.auto_parallel = true without pipeline.num_stages, which searches a layout";
+
 const DETAILS: &[Detail] = &[
     ("amp.dtype", "amp.level = O1", in_half),
     ("amp.loss_scale", "amp.level = O1", in_half),
@@ -19,7 +21,9 @@ const DETAILS: &[Detail] = &[
     ("communication.fp16_dtype", "communication.fp16 = true", sends_half),
     ("communication.fp16_scale", "communication.fp16 = true", sends_half),
     ("communication.clip_after_allreduce", "train.clip_norm", |config| config.train.clip_norm.is_some()),
-    ("auto.margin", "auto.auto_parallel = true without pipeline.num_stages, which searches a layout", Config::searches),
+    ("auto.margin", SEARCHES, Config::searches),
+    ("auto.calibration", SEARCHES, Config::searches),
+    ("auto.measure", SEARCHES, Config::searches),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),

@@ -10,7 +10,14 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!([1.0, 2.0, 5.0, 16.0, 24.0].map(|rows| seconds.at(rows)), [0.5, 1.0, 2.5, 12.0, 20.0]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<(f64, f64)>")]
 pub struct Line(Vec<(f64, f64)>);
+
+impl From<Vec<(f64, f64)>> for Line {
+    fn from(points: Vec<(f64, f64)>) -> Self {
+        Self::through(points)
+    }
+}
 
 impl Line {
     /// Through these points, in any order. Through one: in proportion. Through none: 0.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use epl_comm::Operation;
+use serde::{Deserialize, Serialize};
 
 use super::line::Line;
 use super::network::Network;
@@ -12,7 +13,7 @@ use crate::plan::Plan;
 use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
 
 /// What a segment takes on one device, without its collectives: seconds over the rows of a micro-batch.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SegmentTime {
     /// Its forward.
     pub forward: Line,
@@ -21,7 +22,7 @@ pub(crate) struct SegmentTime {
 }
 
 /// What a device takes for what is not of segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Rates {
     /// Seconds of the optimizer for an element.
     pub update: f64,

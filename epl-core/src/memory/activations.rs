@@ -9,10 +9,13 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::kind::FigureSource;
+use crate::schedule::run_of;
 
 /// Bytes as a straight line over the rows of a micro-batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     /// Bytes without a row.
     pub fixed: f64,
@@ -21,7 +24,7 @@ pub struct Fit {
 }
 
 /// What one segment needs for one micro-batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SegmentActivations {
     /// What enters it.
     pub carry: Fit,
@@ -34,7 +37,7 @@ pub struct SegmentActivations {
 }
 
 /// What each segment needs, and for how many rows that was measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Activations {
     /// By the number of the segment; none of what another stage runs.
     pub segments: Vec<Option<SegmentActivations>>,
@@ -102,8 +105,7 @@ impl Activations {
         let of = |segment: usize, bytes: fn(&SegmentActivations) -> &Fit| {
             self.segments.get(segment).and_then(Option::as_ref).map_or(0.0, |known| bytes(known).at(*rows))
         };
-        let run_of = |segment: usize| runs.iter().find(|run| run.contains(&segment));
-        let kept = |segment: usize| match run_of(segment) {
+        let kept = |segment: usize| match run_of(runs, segment) {
             Some(run) if run.start == segment => {
                 of(segment, |known| &known.carry) + of(segment, |known| &known.results)
             }

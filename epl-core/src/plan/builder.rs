@@ -138,6 +138,11 @@ impl PlanBuilder {
         Self { config, settings, mesh: mesh.clone(), placement, coordinate, order: None, ..self.clone() }
     }
 
+    /// The same for the rank at another place of the mesh.
+    pub fn at(self, coordinate: Coordinate) -> Self {
+        Self { coordinate, ..self }
+    }
+
     /// The same model, of which these parameters are frozen and no others, by the numbers of their records.
     pub fn with_frozen(mut self, frozen: &[bool]) -> Self {
         Arc::make_mut(&mut self.survey)
@@ -362,7 +367,7 @@ fn check_statistics<'a>(mut statistics: impl Iterator<Item = &'a ParamRecord>) -
 
 /// The segments that compute in f32 under mixed precision: all of their parameters do, or a layer of Burn in them `mixes` types.
 fn full_segments(records: &[ParamRecord], mixes: &[bool]) -> Vec<usize> {
-    // None has a parameter yet.
+    // `None` where no parameter was seen.
     let mut is_full: Vec<Option<bool>> = vec![None; mixes.len()];
     for record in records {
         let is_f32 = !record.half && !matches!(record.dtype, DType::F16 | DType::BF16);

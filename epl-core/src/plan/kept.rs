@@ -20,16 +20,7 @@ pub(crate) fn runs(
     config: &Config,
 ) -> Result<Vec<Range<usize>>> {
     let (said, segments) = (&config.gradient_checkpoint, names.len());
-    let points = [("kept", &said.kept), ("runs", &said.runs)];
-    if let Some((key, Some(words))) = points.iter().find(|(_, words)| words.is_some())
-        && said.r#type != CheckpointType::Collection
-    {
-        return Err(Error::invalid(format!(
-            "gradient_checkpoint.{key} = {words:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
-             leave gradient_checkpoint.{key} out",
-            said.r#type.to_string()
-        )));
-    }
+    check_collection(config)?;
     let parks = match (config.zero.level, Tiers::from_config(config).parameters) {
         (ZeroLevel::V3, _) => Some("zero.level = v3 gathers the parameters of one segment at a time"),
         (_, Tier::Device) => None,
@@ -73,6 +64,22 @@ pub(crate) fn runs(
             config.gradient_checkpoint.r#type
         ))),
     }
+}
+
+/// Refuses what only a collection has.
+fn check_collection(config: &Config) -> Result<()> {
+    let said = &config.gradient_checkpoint;
+    let points = [("kept", &said.kept), ("runs", &said.runs)];
+    if let Some((key, Some(words))) = points.iter().find(|(_, words)| words.is_some())
+        && said.r#type != CheckpointType::Collection
+    {
+        return Err(Error::invalid(format!(
+            "gradient_checkpoint.{key} = {words:?} needs gradient_checkpoint.type = collection, and that is {:?}; set it, or \
+             leave gradient_checkpoint.{key} out",
+            said.r#type.to_string()
+        )));
+    }
+    Ok(())
 }
 
 /// Every segment by itself, where the parameters of one are whole at a time: a graph would keep them.

@@ -14,7 +14,7 @@ use crate::memory::{Tier, Tiers};
 use crate::model::carry::Carry;
 use crate::model::precision::{HalfPrecision, widen_carry};
 use crate::params::{Home, ParamRecord, ParamTable};
-use crate::schedule::{self, Cost, Stages, Timeline, simulate};
+use crate::schedule::{self, Cost, Stages, Timeline, run_of, simulate};
 use crate::topology::cluster::{Axis, Coordinate, Mesh, Placement};
 use crate::topology::layout::Layout;
 
@@ -164,7 +164,7 @@ impl Plan {
     /// the largest that is not.
     pub(crate) fn casts(&self) -> u64 {
         let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
-        let is_again = |segment: &usize| self.recompute.iter().any(|run| run.contains(segment));
+        let is_again = |segment: &usize| run_of(&self.recompute, *segment).is_some();
         let Some(half) = self.half else { return 0 };
         let bytes = self.segment_bytes(|record| record.half.then(|| record.numel() * half.dtype().size()));
         let of = |segment: usize| if self.half_in(segment).is_some() { bytes[segment] } else { 0 };

@@ -72,7 +72,9 @@ fn check_owned(records: &[ParamRecord], owners: &HashMap<ParamId, usize>) -> Res
 }
 
 fn segments_of<M: Model>(model: &M, name: &str) -> Result<Vec<usize>> {
-    let segments = model.segments_of(name);
+    let mut segments = model.segments_of(name);
+    segments.sort_unstable();
+    segments.dedup();
     let reason = match segments.iter().find(|segment| **segment >= model.segments()) {
         Some(segment) => format!("segment {segment} of a model that has {} segments", model.segments()),
         None if segments.is_empty() => {

@@ -230,7 +230,8 @@ impl<'a> PlannedMemory<'a> {
         said.offload.level = offload.unwrap_or(said.offload.level);
         // What would be refused beside the options that were given is no remedy.
         said.validate().ok()?;
-        let plan = self.builder.with_config(config).plan().ok()?;
+        // Of the stage whose plan this is: all stages may have one builder.
+        let plan = self.builder.with_config(config).at(self.plan.coordinate).plan().ok()?;
         self.inputs_of(&plan).ok()?.with(&rest)
     }
 

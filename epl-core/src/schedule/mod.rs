@@ -31,5 +31,6 @@ pub use file::{load, parse};
 pub use rule::Schedule;
 pub use sizes::Sizes;
 pub use stages::Stages;
+pub(crate) use stages::run_of;
 pub use timeline::{Cost, Span, Timeline, simulate};
 pub use verify::{Verified, verify};

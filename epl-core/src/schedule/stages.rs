@@ -81,6 +81,11 @@ impl Stages {
     }
 }
 
+/// The one of some runs of segments, which ascend, that has a segment.
+pub(crate) fn run_of(runs: &[Range<usize>], segment: usize) -> Option<&Range<usize>> {
+    runs.get(runs.partition_point(|run| run.end <= segment)).filter(|run| run.contains(&segment))
+}
+
 impl fmt::Display for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for stage in 0..self.stages {

@@ -25,6 +25,20 @@ pub(crate) const CHOSEN: [&str; 13] = [
     "auto.auto_parallel",
 ];
 
+/// What only a search asks.
+pub(crate) const SEARCH: [&str; 3] = ["auto.margin", "auto.calibration", "auto.measure"];
+
+/// Gives options their defaults.
+pub(crate) fn reset(config: &mut Config, keys: &[&str]) -> Result<()> {
+    let default = Config::default();
+    for key in keys {
+        if let Some(value) = default.get(key) {
+            config.set(key, value)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether an option is given as a constraint: by whomever, but for defaults in a file, as saved configurations have all of them.
 pub(crate) fn is_fixed(given: &Config, key: &str) -> bool {
     match given.origin(key) {
@@ -66,8 +80,8 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// The one that a configuration says, which runs these segments again.
-    pub fn of(config: &Config, mesh: &Mesh, runs: &[Range<usize>]) -> Result<Self> {
+    /// The one that a configuration says, without what is run again.
+    pub fn of(config: &Config, mesh: &Mesh) -> Result<Self> {
         let sizes = [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Expert].map(|axis| mesh.size(axis));
         let (chunks, strategy) = (config.pipeline.num_chunks, config.pipeline.strategy);
         let micro_batches = config.num_micro_batch(mesh.replicas())?;
@@ -75,7 +89,7 @@ impl Candidate {
             shape: Shape { sizes, micro_batches, chunks, strategy },
             level: (config.zero.level, config.offload.level),
             cuts: config.pipeline.cuts.clone().unwrap_or_default(),
-            runs: runs.to_vec(),
+            runs: Vec::new(),
         })
     }
 
@@ -117,7 +131,7 @@ impl Candidate {
     pub fn config(&self, given: &Config) -> Result<Config> {
         let mut config = given.clone();
         config.set("auto.auto_parallel", false)?;
-        config.set("auto.margin", Config::default().auto.margin)?;
+        reset(&mut config, &SEARCH)?;
         for (key, value) in self.settings(given) {
             config.set(key, value)?;
         }

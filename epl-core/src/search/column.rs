@@ -21,7 +21,14 @@ pub(crate) struct Column {
     pub shapes: ShapesOverRows,
     /// None where they are not counted.
     pub activations: Option<Activations>,
+    /// By segment, the first one that costs the same, but for its parameters.
+    alike: Vec<usize>,
+    /// By segment, bytes of parameters of which each replica has one, and of those that experts' ranks divide.
+    parameters: Vec<[f64; 2]>,
 }
+
+/// So many kinds of segments are told apart; more are each taken for one of its own.
+const KINDS: usize = 64;
 
 /// What one segment takes and needs for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,34 +77,67 @@ impl SegmentCost {
 }
 
 impl Column {
+    /// Of segments that take so long, which call and send so much, and store so much.
+    pub fn new(
+        builder: PlanBuilder,
+        segments: Vec<SegmentTime>,
+        shapes: ShapesOverRows,
+        activations: Option<Activations>,
+    ) -> Self {
+        let stored = |segment: usize| activations.as_ref().map(|known| &known.segments[segment]);
+        let mut kinds: Vec<usize> = Vec::new();
+        let alike = (0..segments.len()).map(|segment| {
+            let is_alike = |kind: &&usize| {
+                segments[**kind] == segments[segment]
+                    && stored(**kind) == stored(segment)
+                    && shapes.call_alike(**kind, segment)
+            };
+            let known = kinds.iter().find(is_alike).copied();
+            kinds.extend((known.is_none() && kinds.len() < KINDS).then_some(segment));
+            known.unwrap_or(segment)
+        });
+        let alike = alike.collect();
+        let mut parameters = vec![[0.0; 2]; segments.len()];
+        for record in builder.parameters().iter().filter(|record| record.trainable) {
+            let is_expert = record.reduced_over() == Axis::ExpertData;
+            let Some(bytes) = record.segments.first().and_then(|segment| parameters.get_mut(*segment)) else {
+                continue;
+            };
+            bytes[usize::from(is_expert)] += (record.numel() * record.dtype.size()) as f64;
+        }
+        Self { builder, segments, shapes, activations, alike, parameters }
+    }
+
     /// By segment, for micro-batches of so many rows, in a mesh over this network.
     pub fn costs(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<SegmentCost> {
-        let shapes = self.shapes.at(&[rows]);
-        let seconds = |call: &Called| network.seconds_of(call, mesh, mesh.first());
-        let mut costs: Vec<SegmentCost> = (self.segments.iter().enumerate())
-            .map(|(segment, time)| {
-                let calls = shapes.calls(0, segment);
-                let again = time.forward.at(rows as f64);
-                SegmentCost {
-                    again,
-                    forward: again + calls.forward.iter().map(seconds).sum::<f64>(),
-                    backward: time.backward.at(rows as f64) + calls.backward.iter().map(seconds).sum::<f64>(),
-                    ..SegmentCost::default()
-                }
-            })
-            .collect();
-        let known = self.activations.iter().flat_map(|known| known.segments.iter().enumerate());
-        for (segment, bytes) in known.filter_map(|(segment, bytes)| bytes.as_ref().map(|bytes| (segment, bytes))) {
-            let cost = &mut costs[segment];
-            cost.stored = bytes.stored.at(rows).max(0.0);
-            cost.kept = (bytes.carry.at(rows) + bytes.results.at(rows)).max(0.0);
-            cost.working = bytes.working.at(rows).max(0.0);
-        }
-        for record in self.builder.parameters().iter().filter(|record| record.trainable) {
-            let is_expert = record.reduced_over() == Axis::ExpertData;
-            let Some(cost) = record.segments.first().and_then(|segment| costs.get_mut(*segment)) else { continue };
-            cost.parameters[usize::from(is_expert)] += (record.numel() * record.dtype.size()) as f64;
+        let mut costs: Vec<SegmentCost> = Vec::with_capacity(self.segments.len());
+        for (segment, alike) in self.alike.iter().enumerate() {
+            let cost = if *alike < segment { costs[*alike] } else { self.cost(segment, rows, mesh, network) };
+            costs.push(SegmentCost { parameters: self.parameters[segment], ..cost });
         }
         costs
+    }
+
+    /// One of them, without its parameters.
+    fn cost(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> SegmentCost {
+        let (time, calls) = (&self.segments[segment], self.shapes.calls_of(segment, rows));
+        let seconds =
+            |calls: &[Called]| calls.iter().map(|call| network.seconds_of(call, mesh, mesh.first())).sum::<f64>();
+        let again = time.forward.at(rows as f64);
+        let cost = SegmentCost {
+            again,
+            forward: again + seconds(&calls.forward),
+            backward: time.backward.at(rows as f64) + seconds(&calls.backward),
+            ..SegmentCost::default()
+        };
+        match self.activations.as_ref().and_then(|known| known.segments[segment].as_ref()) {
+            None => cost,
+            Some(bytes) => SegmentCost {
+                stored: bytes.stored.at(rows).max(0.0),
+                kept: (bytes.carry.at(rows) + bytes.results.at(rows)).max(0.0),
+                working: bytes.working.at(rows).max(0.0),
+                ..cost
+            },
+        }
     }
 }

@@ -22,6 +22,14 @@ pub(super) struct StageLimit {
     pub recompute: Recompute,
 }
 
+impl StageLimit {
+    /// The same, where all is run again that may be.
+    pub fn least(&self) -> Self {
+        let recompute = if self.recompute == Recompute::Given { Recompute::Given } else { Recompute::All };
+        Self { recompute, ..*self }
+    }
+}
+
 /// What may be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recompute {
@@ -40,8 +48,6 @@ pub(super) struct CutChain {
     pub again: Vec<usize>,
     /// Seconds of the part that takes longest.
     pub bottleneck: f64,
-    /// Bytes by which a part is over its limit, at most.
-    pub over: f64,
 }
 
 impl CutChain {
@@ -54,11 +60,22 @@ impl CutChain {
 /// How often the bottleneck is halved at most.
 const HALVINGS: usize = 32;
 
-/// Whether a cut fits other limits as it is, with no more run again.
-pub(super) fn still_fits(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) -> bool {
+/// A cut within other limits, with what is run again for it, if it fits them and no part takes longer than its slowest one does.
+pub(super) fn within(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) -> Option<CutChain> {
+    let parts = parts(costs, found, limits);
+    let fits = parts.iter().all(|(_, part)| part.over <= 0.0 && part.seconds <= found.bottleneck);
+    fits.then(|| chain(costs, &parts))
+}
+
+/// Bytes by which the parts of a cut are over limits, at most.
+pub(super) fn over(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) -> f64 {
+    parts(costs, found, limits).iter().map(|(_, part)| part.over).fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn parts(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) -> Vec<(Range<usize>, Part)> {
     let ends = [&[0], &found.cuts[..], &[costs.segments.len()]].concat();
-    let mut parts = ends.windows(2).zip(limits).map(|(ends, limit)| Part::of(costs, ends[0]..ends[1], limit));
-    parts.all(|part| part.over <= 0.0 && part.seconds <= found.bottleneck)
+    let segments = ends.windows(2).map(|ends| ends[0]..ends[1]);
+    segments.zip(limits).map(|(segments, limit)| (segments.clone(), Part::of(costs, segments, limit))).collect()
 }
 
 /// A chain of segments that is cut: what any part of it costs is known from sums, and from the kinds of its segments.
@@ -133,18 +150,14 @@ pub(super) fn cut(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
 
 /// The same where all is run again that may be, whether it fits or not; none where there are fewer segments than parts.
 pub(super) fn cut_as_small_as_it_can_be(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
-    let least = |limit: &StageLimit| {
-        let recompute = if limit.recompute == Recompute::Given { Recompute::Given } else { Recompute::All };
-        StageLimit { recompute, ..*limit }
-    };
-    narrowed(costs, &limits.iter().map(least).collect::<Vec<_>>(), false)
+    narrowed(costs, &limits.iter().map(StageLimit::least).collect::<Vec<_>>(), false)
 }
 
 fn narrowed(costs: &CutCosts, limits: &[StageLimit], must_fit: bool) -> Option<CutChain> {
     let all = costs.all();
     let slowest = |parts: &[(Range<usize>, Part)]| parts.iter().map(|(_, part)| part.seconds).fold(0.0, f64::max);
     let mut low = all.seconds() / limits.len() as f64;
-    let mut best = below(costs, limits, all.seconds() + all.again, must_fit).ok()?;
+    let mut best = below(costs, limits, f64::INFINITY, must_fit).ok()?;
     let mut high = slowest(&best);
     for _ in 0..HALVINGS {
         if low >= high {
@@ -208,7 +221,6 @@ fn chain(costs: &CutCosts, parts: &[(Range<usize>, Part)]) -> CutChain {
         cuts: parts.iter().skip(1).map(|(segments, _)| segments.start).collect(),
         again,
         bottleneck: parts.iter().map(|(_, part)| part.seconds).fold(0.0, f64::max),
-        over: parts.iter().map(|(_, part)| part.over).fold(0.0, f64::max),
     }
 }
 
@@ -302,6 +314,30 @@ mod tests {
         assert_eq!(cut(&costs, &[all]).unwrap().runs(), vec![0..1, 1..2]);
         let given = StageLimit { recompute: Recompute::Given, ..limit(2, 77.0) };
         assert_eq!(cut(&costs, &[given]), None);
+    }
+
+    #[test]
+    fn a_cut_within_other_limits_has_what_is_run_again_for_them() {
+        let costs = CutCosts::new(vec![segment(3.0, 10.0, 0.0), segment(6.0, 1.0, 0.0)]);
+        let free = cut(&costs, &[limit(2, 1e9), limit(1, 1e9)]).unwrap();
+        assert_eq!((&free.cuts[..], free.again.len(), free.bottleneck), (&[1][..], 0, 6.0));
+        // Of 20 bytes two are stored, and ten once more; the second part stays the slowest.
+        let tight = [limit(2, 15.0), limit(1, 1e9)];
+        let found = within(&costs, &free, &tight).unwrap();
+        assert_eq!((&found.again[..], found.bottleneck), (&[0][..], 6.0));
+        assert_eq!(Some(found), cut(&costs, &tight));
+        let none = [limit(2, 11.0), limit(1, 1e9)];
+        assert_eq!((within(&costs, &free, &none), over(&costs, &free, &none)), (None, 1.0));
+    }
+
+    #[test]
+    fn a_last_segment_that_takes_nothing_is_no_hindrance() {
+        let nothing = SegmentCost { again: 0.0, forward: 0.0, backward: 0.0, ..segment(0.0, 1.0, 0.0) };
+        for count in 1..40 {
+            let segments = [vec![segment(0.03, 1.0, 0.0); count], vec![nothing]].concat();
+            let all = StageLimit { recompute: Recompute::All, ..limit(1, 1e9) };
+            assert!(cut(&CutCosts::new(segments), &[all]).is_some(), "{count}");
+        }
     }
 
     #[test]

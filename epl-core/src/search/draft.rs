@@ -7,10 +7,9 @@ use std::rc::Rc;
 use epl_comm::{Operation, ReduceOp};
 
 use super::candidate::{Candidate, Level, Shape, is_fixed};
-use super::column::SegmentCost;
-use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, still_fits};
+use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, over, within};
 use super::judge::Judge;
-use super::space::{levels, may_recompute};
+use super::space::{LeastSeconds, levels, may_recompute};
 use crate::config::{Config, OffloadLevel, ZeroLevel};
 use crate::error::Result;
 use crate::memory::{OptimizerState, Tier, Tiers};
@@ -23,9 +22,9 @@ use crate::topology::cluster::{Axis, Mesh};
 pub(super) struct Draft {
     pub shape: Shape,
     pub level: Level,
-    /// None where no cut can fit.
+    /// None where none fits, by the same formulas.
     pub found: Option<Rc<CutChain>>,
-    /// Bytes by which a device of some stage has too few, at least.
+    /// Bytes by which a device of some stage has too few where all is run again that may be; 0 where it fits.
     pub over: f64,
     /// What a step takes, by formula: in which order drafts are simulated.
     pub seconds: f64,
@@ -38,8 +37,6 @@ pub(super) struct Draft {
 pub(super) struct ShapeCosts {
     /// In micro-batches of the most rows.
     pub most: CutCosts,
-    /// In those of the fewest.
-    pub fewest: Vec<SegmentCost>,
     mesh: Mesh,
     /// By chunks, and whether all is run again: cuts where there is memory enough; none where segments are too few.
     unbounded: RefCell<BTreeMap<(usize, bool), Option<Rc<CutChain>>>>,
@@ -71,47 +68,31 @@ impl Drafts<'_> {
         let mesh = self.mesh(shape)?;
         let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
         let costs = |rows: usize| column.costs(rows.max(1), &mesh, self.judge.network);
-        let most = costs(rows[0]);
-        let is_even = rows[0] == rows[rows.len() - 1];
-        let fewest = if is_even { most.clone() } else { costs(rows[rows.len() - 1]) };
-        Ok(ShapeCosts { most: CutCosts::new(most), fewest, mesh, unbounded: RefCell::default() })
+        Ok(ShapeCosts { most: CutCosts::new(costs(rows[0])), mesh, unbounded: RefCell::default() })
+    }
+
+    /// What bounds its steps from below.
+    pub fn least(&self, shape: &Shape) -> Result<LeastSeconds> {
+        let mesh = self.mesh(shape)?;
+        let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
+        Ok(LeastSeconds::of(&column.costs(rows[rows.len() - 1].max(1), &mesh, self.judge.network)))
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
         Ok(Mesh::on_cluster(self.judge.cluster, &self.uncut(shape).config(self.given)?)?)
     }
 
-    /// A layout at each level that it may have, cut so that it fits, or else as small as it can be.
+    /// A layout at each level that it may have, cut where it fits.
     pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts) -> Result<Vec<Draft>> {
         let (mut drafts, in_flight) = (Vec::new(), self.in_flight(shape)?);
         for level in levels(self.given, shape.sizes[0]) {
             let limits = self.limits((shape, level), &in_flight, &vec![self.judge.free(); shape.sizes[1]]);
             let Some(unbounded) = costs.unbounded(shape.chunks, &limits) else { continue };
-            let (found, over) = self.found(costs, &limits, &unbounded);
+            let (found, over) = found(costs, (shape.chunks, &limits), &unbounded);
             let seconds = self.seconds((shape, level), costs, found.as_ref().unwrap_or(&unbounded).bottleneck);
             drafts.push(Draft { shape: *shape, level, found, over, seconds, bound });
         }
         Ok(drafts)
-    }
-
-    /// The cut within these limits, where one without them is known; and by how much it is over them.
-    fn found(
-        &self,
-        costs: &ShapeCosts,
-        limits: &[StageLimit],
-        unbounded: &Rc<CutChain>,
-    ) -> (Option<Rc<CutChain>>, f64) {
-        let all = costs.most.all();
-        let state = all.parameters[0] * limits[0].state[0] + all.parameters[1] * limits[0].state[1];
-        let over = (state - limits.iter().map(|limit| limit.bytes).sum::<f64>()) / limits.len() as f64;
-        if over > 0.0 {
-            return (None, over);
-        }
-        if still_fits(&costs.most, unbounded, limits) {
-            return (Some(unbounded.clone()), 0.0);
-        }
-        // What has room for all state comes nearest, if it does not fit.
-        cut(&costs.most, limits).map_or((None, f64::MIN_POSITIVE), |found| (Some(Rc::new(found)), 0.0))
     }
 
     /// A layout that is cut; where every segment is run again, the level says so.
@@ -205,6 +186,30 @@ impl Drafts<'_> {
         }
         seconds
     }
+}
+
+/// The cut within the limits of so many chunks, where one without them is known; else by how many bytes a stage is over them.
+fn found(
+    costs: &ShapeCosts,
+    (chunks, limits): (usize, &[StageLimit]),
+    unbounded: &Rc<CutChain>,
+) -> (Option<Rc<CutChain>>, f64) {
+    let all = costs.most.all();
+    let state = all.parameters[0] * limits[0].state[0] + all.parameters[1] * limits[0].state[1];
+    if state <= limits.iter().map(|limit| limit.bytes).sum() {
+        if let Some(found) = within(&costs.most, unbounded, limits) {
+            let is_same = found == **unbounded;
+            return (Some(if is_same { unbounded.clone() } else { Rc::new(found) }), 0.0);
+        }
+        if let Some(found) = cut(&costs.most, limits) {
+            return (Some(Rc::new(found)), 0.0);
+        }
+    }
+    let least: Vec<StageLimit> = limits.iter().map(StageLimit::least).collect();
+    let smallest = costs.unbounded(chunks, &least);
+    let over = smallest.map_or(f64::INFINITY, |smallest| over(&costs.most, &smallest, &least));
+    // What is nearly nothing is something.
+    (None, (over * chunks as f64).max(f64::MIN_POSITIVE))
 }
 
 /// Whether every segment is run again at a level, as its parameters are whole for it alone.

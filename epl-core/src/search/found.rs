@@ -1,5 +1,6 @@
 //! What a search found, in words.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use toml::Value;
@@ -7,6 +8,7 @@ use toml::Value;
 use super::candidate::Candidate;
 use super::judge::Judged;
 use crate::config::{Config, OffloadLevel};
+use crate::error::Result;
 use crate::memory::{Amount, MemoryEstimate, Tier};
 use crate::probe::measure::NOT_COUNTED;
 use crate::simulate::StepTime;
@@ -24,6 +26,8 @@ pub struct Choice {
     pub(super) seconds: f64,
     pub(super) time: StepTime,
     pub(super) memory: Vec<MemoryEstimate>,
+    /// Where it was run.
+    measured: Option<f64>,
 }
 
 impl Choice {
@@ -34,7 +38,16 @@ impl Choice {
         config: Config,
     ) -> Self {
         let Judged { seconds, time, memory, .. } = judged;
-        Self { words: candidate.words(), sizes: candidate.shape.sizes, settings, config, seconds, time, memory }
+        Self {
+            words: candidate.words(),
+            sizes: candidate.shape.sizes,
+            settings,
+            config,
+            seconds,
+            time,
+            memory,
+            measured: None,
+        }
     }
 
     /// The configuration: what was given, and what was chosen.
@@ -47,12 +60,17 @@ impl Choice {
         &self.words
     }
 
-    /// Seconds of a step, until the last rank is done.
+    /// Seconds of a step, until the last rank is done, as predicted.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Where they go, on the stage that computes longest.
+    /// Seconds of a step that was measured, where `auto.measure` has it run.
+    pub fn measured(&self) -> Option<f64> {
+        self.measured
+    }
+
+    /// Where the predicted ones go, on the stage that computes longest.
     pub fn time(&self) -> &StepTime {
         &self.time
     }
@@ -76,9 +94,13 @@ impl Choice {
             (what, 100.0 * (seconds - before) / best.seconds)
         };
         let most = parts.map(gain).max_by(|one, other| one.1.total_cmp(&other.1));
-        match most.filter(|(_, percent)| *percent >= 0.1) {
-            Some((what, percent)) => format!("+{more:.1} %, of it {percent:.1} in {what}"),
-            None => format!("+{more:.1} %"),
+        let told = match most.filter(|(_, percent)| *percent >= 0.1) {
+            Some((what, percent)) => format!("{more:+.1} %, of it {percent:.1} in {what}"),
+            None => format!("{more:+.1} %"),
+        };
+        match self.measured {
+            Some(seconds) => format!("{told}; measured {:.1} ms", seconds * 1e3),
+            None => told,
         }
     }
 }
@@ -86,9 +108,18 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\npredicted step {}", self.words, self.time)?;
+        if let Some(seconds) = self.measured {
+            write!(f, "\nmeasured step {:.1} ms", seconds * 1e3)?;
+        }
         for (stage, memory) in self.memory.iter().enumerate() {
             let least = if memory.unknown().any(|line| line.tier == Tier::Device) { "at least " } else { "" };
             write!(f, "\nstage {stage}: {least}{} of the device", Amount(memory.peak(Tier::Device)))?;
+        }
+        if self.config.offload.level != OffloadLevel::Off {
+            write!(f, "\nnot counted: what moves between the device and where state is put away")?;
+        }
+        if self.memory.iter().flat_map(MemoryEstimate::unknown).any(|line| line.tier == Tier::Device) {
+            write!(f, "\nnot counted: activations, {NOT_COUNTED}")?;
         }
         Ok(())
     }
@@ -116,12 +147,26 @@ impl Found {
         Self { choices, refused, layouts, tried, least }
     }
 
-    /// The layout that is predicted to take least.
+    /// The best ones in the order of what they were measured to take.
+    ///
+    /// # Errors
+    ///
+    /// What `measure` says.
+    pub(crate) fn measured(mut self, best: usize, mut measure: impl FnMut(&Config) -> Result<f64>) -> Result<Self> {
+        let best = best.min(self.choices.len());
+        for choice in &mut self.choices[..best] {
+            choice.measured = Some(measure(&choice.config)?);
+        }
+        self.choices[..best].sort_by(|one, other| one.measured.partial_cmp(&other.measured).unwrap_or(Ordering::Equal));
+        Ok(self)
+    }
+
+    /// The layout that takes least: as predicted, or as measured.
     pub fn best(&self) -> &Choice {
         &self.choices[0]
     }
 
-    /// The others that were simulated, from the better to the worse.
+    /// The others that were simulated: first those that were run, from the faster to the slower, then the rest as predicted.
     pub fn next(&self) -> &[Choice] {
         &self.choices[1..]
     }
@@ -136,18 +181,18 @@ impl Found {
         self.least
     }
 
-    /// The best of each other division of the ranks, and the best of all with other micro-batches or levels.
+    /// All that were run, the best of each other division of the ranks, and the best of all with other micro-batches or levels.
     fn runners_up(&self) -> Vec<&Choice> {
         let mut told: Vec<&Choice> = vec![self.best()];
-        for choice in self.next() {
+        let (run, rest) = self.next().split_at(self.next().partition_point(|choice| choice.measured.is_some()));
+        for choice in rest {
             if told.iter().all(|known| known.sizes != choice.sizes) {
                 told.push(choice);
             }
         }
-        let mut rest = self.next().iter().filter(|choice| choice.sizes == self.best().sizes);
         told.truncate(TOLD);
-        told.extend(rest.next());
-        told.split_off(1)
+        told.extend(rest.iter().find(|choice| choice.sizes == self.best().sizes));
+        run.iter().chain(told.split_off(1)).collect()
     }
 }
 
@@ -157,7 +202,7 @@ impl fmt::Display for Found {
         writeln!(f, "{best}")?;
         writeln!(
             f,
-            "none of the {} layouts that were looked at takes less than {:.1} ms; {} steps were simulated",
+            "none of the {} layouts that were looked at is predicted to take less than {:.1} ms; {} steps were simulated",
             self.layouts,
             self.least * 1e3,
             self.tried
@@ -171,12 +216,6 @@ impl fmt::Display for Found {
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;
-        }
-        if best.config.offload.level != OffloadLevel::Off {
-            writeln!(f, "not counted: what moves between the device and where state is put away")?;
-        }
-        if best.memory.iter().flat_map(MemoryEstimate::unknown).any(|line| line.tier == Tier::Device) {
-            writeln!(f, "not counted: activations, {NOT_COUNTED}")?;
         }
         write!(f, "settings:\n{}", best.settings())
     }

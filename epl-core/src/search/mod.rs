@@ -36,7 +36,7 @@ mod on_paper;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use candidate::{CHOSEN, is_fixed};
+pub(crate) use candidate::{CHOSEN, SEARCH, is_fixed, reset};
 pub(crate) use column::{Column, Columns};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;

@@ -159,12 +159,9 @@ fn column_of(
             working: of(segment.working),
         })
     };
-    Ok(Column {
-        builder,
-        segments: segments.iter().map(time).collect(),
-        shapes: ShapesOverRows::through(shapes(segments, task.dtype), [1, 2])?,
-        activations: Some(Activations { segments: segments.iter().enumerate().map(bytes).collect(), measured: [1, 2] }),
-    })
+    let activations = Activations { segments: segments.iter().enumerate().map(bytes).collect(), measured: [1, 2] };
+    let shapes = ShapesOverRows::through(shapes(segments, task.dtype), [1, 2])?;
+    Ok(Column::new(builder, segments.iter().map(time).collect(), shapes, Some(activations)))
 }
 
 fn records(segments: &[PaperSegment], mesh: &Mesh) -> Result<Vec<ParamRecord>> {
@@ -173,7 +170,10 @@ fn records(segments: &[PaperSegment], mesh: &Mesh) -> Result<Vec<ParamRecord>> {
         for param in &segment.parameters {
             match known.entry(&param.name) {
                 // What several segments name is tied.
-                Entry::Occupied(entry) => records[*entry.get()].segments.push(number),
+                Entry::Occupied(entry) => {
+                    let segments = &mut records[*entry.get()].segments;
+                    segments.extend((segments.last() != Some(&number)).then_some(number));
+                }
                 Entry::Vacant(entry) => {
                     entry.insert(records.len());
                     records.push(record(number, param, mesh)?);

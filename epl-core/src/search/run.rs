@@ -1,16 +1,15 @@
 //! The search.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::rc::Rc;
 
 use super::candidate::{CHOSEN, Candidate, Shape, is_fixed};
 use super::cuts::{cut, cut_as_small_as_it_can_be};
-use super::draft::{Draft, Drafts, ShapeCosts};
+use super::draft::{Draft, Drafts, ShapeCosts, runs_all};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
 use super::moves::neighbours;
-use super::space::{bound, levels, shapes};
+use super::space::{levels, shapes};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Amount;
@@ -41,17 +40,22 @@ const CORRECTIONS: usize = 8;
 /// When none is possible, or none fits: why, with the one that comes nearest.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
     let drafts = Drafts { judge, given };
-    let mut run = SearchRun { drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0 };
-    let (mut bounded, mut costs_of) = (Vec::new(), CostsOf::new());
+    let mut run = SearchRun { drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0, last: None };
+    let (mut bounded, mut last) = (Vec::new(), None);
     for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
+        // Neighbours have the same.
         let key = (shape.sizes, shape.micro_batches);
-        if let Entry::Vacant(entry) = costs_of.entry(key) {
-            match drafts.costs(&shape) {
-                Ok(costs) => drop(entry.insert(costs)),
-                Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
+        let least = match last.take().filter(|(known, _)| *known == key) {
+            Some((_, least)) => Ok(least),
+            None => drafts.least(&shape),
+        };
+        match least {
+            Ok(least) => {
+                bounded.push((least.bound(&shape), shape));
+                last = Some((key, least));
             }
+            Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
         }
-        bounded.extend(costs_of.get(&key).map(|costs| (bound(&costs.fewest, &shape), shape)));
     }
     bounded.sort_by(|one, other| one.0.total_cmp(&other.0));
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
@@ -62,7 +66,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         limit = limit.max(bounded[next].0);
         while let Some((bound, shape)) = bounded.get(next).filter(|(bound, _)| *bound <= limit) {
             next += 1;
-            match drafts.of(shape, *bound, &costs_of[&(shape.sizes, shape.micro_batches)]) {
+            match run.costs(shape).and_then(|costs| drafts.of(shape, *bound, &costs)) {
                 Ok(drafts) => {
                     let fitting = drafts.iter().filter(|draft| draft.over <= 0.0);
                     limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
@@ -73,12 +77,12 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         }
         let (kept, away): (Vec<Draft>, _) = all.into_iter().partition(|draft| draft.level.1 == given.offload.level);
         put_away.extend(away);
-        run.all(kept, &costs_of);
+        run.all(kept);
         limit *= 2.0;
     }
     // Nothing is put away where something fits on the device.
     if run.choices.is_empty() {
-        run.all(put_away, &costs_of);
+        run.all(put_away);
     }
     run.choices.sort_by(better);
     let mut improved = Vec::new();
@@ -87,7 +91,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         let kind = (*sizes, *chunks, *strategy, runs.is_empty());
         if improved.len() < IMPROVED && !improved.contains(&kind) {
             improved.push(kind);
-            run.improve(index, &costs_of);
+            run.improve(index)?;
         }
     }
     run.choices.sort_by(better);
@@ -101,12 +105,31 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
 ///
 /// When it cannot be, or does not fit.
 pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
+    let refused = |reason: String| Err(Error::invalid(format!("what a layout takes: {reason}")));
+    if let Some(batch) = config.train.global_batch_size.filter(|batch| *batch != judge.batch) {
+        return refused(format!(
+            "train.global_batch_size = {batch}, and the sample is of steps of {} rows; make it of {batch}",
+            judge.batch
+        ));
+    }
+    if config.searches() {
+        return refused("auto.auto_parallel = true has one searched; call `search`, or leave it out".to_string());
+    }
+    if let Some(bytes) = config.gradient_checkpoint.budget {
+        return refused(format!(
+            "gradient_checkpoint.budget = {bytes} has the first step choose what is run again; say it by \
+             gradient_checkpoint.runs, or leave it out"
+        ));
+    }
     let judged = judge.judge_all(config)?;
     if judged.over() > 0 {
         return Err(Error::invalid(judge.refusal(config)?));
     }
     let mesh = Mesh::on_cluster(judge.cluster, config)?;
-    let candidate = Candidate::of(config, &mesh, &judged.recompute)?;
+    let mut candidate = Candidate::of(config, &mesh)?;
+    if !runs_all(config, candidate.level) {
+        candidate.runs.clone_from(&judged.recompute);
+    }
     Ok(Choice::new(&candidate, judged, Vec::new(), config.clone()))
 }
 
@@ -132,9 +155,6 @@ pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
     }
 }
 
-/// What segments take, by the sizes and micro-batches of a layout.
-type CostsOf = BTreeMap<([usize; 4], usize), ShapeCosts>;
-
 /// What was found so far.
 struct SearchRun<'a> {
     drafts: Drafts<'a>,
@@ -143,6 +163,8 @@ struct SearchRun<'a> {
     over: Option<(Candidate, Judged)>,
     refused: Vec<(String, String)>,
     tried: usize,
+    /// What segments take by the sizes and micro-batches that were asked for last: neighbours have the same.
+    last: Option<(([usize; 4], usize), Rc<ShapeCosts>)>,
 }
 
 fn better((one, judged): &(Candidate, Judged), (other, second): &(Candidate, Judged)) -> Ordering {
@@ -158,9 +180,20 @@ impl SearchRun<'_> {
         self.choices.iter().map(|(_, judged)| judged.seconds).fold(f64::INFINITY, f64::min)
     }
 
+    /// What segments take in a layout.
+    fn costs(&mut self, shape: &Shape) -> Result<Rc<ShapeCosts>> {
+        let key = (shape.sizes, shape.micro_batches);
+        if let Some((_, costs)) = self.last.as_ref().filter(|(last, _)| *last == key) {
+            return Ok(costs.clone());
+        }
+        let costs = Rc::new(self.drafts.costs(shape)?);
+        self.last = Some((key, costs.clone()));
+        Ok(costs)
+    }
+
     /// Judges drafts from the one that seems best on, and those that may be better than the best; where nothing fits yet, those that
     /// come nearest first.
-    fn all(&mut self, mut drafts: Vec<Draft>, costs: &CostsOf) {
+    fn all(&mut self, mut drafts: Vec<Draft>) {
         // Of equal ones the one with fewer axes and micro-batches first.
         drafts.sort_by(|one, other| {
             one.seconds.total_cmp(&other.seconds).then_with(|| simpler(&one.shape, &other.shape))
@@ -175,7 +208,7 @@ impl SearchRun<'_> {
                 if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
                     continue;
                 }
-                match self.draft(&draft, costs) {
+                match self.draft(&draft) {
                     Ok(()) => judged += draft.shape.sizes[1],
                     Err(error) => self.refuse(self.drafts.words(&draft.shape), error.to_string()),
                 }
@@ -191,9 +224,10 @@ impl SearchRun<'_> {
     }
 
     /// Judges a layout, and what makes it fit where it does not.
-    fn draft(&mut self, draft: &Draft, costs_of: &CostsOf) -> Result<()> {
+    fn draft(&mut self, draft: &Draft) -> Result<()> {
         let Draft { shape, level, over, .. } = *draft;
-        let (costs, in_flight) = (&costs_of[&(shape.sizes, shape.micro_batches)].most, self.drafts.in_flight(&shape)?);
+        let (costs, in_flight) = (self.costs(&shape)?, self.drafts.in_flight(&shape)?);
+        let costs = &costs.most;
         let (mut free, mut is_smallest) = (vec![self.drafts.judge.free(); shape.sizes[1]], over > 0.0);
         let found = draft.found.as_deref().cloned();
         let smallest = || cut_as_small_as_it_can_be(costs, &self.drafts.limits((&shape, level), &in_flight, &free));
@@ -202,7 +236,7 @@ impl SearchRun<'_> {
             let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
                 if is_smallest {
                     // All is run again; some of it may be stored.
-                    self.improve(self.choices.len() - 1, costs_of);
+                    self.improve(self.choices.len() - 1)?;
                 }
                 return Ok(());
             };
@@ -241,14 +275,14 @@ impl SearchRun<'_> {
     }
 
     /// Takes the best of what is next to a choice, as long as that helps.
-    fn improve(&mut self, index: usize, costs: &CostsOf) {
-        let mut left = MOVES / self.choices[index].0.shape.sizes[1].pow(2);
+    fn improve(&mut self, index: usize) -> Result<()> {
+        let shape = self.choices[index].0.shape;
+        let (mut left, costs) = (MOVES / shape.sizes[1].pow(2), self.costs(&shape)?);
+        let (given, levels) = (self.drafts.given, levels(self.drafts.given, shape.sizes[0]));
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            let (given, Shape { sizes, micro_batches, .. }) = (self.drafts.given, before.shape);
-            let (own, levels) = (&costs[&(sizes, micro_batches)].most.segments, levels(given, sizes[0]));
-            for candidate in neighbours(&before, own, (given, &levels)).into_iter().take(left) {
+            for candidate in neighbours(&before, &costs.most.segments, (given, &levels)).into_iter().take(left) {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
                 let least = best.as_ref().map_or(judged.seconds, |(_, best)| best.seconds);
@@ -258,7 +292,7 @@ impl SearchRun<'_> {
             }
             match best {
                 Some(better) => self.choices[index] = better,
-                None => return,
+                None => return Ok(()),
             }
         }
     }
@@ -273,7 +307,7 @@ impl SearchRun<'_> {
     }
 
     fn found(self, layouts: usize, least: f64) -> Result<Found> {
-        let Self { drafts: Drafts { judge, given }, choices, over, refused, tried } = self;
+        let Self { drafts: Drafts { judge, given }, choices, over, refused, tried, .. } = self;
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, given, over, &refused)));
         }

@@ -118,18 +118,33 @@ pub(super) fn may_recompute(given: &Config) -> bool {
     !is_fixed(given, "gradient_checkpoint.type")
 }
 
-/// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
-/// runs all of them.
-///
-/// For even costs and one chunk `S / (1 − (1 − 1/m)^p)` of the sum S, with m micro-batches on p stages: the most that p stages, of
-/// which each works m times as long as on one, can hide.
-pub(super) fn bound(costs: &[SegmentCost], shape: &Shape) -> f64 {
-    let (stages, micro_batches) = (shape.sizes[1] as f64, shape.micro_batches as f64);
-    let sum: f64 = costs.iter().map(SegmentCost::seconds).sum();
-    let largest = costs.iter().map(SegmentCost::seconds).fold(0.0, f64::max);
-    let rest = match shape.chunks {
-        1 => sum / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
-        _ => sum.max(micro_batches * sum / stages),
-    };
-    rest.max(micro_batches * largest)
+/// Seconds of a chain of segments: what bounds a step from below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeastSeconds {
+    /// Of all segments together.
+    sum: f64,
+    /// Of the slowest one.
+    slowest: f64,
+}
+
+impl LeastSeconds {
+    /// Of these segments, in the smallest micro-batches.
+    pub fn of(costs: &[SegmentCost]) -> Self {
+        let seconds = || costs.iter().map(SegmentCost::seconds);
+        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max) }
+    }
+
+    /// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
+    /// runs all of them.
+    ///
+    /// For even costs and one chunk `S / (1 − (1 − 1/m)^p)` of the sum S, with m micro-batches on p stages: the most that p stages, of
+    /// which each works m times as long as on one, can hide.
+    pub fn bound(&self, shape: &Shape) -> f64 {
+        let (stages, micro_batches) = (shape.sizes[1] as f64, shape.micro_batches as f64);
+        let rest = match shape.chunks {
+            1 => self.sum / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
+            _ => self.sum.max(micro_batches * self.sum / stages),
+        };
+        rest.max(micro_batches * self.slowest)
+    }
 }

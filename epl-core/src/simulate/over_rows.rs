@@ -59,6 +59,11 @@ impl ShapesOverRows {
     }
 
     fn calls(&self, rows: usize) -> Vec<SegmentCalls> {
+        (0..self.shapes.calls[0].len()).map(|segment| self.calls_of(segment, rows)).collect()
+    }
+
+    /// The collectives inside a segment, for micro-batches of so many rows.
+    pub fn calls_of(&self, segment: usize, rows: usize) -> SegmentCalls {
         let lists = |few: &[Called], many: &[Called]| {
             let call = |(few, many): (&Called, &Called)| Called {
                 elements: self.between(rows, few.elements, many.elements),
@@ -66,12 +71,13 @@ impl ShapesOverRows {
             };
             few.iter().zip(many).map(call).collect()
         };
-        let [few, many] = &self.shapes.calls[..2] else { return Vec::new() };
-        let segment = |(few, many): (&SegmentCalls, &SegmentCalls)| SegmentCalls {
-            forward: lists(&few.forward, &many.forward),
-            backward: lists(&few.backward, &many.backward),
-        };
-        few.iter().zip(many).map(segment).collect()
+        let [few, many] = [0, 1].map(|kind| &self.shapes.calls[kind][segment]);
+        SegmentCalls { forward: lists(&few.forward, &many.forward), backward: lists(&few.backward, &many.backward) }
+    }
+
+    /// Whether two segments make the same collectives.
+    pub fn call_alike(&self, one: usize, other: usize) -> bool {
+        self.shapes.calls.iter().all(|calls| calls[one] == calls[other])
     }
 
     fn carries(&self, rows: usize) -> Vec<CarryShape> {

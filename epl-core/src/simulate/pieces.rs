@@ -3,15 +3,10 @@
 use std::ops::Range;
 
 use crate::plan::Plan;
-use crate::schedule::{Action, ActionKind};
+use crate::schedule::{Action, ActionKind, run_of};
 
 /// A segment, and whether its parameters ask for gradients.
 pub(crate) type Look = (usize, bool);
-
-/// The one of the runs `again`, which ascend, that has a segment.
-pub(crate) fn run_of(again: &[Range<usize>], segment: usize) -> Option<&Range<usize>> {
-    again.get(again.partition_point(|run| run.end <= segment)).filter(|run| run.contains(&segment))
-}
 
 /// The runs `again` that lie in some segments, and the segments between them, one by one.
 pub(crate) fn pieces(segments: Range<usize>, again: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + '_ {

@@ -10,14 +10,14 @@ use super::call::Members;
 use super::links::StageTraffic;
 use super::list::{Op, OpList, RunKind};
 use super::parameters::GatherAhead;
-use super::pieces::{pieces, run_of, segments};
+use super::pieces::{pieces, segments};
 use super::protocol::{BEFORE_SAMPLES, OF_STAGE, OVER_ALL, OVER_REPLICAS};
 use super::reductions::Reductions;
 use super::shapes::StepShapes;
 use crate::error::{Error, Result};
 use crate::params::Form;
 use crate::plan::Plan;
-use crate::schedule::{Action, ActionKind};
+use crate::schedule::{Action, ActionKind, run_of};
 use crate::topology::cluster::Axis;
 
 /// What the rank of a plan does in a step behind the first one, which is not skipped, of a model that hands out no outputs.

@@ -6,12 +6,16 @@ use std::path::Path;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 use epl_core::auto::Sample;
 use epl_core::config::Layers;
+use epl_core::cost::Machine;
+use epl_core::memory::Tier;
 use epl_core::optim::ParamGroups;
 use epl_core::simulate::StepTime;
 use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, launch};
+
+use crate::ALLOCATOR;
 
 #[derive(Module, Debug)]
 struct Net {
@@ -164,4 +168,196 @@ fn where_stages_are_cut_and_what_is_run_again_can_be_said() {
     assert!(plan(&kept).unwrap_err().contains("leave one of both out"));
     let off = plan(&[("gradient_checkpoint.runs", "0..1")]).unwrap_err();
     assert!(off.contains("gradient_checkpoint.runs = [\"0..1\"] needs gradient_checkpoint.type = collection"), "{off}");
+}
+
+#[test]
+fn what_was_measured_is_read_by_the_next_search() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("costs.json");
+    let keep = ("auto.calibration", file.to_str().unwrap());
+    let found = |options: &[(&str, &str)]| {
+        let found = launch(&config(&[&AUTO[..], &[keep], options].concat()), |epl| {
+            Ok(epl.search(chain, &SgdConfig::new(), sample())?.best().clone())
+        });
+        found.map(|found| found[0].clone()).map_err(|error| error.to_string())
+    };
+    let first = found(&[]).unwrap();
+    assert!(first.config().auto.calibration.is_empty(), "a layout that was found searches no more");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let again = found(&[]).unwrap();
+    assert_eq!((again.seconds(), again.words()), (first.seconds(), first.words()));
+    // It is what was measured that is read.
+    let mut slower: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let of = slower.as_object().unwrap().keys().next().unwrap().clone();
+    for segments in slower[&of]["segments"].as_object_mut().unwrap().values_mut() {
+        for time in segments["times"].as_array_mut().unwrap() {
+            for point in time["forward"].as_array_mut().unwrap() {
+                point[1] = (point[1].as_f64().unwrap() + 1.0).into();
+            }
+        }
+    }
+    let slow = slower.to_string();
+    std::fs::write(&file, &slow).unwrap();
+    let slower = found(&[]).unwrap();
+    assert!(slower.seconds() > first.seconds() + 1.0, "{} {}", slower.seconds(), first.seconds());
+    // Another model is measured, and what is known stays.
+    let count = || {
+        let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        known[&of]["segments"].as_object().unwrap().len()
+    };
+    let before = count();
+    let other = found(&[("optimizer.frozen", "layers.1.bias")]).unwrap();
+    assert!(other.seconds() < 1.0 && count() > before, "{} {before}", other.seconds());
+    // Of another program everything is measured anew, and what is known of that one stays.
+    let another = format!("another {of}");
+    std::fs::write(
+        &file,
+        slow.replacen(&serde_json::to_string(&of).unwrap(), &serde_json::to_string(&another).unwrap(), 1),
+    )
+    .unwrap();
+    assert!(found(&[]).unwrap().seconds() < 1.0);
+    let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(known.get(&another).is_some() && known.get(&of).is_some());
+    // What is no such file is not overwritten, and a folder that is not there is told before anything is measured.
+    std::fs::write(&file, "steps,loss\n1,2\n").unwrap();
+    let error = found(&[]).unwrap_err();
+    assert!(error.contains("costs.json") && error.contains("name another file"), "{error}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "steps,loss\n1,2\n");
+    let nowhere = folder.path().join("none").join("costs.json");
+    let error = found(&[("auto.calibration", nowhere.to_str().unwrap())]).unwrap_err();
+    assert!(error.contains("none"), "{error}");
+}
+
+#[test]
+fn the_best_layouts_are_run_where_that_is_asked_for() {
+    let found = launch(&config(&[&AUTO[..], &[("auto.measure", "3")]].concat()), |epl| {
+        epl.search(chain, &SgdConfig::new(), sample())
+    });
+    for found in found.unwrap() {
+        let run: Vec<f64> =
+            [found.best()].into_iter().chain(found.next()).filter_map(|choice| choice.measured()).collect();
+        assert_eq!(run.len(), 3);
+        assert!(run.is_sorted() && found.best().measured() == Some(run[0]), "{run:?}");
+        assert!(found.best().config().auto.measure == 0 && found.to_string().contains("measured step"), "{found}");
+    }
+}
+
+#[test]
+fn ones_own_layout_is_explained() {
+    let own = [("cluster.ranks", "2"), ("zero.level", "v1"), ("pipeline.num_micro_batch", "2")];
+    let told = launch(&config(&own), |epl| {
+        let choice = epl.explain(chain, &SgdConfig::new(), sample())?;
+        let table = epl.cost_table(chain, &SgdConfig::new(), sample())?;
+        let links = |ranks: usize, gb_per_s: f64| {
+            Machine::from_toml(&format!(
+                "[[host]]\ncount = 1\ndevices = [{{ class = \"c\", count = {ranks} }}]\n\
+                 inside = {{ alpha_us = 1, gb_per_s = {gb_per_s} }}\noutside = {{ alpha_us = 1, gb_per_s = 1 }}\n\
+                 [class.c]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
+            ))
+        };
+        let over = |gb_per_s| table.clone().over_links(&links(2, gb_per_s)?)?.explain(epl.config());
+        let [slow, fast] = [over(1e-6)?.seconds(), over(1e3)?.seconds()];
+        let three = table.clone().over_links(&links(3, 1.0)?).unwrap_err().to_string();
+        let tight = config(&[&own[..], &[("offload.device_bytes", "2000")]].concat());
+        let unbounded = table.explain(&tight).unwrap_err().to_string();
+        assert!(
+            unbounded.contains("offload.device_bytes = 2000") && unbounded.contains("measured without"),
+            "{unbounded}"
+        );
+        for (option, told) in [
+            (("train.global_batch_size", "9"), "steps of 8 rows"),
+            (("auto.auto_parallel", "true"), "call `search`"),
+            (("auto.measure", "2"), "call `Epl::search`"),
+        ] {
+            let other = config(&[&own[..], &[("auto.auto_parallel", "true"), option]].concat());
+            let error = match option.0 {
+                "auto.measure" => table.search(&other).unwrap_err(),
+                _ => table.explain(&other).unwrap_err(),
+            };
+            assert!(error.to_string().contains(told), "{option:?}: {error}");
+        }
+        let tight = epl.with_config(tight)?.explain(chain, &SgdConfig::new(), sample()).unwrap_err().to_string();
+        Ok((choice, [slow, fast], three, tight))
+    });
+    let (choice, [slow, fast], three, tight) = told.unwrap().swap_remove(0);
+    assert_eq!(choice.words(), "data 2, 2 micro-batches, zero v1");
+    assert!(choice.seconds() > 0.0 && choice.time().compute > 0.0, "{choice}");
+    // Gradients of 4,352 bytes, reduced and gathered, at 1,000 bytes a second.
+    assert!(slow > fast + 4.0, "{slow} {fast}");
+    assert!(three.contains("3 devices") && three.contains("2 ranks"), "{three}");
+    assert!(tight.contains("there are 2000") || tight.contains("2000 bytes"), "{tight}");
+}
+
+const WIDE: usize = 320;
+const WIDE_LAYERS: usize = 6;
+const WIDE_ROWS: usize = 256;
+
+/// Wide layers and many rows, so that what tensors take is nearly all.
+fn wide(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+    let net = Net { layers: (0..WIDE_LAYERS).map(|_| LinearConfig::new(WIDE, WIDE).init(at)).collect() };
+    let run = |net: &Net, index: usize, rows: Tensor<2>| net.layers[index].forward(rows).tanh();
+    let first = Chain::of(net).first(&["layers.0"], move |net: &Net, rows: &Tensor<2>| run(net, 0, rows.clone()));
+    let layers = (1..WIDE_LAYERS).fold(first, |chain, index| {
+        chain.then(&[&format!("layers.{index}")], move |net, rows, _| run(net, index, rows))
+    });
+    layers.mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
+}
+
+/// The most bytes that all ranks hold in a step of a configuration.
+fn most_in_a_step(config: &Config, rows: impl Fn(usize, &Device) -> Tensor<2> + Sync) -> i64 {
+    let before = ALLOCATOR.live();
+    let most = launch(config, |epl| {
+        let all = epl.context().world().clone();
+        let mut engine = Engine::build(&epl, wide, &AdamWConfig::new())?;
+        let batch = rows(WIDE_ROWS, epl.place().device());
+        engine.train_batch(&batch, 1e-3)?;
+        all.barrier()?;
+        ALLOCATOR.look_anew();
+        all.barrier()?;
+        engine.train_batch(&batch, 1e-3)?;
+        all.barrier()?;
+        Ok(ALLOCATOR.most() - before)
+    });
+    most.unwrap()[0]
+}
+
+#[test]
+fn what_is_found_within_a_budget_stays_within_it() {
+    epl_testing::alone(|| {
+        let rows = |count: usize, device: &Device| Tensor::<2>::ones([count, WIDE], device);
+        let sample = || Sample::new(WIDE_ROWS, rows);
+        let plain = [("cluster.ranks", "2"), ("train.global_batch_size", "256")];
+        let bounded = |bytes: i64| config(&[&plain[..], &[("offload.device_bytes", &*bytes.to_string())]].concat());
+        let explained = launch(&bounded(1 << 40), |epl| epl.explain(wide, &AdamWConfig::new(), sample()));
+        let needed = explained.unwrap()[0].memory()[0].peak(Tier::Device) as f64;
+        // What a process needs once.
+        most_in_a_step(&config(&plain), rows);
+        let (mut fitting, mut refused) = (0, 0);
+        for part in [0.3, 0.7, 1.2] {
+            let budget = (part * needed) as i64;
+            // State that is put away lies in the same memory here.
+            let options = [("auto.auto_parallel", "true"), ("offload.level", "")];
+            let bytes = budget.to_string();
+            let given = config(&[&plain[..], &options, &[("offload.device_bytes", &*bytes)]].concat());
+            match launch(&given, |epl| Ok(epl.search(wide, &AdamWConfig::new(), sample())?.best().clone())) {
+                Ok(found) => {
+                    let most = most_in_a_step(found[0].config(), rows);
+                    // Beside what a step needs each rank has the whole batch, and its micro-batches.
+                    let batches = 4 * (WIDE_ROWS * WIDE * size_of::<f32>()) as i64;
+                    println!("{part} of {needed}: {most} of {} bytes, {}", 2 * budget, found[0]);
+                    assert!(most - batches <= 2 * budget, "{most} bytes of 2 × {budget}: {}", found[0]);
+                    assert!(
+                        most > WIDE_LAYERS as i64 * (WIDE * WIDE * size_of::<f32>()) as i64,
+                        "{most}: no model was seen"
+                    );
+                    fitting += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("no layout of 2 ranks fits; nearest comes"), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(fitting >= 2 && refused >= 1, "{fitting} fit, {refused} were refused");
+    });
 }

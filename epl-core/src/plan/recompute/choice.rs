@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::SegmentMemory;
+use crate::schedule::run_of;
 
 /// The runs of segments that are recomputed; all others keep their activations.
 ///
@@ -25,7 +26,7 @@ impl Recomputation {
 
     /// The run that a segment belongs to; none where it keeps its activations.
     pub fn run_of(&self, segment: usize) -> Option<&Range<usize>> {
-        self.runs.iter().find(|run| run.contains(&segment))
+        run_of(&self.runs, segment)
     }
 
     /// Bytes that one micro-batch keeps from its forward to its backward: the activations of segments that are not

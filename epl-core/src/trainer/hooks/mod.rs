@@ -10,6 +10,7 @@
 //! - `replicas`: checks that replicas hold the same bits, also before they are saved.
 //! - `saving`: saves every so many steps.
 //! - `best`: keeps the best checkpoint.
+//! - `prediction`: holds a predicted step against those of the run.
 //! - `evaluating`: evaluates every so many steps; the loss on other data, and measures of one's own.
 
 mod folder;
@@ -20,6 +21,7 @@ mod stopping;
 mod replicas;
 mod saving;
 mod best;
+mod prediction;
 mod evaluating;
 
 pub use best::KeepBest;
@@ -27,6 +29,7 @@ pub use curve::Curve;
 pub use evaluating::{EvaluateEvery, EvaluateWith, ValidLoss};
 pub use folder::OpenFolder;
 pub use metrics_log::MetricsLog;
+pub use prediction::CheckPrediction;
 pub use progress::Progress;
 pub use replicas::CheckReplicas;
 pub use saving::SaveEvery;

@@ -13,8 +13,17 @@ const MICRO_BATCHES: usize = 64;
 fn for_all_sizes(schedule: Schedule, check: impl Fn(usize, usize, &Verified)) {
     for stages in 1..=STAGES {
         for micro_batches in 1..=MICRO_BATCHES {
-            let verified = schedule.verified(stages, micro_batches);
-            check(stages, micro_batches, &verified.unwrap_or_else(|error| panic!("{schedule}: {error}")));
+            let verified =
+                schedule.verified(stages, micro_batches).unwrap_or_else(|error| panic!("{schedule}: {error}"));
+            for stage in 0..stages {
+                let peak = schedule.peak_in_flight(stage, stages, micro_batches);
+                assert_eq!(
+                    peak,
+                    verified.peak_in_flight(stage),
+                    "{schedule}, stage {stage} of {stages}, {micro_batches}"
+                );
+            }
+            check(stages, micro_batches, &verified);
         }
     }
 }

@@ -1,0 +1,99 @@
+//! What a search finds equals one rank, whatever it finds.
+
+use std::collections::BTreeSet;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use epl::auto::{CostTable, Sample};
+use epl::config::{Config, Layers};
+use epl::cost::Machine;
+use epl::models::t5::T5Batcher;
+use epl::{Result, launch_dry};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::parity::{Case, assert_same, dense, layout, moe, train, train_as};
+
+/// Links of some speed between these ranks, on one host or on two.
+fn links(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Machine> {
+    let hosts = *[1, 2].choose(numbers).unwrap_or(&1);
+    let mut link = || {
+        let (alpha_us, exponent) = (numbers.random_range(0.0..500.0), numbers.random_range(-4.0..1.0));
+        format!("{{ alpha_us = {alpha_us}, gb_per_s = {} }}", 10_f64.powf(exponent))
+    };
+    Machine::from_toml(&format!(
+        "[[host]]\ncount = {hosts}\ndevices = [{{ class = \"c\", count = {} }}]\ninside = {}\noutside = {}\n\
+         [class.c]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n",
+        ranks / hosts,
+        link(),
+        link()
+    ))
+}
+
+/// Some options that are given.
+fn given(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Config> {
+    let stages = [1, 2, 4].into_iter().filter(|stages| *stages <= ranks).collect::<Vec<_>>();
+    let stages = stages.choose(numbers).copied().unwrap_or(1);
+    let seed = layout(1, 1, 1, 1).config().train.seed;
+    let mut said = vec![format!("cluster.ranks={ranks}"), format!("train.seed={seed}")];
+    let mut maybe = |option: String| said.extend(numbers.random_bool(0.4).then_some(option));
+    maybe(format!("dist.pipeline_parallel_size={stages}"));
+    maybe("pipeline.num_micro_batch=3".to_string());
+    maybe("zero.level=v2".to_string());
+    if stages > 1 {
+        maybe("pipeline.strategy=PreferForward".to_string());
+    }
+    Ok(Layers::new().command_line(said)?.resolve()?)
+}
+
+/// What the segments of a case take in a world of so many ranks.
+fn table(case: &Case, ranks: usize) -> CostTable {
+    let batcher = T5Batcher::new(&case.model);
+    let config = Config::new().with("cluster.ranks", ranks).unwrap();
+    let (table, _) = launch_dry(&config, 0, |epl| {
+        let rows = |count: usize, device: &Device| {
+            batcher.batch(case.pairs.iter().cycle().take(count).cloned().collect(), device)
+        };
+        epl.cost_table(|at| case.init(at), &AdamWConfig::new(), Sample::new(case.pairs.len(), rows))
+    })
+    .unwrap();
+    table
+}
+
+/// Trains so many layouts that were found for each case in each of these worlds, as one rank is trained.
+fn all_equal_one_rank(cases: &[Case], worlds: &[usize], each: usize) {
+    let mut numbers = ChaCha8Rng::seed_from_u64(5);
+    let mut words = BTreeSet::new();
+    for case in cases {
+        let expected = train(case, layout(1, 1, 1, 1));
+        for ranks in worlds.iter().copied() {
+            let table = table(case, ranks);
+            for _ in 0..each {
+                let (links, given) = (links(ranks, &mut numbers).unwrap(), given(ranks, &mut numbers).unwrap());
+                let found = table.clone().over_links(&links).and_then(|table| table.search(&given)).unwrap();
+                let best = found.best();
+                let replicas = best.config().dist.data_parallel_size.unwrap_or(1);
+                let accumulation = best.config().num_micro_batch(replicas).unwrap();
+                println!("{}", best.words());
+                let got = train_as(case, layout(replicas, 1, 1, accumulation), best.config());
+                assert_same(layout(replicas, 1, 1, accumulation), &got, &expected, 1e-10);
+                words.insert(best.words().to_string());
+            }
+        }
+    }
+    // Not all of them are the same one.
+    assert!(words.len() > 2 * cases.len(), "{words:?}");
+}
+
+#[test]
+fn layouts_that_are_found_equal_one_rank() {
+    epl_testing::in_f64(|| all_equal_one_rank(&[moe()], &[4], 4));
+}
+
+#[test]
+#[ignore = "takes some minutes: `cargo test --workspace --test layouts -- --ignored found`"]
+fn a_hundred_layouts_that_are_found_equal_one_rank() {
+    epl_testing::in_f64(|| all_equal_one_rank(&[moe(), dense()], &[2, 4], 25));
+}
