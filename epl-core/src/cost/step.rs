@@ -1,9 +1,10 @@
 //! What a simulation of a step asks.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use epl_comm::Operation;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::line::Line;
@@ -41,27 +42,30 @@ pub(crate) struct StepCosts<'a> {
     segments: &'a [SegmentTime],
     /// Of each micro-batch.
     rows: &'a [usize],
+    /// By rows and segment, what its collectives take where the list has none: of its forward, of its backward.
+    layers: &'a BTreeMap<usize, Vec<[f64; 2]>>,
     network: &'a Network,
     rates: Rates,
     /// By plan and segment: the bytes of the gradients of its parameters.
     gradients: Vec<Vec<u64>>,
     /// By rank: what was asked already.
-    asked: RefCell<Vec<HashMap<(Members, Operation, u64), f64>>>,
+    asked: RefCell<Vec<FxHashMap<(Members, Operation, u64), f64>>>,
 }
 
 impl<'a> StepCosts<'a> {
-    /// Of the `ranks` that have these `plans`, for micro-batches of so many `rows`, where the segments take so long.
+    /// Of the `ranks` that have these `plans`, for micro-batches of so many `rows`, where the segments take so long, and the collectives
+    /// of `layers`.
     pub fn new(
         (plans, ranks): (&'a [Plan], &'a [usize]),
         segments: &'a [SegmentTime],
-        rows: &'a [usize],
+        (rows, layers): (&'a [usize], &'a BTreeMap<usize, Vec<[f64; 2]>>),
         (network, rates): (&'a Network, Rates),
     ) -> Self {
         let bytes =
             |record: &ParamRecord| (record.held && record.trainable).then(|| record.numel() * record.dtype.size());
         let gradients = plans.iter().map(|plan| plan.segment_bytes(bytes)).collect();
-        let asked = RefCell::new(vec![HashMap::new(); plans.len()]);
-        Self { plans, ranks, segments, rows, network, rates, gradients, asked }
+        let asked = RefCell::new(vec![FxHashMap::default(); plans.len()]);
+        Self { plans, ranks, segments, rows, layers, network, rates, gradients, asked }
     }
 
     /// Seconds of a collective, by itself.
@@ -77,12 +81,15 @@ impl Costs for StepCosts<'_> {
     fn run(&self, rank: usize, kind: RunKind, micro_batch: usize, segment: usize) -> f64 {
         // A micro-batch without a row runs a stand-in.
         let rows = self.rows[micro_batch].max(1) as f64;
+        let [forward, backward] = self.layers.get(&self.rows[micro_batch]).map_or([0.0; 2], |layers| layers[segment]);
         match kind {
-            RunKind::Forward | RunKind::Recompute => self.segments[segment].forward.at(rows),
+            RunKind::Forward => self.segments[segment].forward.at(rows) + forward,
+            // Its collectives give what they gave.
+            RunKind::Recompute => self.segments[segment].forward.at(rows),
             RunKind::Backward => {
                 // Gradients of later micro-batches are added to those that are there.
                 let added = if micro_batch == 0 { 0 } else { self.gradients[rank][segment] };
-                self.segments[segment].backward.at(rows) + self.rates.copy * added as f64
+                self.segments[segment].backward.at(rows) + backward + self.rates.copy * added as f64
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cost::{Network, SegmentTime};
 use crate::memory::Activations;
 use crate::plan::builder::PlanBuilder;
-use crate::simulate::{Called, ShapesOverRows};
+use crate::simulate::ShapesOverRows;
 use crate::topology::cluster::{Axis, Mesh};
 
 /// The ways in which layers may be divided, by tensor and expert ranks: what they come to, or why they cannot be.
@@ -118,16 +118,29 @@ impl Column {
         costs
     }
 
+    /// By segment, seconds of the collectives of its forward and of its backward.
+    pub fn layers(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<[f64; 2]> {
+        let mut layers: Vec<[f64; 2]> = Vec::with_capacity(self.segments.len());
+        for (segment, alike) in self.alike.iter().enumerate() {
+            layers.push(if *alike < segment { layers[*alike] } else { self.layer(segment, rows, mesh, network) });
+        }
+        layers
+    }
+
+    fn layer(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> [f64; 2] {
+        let calls = self.shapes.calls_of(segment, rows);
+        [calls.forward, calls.backward]
+            .map(|calls| calls.iter().map(|call| network.seconds_of(call, mesh, mesh.first())).sum())
+    }
+
     /// One of them, without its parameters.
     fn cost(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> SegmentCost {
-        let (time, calls) = (&self.segments[segment], self.shapes.calls_of(segment, rows));
-        let seconds =
-            |calls: &[Called]| calls.iter().map(|call| network.seconds_of(call, mesh, mesh.first())).sum::<f64>();
+        let (time, [forward, backward]) = (&self.segments[segment], self.layer(segment, rows, mesh, network));
         let again = time.forward.at(rows as f64);
         let cost = SegmentCost {
             again,
-            forward: again + seconds(&calls.forward),
-            backward: time.backward.at(rows as f64) + seconds(&calls.backward),
+            forward: again + forward,
+            backward: time.backward.at(rows as f64) + backward,
             ..SegmentCost::default()
         };
         match self.activations.as_ref().and_then(|known| known.segments[segment].as_ref()) {

@@ -1,5 +1,6 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -125,40 +126,55 @@ impl Judge<'_> {
         Ok(Judged { seconds, time, memory, over, recompute })
     }
 
-    /// A step, and where the time of each stage goes, from twice as many micro-batches as there are stages, and thrice as many: each
-    /// further one takes what one of these takes. Where that is less than the slowest stage computes, as its backlog has not come
-    /// through yet, all are simulated.
+    /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage
+    /// computes: from a few more than there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
+    /// stages have several chunks, micro-batches go in groups of as many as there are stages.
     fn step(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
         let (count, all) = (stages.plans.len(), rows.len());
-        let (few, more) = (2 * count, 3 * count);
-        let is_steady = all > more && rows[0] == rows[all - 1];
-        if !is_steady || stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. })) {
-            return self.simulated(column, stages, rows);
+        let by_file = stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. }));
+        let tried = [[count + 2, count + 4], [2 * count, 3 * count]];
+        let from = usize::from(stages.plans[0].stages.chunks() > 1);
+        for [few, more] in tried.into_iter().skip(from) {
+            if all <= more || rows[0] != rows[all - 1] || by_file {
+                break;
+            }
+            let first = self.simulated(column, stages, &rows[..few])?;
+            let second = self.simulated(column, stages, &rows[..more])?;
+            let own: Vec<f64> = second.1.iter().map(|time| busy(time) / more as f64).collect();
+            let slowest = own.iter().copied().fold(0.0, f64::max);
+            if (second.0 - first.0) / ((more - few) as f64) < slowest * (1.0 - 1e-9) {
+                continue;
+            }
+            let times = (all - few) as f64 / (more - few) as f64;
+            // A stage begins once those before it have gone forward once, and ends before they have gone backward.
+            let least = (0..count).map(|stage| own[..stage].iter().sum::<f64>() + all as f64 * own[stage]);
+            let least = if from == 0 { least.fold(0.0, f64::max) } else { 0.0 };
+            let along = first.1.iter().zip(&second.1).map(|(first, second)| first.along(second, times)).collect();
+            return Ok(((first.0 + times * (second.0 - first.0)).max(least), along));
         }
-        let first = self.simulated(column, stages, &rows[..few])?;
-        let second = self.simulated(column, stages, &rows[..more])?;
-        let own: Vec<f64> = second.1.iter().map(|time| busy(time) / more as f64).collect();
-        let slowest = own.iter().copied().fold(0.0, f64::max);
-        if (second.0 - first.0) / (count as f64) < slowest * (1.0 - 1e-9) {
-            return self.simulated(column, stages, rows);
-        }
-        let times = (all - few) as f64 / count as f64;
-        // A stage begins once those before it have gone forward once, and ends before they have gone backward.
-        let least = (0..count).map(|stage| own[..stage].iter().sum::<f64>() + all as f64 * own[stage]);
-        let least = least.fold(0.0, f64::max);
-        let least = if stages.plans[0].stages.chunks() == 1 { least } else { 0.0 };
-        let along = first.1.iter().zip(&second.1).map(|(first, second)| first.along(second, times)).collect();
-        Ok(((first.0 + times * (second.0 - first.0)).max(least), along))
+        self.simulated(column, stages, rows)
     }
 
     fn simulated(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
         let StageRanks { plans, ranks, mesh } = *stages;
-        let shapes = column.shapes.at(rows).with_lanes(self.lanes);
+        let shapes = column.shapes.without_calls(rows).with_lanes(self.lanes);
+        // Of a group that a layer calls one rank alone is simulated: what it takes is part of the segment.
+        let of_rows = |rows: &usize| (*rows, column.layers(*rows, mesh, self.network));
+        let layers: BTreeMap<usize, Vec<[f64; 2]>> =
+            rows.iter().collect::<BTreeSet<_>>().into_iter().map(of_rows).collect();
         let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
-        let costs = StepCosts::new((plans, ranks), &column.segments, rows, (self.network, self.rates));
+        let costs = StepCosts::new((plans, ranks), &column.segments, (rows, &layers), (self.network, self.rates));
         let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
-        let times = programs.iter().enumerate().map(|(rank, program)| timeline.parts(rank, program)).collect();
-        Ok((timeline.makespan(), times))
+        let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
+            let own = plan.stages.parts().iter().skip(plan.stage()).step_by(plan.stages.count()).cloned().flatten();
+            let own: Vec<usize> = own.collect();
+            let of = |rows: &usize| own.iter().map(|segment| layers[rows][*segment].iter().sum::<f64>()).sum::<f64>();
+            let mut time = timeline.parts(rank, program);
+            let layers = rows.iter().map(of).sum::<f64>();
+            (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
+            time
+        });
+        Ok((timeline.makespan(), times.collect()))
     }
 
     /// What the first rank of each stage would have, and the rows of its micro-batches.

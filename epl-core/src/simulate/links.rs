@@ -1,10 +1,11 @@
 //! What stages of one width send each other. A rank takes what a stage sends in the order in which that one sends it, until what
 //! it wants has come.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use burn::tensor::DType;
 use epl_comm::Operation;
+use rustc_hash::FxHashSet;
 
 use super::call::{Called, Members};
 use super::list::{OpList, Purpose};
@@ -32,7 +33,7 @@ pub(super) struct StageTraffic<'a> {
     /// What each stage sends to this one, and has not been taken.
     coming: Vec<VecDeque<StageMessage>>,
     /// What was taken before it was wanted.
-    arrived: HashSet<(usize, StageMessage)>,
+    arrived: FxHashSet<(usize, StageMessage)>,
     sent: Vec<usize>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> StageTraffic<'a> {
             Ok(queue)
         };
         let coming = (0..stages.count()).map(coming).collect::<Result<_>>()?;
-        Ok(Self { plan, shapes, coming, arrived: HashSet::new(), sent: Vec::new() })
+        Ok(Self { plan, shapes, coming, arrived: FxHashSet::default(), sent: Vec::new() })
     }
 
     /// What enters a part, which is not the first.

@@ -67,6 +67,11 @@ impl RunKind {
 pub(super) struct OpList(pub Vec<Op>);
 
 impl OpList {
+    /// An empty one with room for so many.
+    pub fn with_room(count: usize) -> Self {
+        Self(Vec::with_capacity(count))
+    }
+
     pub fn call(&mut self, over: Members, operation: Operation, dtype: DType, elements: usize) {
         self.0.push(Op::Call(Called { over, operation, dtype, elements }));
     }

@@ -47,19 +47,16 @@ impl ShapesOverRows {
         }
     }
 
-    /// Those of a step whose micro-batches have so many rows.
-    pub fn at(&self, rows: &[usize]) -> StepShapes {
+    /// Those of a step whose micro-batches have so many rows, without the collectives inside segments.
+    pub fn without_calls(&self, rows: &[usize]) -> StepShapes {
         let mut distinct: Vec<usize> = rows.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
         let kinds = rows.iter().map(|rows| distinct.partition_point(|other| other < rows)).collect();
-        let calls = distinct.iter().map(|rows| self.calls(*rows)).collect();
+        let calls = vec![vec![SegmentCalls::default(); self.shapes.calls[0].len()]; distinct.len()];
         let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
-        StepShapes { kinds, calls, carries, ..self.shapes.clone() }
-    }
-
-    fn calls(&self, rows: usize) -> Vec<SegmentCalls> {
-        (0..self.shapes.calls[0].len()).map(|segment| self.calls_of(segment, rows)).collect()
+        let StepShapes { terms, loss_terms, metrics, lanes, ref rows, .. } = self.shapes;
+        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: rows.clone() }
     }
 
     /// The collectives inside a segment, for micro-batches of so many rows.

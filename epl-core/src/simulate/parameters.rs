@@ -1,8 +1,9 @@
 //! What is gathered for segments, and when: those of a segment when it runs, those of the next one while it runs.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use epl_comm::Operation;
+use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
 use super::list::{OpList, Purpose};
@@ -19,9 +20,9 @@ pub(super) struct GatherAhead<'a> {
     /// What will be asked for, in this order.
     next: VecDeque<Look>,
     /// Where each unit was started to be gathered; none: this rank keeps the whole.
-    coming: HashMap<usize, Option<usize>>,
+    coming: FxHashMap<usize, Option<usize>>,
     /// How many see the same segment.
-    seen: HashMap<Look, usize>,
+    seen: FxHashMap<Look, usize>,
 }
 
 impl<'a> GatherAhead<'a> {
@@ -34,7 +35,7 @@ impl<'a> GatherAhead<'a> {
         }
         let all = || actions.iter().flat_map(|action| looks(plan, action, &plan.recompute)).collect();
         let next = if gathers { all() } else { VecDeque::new() };
-        Self { plan, gathers, units, next, coming: HashMap::new(), seen: HashMap::new() }
+        Self { plan, gathers, units, next, coming: FxHashMap::default(), seen: FxHashMap::default() }
     }
 
     /// Somebody sees a segment.

@@ -45,7 +45,7 @@ impl StepProgram {
         let mut step = Step {
             plan,
             shapes,
-            ops: OpList::default(),
+            ops: OpList::with_room(Self::about(plan, shapes, &actions)),
             links: StageTraffic::new(plan, shapes)?,
             parameters: GatherAhead::new(plan, &actions),
             reductions: Reductions::new(plan, shapes),
@@ -61,6 +61,18 @@ impl StepProgram {
         step.end();
         step.update();
         Ok(Self { ops: step.ops.0 })
+    }
+
+    /// About how long the list will be: runs of segments, and their calls.
+    fn about(plan: &Plan, shapes: &StepShapes, actions: &[Action]) -> usize {
+        let of = |action: &Action| {
+            let calls = segments(plan, action).map(|segment| {
+                let calls = shapes.calls(action.micro_batch, segment);
+                2 + calls.forward.len().max(calls.backward.len())
+            });
+            calls.sum::<usize>() + 4
+        };
+        actions.iter().map(of).sum::<usize>() + 4 * plan.params.buckets.len()
     }
 }
 

@@ -9,9 +9,8 @@
 //! A blocking call begins when its last member has come. What a stage sends goes on its way at once; whoever receives it waits
 //! for its end.
 
-use std::collections::HashMap;
-
 use epl_comm::Operation;
+use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
 use super::list::{Op, Purpose, RunKind};
@@ -109,9 +108,13 @@ pub fn simulate_step(
     members: &impl Fn(usize, &Members) -> Vec<usize>,
     costs: &impl Costs,
 ) -> Result<StepTimeline> {
-    let begin = |program: &StepProgram| RankState { started: vec![None; program.ops.len()], ..RankState::default() };
+    let begin = |program: &StepProgram| RankState {
+        done: Vec::with_capacity(program.ops.len()),
+        started: vec![None; program.ops.len()],
+        ..RankState::default()
+    };
     let ranks = programs.iter().map(begin).collect();
-    let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: HashMap::new() };
+    let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: FxHashMap::default() };
     loop {
         let mut moved = false;
         for rank in 0..programs.len() {
@@ -133,7 +136,7 @@ struct TimelineRun<'a, F, C> {
     ranks: Vec<RankState>,
     groups: Vec<Group>,
     /// The numbers of the groups, by what they are and who is in them.
-    known: HashMap<(Members, Vec<usize>), usize>,
+    known: FxHashMap<(Members, Vec<usize>), usize>,
 }
 
 impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
