@@ -143,7 +143,7 @@ impl Args {
         let (links, cluster) = (ShapedLinks::new(machine.network()?), machine.cluster()?);
         let on_rank = |world: epl::comm::ProcessGroup| {
             let world = world.decorated(|transport| Shaped::around(transport, links.clone()));
-            let (mesh, device) = (Mesh::on_cluster(&cluster, &config)?, Device::default().autodiff());
+            let (mesh, device) = (Mesh::on_cluster(&cluster, config)?, Device::default().autodiff());
             f(Epl::on_cluster(config.clone(), (Cluster::clone(&cluster), device), mesh, world, None)?)
         };
         // Of a rank that sleeps any number of calls may go on at once: as many as the table has them predicted with.

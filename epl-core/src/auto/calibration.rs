@@ -175,7 +175,7 @@ pub(super) fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>
 
 /// What measures are of, beside a model: another program, machine, transport, other ranks or another device take another time.
 fn program(epl: &Epl) -> Result<String> {
-    let built = std::env::current_exe().and_then(|path| std::fs::metadata(path)).and_then(|file| {
+    let built = std::env::current_exe().and_then(std::fs::metadata).and_then(|file| {
         let time = file.modified()?.duration_since(UNIX_EPOCH).map_err(std::io::Error::other)?;
         Ok((file.len(), time.as_secs()))
     });

@@ -1,4 +1,5 @@
 //! What a search finds equals one rank, whatever it finds.
+#![allow(clippy::unwrap_used)] // Also in what the tests share.
 
 use std::collections::BTreeSet;
 
