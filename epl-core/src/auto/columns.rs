@@ -23,12 +23,13 @@ use crate::topology::cluster::Axis;
 /// How often a segment is timed.
 const REPEATS: usize = 5;
 
-/// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so.
+/// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so. There are two replicas of
+/// what experts divide, so that what layers send between replicas is seen, such as the sums of a batch norm.
 pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<Config> {
     let mut config = given.clone();
     reset(&mut config, &CHOSEN)?;
     reset(&mut config, &SEARCH)?;
-    config.set("dist.data_parallel_size", expert)?;
+    config.set("dist.data_parallel_size", 2 * expert)?;
     config.set("dist.expert_parallel_size", expert)?;
     config.set("dist.tensor_parallel_size", tensor)?;
     // What says something of several stages, of recomputation, of ranks or of a budget.

@@ -54,6 +54,7 @@ fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
 /// Of a model that is one matrix, in a world of one rank.
 fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
     let mut config = measuring(epl.config(), 1, 1)?;
+    config.set("dist.data_parallel_size", 1)?;
     reset(&mut config, &["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"])?;
     let alone = epl.in_thought(config)?;
     let layer = |at: &crate::Place| {

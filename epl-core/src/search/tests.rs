@@ -295,41 +295,6 @@ fn a_plan_of_a_stages_own_parameters_counts_as_the_whole_one() {
 }
 
 #[test]
-fn a_refusal_tells_what_helps_the_stage_that_is_too_large() {
-    // A large table on the last of two stages.
-    #[derive(Module, Debug)]
-    struct Uneven {
-        small: Linear,
-        large: Linear,
-    }
-    let uneven = |at: &Place| {
-        let layer = |width: usize| LinearConfig::new(3, width).init(at);
-        Chain::of(Uneven { small: layer(3), large: layer(3000) })
-            .first(&["small"], |net: &Uneven, rows: &Tensor<2>| net.small.forward(rows.clone()))
-            .then(&["large"], |net: &Uneven, rows, _| net.large.forward(rows))
-            .mean_loss(|_, rows, _| rows.mean())
-    };
-    let (told, _) = launch_dry(&Config::new().with("cluster.ranks", 4).unwrap(), 0, |epl| {
-        let sample = |rows: usize, device: &burn::tensor::Device| Tensor::<2>::ones([rows, 3], device);
-        let given = given(
-            4,
-            &[
-                ("dist.pipeline_parallel_size", "2"),
-                ("offload.device_bytes", "170000"),
-                ("zero.level", ""),
-                ("offload.level", ""),
-            ],
-        );
-        let epl = epl.with_config(given)?;
-        let found = epl.search(uneven, &AdamWConfig::new(), crate::auto::Sample::new(4, sample));
-        Ok(found.map(|found| found.to_string()).map_err(|error| error.to_string()))
-    })
-    .unwrap();
-    let told = told.unwrap_err();
-    assert!(told.contains("no layout of 4 ranks fits") && told.contains("v0 it needs at least 108000 bytes"), "{told}");
-}
-
-#[test]
 fn what_is_given_stays() {
     let cluster = Cluster::local(4).unwrap();
     let link = NetworkLink { latency: 1e-3, bandwidth: 1e3 };

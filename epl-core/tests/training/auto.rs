@@ -13,7 +13,7 @@ use epl_core::cost::Machine;
 use epl_core::memory::Tier;
 use epl_core::optim::ParamGroups;
 use epl_core::simulate::StepTime;
-use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, launch};
+use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, launch, launch_dry};
 
 use crate::ALLOCATOR;
 
@@ -98,6 +98,42 @@ fn a_budget_that_no_layout_fits_is_refused_with_the_nearest() {
         launch(&config, |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ())).unwrap_err().to_string();
     assert!(error.contains("no layout of 2 ranks fits; nearest comes"), "{error}");
     assert!(error.contains("offload.device_bytes = 2000 less auto.margin = 0.09"), "{error}");
+}
+
+/// A small layer, and a large one.
+#[derive(Module, Debug)]
+struct Uneven {
+    small: Linear,
+    large: Linear,
+}
+
+#[test]
+fn a_refusal_tells_what_helps_the_stage_that_is_too_large() {
+    let uneven = |at: &Place| {
+        let layer = |width: usize| LinearConfig::new(3, width).init(at);
+        Chain::of(Uneven { small: layer(3), large: layer(3000) })
+            .first(&["small"], |net: &Uneven, rows: &Tensor<2>| net.small.forward(rows.clone()))
+            .then(&["large"], |net: &Uneven, rows, _| net.large.forward(rows))
+            .mean_loss(|_, rows, _| rows.mean())
+    };
+    let options = [
+        ("cluster.ranks", "4"),
+        ("auto.auto_parallel", "true"),
+        ("dist.pipeline_parallel_size", "2"),
+        ("offload.device_bytes", "170000"),
+        ("zero.level", ""),
+        ("offload.level", ""),
+    ];
+    let told = launch_dry(&config(&options), 0, |epl| {
+        let rows = |rows: usize, device: &Device| Tensor::<2>::ones([rows, 3], device);
+        epl.search(uneven, &AdamWConfig::new(), Sample::new(4, rows)).map(|_| ())
+    });
+    let told = told.unwrap_err().to_string();
+    assert!(told.contains("no layout of 4 ranks fits"), "{told}");
+    // What it needs with the setting that is told: the large layer's parameters at least, of 12,000 elements.
+    let remedy = told.rsplit(" needs ").next().unwrap_or_default();
+    let needed = remedy.trim_start_matches("at least ").split(' ').next().and_then(|bytes| bytes.parse::<u64>().ok());
+    assert!(needed.is_some_and(|bytes| bytes >= 48_000), "{told}");
 }
 
 #[test]

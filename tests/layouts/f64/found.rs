@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use epl::auto::{CostTable, Sample};
 use epl::config::{Config, Layers};
 use epl::cost::Machine;
 use epl::models::t5::T5Batcher;
+use epl::models::{ImageBatch, ResNetConfig};
 use epl::{Result, launch_dry};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -86,6 +87,22 @@ fn all_equal_one_rank(cases: &[Case], worlds: &[usize], each: usize) {
     }
     // Not all of them are the same one.
     assert!(words.len() > 2 * cases.len(), "{words:?}");
+}
+
+#[test]
+fn what_batch_norms_send_between_replicas_is_part_of_a_step() {
+    let model = ResNetConfig::new(4).with_embedding_size(8).with_hidden_sizes(vec![8; 4]).with_depths(vec![1; 4]);
+    let layers = |options: &[&str]| {
+        let config = Layers::new().command_line(options.iter().map(ToString::to_string)).unwrap().resolve().unwrap();
+        let explained = launch_dry(&config, 0, |epl| {
+            let images =
+                |rows: usize, device: &Device| ImageBatch::new(Tensor::ones([rows, 3, 32, 32], device), vec![1; rows]);
+            epl.explain(|at| model.init(at), &AdamWConfig::new(), Sample::new(4, images))
+        });
+        explained.unwrap().0.time().layers
+    };
+    assert!(layers(&["cluster.ranks=2"]) > 0.0);
+    assert_eq!(layers(&["cluster.ranks=1"]), 0.0);
 }
 
 #[test]
