@@ -285,12 +285,11 @@ fn main() -> epl::Result<()> {
     };
     let layouts: Vec<Config> = layouts.iter().map(config).collect::<epl::Result<_>>()?;
     let predict = |epl: Epl| args.with_model(Predict { args: &args, epl, layouts: &layouts });
-    let mut predicted = match args.is_shaped() {
+    let (mut predicted, refused) = match args.is_shaped() {
         // By one rank alone, of a world that is only thought of.
         true => epl::launch_dry(&Config::new().with("cluster.ranks", args.ranks)?, 0, predict)?.0,
         false => epl::launch(&Config::new().with("cluster.ranks", args.ranks)?, predict)?.swap_remove(0),
     };
-    let (predicted, refused) = (&mut predicted.0, predicted.1);
     let mut known = BTreeSet::new();
     predicted.retain(|(_, _, config)| known.insert(config.to_toml()));
     println!("{} predictions, made before anything is measured:", predicted.len());
@@ -310,7 +309,7 @@ fn main() -> epl::Result<()> {
         }
     }
     println!();
-    report(&args, predicted, measured);
+    report(&args, &predicted, measured);
     Ok(())
 }
 

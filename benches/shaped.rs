@@ -75,7 +75,6 @@ impl Shaped {
 
 impl Transport for Shaped {
     fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        let takes = self.takes(&call);
         match call.operation {
             Operation::Send => {
                 self.send(&call);
@@ -90,6 +89,7 @@ impl Transport for Shaped {
                 result
             }
             _ => {
+                let takes = self.takes(&call);
                 let result = self.inner.run(call, buffer);
                 sleep(takes);
                 result

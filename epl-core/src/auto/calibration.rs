@@ -1,13 +1,13 @@
 //! What was measured, in a file: a later run of the same program on the same machine reads it.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use epl_comm::{ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::durable::Unpublished;
 use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -61,7 +61,7 @@ impl Calibration {
         let text = shared(epl.world(), || {
             let all = read(&file)?;
             // Before anything is measured that could not be kept.
-            tempfile::NamedTempFile::new_in(folder(&file)).map_err(|error| Error::file(&file, error))?;
+            Unpublished::write(&file, |_| Ok(()))?;
             json(&all.get(&of).cloned().unwrap_or_default())
         })?;
         let known =
@@ -117,7 +117,8 @@ impl Calibration {
             let mut all = read(&file)?;
             if all.get(&self.of) != Some(&self.known) {
                 all.insert(self.of, self.known);
-                write_whole(&file, &json(&all)?).map_err(|error| Error::file(&file, error))?;
+                let text = json(&all)?;
+                Unpublished::write(&file, |next| next(text.as_bytes()))?.publish()?;
             }
             Ok(String::new())
         };
@@ -141,24 +142,12 @@ fn json(known: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(known).map_err(|error| Error::invalid(error.to_string()))
 }
 
-/// All of a file or nothing of it, whoever else writes it.
-fn write_whole(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = tempfile::NamedTempFile::new_in(folder(file))?;
-    beside.write_all(text.as_bytes())?;
-    beside.persist(file)?;
-    Ok(())
-}
-
-fn folder(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// A text of the first rank, on all. Collective.
 ///
 /// # Errors
 ///
 /// What the first rank says, on all.
-pub(super) fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>) -> Result<String> {
+fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>) -> Result<String> {
     let (is_error, own) = match (world.rank() == 0).then(text) {
         Some(Ok(text)) => (0.0, text),
         Some(Err(error)) => (1.0, error.to_string()),

@@ -59,9 +59,7 @@ impl Plan {
     /// Bytes of the parameters of the two neighbouring segments of this stage that have the most.
     pub(crate) fn two_segments(&self) -> u64 {
         let bytes = self.segment_bytes(|record| record.held.then_some(record.numel() * record.dtype.size()));
-        let own = self.stages.parts().iter().enumerate();
-        let own =
-            own.filter(|(part, _)| part % self.stages.count() == self.stage()).map(|(_, segments)| segments.clone());
+        let own = self.stages.of_stage(self.stage()).cloned();
         let pairs = own.flat_map(|part| part.clone().map(move |segment| segment..(segment + 2).min(part.end)));
         pairs.map(|pair| pair.map(|segment| bytes[segment]).sum()).max().unwrap_or(0)
     }

@@ -163,12 +163,12 @@ impl Plan {
     /// The bytes of 16-bit copies of parameters that there are at once: of all segments that are stored for backward, and of
     /// the largest that is not.
     pub(crate) fn casts(&self) -> u64 {
-        let own = self.stages.parts().iter().enumerate().filter(|(part, _)| self.stages.of_part(*part) == self.stage());
+        let own = self.stages.of_stage(self.stage()).cloned().flatten();
         let is_again = |segment: &usize| run_of(&self.recompute, *segment).is_some();
         let Some(half) = self.half else { return 0 };
         let bytes = self.segment_bytes(|record| record.half.then(|| record.numel() * half.dtype().size()));
         let of = |segment: usize| if self.half_in(segment).is_some() { bytes[segment] } else { 0 };
-        let (again, stored): (Vec<usize>, Vec<usize>) = own.flat_map(|(_, part)| part.clone()).partition(is_again);
+        let (again, stored): (Vec<usize>, Vec<usize>) = own.partition(is_again);
         stored.into_iter().map(of).sum::<u64>() + again.into_iter().map(of).max().unwrap_or(0)
     }
 

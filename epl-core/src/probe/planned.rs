@@ -309,7 +309,7 @@ impl PlanBuilder {
 
 /// How many micro-batches of a part are between their forward and their backward at most, until the first backward is
 /// over, and from then on.
-pub(crate) fn in_flight(actions: &[Action]) -> [usize; 2] {
+fn in_flight(actions: &[Action]) -> [usize; 2] {
     let (mut kept, mut most) = (0, [0, 0]);
     let mut later = 0;
     for action in actions {

@@ -59,6 +59,11 @@ impl Stages {
         part % self.stages
     }
 
+    /// The parts that a stage runs, in the order of the model.
+    pub fn of_stage(&self, stage: usize) -> impl Iterator<Item = &Range<usize>> {
+        (0..self.chunks()).map(move |chunk| &self.parts[self.part(stage, chunk)])
+    }
+
     /// The stage that runs a segment.
     pub fn of_segment(&self, segment: usize) -> usize {
         let part = self.parts.partition_point(|part| part.end <= segment);
@@ -89,8 +94,7 @@ pub(crate) fn run_of(runs: &[Range<usize>], segment: usize) -> Option<&Range<usi
 impl fmt::Display for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for stage in 0..self.stages {
-            let parts = (0..self.chunks()).map(|chunk| &self.parts[self.part(stage, chunk)]);
-            let parts: Vec<String> = parts.map(|part| format!("{}..{}", part.start, part.end)).collect();
+            let parts: Vec<String> = self.of_stage(stage).map(|part| format!("{}..{}", part.start, part.end)).collect();
             let separator = if stage == 0 { "" } else { "; " };
             write!(f, "{separator}stage {stage}: segments {}", parts.join(" and "))?;
         }
@@ -106,6 +110,7 @@ mod tests {
     fn parts_go_round_the_stages() {
         let stages = Stages::new(vec![0..2, 2..3, 3..5, 5..8], 2);
         assert_eq!((stages.count(), stages.chunks(), stages.part(1, 1)), (2, 2, 3));
+        assert_eq!(stages.of_stage(1).cloned().collect::<Vec<_>>(), [2..3, 5..8]);
         assert_eq!([0, 1, 2, 3, 4, 7].map(|segment| stages.of_segment(segment)), [0, 0, 1, 0, 0, 1]);
         assert_eq!((stages.of_segments(&[7, 0, 2]), stages.of_segments(&[3, 0])), (vec![0, 1], vec![0]));
         assert_eq!(

@@ -110,21 +110,23 @@ impl Column {
 
     /// By segment, for micro-batches of so many rows, in a mesh over this network.
     pub fn costs(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<SegmentCost> {
-        let mut costs: Vec<SegmentCost> = Vec::with_capacity(self.segments.len());
-        for (segment, alike) in self.alike.iter().enumerate() {
-            let cost = if *alike < segment { costs[*alike] } else { self.cost(segment, rows, mesh, network) };
-            costs.push(SegmentCost { parameters: self.parameters[segment], ..cost });
-        }
+        let mut costs = self.of_kinds(|segment| self.cost(segment, rows, mesh, network));
+        costs.iter_mut().zip(&self.parameters).for_each(|(cost, parameters)| cost.parameters = *parameters);
         costs
     }
 
     /// By segment, seconds of the collectives of its forward and of its backward.
     pub fn layers(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<[f64; 2]> {
-        let mut layers: Vec<[f64; 2]> = Vec::with_capacity(self.segments.len());
+        self.of_kinds(|segment| self.layer(segment, rows, mesh, network))
+    }
+
+    /// By segment, what is asked of the first one of its kind alone.
+    fn of_kinds<T: Copy>(&self, of: impl Fn(usize) -> T) -> Vec<T> {
+        let mut all: Vec<T> = Vec::with_capacity(self.alike.len());
         for (segment, alike) in self.alike.iter().enumerate() {
-            layers.push(if *alike < segment { layers[*alike] } else { self.layer(segment, rows, mesh, network) });
+            all.push(if *alike < segment { all[*alike] } else { of(segment) });
         }
-        layers
+        all
     }
 
     fn layer(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> [f64; 2] {

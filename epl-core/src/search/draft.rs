@@ -7,6 +7,7 @@ use std::rc::Rc;
 use epl_comm::{Operation, ReduceOp};
 
 use super::candidate::{Candidate, Level, Shape, is_fixed};
+use super::column::SegmentCost;
 use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, over, within};
 use super::judge::Judge;
 use super::space::{LeastSeconds, levels, may_recompute};
@@ -66,16 +67,20 @@ impl Drafts<'_> {
     /// What segments take.
     pub fn costs(&self, shape: &Shape) -> Result<ShapeCosts> {
         let mesh = self.mesh(shape)?;
-        let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
-        let costs = |rows: usize| column.costs(rows.max(1), &mesh, self.judge.network);
-        Ok(ShapeCosts { most: CutCosts::new(costs(rows[0])), mesh, unbounded: RefCell::default() })
+        let most = CutCosts::new(self.costs_in(shape, &mesh, 0)?);
+        Ok(ShapeCosts { most, mesh, unbounded: RefCell::default() })
     }
 
     /// What bounds its steps from below.
     pub fn least(&self, shape: &Shape) -> Result<LeastSeconds> {
-        let mesh = self.mesh(shape)?;
-        let (rows, column) = (self.judge.rows(mesh.replicas(), shape.micro_batches), self.judge.column(&mesh)?);
-        Ok(LeastSeconds::of(&column.costs(rows[rows.len() - 1].max(1), &mesh, self.judge.network)))
+        // The last micro-batch has the fewest rows.
+        Ok(LeastSeconds::of(&self.costs_in(shape, &self.mesh(shape)?, shape.micro_batches - 1)?))
+    }
+
+    /// What segments take in one of the micro-batches.
+    fn costs_in(&self, shape: &Shape, mesh: &Mesh, micro_batch: usize) -> Result<Vec<SegmentCost>> {
+        let rows = self.judge.rows(mesh.replicas(), shape.micro_batches)[micro_batch];
+        Ok(self.judge.column(mesh)?.costs(rows.max(1), mesh, self.judge.network))
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {

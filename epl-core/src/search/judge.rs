@@ -166,8 +166,7 @@ impl Judge<'_> {
         let costs = StepCosts::new((plans, ranks), &column.segments, (rows, &layers), (self.network, self.rates));
         let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
         let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
-            let own = plan.stages.parts().iter().skip(plan.stage()).step_by(plan.stages.count()).cloned().flatten();
-            let own: Vec<usize> = own.collect();
+            let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
             let of = |rows: &usize| own.iter().map(|segment| layers[rows][*segment].iter().sum::<f64>()).sum::<f64>();
             let mut time = timeline.parts(rank, program);
             let layers = rows.iter().map(of).sum::<f64>();

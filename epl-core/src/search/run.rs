@@ -106,11 +106,8 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
 /// When it cannot be, or does not fit.
 pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
     let refused = |reason: String| Err(Error::invalid(format!("what a layout takes: {reason}")));
-    if let Some(batch) = config.train.global_batch_size.filter(|batch| *batch != judge.batch) {
-        return refused(format!(
-            "train.global_batch_size = {batch}, and the sample is of steps of {} rows; make it of {batch}",
-            judge.batch
-        ));
+    if let Some(reason) = other_rows(config, judge.batch) {
+        return refused(reason);
     }
     if config.searches() {
         return refused("auto.auto_parallel = true has one searched; call `search`, or leave it out".to_string());
@@ -147,11 +144,18 @@ pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
             "train.micro_batch_size = {size} alone makes the global batch of as many replicas as there are, and it is searched how \
              many; give train.global_batch_size, too"
         )),
-        (Some(batch), _) if batch != rows => refused(format!(
+        _ => other_rows(config, rows).map_or(Ok(()), refused),
+    }
+}
+
+/// Why a sample of steps of so many rows is not of this configuration's.
+fn other_rows(config: &Config, rows: usize) -> Option<String> {
+    match config.train.global_batch_size {
+        Some(batch) if batch != rows => Some(format!(
             "train.global_batch_size = {batch}, and the sample is of steps of {rows} rows; make it of {batch}"
         )),
-        _ if rows == 0 => refused("the sample is of steps of 0 rows; give the rows of a step".to_string()),
-        _ => Ok(()),
+        _ if rows == 0 => Some("the sample is of steps of 0 rows; give the rows of a step".to_string()),
+        _ => None,
     }
 }
 
