@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench predict -- shaped [--ranks 4 | 8 | 16]         # compute sleeps, links are described; engine, schedules, helpers are real
+//! cargo bench --bench predict -- shaped --ranks 4 --fast 2           # the last two ranks are twice as fast
 //! cargo bench --bench predict -- moe_t5 | bert | resnet50 | t5       # all is real: two ranks, threads of this machine
 //! ```
 //!
@@ -44,6 +45,9 @@ struct Args {
     /// Ranks; more than two only of `shaped`
     #[arg(long, default_value_t = 2)]
     ranks: usize,
+    /// How many of them, the last ones, are twice as fast; of `shaped`
+    #[arg(long, default_value_t = 0)]
+    fast: usize,
     /// Steps that count, each time; three before them do not
     #[arg(long, default_value_t = 8)]
     steps: usize,
@@ -67,13 +71,26 @@ const ON_HOST: usize = 4;
 const WIDTHS: [usize; 8] = [120, 200, 200, 280, 200, 200, 160, 240];
 const WIDTH: usize = 16;
 
-/// The links of `shaped`: slow, so that what is really moved takes next to nothing.
-fn links(ranks: usize) -> epl::Result<Machine> {
-    let (hosts, on_host) = (ranks.div_ceil(ON_HOST), ranks.min(ON_HOST));
+/// How much faster the fast devices are.
+const FASTER: u32 = 2;
+
+/// The links of `shaped`: slow, so that what is really moved takes next to nothing; and its devices.
+fn links(Args { ranks, fast, .. }: &Args) -> epl::Result<Machine> {
+    let mut hosts = String::new();
+    for host in 0..ranks.div_ceil(ON_HOST) {
+        let own = ON_HOST.min(ranks - host * ON_HOST);
+        let slow = own.min((ranks - fast).saturating_sub(host * ON_HOST));
+        let devices = [("slow", slow), ("fast", own - slow)].into_iter().filter(|(_, count)| *count > 0);
+        let devices = devices.map(|(class, count)| format!("{{ class = \"{class}\", count = {count} }}"));
+        hosts += &format!(
+            "[[host]]\ncount = 1\ndevices = [{}]\ninside = {{ alpha_us = 200, gb_per_s = 0.02 }}\n\
+             outside = {{ alpha_us = 500, gb_per_s = 0.008 }}\n",
+            devices.collect::<Vec<_>>().join(", ")
+        );
+    }
     Machine::from_toml(&format!(
-        "[[host]]\ncount = {hosts}\ndevices = [{{ class = \"sleeping\", count = {on_host} }}]\n\
-         inside = {{ alpha_us = 200, gb_per_s = 0.02 }}\noutside = {{ alpha_us = 500, gb_per_s = 0.008 }}\n\
-         [class.sleeping]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
+        "{hosts}[class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n\
+         [class.fast]\nmemory_gb = 1\ntflops = {FASTER}\nmemory_gb_per_s = 1\n"
     ))
 }
 
@@ -82,12 +99,13 @@ struct Net {
     parts: Vec<[Linear; 2]>,
 }
 
-/// Segments that sleep as long as they have rows.
-fn chain(at: &Place) -> Chain<Net, Tensor<3>, Tensor<3>> {
+/// Segments that sleep as long as they have rows, on ranks behind `slow` for a shorter time.
+fn chain(at: &Place, slow: usize) -> Chain<Net, Tensor<3>, Tensor<3>> {
+    let faster = if at.context().world().rank() < slow { 1 } else { FASTER };
     let part = |width: usize| [(WIDTH, width), (width, WIDTH)].map(|(from, to)| LinearConfig::new(from, to).init(at));
     let parts = WIDTHS.into_iter().map(part).collect();
-    let run = |net: &Net, index: usize, rows: Tensor<3>| {
-        let forward = Duration::from_micros((10 * WIDTHS[index] * rows.dims()[0]) as u64);
+    let run = move |net: &Net, index: usize, rows: Tensor<3>| {
+        let forward = Duration::from_micros((10 * WIDTHS[index] * rows.dims()[0]) as u64) / faster;
         let rows = net.parts[index].iter().fold(rows, |rows, layer| layer.forward(rows));
         sleeping(rows, [forward, 2 * forward], |_| ())
     };
@@ -110,6 +128,8 @@ impl Args {
             true if !set.is_empty() || *batch != 16 || seq.is_some() => {
                 refused("sizes are of models; `shaped` has its own")
             }
+            true if self.fast >= self.ranks => refused("the first ranks are slow; give --fast fewer than --ranks"),
+            false if self.fast > 0 => refused("the ranks of a model are on this machine; --fast is of `shaped`"),
             false if self.ranks > 2 => {
                 refused("this machine is shared by the ranks of a model; give --ranks 2, or `shaped`")
             }
@@ -129,7 +149,10 @@ impl Args {
 
     fn with_model<W: WithModel>(&self, with: W) -> epl::Result<W::Output> {
         match self.is_shaped() {
-            true => with.run(chain, |rows, device| Tensor::ones([rows.len(), 4, WIDTH], device)),
+            true => with.run(
+                |at| chain(at, self.ranks - self.fast),
+                |rows, device| Tensor::ones([rows.len(), 4, WIDTH], device),
+            ),
             false => self.sizes.step(&self.what, 1, 3).with_model(with),
         }
     }
@@ -139,7 +162,7 @@ impl Args {
         if !self.is_shaped() {
             return epl::launch(config, f);
         }
-        let machine = links(self.ranks)?;
+        let machine = links(self)?;
         let (links, cluster) = (ShapedLinks::new(machine.network()?), machine.cluster()?);
         let on_rank = |world: epl::comm::ProcessGroup| {
             let world = world.decorated(|transport| Shaped::around(transport, links.clone()));
@@ -151,6 +174,18 @@ impl Args {
             .lanes(config.communication.num_communicators)
             .run(on_rank)
             .map_err(|(_, error)| error)
+    }
+
+    /// In which orders ranks lie, and how rows are divided over replicas, where devices are not alike: in the one order each replica has
+    /// devices of one kind, in the other each of all.
+    fn arrangements(&self, data: usize, stages: usize) -> Vec<(&'static str, String)> {
+        if self.fast == 0 || data == 1 {
+            return vec![("", String::new())];
+        }
+        let slow = |replica: usize| (0..stages).all(|stage| replica * stages + stage < self.ranks - self.fast);
+        let weight = |replica: usize| if slow(replica) { "1" } else { "2" };
+        let weights = (0..data).map(weight).collect::<Vec<_>>().join(",");
+        vec![("", String::new()), ("", weights), ("pipeline,data,tensor", String::new())]
     }
 
     /// Layouts of all kinds, as options.
@@ -175,14 +210,18 @@ impl Args {
                 for (strategy, chunks) in orders.iter().filter(|(_, chunks)| stages * chunks <= 8) {
                     for zero in ["", "v1", "v2", "v3"].into_iter().filter(|zero| data > 1 || zero.is_empty()) {
                         for again in ["", "auto"].into_iter().filter(|again| zero != "v3" || again.is_empty()) {
-                            all.push(vec![
-                                ("dist.pipeline_parallel_size", stages.to_string()),
-                                ("pipeline.num_micro_batch", micro_batches.to_string()),
-                                ("pipeline.strategy", strategy.to_string()),
-                                ("pipeline.num_chunks", chunks.to_string()),
-                                ("zero.level", zero.to_string()),
-                                ("gradient_checkpoint.type", again.to_string()),
-                            ]);
+                            for (order, weights) in self.arrangements(data, stages) {
+                                all.push(vec![
+                                    ("dist.pipeline_parallel_size", stages.to_string()),
+                                    ("pipeline.num_micro_batch", micro_batches.to_string()),
+                                    ("pipeline.strategy", strategy.to_string()),
+                                    ("pipeline.num_chunks", chunks.to_string()),
+                                    ("zero.level", zero.to_string()),
+                                    ("gradient_checkpoint.type", again.to_string()),
+                                    ("dist.order", order.to_string()),
+                                    ("io.row_weights", weights),
+                                ]);
+                            }
                         }
                     }
                 }
@@ -222,7 +261,7 @@ impl WithModel for Predict<'_> {
         let sample = Sample::new(rows, |count, device: &Device| batch(0..count, device));
         let mut table = self.epl.cost_table(model, &AdamWConfig::new(), sample)?;
         if self.args.is_shaped() {
-            table = table.over_links(&links(self.args.ranks)?)?;
+            table = table.over_links(&links(self.args)?)?;
         }
         let found = table.search(self.epl.config())?;
         let (mut predicted, mut refused) = (Vec::new(), Vec::new());

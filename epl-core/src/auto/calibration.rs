@@ -31,6 +31,9 @@ struct Known {
     segments: BTreeMap<String, MeasuredSegments>,
     /// Collectives, once they were measured.
     calls: Option<Vec<MeasuredCalls>>,
+    /// How fast devices are beside each other, where segments were measured.
+    #[serde(default)]
+    speeds: Option<Vec<f64>>,
     /// By optimizer.
     rates: BTreeMap<String, Rates>,
 }
@@ -93,6 +96,12 @@ impl Calibration {
             self.known.calls = Some(measure()?);
         }
         Ok(self.known.calls.clone().unwrap_or_default())
+    }
+
+    /// How fast devices are: as measured now, or as is known.
+    pub fn speeds(&mut self, measured: Option<Vec<f64>>) -> Option<Vec<f64>> {
+        self.known.speeds = measured.or_else(|| self.known.speeds.take());
+        self.known.speeds.clone()
     }
 
     /// What is known of an optimizer, or what is measured of it.

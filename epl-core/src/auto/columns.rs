@@ -84,6 +84,14 @@ pub(super) struct OwnColumn {
     segments: MeasuredSegments,
 }
 
+impl OwnColumn {
+    /// Seconds of all segments, for as many rows as were measured.
+    pub fn seconds(&self) -> f64 {
+        let lines = self.segments.times.iter().flat_map(|time| [&time.forward, &time.backward]);
+        lines.flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).sum()
+    }
+}
+
 /// A model whose layers are divided over so many tensor and expert ranks.
 ///
 /// # Errors

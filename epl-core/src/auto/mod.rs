@@ -16,6 +16,7 @@
 //! - `columns`: segments.
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
+//! - `speeds`: of devices that are not alike.
 //! - `table`: what was measured, and what is asked of it.
 //! - `trial`: layouts that are run.
 
@@ -24,6 +25,7 @@ mod calibration;
 mod columns;
 mod calibrate;
 mod rates;
+mod speeds;
 mod table;
 mod trial;
 

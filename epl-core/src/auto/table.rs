@@ -3,10 +3,11 @@
 use epl_comm::ReduceOp;
 
 use super::calibration::Calibration;
+use super::columns::OwnColumn;
 use super::sample::Sample;
-use super::{calibrate, columns, rates};
+use super::{calibrate, columns, rates, speeds};
 use crate::config::Config;
-use crate::cost::{Machine, Network, Rates};
+use crate::cost::{DeviceTraits, Devices, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::OptimizerState;
@@ -23,6 +24,7 @@ pub struct CostTable {
     cluster: Cluster,
     columns: Columns,
     network: Network,
+    devices: Devices,
     rates: Rates,
     state: OptimizerState,
     rows: usize,
@@ -41,6 +43,7 @@ impl CostTable {
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Self> {
         let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
+        let mut seconds = 0.0;
         for division in divisions {
             let surveyed = columns::survey(epl, division, model, (sample, known.is_on()));
             // All measure, or none does.
@@ -50,9 +53,19 @@ impl CostTable {
                 let segments = surveyed.known(&known).filter(|_| is_known);
                 surveyed.column(optimizer, segments, sample)
             });
+            let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
             let column = columns::agreed(world, own, &mut known)?;
+            if !is_known && column.is_ok() {
+                seconds += took;
+            }
             all.insert(division, column.map_err(|reason| reason.to_string()));
         }
+        let speeds = known.speeds(speeds::speeds(epl, seconds)?);
+        let traits = |compute: f64| DeviceTraits { compute, memory: compute, bytes: None };
+        let devices = match speeds {
+            Some(speeds) => Devices::new(speeds.into_iter().map(traits).collect()),
+            None => Devices::alike(epl.cluster().world_size(), None),
+        };
         let calls = known.calls(|| calibrate::calls(epl))?;
         let rates = known.rates(rates::key(epl, optimizer)?, || rates::rates(epl, optimizer))?;
         known.write(world)?;
@@ -60,6 +73,7 @@ impl CostTable {
             cluster: epl.cluster().clone(),
             columns: all,
             network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
+            devices,
             rates,
             state: optimizer.state()?,
             rows: sample.rows(),
@@ -69,7 +83,7 @@ impl CostTable {
     }
 
     /// The same, where collectives take what the links of a described cluster let them, in place of what was measured, and cost the
-    /// rank that started them nothing.
+    /// rank that started them nothing; where its devices are not alike, what was measured is of the slowest.
     ///
     /// # Errors
     ///
@@ -82,7 +96,8 @@ impl CostTable {
                 "a cluster of {described} devices is described, and costs were measured for {ranks} ranks; describe as many"
             )));
         }
-        Ok(Self { network: machine.network()?, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
+        let (network, devices) = (machine.network()?, machine.devices());
+        Ok(Self { network, devices, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
     }
 
     /// The layout that takes least, of those that what is given allows: see [`Epl::search`].
@@ -143,7 +158,7 @@ impl CostTable {
             rates: self.rates,
             state: self.state,
             batch: self.rows,
-            budget: config.offload.device_bytes,
+            devices: self.devices.clone().with_bytes(config.offload.device_bytes),
             budget_of: "offload.device_bytes",
             margin: config.auto.margin,
             lanes: self.lanes,

@@ -238,6 +238,9 @@ options! {
         unbalanced_io_slicing: bool = false, ValueKind::Switch, Implemented;
         /// With `slicing`: drop the last files, those that do not divide; with unbalanced_io_slicing too, none.
         drop_last_files: bool = false, ValueKind::Switch, Implemented;
+        /// Rows of a training batch are divided over the replicas in proportion to these whole numbers, one for each: the larger
+        /// ones for faster devices. Where batch sizes say what a replica runs at a time, that is the mean. none: evenly.
+        row_weights: Option<Vec<usize>> = None, ValueKind::Or(NONE, &ValueKind::Integers), Implemented;
         /// Threads of each rank that load the steps of training.
         num_workers: usize = 1, COUNT, Implemented;
         /// Steps that each of them may load ahead, the one included that it is at.
@@ -257,6 +260,9 @@ options! {
         /// So many of the best layouts that the search finds are run for some steps, and the fastest is taken. 0: none, the best
         /// prediction is.
         measure: usize = 0, ValueKind::at_least(0), Implemented;
+        /// How fast the devices are beside each other, by rank, as whole numbers such as [2, 2, 1, 1]: a search divides rows over
+        /// replicas and layers over stages by it. none: as measured.
+        speeds: Option<Vec<usize>> = None, ValueKind::Or(NONE, &ValueKind::Integers), Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {

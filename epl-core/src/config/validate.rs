@@ -24,6 +24,7 @@ const DETAILS: &[Detail] = &[
     ("auto.margin", SEARCHES, Config::searches),
     ("auto.calibration", SEARCHES, Config::searches),
     ("auto.measure", SEARCHES, Config::searches),
+    ("auto.speeds", SEARCHES, Config::searches),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),

@@ -12,12 +12,15 @@
 //! tflops = 150            # that large products reach
 //! memory_gb_per_s = 2000
 //! ```
+//!
+//! Several `[[host]]`s, and several classes on one, are devices that are not alike.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
+use super::devices::{DeviceTraits, Devices};
 use super::network::{Network, NetworkLink};
 use crate::error::{Error, Result};
 use crate::topology::cluster::Cluster;
@@ -79,8 +82,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// What is wrong with it: a number that is not above 0, a class that is not described, or devices of several classes, with
-    /// which nothing is planned yet.
+    /// What is wrong with it: a number that is not above 0, a class that is not described, or no host.
     pub fn from_toml(text: &str) -> Result<Self> {
         let machine: Self =
             toml::from_str(text).map_err(|error| Error::invalid(format!("a cluster's description: {error}")))?;
@@ -101,6 +103,9 @@ impl Machine {
 
     fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(format!("a cluster's description: {what}")));
+        if self.host.is_empty() {
+            return wrong("there is no [[host]]".to_string());
+        }
         let mut classes: Vec<&str> = Vec::new();
         for host in &self.host {
             let links = [host.inside.gb_per_s, host.outside.gb_per_s];
@@ -124,17 +129,18 @@ impl Machine {
                 return wrong(format!("the numbers of [class.{name}] are above 0"));
             }
         }
-        classes.sort_unstable();
-        classes.dedup();
-        match (&classes[..], &self.host[..]) {
-            ([_], [_]) => Ok(()),
-            _ => wrong(format!(
-                "{} kinds of hosts with devices of {} classes; layouts are searched for hosts of one kind with devices of one \
-                 class",
-                self.host.len(),
-                classes.len()
-            )),
-        }
+        Ok(())
+    }
+
+    /// All hosts, one by one.
+    fn hosts(&self) -> impl Iterator<Item = &HostKind> {
+        self.host.iter().flat_map(|host| std::iter::repeat_n(host, host.count))
+    }
+
+    /// The classes of all devices, by rank.
+    fn classes(&self) -> impl Iterator<Item = &DeviceClass> {
+        let devices = self.hosts().flat_map(|host| &host.devices);
+        devices.flat_map(|devices| std::iter::repeat_n(&self.class[&devices.class], devices.count))
     }
 
     /// Its devices: a worker for each host.
@@ -143,14 +149,29 @@ impl Machine {
     ///
     /// More ranks than a mesh can have.
     pub fn cluster(&self) -> Result<Cluster> {
-        let HostKind { count, devices, .. } = &self.host[0];
-        let each = devices.iter().map(|devices| devices.count).sum();
-        Ok(Cluster::new(vec![each; *count], 0)?)
+        let ranks = |host: &HostKind| host.devices.iter().map(|devices| devices.count).sum();
+        Ok(Cluster::new(self.hosts().map(ranks).collect(), 0)?)
     }
 
-    /// The class of its devices.
-    pub(crate) fn class(&self) -> &DeviceClass {
-        &self.class[&self.host[0].devices[0].class]
+    /// The least of each number of its devices.
+    pub(crate) fn slowest(&self) -> DeviceClass {
+        let least = |of: fn(&DeviceClass) -> f64| self.classes().map(of).fold(f64::INFINITY, f64::min);
+        DeviceClass {
+            memory_gb: least(|class| class.memory_gb),
+            tflops: least(|class| class.tflops),
+            memory_gb_per_s: least(|class| class.memory_gb_per_s),
+        }
+    }
+
+    /// Its devices, beside the slowest of them.
+    pub(crate) fn devices(&self) -> Devices {
+        let slowest = self.slowest();
+        let traits = |class: &DeviceClass| DeviceTraits {
+            compute: class.tflops / slowest.tflops,
+            memory: class.memory_gb_per_s / slowest.memory_gb_per_s,
+            bytes: Some((class.memory_gb * 1e9) as u64),
+        };
+        Devices::new(self.classes().map(traits).collect())
     }
 
     /// What collectives take on its links: between devices of a host, and from one host to another.
@@ -160,8 +181,8 @@ impl Machine {
     /// As [`cluster`](Self::cluster).
     pub fn network(&self) -> Result<Network> {
         let link = |link: DescribedLink| NetworkLink { latency: link.alpha_us * 1e-6, bandwidth: link.gb_per_s * 1e9 };
-        let HostKind { inside, outside, .. } = self.host[0];
-        Ok(Network::of_links(self.cluster()?.hosts_of_ranks(), link(inside), link(outside)))
+        let links = self.hosts().map(|host| [link(host.inside), link(host.outside)]).collect();
+        Ok(Network::of_hosts(self.cluster()?.hosts_of_ranks(), links))
     }
 }
 
@@ -186,7 +207,8 @@ mod tests {
         let machine = Machine::from_toml(DESCRIBED).unwrap();
         let cluster = machine.cluster().unwrap();
         assert_eq!((cluster.world_size(), cluster.worker_num(), cluster.host_num()), (8, 2, 2));
-        assert_eq!(machine.class().tflops, 150.0);
+        assert_eq!(machine.slowest().tflops, 150.0);
+        assert!(machine.devices().are_alike());
         // From one device to another of its host, and of the other one, whose four pairs share the cards.
         let network = machine.network().unwrap();
         let seconds = |to: usize| network.seconds(epl_comm::Operation::Send, 300_000_000, &[0, to]);
@@ -203,11 +225,35 @@ mod tests {
             let error = Machine::from_toml(&DESCRIBED.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
-        let second = format!(
-            "{DESCRIBED}[[host]]\n{}",
-            &DESCRIBED[DESCRIBED.find("count").unwrap()..DESCRIBED.find("[class").unwrap()]
-        );
-        let error = Machine::from_toml(&second).unwrap_err().to_string();
-        assert!(error.contains("2 kinds of hosts"), "{error}");
+        assert!(Machine::from_toml("host = []\nclass = {}").unwrap_err().to_string().contains("no [[host]]"));
+    }
+
+    #[test]
+    fn hosts_and_devices_need_not_be_alike() {
+        let slow = "
+            [[host]]
+            count = 1
+            devices = [{ class = \"fast\", count = 1 }, { class = \"slow\", count = 2 }]
+            inside = { alpha_us = 16, gb_per_s = 100 }
+            outside = { alpha_us = 20, gb_per_s = 10 }
+            [class.slow]
+            memory_gb = 32
+            tflops = 50
+            memory_gb_per_s = 1000
+        ";
+        let machine = Machine::from_toml(&format!("{DESCRIBED}{slow}")).unwrap();
+        let cluster = machine.cluster().unwrap();
+        assert_eq!((cluster.world_size(), cluster.host_num(), cluster.ranks_of(2)), (11, 3, 8..11));
+        let devices = machine.devices();
+        let device = |compute: f64, memory: f64, bytes: u64| DeviceTraits { compute, memory, bytes: Some(bytes) };
+        assert_eq!(devices.together(&[8]), device(3.0, 2.0, 80_000_000_000));
+        assert_eq!(devices.together(&[8, 9]), device(1.0, 1.0, 32_000_000_000));
+        assert_eq!(machine.slowest().tflops, 50.0);
+        // Between hosts as fast as the slower one's cards, of which each of its three pairs has a third.
+        let network = machine.network().unwrap();
+        let seconds = |from: usize, to: usize| network.seconds(epl_comm::Operation::Send, 100_000_000, &[from, to]);
+        assert!((seconds(0, 1) - (8e-6 + 0.1 / 300.0)).abs() < 1e-9, "{}", seconds(0, 1));
+        assert!((seconds(9, 10) - 1.016e-3).abs() < 1e-9, "{}", seconds(9, 10));
+        assert!((seconds(0, 10) - (20e-6 + 0.03)).abs() < 1e-9, "{}", seconds(0, 10));
     }
 }

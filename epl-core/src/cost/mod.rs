@@ -2,18 +2,21 @@
 //!
 //! - `line`: a function through points.
 //! - `network`: collectives.
+//! - `devices`: devices that are not alike.
 //! - `machine`: clusters that are described.
 //! - `step`: what a simulation asks.
 
 mod line;
 mod network;
+mod devices;
 mod machine;
 mod step;
 
+pub(crate) use devices::{DeviceTraits, Devices};
 pub use line::Line;
 pub use machine::Machine;
 pub use network::Network;
 #[cfg(test)]
 pub(crate) use network::NetworkLink;
 pub(crate) use network::{CallKind, MeasuredCalls};
-pub(crate) use step::{Rates, SegmentTime, StepCosts};
+pub(crate) use step::{Rates, SegmentTime, SimulatedRank, StepCosts};

@@ -92,7 +92,8 @@ pub struct Network {
 #[derive(Clone, Debug, PartialEq)]
 enum NetworkCosts {
     Measured(Vec<MeasuredCalls>),
-    Links { inside: NetworkLink, outside: NetworkLink },
+    /// By host: inside it, and to others.
+    Links(Vec<[NetworkLink; 2]>),
 }
 
 impl Network {
@@ -102,18 +103,36 @@ impl Network {
         Self { host_of, costs: NetworkCosts::Measured(calls) }
     }
 
-    /// That of ranks on these hosts, over links between ranks of a host, and from one host to another: `outside` is what all cards
-    /// of a host have together.
+    /// That of ranks on these hosts, which are alike, over links between ranks of a host, and from one host to another: `outside` is
+    /// what all cards of a host have together.
+    #[cfg(test)]
     pub(crate) fn of_links(host_of: Vec<usize>, inside: NetworkLink, outside: NetworkLink) -> Self {
-        Self { host_of, costs: NetworkCosts::Links { inside, outside } }
+        let hosts = host_of.iter().max().map_or(1, |last| last + 1);
+        Self::of_hosts(host_of, vec![[inside, outside]; hosts])
+    }
+
+    /// That of ranks on these hosts, by whose number the links inside each and from each to others are.
+    pub(crate) fn of_hosts(host_of: Vec<usize>, links: Vec<[NetworkLink; 2]>) -> Self {
+        Self { host_of, costs: NetworkCosts::Links(links) }
+    }
+
+    /// That of these ranks alone, numbered anew.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Self {
+        let host_of = ranks.iter().map(|rank| self.host_of[*rank]).collect();
+        Self { host_of, costs: self.costs.clone() }
     }
 
     /// How a group of these ranks lies.
     pub(crate) fn shape(&self, members: &[usize]) -> GroupShape {
+        GroupShape { ranks: members.len(), hosts: self.hosts(members).len() }
+    }
+
+    /// The hosts of ranks.
+    fn hosts(&self, members: &[usize]) -> Vec<usize> {
         let mut hosts: Vec<usize> = members.iter().map(|rank| self.host_of.get(*rank).copied().unwrap_or(0)).collect();
         hosts.sort_unstable();
         hosts.dedup();
-        GroupShape { ranks: members.len(), hosts: hosts.len() }
+        hosts
     }
 
     /// Seconds of a collective of these ranks, each of which gives so many bytes.
@@ -126,15 +145,22 @@ impl Network {
             NetworkCosts::Measured(calls) => {
                 nearest(calls, kind, shape).map_or(0.0, |call| call.seconds.at(bytes as f64))
             }
-            NetworkCosts::Links { inside, outside } => {
-                let between = |each: f64| self.between(shape, members, each, *inside, *outside);
-                let link = match (kind, shape.hosts) {
-                    (_, 1) => *inside,
+            NetworkCosts::Links(links) => {
+                let hosts = self.hosts(members);
+                let link = |host: &usize| match (kind, shape.hosts) {
+                    (_, 1) => links[*host][0],
                     // In a ring what leaves a host leaves it once; what each has for each other, as often as members are there.
-                    (CallKind::AllToAll, _) => between(shape.ranks.div_ceil(shape.hosts) as f64),
-                    _ => between(1.0),
+                    (CallKind::AllToAll, _) => {
+                        self.between(shape, *host, shape.ranks.div_ceil(shape.hosts), links[*host])
+                    }
+                    _ => self.between(shape, *host, 1, links[*host]),
                 };
-                over_link(kind, bytes as f64, shape.ranks, link)
+                // All go at the pace of the slowest host.
+                let slowest = hosts.iter().map(link).reduce(|one, other| NetworkLink {
+                    latency: one.latency.max(other.latency),
+                    bandwidth: one.bandwidth.min(other.bandwidth),
+                });
+                slowest.map_or(0.0, |link| over_link(kind, bytes as f64, shape.ranks, link))
             }
         }
     }
@@ -145,22 +171,18 @@ impl Network {
         self.seconds(call.operation, call.bytes(), &over.of(mesh, rank))
     }
 
-    /// The link of one of the groups that leave their hosts at once, each with so many streams.
+    /// The link of one of the groups that leave a host at once, each with so many streams.
     fn between(
         &self,
         shape: GroupShape,
-        members: &[usize],
-        streams: f64,
-        inside: NetworkLink,
-        outside: NetworkLink,
+        host: usize,
+        streams: usize,
+        [inside, outside]: [NetworkLink; 2],
     ) -> NetworkLink {
-        let host = self.host_of.get(members[0]).copied().unwrap_or(0);
         let on_host = self.host_of.iter().filter(|other| **other == host).count().max(1);
         let groups = (on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64).max(1.0);
-        NetworkLink {
-            latency: outside.latency,
-            bandwidth: inside.bandwidth.min(outside.bandwidth / (groups * streams)),
-        }
+        let bandwidth = inside.bandwidth.min(outside.bandwidth / (groups * streams as f64));
+        NetworkLink { latency: outside.latency, bandwidth }
     }
 }
 

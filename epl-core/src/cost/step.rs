@@ -7,6 +7,7 @@ use epl_comm::Operation;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use super::devices::DeviceTraits;
 use super::line::Line;
 use super::network::Network;
 use crate::params::{Form, ParamRecord};
@@ -33,15 +34,23 @@ pub(crate) struct Rates {
     pub lost: f64,
 }
 
+/// A rank whose step is simulated.
+#[derive(Clone, Debug)]
+pub(crate) struct SimulatedRank {
+    /// Its number.
+    pub rank: usize,
+    /// What it is together with the ranks that share its layers.
+    pub device: DeviceTraits,
+    /// Rows of each of its micro-batches.
+    pub rows: Vec<usize>,
+}
+
 /// What the things of a step take on some ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct StepCosts<'a> {
     plans: &'a [Plan],
-    /// The numbers of the ranks of the plans.
-    ranks: &'a [usize],
+    ranks: &'a [SimulatedRank],
     segments: &'a [SegmentTime],
-    /// Of each micro-batch.
-    rows: &'a [usize],
     /// By rows and segment, what its collectives take where the list has none: of its forward, of its backward.
     layers: &'a BTreeMap<usize, Vec<[f64; 2]>>,
     network: &'a Network,
@@ -53,19 +62,18 @@ pub(crate) struct StepCosts<'a> {
 }
 
 impl<'a> StepCosts<'a> {
-    /// Of the `ranks` that have these `plans`, for micro-batches of so many `rows`, where the segments take so long, and the collectives
-    /// of `layers`.
+    /// Of the `ranks` that have these `plans`, where the segments take so long on the slowest device, and the collectives of `layers`.
     pub fn new(
-        (plans, ranks): (&'a [Plan], &'a [usize]),
+        (plans, ranks): (&'a [Plan], &'a [SimulatedRank]),
         segments: &'a [SegmentTime],
-        (rows, layers): (&'a [usize], &'a BTreeMap<usize, Vec<[f64; 2]>>),
+        layers: &'a BTreeMap<usize, Vec<[f64; 2]>>,
         (network, rates): (&'a Network, Rates),
     ) -> Self {
         let bytes =
             |record: &ParamRecord| (record.held && record.trainable).then(|| record.numel() * record.dtype.size());
         let gradients = plans.iter().map(|plan| plan.segment_bytes(bytes)).collect();
         let asked = RefCell::new(vec![FxHashMap::default(); plans.len()]);
-        Self { plans, ranks, segments, rows, layers, network, rates, gradients, asked }
+        Self { plans, ranks, segments, layers, network, rates, gradients, asked }
     }
 
     /// Seconds of a collective, by itself.
@@ -73,23 +81,30 @@ impl<'a> StepCosts<'a> {
         let key = (call.over.clone(), call.operation, call.bytes());
         *self.asked.borrow_mut()[rank]
             .entry(key)
-            .or_insert_with(|| self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank]))
+            .or_insert_with(|| self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank].rank))
+    }
+
+    /// Seconds in which a rank reads and writes a byte once.
+    fn copy(&self, rank: usize) -> f64 {
+        self.rates.copy / self.ranks[rank].device.memory
     }
 }
 
 impl Costs for StepCosts<'_> {
     fn run(&self, rank: usize, kind: RunKind, micro_batch: usize, segment: usize) -> f64 {
+        let SimulatedRank { rows, device, .. } = &self.ranks[rank];
+        let [forward, backward] = self.layers.get(&rows[micro_batch]).map_or([0.0; 2], |layers| layers[segment]);
         // A micro-batch without a row runs a stand-in.
-        let rows = self.rows[micro_batch].max(1) as f64;
-        let [forward, backward] = self.layers.get(&self.rows[micro_batch]).map_or([0.0; 2], |layers| layers[segment]);
+        let rows = rows[micro_batch].max(1) as f64;
+        let on_device = |line: &Line| line.at(rows) / device.compute;
         match kind {
-            RunKind::Forward => self.segments[segment].forward.at(rows) + forward,
+            RunKind::Forward => on_device(&self.segments[segment].forward) + forward,
             // Its collectives give what they gave.
-            RunKind::Recompute => self.segments[segment].forward.at(rows),
+            RunKind::Recompute => on_device(&self.segments[segment].forward),
             RunKind::Backward => {
                 // Gradients of later micro-batches are added to those that are there.
                 let added = if micro_batch == 0 { 0 } else { self.gradients[rank][segment] };
-                self.segments[segment].backward.at(rows) + backward + self.rates.copy * added as f64
+                on_device(&self.segments[segment].backward) + backward + self.copy(rank) * added as f64
             }
         }
     }
@@ -101,7 +116,7 @@ impl Costs for StepCosts<'_> {
 
     fn start(&self, rank: usize, purpose: Purpose, call: &Called) -> f64 {
         let flat = match purpose {
-            Purpose::Bucket(_) => self.rates.copy * call.bytes() as f64,
+            Purpose::Bucket(_) => self.copy(rank) * call.bytes() as f64,
             _ => 0.0,
         };
         flat + self.rates.lost * self.seconds(rank, call)
@@ -115,6 +130,6 @@ impl Costs for StepCosts<'_> {
             Some(unit) => (unit.own_len(), unit.own_len() * unit.dtype.size() + unit.bytes()),
             None => (in_model().map(|unit| unit.numel).sum(), 0),
         };
-        self.rates.update * elements as f64 + self.rates.copy * moved as f64
+        self.rates.update * elements as f64 / self.ranks[rank].device.memory + self.copy(rank) * moved as f64
     }
 }

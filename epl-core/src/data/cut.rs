@@ -7,6 +7,7 @@ use epl_comm::shard_range;
 use super::sampler::GlobalBatch;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
+use crate::topology::cluster::BatchPart;
 
 /// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
 ///
@@ -44,6 +45,8 @@ pub struct BatchShard {
     pub device: usize,
     /// How many devices of the rank's stage do.
     pub devices: usize,
+    /// Which part of a batch is the replica's, where replicas have unequal ones.
+    pub part: Option<BatchPart>,
 }
 
 impl BatchShard {
@@ -59,29 +62,36 @@ impl BatchShard {
                  and a step has at least one micro-batch"
             )));
         }
-        Ok(Self { replica, replicas, micro_batches, device: 0, devices: 1 })
+        Ok(Self { replica, replicas, micro_batches, device: 0, devices: 1, part: None })
     }
 
     /// The share of the rank that has this context: right under every layout.
     ///
     /// # Errors
     ///
-    /// When there is no micro-batch.
+    /// When there is no micro-batch, or `io.row_weights` are not of as many replicas.
     pub fn of(context: &Context, micro_batches: usize) -> Result<Self> {
         let (mesh, rank) = (context.mesh(), context.world().rank());
         let (device, devices) = mesh.device(rank);
-        Ok(Self { device, devices, ..Self::new(mesh.replica(rank), mesh.replicas(), micro_batches)? })
+        let part = mesh.batch_part(mesh.replica(rank))?;
+        Ok(Self { device, devices, part, ..Self::new(mesh.replica(rank), mesh.replicas(), micro_batches)? })
+    }
+
+    /// The same with as many rows for each replica, as an evaluation has it.
+    pub(super) fn even(self) -> Self {
+        Self { part: None, ..self }
     }
 
     /// A single replica that runs the whole batch at once.
     pub fn whole() -> Self {
-        Self { replica: 0, replicas: 1, micro_batches: 1, device: 0, devices: 1 }
+        Self { replica: 0, replicas: 1, micro_batches: 1, device: 0, devices: 1, part: None }
     }
 
-    /// This rank's rows of a batch of `samples`, for every micro-batch: its replica's line of [`cut`], divided over the
-    /// devices.
+    /// This rank's rows of a batch of `samples`, for every micro-batch: its replica's line of [`cut`], or of its
+    /// [part](BatchPart), divided over the devices.
     pub fn rows(&self, samples: usize) -> Vec<Range<usize>> {
-        let replica = part(0..samples, self.replicas, self.replica);
+        let replica =
+            self.part.map_or_else(|| part(0..samples, self.replicas, self.replica), |part| part.rows(samples));
         let micro_batch = |index| part(replica.clone(), self.micro_batches, index);
         (0..self.micro_batches).map(|index| part(micro_batch(index), self.devices, self.device)).collect()
     }
@@ -91,7 +101,7 @@ impl BatchShard {
     ///
     /// # Errors
     ///
-    /// When the sampler divides batches over another number of replicas.
+    /// When the sampler divides batches over another number of replicas, or itself where there are `io.row_weights`.
     pub fn rows_of(&self, batch: &GlobalBatch) -> Result<Vec<Vec<usize>>> {
         let Some(owned) = &batch.owned else {
             return Ok(self.rows(batch.indices.len()).into_iter().map(Iterator::collect).collect());
@@ -102,6 +112,12 @@ impl BatchShard {
                 owned.len(),
                 self.replicas
             )));
+        }
+        if self.part.is_some() {
+            return Err(Error::invalid(
+                "io.row_weights divide a batch over the replicas, and so does the sampler, by their files; leave one of both \
+                 out",
+            ));
         }
         let own = &owned[self.replica].rows;
         let within = Self { replica: 0, replicas: 1, ..*self };
@@ -151,6 +167,18 @@ mod tests {
         assert_eq!([device(0), device(1)], [[vec![0, 2]], [vec![3]]]);
         let message = rows(2, 3).unwrap_err().to_string();
         assert!(message.contains("for 2 replicas, and there are 3"), "{message}");
+    }
+
+    #[test]
+    fn an_unequal_part_is_cut_into_micro_batches() {
+        let part = Some(BatchPart::new(&[3, 1], 0));
+        let share = BatchShard { part, ..BatchShard::new(0, 2, 2).unwrap() };
+        assert_eq!(share.rows(8), [0..3, 3..6]);
+        assert_eq!(BatchShard { device: 1, devices: 2, ..share }.rows(8), [2..3, 5..6]);
+        assert_eq!(share.even().rows(8), [0..2, 2..4]);
+        let own = Owned { rows: vec![0], stand_in: 0 };
+        let batch = GlobalBatch { owned: Some(vec![own.clone(), own]), ..GlobalBatch::new(0, vec![7; 4]) };
+        assert!(share.rows_of(&batch).unwrap_err().to_string().contains("io.row_weights"));
     }
 
     proptest! {

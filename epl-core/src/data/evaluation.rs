@@ -71,7 +71,7 @@ impl<B: Send + 'static> EvaluationLoader<B> {
     /// When no thread can be had.
     pub fn start<I: 'static>(data: &ValidData<I, B>, share: BatchShard, device: &Device) -> Result<Self> {
         let (data, device) = (data.clone(), device.clone());
-        let share = BatchShard { micro_batches: 1, ..share };
+        let share = BatchShard { micro_batches: 1, ..share.even() };
         let total = data.source.len();
         let round = share.replicas * data.batch;
         let mut starts = (0..total).step_by(round);

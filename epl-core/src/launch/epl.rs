@@ -302,7 +302,8 @@ impl Epl {
         let mut made = epl_comm::catch(|| place.enter(&mut *model))?;
         let (mut layout, mut owners) = self.resolve(&place, &made)?;
         let context = place.context();
-        let other = layout.as_ref().map(|layout| (layout.mesh().clone(), layout.split_axis()));
+        let weighted = |layout: &Layout| layout.mesh().clone().with_row_weights(self.config.io.row_weights.clone());
+        let other = layout.as_ref().map(|layout| (weighted(layout), layout.split_axis()));
         if let Some((mesh, axis)) = other.filter(|other| *other != (context.mesh().clone(), context.split_axis())) {
             // Its layers were made for the mesh of `dist.*`.
             drop(made);

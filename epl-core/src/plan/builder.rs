@@ -200,6 +200,7 @@ impl PlanBuilder {
         let half = (config.amp.level == AmpLevel::O1).then(|| HalfPrecision::new(config.amp.dtype));
         let mut refusals = Refusals::default();
         refusals.of(self.check_local_clip(tiers));
+        refusals.of(self.mesh.row_weights().map_err(Error::from));
         let (mut records, mixes) = self.records(half, tiers, &mut refusals);
         let staged = self.stages(&mut records, &mut refusals);
         refusals.into_result()?;

@@ -4,16 +4,18 @@ use std::ops::Range;
 
 use toml::Value;
 
-use crate::config::{CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, ToSetting, ZeroLevel};
+use crate::config::{CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, RankOrder, ToSetting, ZeroLevel};
 use crate::error::Result;
 use crate::topology::cluster::{Axis, Mesh};
 
 /// The options that a search chooses. Those that are given stay as they are.
-pub(crate) const CHOSEN: [&str; 13] = [
+pub(crate) const CHOSEN: [&str; 15] = [
     "dist.data_parallel_size",
     "dist.pipeline_parallel_size",
     "dist.tensor_parallel_size",
     "dist.expert_parallel_size",
+    "dist.order",
+    "io.row_weights",
     "pipeline.num_micro_batch",
     "pipeline.num_chunks",
     "pipeline.strategy",
@@ -26,7 +28,7 @@ pub(crate) const CHOSEN: [&str; 13] = [
 ];
 
 /// What only a search asks.
-pub(crate) const SEARCH: [&str; 3] = ["auto.margin", "auto.calibration", "auto.measure"];
+pub(crate) const SEARCH: [&str; 4] = ["auto.margin", "auto.calibration", "auto.measure", "auto.speeds"];
 
 /// Gives options their defaults.
 pub(crate) fn reset(config: &mut Config, keys: &[&str]) -> Result<()> {
@@ -56,9 +58,20 @@ pub(crate) struct Shape {
     pub micro_batches: usize,
     pub chunks: usize,
     pub strategy: PipelineStrategy,
+    pub order: RankOrder,
+    /// Whether replicas get rows by their speed; else evenly, or as is given.
+    pub by_speed: bool,
 }
 
+/// What layouts have in common that differ in their chunks and schedules alone.
+pub(super) type ShapeKey = ([usize; 4], usize, RankOrder, bool);
+
 impl Shape {
+    /// What it has in common with others.
+    pub fn key(&self) -> ShapeKey {
+        (self.sizes, self.micro_batches, self.order, self.by_speed)
+    }
+
     /// Axes along which there are several ranks.
     pub fn axes(&self) -> usize {
         self.sizes.iter().filter(|size| **size > 1).count()
@@ -73,6 +86,8 @@ pub(crate) type Level = (ZeroLevel, OffloadLevel);
 pub(crate) struct Candidate {
     pub shape: Shape,
     pub level: Level,
+    /// In which proportion replicas divide rows; none: evenly, or as is given.
+    pub row_weights: Option<Vec<usize>>,
     /// The first segment of each part but the first; none: as the options say, or the stages are not chosen.
     pub cuts: Vec<usize>,
     /// What is run again.
@@ -86,8 +101,9 @@ impl Candidate {
         let (chunks, strategy) = (config.pipeline.num_chunks, config.pipeline.strategy);
         let micro_batches = config.num_micro_batch(mesh.replicas())?;
         Ok(Self {
-            shape: Shape { sizes, micro_batches, chunks, strategy },
+            shape: Shape { sizes, micro_batches, chunks, strategy, order: mesh.order(), by_speed: false },
             level: (config.zero.level, config.offload.level),
+            row_weights: config.io.row_weights.clone(),
             cuts: config.pipeline.cuts.clone().unwrap_or_default(),
             runs: Vec::new(),
         })
@@ -95,7 +111,7 @@ impl Candidate {
 
     /// The options that say it, where they are not given.
     pub fn settings(&self, given: &Config) -> Vec<(&'static str, Value)> {
-        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy } = self.shape;
+        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy, order, .. } = self.shape;
         let counts = [
             ("dist.data_parallel_size", data),
             ("dist.pipeline_parallel_size", stages),
@@ -107,6 +123,10 @@ impl Candidate {
         let mut settings: Vec<(&str, Value)> =
             counts.into_iter().map(|(key, count)| (key, count.to_setting())).collect();
         settings.push(("pipeline.strategy", strategy.to_setting()));
+        settings.push(("dist.order", order.to_setting()));
+        if let Some(weights) = &self.row_weights {
+            settings.push(("io.row_weights", weights.to_setting()));
+        }
         settings.push(("zero.level", self.level.0.to_setting()));
         settings.push(("offload.level", self.level.1.to_setting()));
         if !self.cuts.is_empty() {
@@ -140,7 +160,7 @@ impl Candidate {
 
     /// What it is called in a list.
     pub fn words(&self) -> String {
-        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy } = self.shape;
+        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy, .. } = self.shape;
         let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
         let sizes: Vec<String> =
             sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
@@ -148,6 +168,10 @@ impl Candidate {
         words += &format!(", {micro_batches} micro-batch{}", if micro_batches == 1 { "" } else { "es" });
         if stages > 1 {
             words += &format!(", {strategy}");
+        }
+        if let Some(weights) = &self.row_weights {
+            let weights: Vec<String> = weights.iter().map(usize::to_string).collect();
+            words += &format!(", rows {}", weights.join(" : "));
         }
         if chunks > 1 {
             words += &format!(", {chunks} chunks");

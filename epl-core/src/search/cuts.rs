@@ -16,6 +16,8 @@ pub(super) struct StageLimit {
     pub in_flight: usize,
     /// Bytes of the device for the part.
     pub bytes: f64,
+    /// How many times as long as in the costs it takes.
+    pub slowness: f64,
     /// Bytes of state for each byte of parameters that every replica has, and of those that experts' ranks divide.
     pub state: [f64; 2],
     /// Whether segments may be run again; must be.
@@ -156,7 +158,8 @@ pub(super) fn cut_as_small_as_it_can_be(costs: &CutCosts, limits: &[StageLimit])
 fn narrowed(costs: &CutCosts, limits: &[StageLimit], must_fit: bool) -> Option<CutChain> {
     let all = costs.all();
     let slowest = |parts: &[(Range<usize>, Part)]| parts.iter().map(|(_, part)| part.seconds).fold(0.0, f64::max);
-    let mut low = all.seconds() / limits.len() as f64;
+    let fastest = limits.iter().map(|limit| limit.slowness).fold(f64::INFINITY, f64::min);
+    let mut low = fastest * all.seconds() / limits.len() as f64;
     let mut best = below(costs, limits, f64::INFINITY, must_fit).ok()?;
     let mut high = slowest(&best);
     for _ in 0..HALVINGS {
@@ -263,7 +266,7 @@ impl Part {
             moment = moment.max(stored);
             again.push((number, count));
         }
-        Self { seconds, again, over: bytes + moment - limit.bytes }
+        Self { seconds: limit.slowness * seconds, again, over: bytes + moment - limit.bytes }
     }
 }
 
@@ -284,7 +287,7 @@ mod tests {
     }
 
     fn limit(in_flight: usize, bytes: f64) -> StageLimit {
-        StageLimit { in_flight, bytes, state: [4.0, 4.0], recompute: Recompute::Least }
+        StageLimit { in_flight, bytes, slowness: 1.0, state: [4.0, 4.0], recompute: Recompute::Least }
     }
 
     #[test]
@@ -338,6 +341,17 @@ mod tests {
             let all = StageLimit { recompute: Recompute::All, ..limit(1, 1e9) };
             assert!(cut(&CutCosts::new(segments), &[all]).is_some(), "{count}");
         }
+    }
+
+    #[test]
+    fn a_fast_stage_gets_more() {
+        let costs = CutCosts::new(vec![segment(1.0, 1.0, 0.0); 12]);
+        let of = |slowness: f64| StageLimit { slowness, ..limit(1, 1e9) };
+        let found = cut(&costs, &[of(0.5), of(0.5), of(1.0), of(1.0)]).unwrap();
+        assert_eq!(found.cuts, [4, 8, 10]);
+        assert!((found.bottleneck - 2.0).abs() < 1e-9);
+        let found = cut(&costs, &[of(1.0), of(0.5), of(1.0), of(0.5)]).unwrap();
+        assert_eq!(found.cuts, [2, 6, 8]);
     }
 
     #[test]

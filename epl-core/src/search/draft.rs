@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use epl_comm::{Operation, ReduceOp};
+use rustc_hash::FxHashMap;
 
-use super::candidate::{Candidate, Level, Shape, is_fixed};
+use super::candidate::{Candidate, Level, Shape, ShapeKey, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, over, within};
-use super::judge::Judge;
+use super::judge::{Judge, Replica};
+use super::rows::divide;
 use super::space::{LeastSeconds, levels, may_recompute};
 use crate::config::{Config, OffloadLevel, ZeroLevel};
 use crate::error::Result;
@@ -36,8 +38,12 @@ pub(super) struct Draft {
 /// What segments take by the sizes and micro-batches of a layout.
 #[derive(Clone, Debug)]
 pub(super) struct ShapeCosts {
-    /// In micro-batches of the most rows.
+    /// In micro-batches of the most rows, on the slowest device.
     pub most: CutCosts,
+    /// By stage, how many times as long it takes, of the slowest replica.
+    pub slowness: Vec<f64>,
+    /// By stage, the bytes that a device has.
+    pub free: Vec<f64>,
     mesh: Mesh,
     /// By chunks, and whether all is run again: cuts where there is memory enough; none where segments are too few.
     unbounded: RefCell<BTreeMap<(usize, bool), Option<Rc<CutChain>>>>,
@@ -56,42 +62,119 @@ impl ShapeCosts {
     }
 }
 
-/// Makes drafts.
+/// What a stage has and is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Drafts<'a> {
-    pub judge: &'a Judge<'a>,
-    pub given: &'a Config,
+pub(super) struct StageRoom<'a> {
+    /// By stage, micro-batches of each of its parts that are stored at once.
+    pub in_flight: &'a [usize],
+    /// By stage, bytes of a device.
+    pub free: &'a [f64],
+    /// By stage, how many times as long it takes.
+    pub slowness: &'a [f64],
 }
 
-impl Drafts<'_> {
+/// Makes drafts.
+#[derive(Debug)]
+pub(super) struct Drafts<'a> {
+    judge: &'a Judge<'a>,
+    given: &'a Config,
+    /// How replicas divide rows by their speed, by the sizes, micro-batches and order of a layout.
+    row_weights: RefCell<FxHashMap<ShapeKey, Option<Vec<usize>>>>,
+}
+
+impl<'a> Drafts<'a> {
+    /// Of what is judged so, where this is given.
+    pub fn new(judge: &'a Judge<'a>, given: &'a Config) -> Self {
+        Self { judge, given, row_weights: RefCell::default() }
+    }
+
     /// What segments take.
     pub fn costs(&self, shape: &Shape) -> Result<ShapeCosts> {
         let mesh = self.mesh(shape)?;
-        let most = CutCosts::new(self.costs_in(shape, &mesh, 0)?);
-        Ok(ShapeCosts { most, mesh, unbounded: RefCell::default() })
+        let (replicas, stages) = (self.judge.replicas(&mesh, shape.micro_batches)?, 0..shape.sizes[1]);
+        let sums = replicas.iter().map(|replica| match replicas.len() {
+            1 => Ok(1.0),
+            _ => Ok(self.costs_of(replica.rows[0], &mesh)?.iter().map(SegmentCost::seconds).sum()),
+        });
+        let sums = sums.collect::<Result<Vec<f64>>>()?;
+        let longest = sums.iter().copied().fold(0.0, f64::max);
+        let slowness = |stage: usize| {
+            let of = replicas.iter().zip(&sums).map(|(replica, sum)| sum / longest / replica.devices[stage].compute);
+            of.fold(0.0, f64::max)
+        };
+        let free = |stage: usize| {
+            replicas.iter().map(|replica| self.judge.free(&replica.devices[stage])).fold(f64::INFINITY, f64::min)
+        };
+        let rows = replicas.iter().map(|replica| replica.rows[0]).max().unwrap_or(0);
+        Ok(ShapeCosts {
+            most: CutCosts::new(self.costs_of(rows, &mesh)?),
+            slowness: stages.clone().map(slowness).collect(),
+            free: stages.map(free).collect(),
+            mesh,
+            unbounded: RefCell::default(),
+        })
     }
 
-    /// What bounds its steps from below.
-    pub fn least(&self, shape: &Shape) -> Result<LeastSeconds> {
-        // The last micro-batch has the fewest rows.
-        Ok(LeastSeconds::of(&self.costs_in(shape, &self.mesh(shape)?, shape.micro_batches - 1)?))
+    /// What bounds the steps of its replicas from below.
+    pub fn least(&self, shape: &Shape) -> Result<Vec<LeastSeconds>> {
+        let mesh = self.mesh(shape)?;
+        let least = |replica: Replica| {
+            // The last micro-batch has the fewest rows.
+            let costs = self.costs_of(replica.rows[shape.micro_batches - 1], &mesh)?;
+            Ok(LeastSeconds::of(&costs, &replica.devices))
+        };
+        self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
 
-    /// What segments take in one of the micro-batches.
-    fn costs_in(&self, shape: &Shape, mesh: &Mesh, micro_batch: usize) -> Result<Vec<SegmentCost>> {
-        let rows = self.judge.rows(mesh.replicas(), shape.micro_batches)[micro_batch];
+    /// What segments take in a micro-batch of so many rows.
+    fn costs_of(&self, rows: usize, mesh: &Mesh) -> Result<Vec<SegmentCost>> {
         Ok(self.judge.column(mesh)?.costs(rows.max(1), mesh, self.judge.network))
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
-        Ok(Mesh::on_cluster(self.judge.cluster, &self.uncut(shape).config(self.given)?)?)
+        self.mesh_of(&self.uncut(shape)?)
+    }
+
+    fn mesh_of(&self, uncut: &Candidate) -> Result<Mesh> {
+        Ok(Mesh::on_cluster(self.judge.cluster, &uncut.config(self.given)?)?)
+    }
+
+    /// How replicas divide the rows of a layout; none: evenly, or as is given.
+    fn row_weights(&self, shape: &Shape) -> Result<Option<Vec<usize>>> {
+        if !shape.by_speed {
+            return Ok(None);
+        }
+        if let Some(known) = self.row_weights.borrow().get(&shape.key()) {
+            return Ok(known.clone());
+        }
+        let mesh = self.mesh_of(&self.plain(shape, None))?;
+        let speed = |rank: usize| {
+            let stages = mesh.group(Axis::Pipeline, rank);
+            let speeds =
+                stages.iter().map(|rank| self.judge.devices.together(&mesh.group(Axis::Tensor, *rank)).compute);
+            speeds.sum::<f64>() / stages.len() as f64
+        };
+        let speeds: Vec<f64> = mesh.group(Axis::Data, mesh.first()).into_iter().map(speed).collect();
+        let micro_batches = shape.micro_batches;
+        let few = self.judge.batch.div_ceil(speeds.len() * micro_batches).max(1);
+        let seconds = |rows: usize| -> Result<f64> {
+            Ok(micro_batches as f64 * self.costs_of(rows, &mesh)?.iter().map(SegmentCost::seconds).sum::<f64>())
+        };
+        let (once, twice) = (seconds(few)?, seconds(2 * few)?);
+        let fixed = (2.0 * once - twice).max(0.0);
+        let per_row = ((once - fixed) / (few * micro_batches) as f64).max(f64::MIN_POSITIVE);
+        let rows = divide(self.judge.batch, &speeds, (fixed, per_row), micro_batches);
+        let weights = rows.iter().any(|own| *own != rows[0]).then_some(rows);
+        self.row_weights.borrow_mut().insert(shape.key(), weights.clone());
+        Ok(weights)
     }
 
     /// A layout at each level that it may have, cut where it fits.
     pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts) -> Result<Vec<Draft>> {
         let (mut drafts, in_flight) = (Vec::new(), self.in_flight(shape)?);
         for level in levels(self.given, shape.sizes[0]) {
-            let limits = self.limits((shape, level), &in_flight, &vec![self.judge.free(); shape.sizes[1]]);
+            let ShapeCosts { free, slowness, .. } = costs;
+            let limits = self.limits((shape, level), StageRoom { in_flight: &in_flight, free, slowness });
             let Some(unbounded) = costs.unbounded(shape.chunks, &limits) else { continue };
             let (found, over) = found(costs, (shape.chunks, &limits), &unbounded);
             let seconds = self.seconds((shape, level), costs, found.as_ref().unwrap_or(&unbounded).bottleneck);
@@ -101,20 +184,25 @@ impl Drafts<'_> {
     }
 
     /// A layout that is cut; where every segment is run again, the level says so.
-    pub fn candidate(&self, shape: &Shape, level: Level, found: &CutChain) -> Candidate {
+    pub fn candidate(&self, shape: &Shape, level: Level, found: &CutChain) -> Result<Candidate> {
         let runs = if runs_all(self.given, level) { Vec::new() } else { found.runs() };
         let cuts = if self.cuts_are_free() { found.cuts.clone() } else { Vec::new() };
-        Candidate { shape: *shape, level, cuts, runs }
+        Ok(Candidate { shape: *shape, level, cuts, runs, row_weights: self.row_weights(shape)? })
     }
 
     /// A layout that is not cut, with nothing sharded.
-    fn uncut(&self, shape: &Shape) -> Candidate {
-        self.candidate(shape, (ZeroLevel::Off, OffloadLevel::Off), &CutChain::default())
+    fn uncut(&self, shape: &Shape) -> Result<Candidate> {
+        Ok(self.plain(shape, self.row_weights(shape)?))
+    }
+
+    fn plain(&self, shape: &Shape, row_weights: Option<Vec<usize>>) -> Candidate {
+        let level = (ZeroLevel::Off, OffloadLevel::Off);
+        Candidate { shape: *shape, level, row_weights, cuts: Vec::new(), runs: Vec::new() }
     }
 
     /// What a layout is called.
     pub fn words(&self, shape: &Shape) -> String {
-        self.uncut(shape).words()
+        self.plain(shape, None).words()
     }
 
     fn cuts_are_free(&self) -> bool {
@@ -123,18 +211,20 @@ impl Drafts<'_> {
         !is_said && !is_fixed(self.given, "pipeline.cuts")
     }
 
-    /// The limits of the parts of a layout, where a device of each stage has so many micro-batches in flight, and so many bytes free.
-    pub fn limits(&self, (shape, level): (&Shape, Level), in_flight: &[usize], free: &[f64]) -> Vec<StageLimit> {
+    /// The limits of the parts of a layout.
+    pub fn limits(&self, (shape, level): (&Shape, Level), room: StageRoom<'_>) -> Vec<StageLimit> {
         let [data, stages, _, expert] = shape.sizes;
-        let recompute = match (runs_all(self.given, level), may_recompute(self.given) && self.judge.budget.is_some()) {
+        let is_bounded = self.judge.devices.are_bounded();
+        let recompute = match (runs_all(self.given, level), may_recompute(self.given) && is_bounded) {
             (true, _) => Recompute::All,
             (_, true) => Recompute::Least,
             _ => Recompute::Given,
         };
         let state = [data, data / expert].map(|replicas| self.state(level, replicas, shape.micro_batches));
         let part = |part: usize| StageLimit {
-            in_flight: in_flight[part % stages],
-            bytes: free[part % stages] / shape.chunks as f64,
+            in_flight: room.in_flight[part % stages],
+            bytes: room.free[part % stages] / shape.chunks as f64,
+            slowness: room.slowness[part % stages],
             state,
             recompute,
         };
@@ -144,7 +234,7 @@ impl Drafts<'_> {
     /// By stage, micro-batches of each of its parts that are stored at once.
     pub fn in_flight(&self, shape: &Shape) -> Result<Vec<usize>> {
         let stages = shape.sizes[1];
-        let config = self.uncut(shape).config(self.given)?;
+        let config = self.plain(shape, None).config(self.given)?;
         let order = Order::from_config(&config, stages, shape.micro_batches)?;
         let of = |stage| order.peak_in_flight(stage, stages, shape.micro_batches).div_ceil(shape.chunks);
         Ok((0..stages).map(of).collect())

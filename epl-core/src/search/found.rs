@@ -134,6 +134,8 @@ pub struct Found {
     layouts: usize,
     tried: usize,
     least: f64,
+    /// Devices that are better left out, by rank, and the step of the others.
+    without: Option<(Vec<usize>, f64)>,
 }
 
 impl Found {
@@ -144,7 +146,18 @@ impl Found {
         [layouts, tried]: [usize; 2],
         least: f64,
     ) -> Self {
-        Self { choices, refused, layouts, tried, least }
+        Self { choices, refused, layouts, tried, least, without: None }
+    }
+
+    /// With devices that may be left out, by rank, and the best step of the others: told where that is shorter.
+    pub(super) fn with_fewer(mut self, left_out: Vec<usize>, seconds: f64) -> Self {
+        self.without = (seconds < self.best().seconds).then_some((left_out, seconds));
+        self
+    }
+
+    /// Devices without which a step is predicted to be shorter, by rank, and its seconds: those slower than the others.
+    pub fn without(&self) -> Option<(&[usize], f64)> {
+        self.without.as_ref().map(|(ranks, seconds)| (&ranks[..], *seconds))
     }
 
     /// The best ones in the order of what they were measured to take.
@@ -213,6 +226,10 @@ impl fmt::Display for Found {
         }
         for choice in runners {
             writeln!(f, "  {}: {}", choice.words, choice.loss(best))?;
+        }
+        if let Some((ranks, seconds)) = self.without() {
+            let less = 100.0 * (seconds / best.seconds - 1.0);
+            writeln!(f, "without the slower devices, of ranks {ranks:?}: {less:+.1} %; leave them out")?;
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;

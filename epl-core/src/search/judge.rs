@@ -8,7 +8,7 @@ use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
 use crate::config::Config;
-use crate::cost::{Network, Rates, StepCosts};
+use crate::cost::{DeviceTraits, Devices, Network, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
@@ -27,8 +27,8 @@ pub(crate) struct Judge<'a> {
     pub state: OptimizerState,
     /// Rows of a step, over all replicas.
     pub batch: usize,
-    /// Bytes of a device, where they are bounded, and who says so.
-    pub budget: Option<u64>,
+    /// How fast devices are, with their bytes, where these are bounded, and who says so.
+    pub devices: Devices,
     pub budget_of: &'static str,
     /// By how much an estimate of bytes may be too low, as a part of it.
     pub margin: f64,
@@ -36,11 +36,21 @@ pub(crate) struct Judge<'a> {
     pub lanes: usize,
 }
 
-/// The first rank of each stage.
+/// A replica, whose stages are simulated: the first rank of each.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Replica {
+    /// By stage.
+    pub ranks: Vec<usize>,
+    pub devices: Vec<DeviceTraits>,
+    /// By micro-batch.
+    pub rows: Vec<usize>,
+}
+
+/// The ranks of replicas, stage by stage of each, with their plans.
 #[derive(Clone, Copy, Debug)]
 struct StageRanks<'a> {
     plans: &'a [Plan],
-    ranks: &'a [usize],
+    ranks: &'a [SimulatedRank],
     mesh: &'a Mesh,
 }
 
@@ -77,14 +87,34 @@ impl Judge<'_> {
         }
     }
 
-    /// The rows of the micro-batches of the replica that has the most.
-    pub fn rows(&self, replicas: usize, micro_batches: usize) -> Vec<usize> {
-        let own = shard_range(self.batch, replicas, 0).len();
-        (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len()).collect()
+    /// The replicas that are simulated: where all are alike, the one that has the most rows; else the first one of each kind.
+    ///
+    /// # Errors
+    ///
+    /// When rows are divided over another number of replicas.
+    pub fn replicas(&self, mesh: &Mesh, micro_batches: usize) -> Result<Vec<Replica>> {
+        let first = mesh.group(Axis::Data, mesh.first());
+        let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike();
+        let mut known: Vec<Replica> = Vec::new();
+        for (number, rank) in first.iter().enumerate().take(if is_even { 1 } else { usize::MAX }) {
+            let own = match mesh.batch_part(number)? {
+                Some(part) => part.rows(self.batch).len(),
+                None => shard_range(self.batch, first.len(), number).len(),
+            };
+            let ranks = mesh.group(Axis::Pipeline, *rank);
+            let together = |rank: &usize| self.devices.together(&mesh.group(Axis::Tensor, *rank));
+            let (devices, rows) = (ranks.iter().map(together).collect(), (0..micro_batches));
+            let rows = rows.map(|index| shard_range(own, micro_batches, index).len()).collect();
+            let replica = Replica { ranks, devices, rows };
+            if known.iter().all(|known| (&known.rows, &known.devices) != (&replica.rows, &replica.devices)) {
+                known.push(replica);
+            }
+        }
+        Ok(known)
     }
 
-    /// A step under a configuration: of the first rank of each stage. Of many equal micro-batches those are simulated that fill the
-    /// stages, and some more.
+    /// A step under a configuration: of the first rank of each stage, of each kind of replicas. Of many equal micro-batches those are
+    /// simulated that fill the stages, and some more.
     ///
     /// # Errors
     ///
@@ -105,21 +135,29 @@ impl Judge<'_> {
     fn judge_by(
         &self,
         config: &Config,
-        step: impl Fn(&Self, &Column, &StageRanks<'_>, &[usize]) -> Result<(f64, Vec<StepTime>)>,
+        step: impl Fn(&Self, &Column, &StageRanks<'_>, usize) -> Result<(f64, Vec<StepTime>)>,
     ) -> Result<Judged> {
         config.validate()?;
         let mesh = Mesh::on_cluster(self.cluster, config)?;
-        let (column, ranks) = (self.column(&mesh)?, mesh.group(Axis::Pipeline, mesh.first()));
-        let (planned, rows) = self.planned(config, &mesh)?;
-        let memory = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
+        let column = self.column(&mesh)?;
+        let (planned, ranks) = self.planned(config, &mesh)?;
+        let estimates = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
         let recompute = plans[0].recompute.clone();
-        let over: Vec<u64> = memory.iter().map(|estimate| self.over(estimate)).collect();
+        let stages = mesh.size(Axis::Pipeline);
+        let over: Vec<u64> =
+            estimates.iter().zip(&ranks).map(|(estimate, rank)| self.over(estimate, &rank.device)).collect();
+        let of_stage = |stage: usize| (stage..ranks.len()).step_by(stages);
+        // Of each stage the rank that is most over its bound, or needs most.
+        let key = |rank: &usize| (over[*rank], estimates[*rank].peak(Tier::Device));
+        let fullest: Vec<usize> = (0..stages).filter_map(|stage| of_stage(stage).max_by_key(key)).collect();
+        let memory: Vec<MemoryEstimate> = fullest.iter().map(|rank| estimates[*rank].clone()).collect();
+        let over: Vec<u64> = fullest.iter().map(|rank| over[*rank]).collect();
         if over.iter().any(|over| *over > 0) {
             return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over, recompute });
         }
         let stages = StageRanks { plans: &plans, ranks: &ranks, mesh: &mesh };
-        let (seconds, times) = step(self, column, &stages, &rows)?;
+        let (seconds, times) = step(self, column, &stages, ranks[0].rows.len())?;
         let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
         // Until the last rank is done.
         time.stages += (seconds - time.total()).max(0.0);
@@ -129,17 +167,18 @@ impl Judge<'_> {
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage
     /// computes: from a few more than there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
     /// stages have several chunks, micro-batches go in groups of as many as there are stages.
-    fn step(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
-        let (count, all) = (stages.plans.len(), rows.len());
+    fn step(&self, column: &Column, stages: &StageRanks<'_>, all: usize) -> Result<(f64, Vec<StepTime>)> {
+        let count = stages.mesh.size(Axis::Pipeline);
+        let are_even = stages.ranks.iter().all(|rank| rank.rows[0] == rank.rows[all - 1]);
         let by_file = stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. }));
         let tried = [[count + 2, count + 4], [2 * count, 3 * count]];
         let from = usize::from(stages.plans[0].stages.chunks() > 1);
         for [few, more] in tried.into_iter().skip(from) {
-            if all <= more || rows[0] != rows[all - 1] || by_file {
+            if all <= more || !are_even || by_file {
                 break;
             }
-            let first = self.simulated(column, stages, &rows[..few])?;
-            let second = self.simulated(column, stages, &rows[..more])?;
+            let [first, second] = [few, more].map(|count| self.simulated(column, stages, count));
+            let (first, second) = (first?, second?);
             let own: Vec<f64> = second.1.iter().map(|time| busy(time) / more as f64).collect();
             let slowest = own.iter().copied().fold(0.0, f64::max);
             if (second.0 - first.0) / ((more - few) as f64) < slowest * (1.0 - 1e-9) {
@@ -147,56 +186,75 @@ impl Judge<'_> {
             }
             let times = (all - few) as f64 / (more - few) as f64;
             // A stage begins once those before it have gone forward once, and ends before they have gone backward.
-            let least = (0..count).map(|stage| own[..stage].iter().sum::<f64>() + all as f64 * own[stage]);
-            let least = if from == 0 { least.fold(0.0, f64::max) } else { 0.0 };
+            let of_replica = |own: &[f64]| {
+                let through = |stage: usize| own[..stage].iter().sum::<f64>() + all as f64 * own[stage];
+                (0..count).map(through).fold(0.0, f64::max)
+            };
+            let least = if from == 0 { own.chunks(count).map(of_replica).fold(0.0, f64::max) } else { 0.0 };
             let along = first.1.iter().zip(&second.1).map(|(first, second)| first.along(second, times)).collect();
             return Ok(((first.0 + times * (second.0 - first.0)).max(least), along));
         }
-        self.simulated(column, stages, rows)
+        self.simulated(column, stages, all)
     }
 
-    fn simulated(&self, column: &Column, stages: &StageRanks<'_>, rows: &[usize]) -> Result<(f64, Vec<StepTime>)> {
+    /// Of so many micro-batches, the first ones.
+    fn simulated(
+        &self,
+        column: &Column,
+        stages: &StageRanks<'_>,
+        micro_batches: usize,
+    ) -> Result<(f64, Vec<StepTime>)> {
         let StageRanks { plans, ranks, mesh } = *stages;
-        let shapes = column.shapes.without_calls(rows).with_lanes(self.lanes);
         // Of a group that a layer calls one rank alone is simulated: what it takes is part of the segment.
         let of_rows = |rows: &usize| (*rows, column.layers(*rows, mesh, self.network));
-        let layers: BTreeMap<usize, Vec<[f64; 2]>> =
-            rows.iter().collect::<BTreeSet<_>>().into_iter().map(of_rows).collect();
-        let programs = plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Result<Vec<_>>>()?;
-        let costs = StepCosts::new((plans, ranks), &column.segments, (rows, &layers), (self.network, self.rates));
+        let rows: BTreeSet<&usize> = ranks.iter().flat_map(|rank| &rank.rows[..micro_batches]).collect();
+        let layers: BTreeMap<usize, Vec<[f64; 2]>> = rows.into_iter().map(of_rows).collect();
+        let programs = plans.chunks(mesh.size(Axis::Pipeline)).zip(ranks.chunks(mesh.size(Axis::Pipeline)));
+        let programs = programs.flat_map(|(plans, ranks)| {
+            let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches]).with_lanes(self.lanes);
+            plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Vec<_>>()
+        });
+        let programs = programs.collect::<Result<Vec<_>>>()?;
+        let costs = StepCosts::new((plans, ranks), &column.segments, &layers, (self.network, self.rates));
         let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
         let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
             let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
             let of = |rows: &usize| own.iter().map(|segment| layers[rows][*segment].iter().sum::<f64>()).sum::<f64>();
             let mut time = timeline.parts(rank, program);
-            let layers = rows.iter().map(of).sum::<f64>();
+            let layers = ranks[rank].rows[..micro_batches].iter().map(of).sum::<f64>();
             (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
             time
         });
         Ok((timeline.makespan(), times.collect()))
     }
 
-    /// What the first rank of each stage would have, and the rows of its micro-batches.
-    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<usize>)> {
+    /// What the ranks that are simulated would have.
+    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<SimulatedRank>)> {
         let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
-        let rows = self.rows(mesh.replicas(), config.num_micro_batch(mesh.replicas())?);
-        let ranks = mesh.group(Axis::Pipeline, mesh.first());
-        let builder = Arc::new(column.builder.on_mesh(config.clone(), (mesh, ranks[0]), placement));
-        let planned = |plan: Plan| {
-            PlannedMemory::of(builder.clone(), plan, self.state).with_activations(column.activations.as_ref(), rows[0])
+        let replicas = self.replicas(mesh, config.num_micro_batch(mesh.replicas())?)?;
+        let ranks = replicas.into_iter().flat_map(|Replica { ranks, devices, rows }| {
+            let of = move |(rank, device)| SimulatedRank { rank, device, rows: rows.clone() };
+            ranks.into_iter().zip(devices).map(of)
+        });
+        let ranks: Vec<SimulatedRank> = ranks.collect();
+        let numbers: Vec<usize> = ranks.iter().map(|rank| rank.rank).collect();
+        let builder = Arc::new(column.builder.on_mesh(config.clone(), (mesh, numbers[0]), placement));
+        let planned = |(plan, rank): (Plan, &SimulatedRank)| {
+            PlannedMemory::of(builder.clone(), plan, self.state)
+                .with_activations(column.activations.as_ref(), rank.rows[0].max(1))
         };
-        Ok((builder.plans_of(&ranks)?.into_iter().map(planned).collect(), rows))
+        Ok((builder.plans_of(&numbers)?.into_iter().zip(&ranks).map(planned).collect(), ranks))
     }
 
-    /// Bytes that an estimate may come to; infinite where they are not bounded.
-    pub fn free(&self) -> f64 {
-        self.budget.map_or(f64::INFINITY, |budget| budget as f64 / (1.0 + self.margin))
+    /// Bytes that an estimate of a device may come to; infinite where they are not bounded.
+    pub fn free(&self, device: &DeviceTraits) -> f64 {
+        device.bytes.map_or(f64::INFINITY, |bytes| bytes as f64 / (1.0 + self.margin))
     }
 
-    /// Bytes of the device by which an estimate is over the budget.
-    fn over(&self, estimate: &MemoryEstimate) -> u64 {
+    /// Bytes of a device by which an estimate is over its bound.
+    fn over(&self, estimate: &MemoryEstimate, device: &DeviceTraits) -> u64 {
         let needed = (estimate.peak(Tier::Device) as f64 * (1.0 + self.margin)) as u64;
-        self.budget.map_or(0, |budget| needed.saturating_sub(budget))
+        device.bytes.map_or(0, |bytes| needed.saturating_sub(bytes))
     }
 
     /// Why a configuration does not fit, and with which setting it would: of the stage that needs the most.
@@ -206,34 +264,32 @@ impl Judge<'_> {
     /// As [`judge`](Self::judge).
     pub fn refusal(&self, config: &Config) -> Result<String> {
         let mesh = Mesh::on_cluster(self.cluster, config)?;
-        let (Some(budget), (planned, _)) = (self.budget, self.planned(config, &mesh)?) else {
-            return Ok(String::new());
-        };
-        let mut worst: Option<(u64, &PlannedMemory<'_>)> = None;
-        for planned in &planned {
-            let peak = planned.estimate()?.peak(Tier::Device);
-            if worst.is_none_or(|(known, _)| peak > known) {
-                worst = Some((peak, planned));
+        let (planned, ranks) = self.planned(config, &mesh)?;
+        let mut worst: Option<(u64, (&PlannedMemory<'_>, &DeviceTraits))> = None;
+        for (planned, rank) in planned.iter().zip(&ranks) {
+            let over = self.over(&planned.estimate()?, &rank.device);
+            if worst.is_none_or(|(known, _)| over > known) {
+                worst = Some((over, (planned, &rank.device)));
             }
         }
-        let refused =
-            worst.and_then(|(_, planned)| planned.check(self.free() as u64).err()).map(|error| error.to_string());
-        let margin = match self.margin > 0.0 {
-            true => format!(" ({} = {budget} less auto.margin = {})", self.budget_of, self.margin),
-            false => String::new(),
+        let Some((_, (planned, device))) = worst else { return Ok(String::new()) };
+        let refused = planned.check(self.free(device) as u64).err().map(|error| error.to_string());
+        let margin = match device.bytes.filter(|_| self.margin > 0.0) {
+            Some(budget) => format!(" ({} = {budget} less auto.margin = {})", self.budget_of, self.margin),
+            None => String::new(),
         };
         Ok(format!("{}{margin}", refused.unwrap_or_default()))
     }
 }
 
 /// Which of the ranks that are simulated are in a group of one of them.
-fn present(over: &Members, mesh: &Mesh, ranks: &[usize], at: usize) -> Vec<usize> {
+fn present(over: &Members, mesh: &Mesh, ranks: &[SimulatedRank], at: usize) -> Vec<usize> {
     match over {
         Members::Other(_) => vec![at],
         over => {
-            let members = over.of(mesh, ranks[at]);
+            let members = over.of(mesh, ranks[at].rank);
             // In the order of the group, which a link's ends have.
-            members.iter().filter_map(|member| ranks.iter().position(|rank| rank == member)).collect()
+            members.iter().filter_map(|member| ranks.iter().position(|rank| rank.rank == *member)).collect()
         }
     }
 }

@@ -15,6 +15,7 @@
 //! - `candidate`: a layout, and the options that say it.
 //! - `column`: a model whose layers are divided in one way, with its costs.
 //! - `cuts`: where stages are cut and what is run again, for a bottleneck and a budget.
+//! - `rows`: how replicas of unequal speed divide a batch.
 //! - `judge`: a configuration, simulated.
 //! - `space`: the layouts that may be, with bounds.
 //! - `draft`: a layout that is cut, with what it takes by formula.
@@ -26,6 +27,7 @@
 mod candidate;
 mod column;
 mod cuts;
+mod rows;
 mod judge;
 mod space;
 mod draft;

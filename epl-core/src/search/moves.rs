@@ -8,10 +8,11 @@ use crate::config::Config;
 /// As many cuts, or segments that are run again, are moved one by one; of more, those of the part that takes longest alone, and none.
 const FEW: usize = 12;
 
-/// The layouts next to one, of segments that take so long, where these levels are allowed by what is given.
+/// The layouts next to one, of segments that take so long, and stages so many times as long, where these levels are allowed by what is
+/// given.
 pub(super) fn neighbours(
     candidate: &Candidate,
-    costs: &[SegmentCost],
+    costs: (&[SegmentCost], &[f64]),
     (given, levels): (&Config, &[Level]),
 ) -> Vec<Candidate> {
     let own = candidate.level;
@@ -24,7 +25,7 @@ pub(super) fn neighbours(
 }
 
 /// With one cut moved by a segment, or two neighbouring ones.
-fn moved(candidate: &Candidate, costs: &[SegmentCost]) -> Vec<Candidate> {
+fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64])) -> Vec<Candidate> {
     let cuts = &candidate.cuts;
     let indices = if cuts.len() <= FEW { 0..cuts.len() } else { around_slowest(cuts, costs) };
     let moved = |index: usize, count: usize, by: isize| {
@@ -32,7 +33,7 @@ fn moved(candidate: &Candidate, costs: &[SegmentCost]) -> Vec<Candidate> {
         for cut in cuts.get_mut(index..index + count)? {
             *cut = cut.checked_add_signed(by)?;
         }
-        let ends = [&[0], &cuts[..], &[costs.len()]].concat();
+        let ends = [&[0], &cuts[..], &[costs.0.len()]].concat();
         ends.windows(2).all(|pair| pair[0] < pair[1]).then_some(Candidate { cuts, ..candidate.clone() })
     };
     let ways = [(1, -1), (1, 1), (2, -1), (2, 1)];
@@ -40,9 +41,12 @@ fn moved(candidate: &Candidate, costs: &[SegmentCost]) -> Vec<Candidate> {
 }
 
 /// The numbers of the cuts before and behind the part that takes longest.
-fn around_slowest(cuts: &[usize], costs: &[SegmentCost]) -> std::ops::Range<usize> {
+fn around_slowest(cuts: &[usize], (costs, slowness): (&[SegmentCost], &[f64])) -> std::ops::Range<usize> {
     let ends = [&[0], cuts, &[costs.len()]].concat();
-    let seconds = |part: usize| costs[ends[part]..ends[part + 1]].iter().map(SegmentCost::seconds).sum::<f64>();
+    let seconds = |part: usize| {
+        let own = &costs[ends[part]..ends[part + 1]];
+        slowness[part % slowness.len()] * own.iter().map(SegmentCost::seconds).sum::<f64>()
+    };
     let slowest = (0..=cuts.len()).max_by(|one, other| seconds(*one).total_cmp(&seconds(*other))).unwrap_or(0);
     slowest.saturating_sub(1)..(slowest + 1).min(cuts.len())
 }

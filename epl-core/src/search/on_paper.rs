@@ -68,7 +68,7 @@ pub struct PaperTask {
 
 /// The layout in which a described cluster makes a step of a model on paper fastest: [`Epl::search`](crate::Epl::search), for devices
 /// that are not there. Products take as long as the description says that large ones do, and an update as long as its memory is read
-/// and written; nothing is measured.
+/// and written; nothing is measured. Where devices are not alike, their speeds are those of products and of memory.
 ///
 /// `segments` gives what a rank has where layers are divided over so many tensor and expert ranks, or why they cannot be. Tensor ranks
 /// are of one host, unless `config` says their number. A device has the memory that the description says, or `offload.device_bytes`.
@@ -83,7 +83,7 @@ pub fn search_on_paper(
     task: &PaperTask,
     segments: impl Fn(usize, usize) -> Result<Vec<PaperSegment>, String>,
 ) -> Result<Found> {
-    let (cluster, class) = (machine.cluster()?, machine.class());
+    let (cluster, class) = (machine.cluster()?, machine.slowest());
     check_search(config, task.rows)?;
     if let Some(ranks) = config.cluster.ranks.filter(|ranks| *ranks != cluster.world_size()) {
         return Err(Error::invalid(format!(
@@ -111,9 +111,9 @@ pub fn search_on_paper(
     let second = class.memory_gb_per_s * 1e9;
     // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
     let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0 };
-    let (budget, budget_of) = match config.offload.device_bytes {
-        Some(bytes) => (bytes, "offload.device_bytes"),
-        None => ((class.memory_gb * 1e9) as u64, "the memory of a device"),
+    let (devices, budget_of) = match config.offload.device_bytes {
+        Some(bytes) => (machine.devices().with_bytes(Some(bytes)), "offload.device_bytes"),
+        None => (machine.devices(), "the memory of a device"),
     };
     let judge = Judge {
         columns: &columns,
@@ -122,7 +122,7 @@ pub fn search_on_paper(
         rates,
         state: task.state,
         batch: task.rows,
-        budget: Some(budget),
+        devices,
         budget_of,
         margin: config.auto.margin,
         lanes: 1,

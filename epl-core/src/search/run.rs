@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::candidate::{CHOSEN, Candidate, Shape, is_fixed};
+use super::candidate::{CHOSEN, Candidate, Shape, ShapeKey, is_fixed};
 use super::cuts::{cut, cut_as_small_as_it_can_be};
-use super::draft::{Draft, Drafts, ShapeCosts, runs_all};
+use super::draft::{Draft, Drafts, ShapeCosts, StageRoom, runs_all};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
 use super::moves::neighbours;
@@ -33,31 +33,32 @@ const FAR: f64 = 1.15;
 /// How often memory that was taken to be free, and is not, is taken away before a level is given up.
 const CORRECTIONS: usize = 8;
 
-/// Finds the layout that takes least, of those that what is given allows.
+/// Finds the layout that takes least, of those that what is given allows, on all devices; where some are slower than others, also what
+/// the others take by themselves.
 ///
 /// # Errors
 ///
 /// When none is possible, or none fits: why, with the one that comes nearest.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
-    let drafts = Drafts { judge, given };
-    let mut run = SearchRun { drafts, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0, last: None };
-    let (mut bounded, mut last) = (Vec::new(), None);
-    for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
-        // Neighbours have the same.
-        let key = (shape.sizes, shape.micro_batches);
-        let least = match last.take().filter(|(known, _)| *known == key) {
-            Some((_, least)) => Ok(least),
-            None => drafts.least(&shape),
-        };
-        match least {
-            Ok(least) => {
-                bounded.push((least.bound(&shape), shape));
-                last = Some((key, least));
-            }
-            Err(error) => run.refuse(drafts.words(&shape), error.to_string()),
-        }
-    }
-    bounded.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let found = search_all(judge, given, segments)?;
+    let Some(faster) = judge.devices.faster() else { return Ok(found) };
+    let cluster = judge.cluster.among(&faster)?;
+    let (network, devices) = (judge.network.among(&faster), judge.devices.among(&faster));
+    let fewer = Judge { cluster: &cluster, network: &network, devices, ..*judge };
+    let mut config = given.clone();
+    config.set("cluster.ranks", faster.len())?;
+    // What is given may be of all devices.
+    let Ok(best) = search_all(&fewer, &config, segments) else { return Ok(found) };
+    let slower = (0..judge.cluster.world_size()).filter(|rank| !faster.contains(rank)).collect();
+    Ok(found.with_fewer(slower, best.best().seconds))
+}
+
+fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
+    let drafts = &Drafts::new(judge, given);
+    let mut run =
+        SearchRun { drafts, judge, given, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0, last: None };
+    let bounded =
+        run.bounded(shapes(given, (judge.cluster.world_size(), judge.devices.are_alike()), judge.batch, segments));
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
     let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
     // Further on, as long as a layout may be better than the best that was simulated.
@@ -161,14 +162,16 @@ fn other_rows(config: &Config, rows: usize) -> Option<String> {
 
 /// What was found so far.
 struct SearchRun<'a> {
-    drafts: Drafts<'a>,
+    drafts: &'a Drafts<'a>,
+    judge: &'a Judge<'a>,
+    given: &'a Config,
     choices: Vec<(Candidate, Judged)>,
     /// The one that is least over the budget.
     over: Option<(Candidate, Judged)>,
     refused: Vec<(String, String)>,
     tried: usize,
-    /// What segments take by the sizes and micro-batches that were asked for last: neighbours have the same.
-    last: Option<(([usize; 4], usize), Rc<ShapeCosts>)>,
+    /// What segments take in the layout that was asked for last: neighbours have the same.
+    last: Option<(ShapeKey, Rc<ShapeCosts>)>,
 }
 
 fn better((one, judged): &(Candidate, Judged), (other, second): &(Candidate, Judged)) -> Ordering {
@@ -184,14 +187,34 @@ impl SearchRun<'_> {
         self.choices.iter().map(|(_, judged)| judged.seconds).fold(f64::INFINITY, f64::min)
     }
 
+    /// Layouts with what bounds their steps from below, from the least on.
+    fn bounded(&mut self, shapes: Vec<Shape>) -> Vec<(f64, Shape)> {
+        let (mut bounded, mut last) = (Vec::with_capacity(shapes.len()), None);
+        for shape in shapes {
+            // Neighbours have the same.
+            let least = match last.take().filter(|(known, _)| *known == shape.key()) {
+                Some((_, least)) => Ok(least),
+                None => self.drafts.least(&shape),
+            };
+            match least {
+                Ok(least) => {
+                    bounded.push((least.iter().map(|least| least.bound(&shape)).fold(0.0, f64::max), shape));
+                    last = Some((shape.key(), least));
+                }
+                Err(error) => self.refuse(self.drafts.words(&shape), error.to_string()),
+            }
+        }
+        bounded.sort_by(|one, other| one.0.total_cmp(&other.0));
+        bounded
+    }
+
     /// What segments take in a layout.
     fn costs(&mut self, shape: &Shape) -> Result<Rc<ShapeCosts>> {
-        let key = (shape.sizes, shape.micro_batches);
-        if let Some((_, costs)) = self.last.as_ref().filter(|(last, _)| *last == key) {
+        if let Some((_, costs)) = self.last.as_ref().filter(|(last, _)| *last == shape.key()) {
             return Ok(costs.clone());
         }
         let costs = Rc::new(self.drafts.costs(shape)?);
-        self.last = Some((key, costs.clone()));
+        self.last = Some((shape.key(), costs.clone()));
         Ok(costs)
     }
 
@@ -208,7 +231,7 @@ impl SearchRun<'_> {
             let mut judged = 0;
             for draft in drafts {
                 // What is so much larger than a device does not come near.
-                let is_hopeless = draft.over > HOPELESS * self.drafts.judge.free() && self.over.is_some();
+                let is_hopeless = draft.over > HOPELESS * self.free() && self.over.is_some();
                 if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
                     continue;
                 }
@@ -218,6 +241,12 @@ impl SearchRun<'_> {
                 }
             }
         }
+    }
+
+    /// The bytes of the smallest device.
+    fn free(&self) -> f64 {
+        let all: Vec<usize> = (0..self.judge.cluster.world_size()).collect();
+        self.judge.free(&self.judge.devices.together(&all))
     }
 
     /// Remembers once why something cannot be.
@@ -231,13 +260,16 @@ impl SearchRun<'_> {
     fn draft(&mut self, draft: &Draft) -> Result<()> {
         let Draft { shape, level, over, .. } = *draft;
         let (costs, in_flight) = (self.costs(&shape)?, self.drafts.in_flight(&shape)?);
-        let costs = &costs.most;
-        let (mut free, mut is_smallest) = (vec![self.drafts.judge.free(); shape.sizes[1]], over > 0.0);
+        let (mut free, mut is_smallest, least) = (costs.free.clone(), over > 0.0, self.free());
+        let (slowness, costs) = (&costs.slowness[..], &costs.most);
+        let drafts = self.drafts;
+        let limits = |free: &[f64]| drafts.limits((&shape, level), StageRoom { in_flight: &in_flight, free, slowness });
         let found = draft.found.as_deref().cloned();
-        let smallest = || cut_as_small_as_it_can_be(costs, &self.drafts.limits((&shape, level), &in_flight, &free));
-        let Some(mut found) = found.or_else(smallest) else { return Ok(()) };
+        let Some(mut found) = found.or_else(|| cut_as_small_as_it_can_be(costs, &limits(&free))) else {
+            return Ok(());
+        };
         for correction in 0..CORRECTIONS {
-            let Err(over) = self.accept(self.drafts.candidate(&shape, level, &found))? else {
+            let Err(over) = self.accept(drafts.candidate(&shape, level, &found)?)? else {
                 if is_smallest {
                     // All is run again; some of it may be stored.
                     self.improve(self.choices.len() - 1)?;
@@ -248,9 +280,9 @@ impl SearchRun<'_> {
                 return Ok(());
             }
             // A little more, as what is taken away for it may be of another size.
-            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.drafts.judge.free() / 256.0) };
+            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(least / 256.0) };
             free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
-            let limits = self.drafts.limits((&shape, level), &in_flight, &free);
+            let limits = limits(&free);
             let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
             is_smallest = next.is_none();
             let Some(next) = next.or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else { return Ok(()) };
@@ -275,18 +307,19 @@ impl SearchRun<'_> {
 
     fn judge(&mut self, candidate: &Candidate) -> Result<Judged> {
         self.tried += 1;
-        self.drafts.judge.judge(&candidate.config(self.drafts.given)?)
+        self.judge.judge(&candidate.config(self.given)?)
     }
 
     /// Takes the best of what is next to a choice, as long as that helps.
     fn improve(&mut self, index: usize) -> Result<()> {
         let shape = self.choices[index].0.shape;
         let (mut left, costs) = (MOVES / shape.sizes[1].pow(2), self.costs(&shape)?);
-        let (given, levels) = (self.drafts.given, levels(self.drafts.given, shape.sizes[0]));
+        let (given, levels) = (self.given, levels(self.given, shape.sizes[0]));
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            for candidate in neighbours(&before, &costs.most.segments, (given, &levels)).into_iter().take(left) {
+            let costs = (&costs.most.segments[..], &costs.slowness[..]);
+            for candidate in neighbours(&before, costs, (given, &levels)).into_iter().take(left) {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
                 let least = best.as_ref().map_or(judged.seconds, |(_, best)| best.seconds);
@@ -304,14 +337,14 @@ impl SearchRun<'_> {
     /// Simulates all micro-batches of the best choices.
     fn confirm(&mut self) -> Result<()> {
         for (candidate, judged) in self.choices.iter_mut().take(CONFIRMED) {
-            *judged = self.drafts.judge.judge_all(&candidate.config(self.drafts.given)?)?;
+            *judged = self.judge.judge_all(&candidate.config(self.given)?)?;
         }
         self.choices.sort_by(better);
         Ok(())
     }
 
     fn found(self, layouts: usize, least: f64) -> Result<Found> {
-        let Self { drafts: Drafts { judge, given }, choices, over, refused, tried, .. } = self;
+        let Self { judge, given, choices, over, refused, tried, .. } = self;
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, given, over, &refused)));
         }

@@ -2,7 +2,8 @@
 
 use super::candidate::{Level, Shape, is_fixed};
 use super::column::SegmentCost;
-use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
+use crate::config::{Config, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
+use crate::cost::DeviceTraits;
 
 /// The most chunks of a stage that are tried.
 const MOST_CHUNKS: usize = 8;
@@ -30,8 +31,9 @@ pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
     tensors.into_iter().flat_map(|tensor| experts(tensor).into_iter().map(move |expert| (tensor, expert))).collect()
 }
 
-/// The layouts of so many ranks that what is given allows, for a batch of so many rows and a model of so many segments.
-pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize) -> Vec<Shape> {
+/// The layouts of so many ranks that what is given allows, for a batch of so many rows and a model of so many segments. Where devices are
+/// not alike, ranks lie in both orders, and replicas divide rows evenly or by their speed.
+pub(super) fn shapes(given: &Config, (ranks, are_alike): (usize, bool), batch: usize, segments: usize) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (tensor, expert) in divisions(given, ranks) {
         let rest = ranks / tensor;
@@ -43,16 +45,34 @@ pub(super) fn shapes(given: &Config, ranks: usize, batch: usize, segments: usize
                 continue;
             }
             let sizes = [data, stages, tensor, expert];
+            let lies = arrangements(given, are_alike, sizes);
             for micro_batches in micro_batches(given, data, stages, batch) {
                 for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
                     if given.pipeline.cuts.as_ref().is_none_or(|cuts| cuts.len() + 1 == stages * chunks) {
-                        shapes.push(Shape { sizes, micro_batches, chunks, strategy });
+                        let shape =
+                            |(order, by_speed)| Shape { sizes, micro_batches, chunks, strategy, order, by_speed };
+                        shapes.extend(lies.iter().copied().map(shape));
                     }
                 }
             }
         }
     }
     shapes
+}
+
+/// In which orders ranks may lie, and whether replicas may divide rows by their speed.
+fn arrangements(given: &Config, are_alike: bool, [data, stages, ..]: [usize; 4]) -> Vec<(RankOrder, bool)> {
+    let own = given.dist.order;
+    let other = match own {
+        RankOrder::DataPipelineTensor => RankOrder::PipelineDataTensor,
+        RankOrder::PipelineDataTensor => RankOrder::DataPipelineTensor,
+    };
+    let is_free = !are_alike && data > 1 && stages > 1 && !is_fixed(given, "dist.order");
+    let orders = [Some(own), is_free.then_some(other)].into_iter().flatten();
+    let may_divide = !are_alike && data > 1 && !is_fixed(given, "io.row_weights");
+    orders
+        .flat_map(|order| [Some(false), may_divide.then_some(true)].into_iter().flatten().map(move |by| (order, by)))
+        .collect()
 }
 
 /// How many micro-batches a step may have: what is given, or what divides a replica's rows, and powers of two.
@@ -118,33 +138,38 @@ pub(super) fn may_recompute(given: &Config) -> bool {
     !is_fixed(given, "gradient_checkpoint.type")
 }
 
-/// Seconds of a chain of segments: what bounds a step from below.
+/// Seconds of a chain of segments: what bounds a step of one replica from below.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeastSeconds {
     /// Of all segments together.
     sum: f64,
     /// Of the slowest one.
     slowest: f64,
+    /// How fast the slowest stage is, the fastest one, and all together.
+    speeds: [f64; 3],
 }
 
 impl LeastSeconds {
-    /// Of these segments, in the smallest micro-batches.
-    pub fn of(costs: &[SegmentCost]) -> Self {
+    /// Of these segments, in the smallest micro-batches, on stages of these devices.
+    pub fn of(costs: &[SegmentCost], devices: &[DeviceTraits]) -> Self {
         let seconds = || costs.iter().map(SegmentCost::seconds);
-        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max) }
+        let speeds = || devices.iter().map(|device| device.compute);
+        let speeds = [speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max), speeds().sum()];
+        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max), speeds }
     }
 
     /// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
     /// runs all of them.
     ///
     /// For even costs and one chunk `S / (1 − (1 − 1/m)^p)` of the sum S, with m micro-batches on p stages: the most that p stages, of
-    /// which each works m times as long as on one, can hide.
+    /// which each works m times as long as on one, can hide. Where stages are not alike, what all of them need together at their speeds.
     pub fn bound(&self, shape: &Shape) -> f64 {
         let (stages, micro_batches) = (shape.sizes[1] as f64, shape.micro_batches as f64);
+        let [least, most, all] = self.speeds;
         let rest = match shape.chunks {
-            1 => self.sum / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
-            _ => self.sum.max(micro_batches * self.sum / stages),
+            1 if least == most => self.sum / most / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
+            _ => (self.sum / most).max(micro_batches * self.sum / all),
         };
-        rest.max(micro_batches * self.slowest)
+        rest.max(micro_batches * self.slowest / most)
     }
 }

@@ -13,7 +13,7 @@ use super::judge::{Judge, Judged};
 use super::run::search;
 use super::space::{LeastSeconds, levels, shapes};
 use crate::config::{Config, Layers, OffloadLevel, ZeroLevel};
-use crate::cost::{Line, Network, NetworkLink, Rates, SegmentTime};
+use crate::cost::{DeviceTraits, Devices, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::plan::Plan;
 use crate::simulate::{ShapesOverRows, StepProgram, StepShapes};
@@ -85,7 +85,7 @@ fn judge<'a>(
         rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2 },
         state: OptimizerState::PerElement(2),
         batch,
-        budget,
+        devices: Devices::alike(cluster.world_size(), budget),
         budget_of: "offload.device_bytes",
         margin: 0.0,
         lanes: 2,
@@ -116,13 +116,18 @@ fn by_trying_all_at(
     put_away: OffloadLevel,
 ) -> Option<(f64, Candidate)> {
     let mut best: Option<(f64, Candidate)> = None;
-    for shape in shapes(given, judge.cluster.world_size(), judge.batch, segments) {
-        for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
+    for shape in shapes(given, (judge.cluster.world_size(), judge.devices.are_alike()), judge.batch, segments) {
+        let divided = if shape.by_speed { row_divisions(judge.batch, shape.sizes[0]) } else { vec![None] };
+        let layouts = all_cuts(segments, shape.sizes[1] * shape.chunks)
+            .into_iter()
+            .flat_map(|cuts| divided.iter().map(move |rows| (cuts.clone(), rows.clone())));
+        for (cuts, row_weights) in layouts {
             for level in levels(given, shape.sizes[0]).into_iter().filter(|level| level.1 == put_away) {
-                let is_free = judge.budget.is_some() && !super::draft::runs_all(given, level);
+                let is_free = judge.devices.are_bounded() && !super::draft::runs_all(given, level);
                 for again in 0..if is_free { 1_usize << (segments - 1) } else { 1 } {
                     let runs = (0..segments).filter(|segment| again >> segment & 1 == 1).map(|at| at..at + 1).collect();
-                    let candidate = Candidate { shape, level, cuts: cuts.clone(), runs };
+                    let candidate =
+                        Candidate { shape, level, row_weights: row_weights.clone(), cuts: cuts.clone(), runs };
                     let judged: Judged = judge.judge(&candidate.config(given).unwrap()).unwrap();
                     if judged.over() == 0 && best.as_ref().is_none_or(|(seconds, _)| judged.seconds < *seconds) {
                         best = Some((judged.seconds, candidate));
@@ -132,6 +137,19 @@ fn by_trying_all_at(
         }
     }
     best
+}
+
+/// All ways to divide so many rows over so many replicas.
+fn row_divisions(rows: usize, replicas: usize) -> Vec<Option<Vec<usize>>> {
+    let extend = |ways: Vec<Vec<usize>>| -> Vec<Vec<usize>> {
+        let longer = |way: &Vec<usize>| {
+            let left = rows - way.iter().sum::<usize>();
+            (0..=left).map(|own| [&way[..], &[own]].concat()).collect::<Vec<_>>()
+        };
+        ways.iter().flat_map(longer).collect()
+    };
+    let all = (1..replicas).fold(vec![Vec::new()], |ways, _| extend(ways));
+    all.into_iter().map(|way| Some([&way[..], &[rows - way.iter().sum::<usize>()]].concat())).collect()
 }
 
 fn given(ranks: usize, options: &[(&str, &str)]) -> Config {
@@ -147,18 +165,28 @@ fn compared(
     ranks: usize,
     budget: impl Fn(&mut ChaCha8Rng) -> Option<u64>,
 ) -> (usize, f64) {
+    compared_on(instances, segments, ranks, |numbers| Devices::alike(ranks, budget(numbers)))
+}
+
+fn compared_on(
+    instances: usize,
+    segments: usize,
+    ranks: usize,
+    devices: impl Fn(&mut ChaCha8Rng) -> Devices,
+) -> (usize, f64) {
     let (mut numbers, cluster) = (ChaCha8Rng::seed_from_u64(7), Cluster::local(ranks).unwrap());
     let link = NetworkLink { latency: 1e-3, bandwidth: 1e3 };
     let network = Network::of_links(vec![0; ranks], link, link);
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     let (mut above, mut worst, mut none) = (0, 1.0_f64, 0);
     for instance in 0..instances {
-        let budget = budget(&mut numbers);
-        let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, budget.is_some())))]);
-        let judge = judge(&columns, &cluster, &network, (4 + instance % 2, budget));
+        let devices = devices(&mut numbers);
+        let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, devices.are_bounded())))]);
+        let judge = judge(&columns, &cluster, &network, (4 + instance % 2, None));
+        let judge = Judge { devices: devices.clone(), ..judge };
         let best = by_trying_all(&judge, &given, segments);
         let found = search(&judge, &given, segments);
-        assert_eq!(found.is_ok(), best.is_some(), "{budget:?} {best:?}: {found:?}");
+        assert_eq!(found.is_ok(), best.is_some(), "{devices:?} {best:?}: {found:?}");
         let (Ok(found), Some((best, candidate))) = (found, best) else {
             none += 1;
             continue;
@@ -167,7 +195,7 @@ fn compared(
         assert!(found.bound() <= best * (1.0 + 1e-9), "{} is above {best}", found.bound());
         above += usize::from(ratio > 1.01);
         worst = worst.max(ratio);
-        assert!(ratio < 1.05, "{budget:?} {candidate:?} in {best}: {found}");
+        assert!(ratio < 1.05, "{devices:?} {candidate:?} in {best}: {found}");
     }
     assert!(none < instances, "no instance has a layout");
     println!("{instances} instances, {none} without a layout, {above} above 1.01, worst {worst:.4}");
@@ -193,6 +221,82 @@ fn what_is_found_is_the_best_of_all_layouts_a_thousand_times() {
     assert!(above <= 30 && worst <= 1.05, "{above} of 600 above 1.01, worst {worst}");
     let (above, worst) = compared(400, 4, 2, |numbers| Some(numbers.random_range(300.0..6000.0) as u64));
     assert!(above <= 20 && worst <= 1.05, "{above} of 400 above 1.01, worst {worst}");
+}
+
+fn device(speed: f64, bytes: Option<u64>) -> DeviceTraits {
+    DeviceTraits { compute: speed, memory: speed, bytes }
+}
+
+#[test]
+fn what_is_found_for_unequal_devices_is_the_best_of_all_layouts() {
+    let two = |numbers: &mut ChaCha8Rng| {
+        let fast = numbers.random_range(1.2..3.0);
+        Devices::new(vec![device(1.0, None), device(fast, None)])
+    };
+    let (above, worst) = compared_on(60, 4, 2, two);
+    assert!(above <= 3 && worst <= 1.05, "{above} of 60 above 1.01, worst {worst}");
+    let four = |numbers: &mut ChaCha8Rng| {
+        let fast = device(numbers.random_range(1.2..3.0), None);
+        Devices::new(vec![fast, fast, device(1.0, None), device(1.0, None)])
+    };
+    let (above, worst) = compared_on(12, 4, 4, four);
+    assert!(above <= 1 && worst <= 1.05, "{above} of 12 above 1.01, worst {worst}");
+}
+
+/// A search among layouts of even segments for so many rows, on devices of these speeds.
+fn found_over(
+    link: NetworkLink,
+    speeds: &[f64],
+    (segments, rows): (usize, usize),
+    options: &[(&str, &str)],
+) -> super::Found {
+    let (ranks, cluster) = (speeds.len(), Cluster::local(speeds.len()).unwrap());
+    let network = Network::of_links(vec![0; ranks], link, link);
+    let mut column = column(segments, &mut ChaCha8Rng::seed_from_u64(1), false);
+    let even = SegmentTime { forward: Line::through([(1.0, 1.0)]), backward: Line::through([(1.0, 2.0)]) };
+    column = Column::new(column.builder, vec![even; segments], column.shapes, None);
+    let columns = Columns::from([((1, 1), Ok(column))]);
+    let devices = Devices::new(speeds.iter().map(|speed| device(*speed, None)).collect());
+    let judge = Judge { devices, rates: Rates::default(), ..judge(&columns, &cluster, &network, (rows, None)) };
+    let ones = [("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")];
+    search(&judge, &given(ranks, &[&ones[..], options].concat()), segments).unwrap()
+}
+
+#[test]
+fn stages_and_rows_are_divided_by_speed() {
+    let (speeds, link) = ([2.0, 2.0, 1.0, 1.0], NetworkLink { latency: 0.0, bandwidth: 1e12 });
+    let found_on = |options: &[(&str, &str)]| found_over(link, &speeds, (12, 24), options);
+    let stages = found_on(&[("dist.pipeline_parallel_size", "4"), ("pipeline.num_chunks", "1")]);
+    assert_eq!(stages.best().config().pipeline.cuts, Some(vec![4, 8, 10]), "{stages}");
+    // Rows, where stages are even: as much faster as the devices are together.
+    let of = |weights: &[(&str, &str)]| {
+        let given = [&[("dist.pipeline_parallel_size", "1"), ("pipeline.num_micro_batch", "1")], weights].concat();
+        found_on(&given)
+    };
+    let (even, divided) = (of(&[("io.row_weights", "1,1,1,1")]), of(&[]));
+    assert_eq!(divided.best().config().io.row_weights, Some(vec![8, 8, 4, 4]), "{divided}");
+    assert!((even.best().seconds() / divided.best().seconds() - 1.5).abs() < 1e-6, "{even} {divided}");
+    // Both: a replica of the fast devices and one of the slow ones, or a stage of each.
+    let two = [("dist.pipeline_parallel_size", "2"), ("pipeline.num_micro_batch", "4"), ("pipeline.num_chunks", "1")];
+    let both = found_on(&two);
+    let even = found_on(&[&two[..], &[("io.row_weights", "1,1"), ("pipeline.cuts", "6")]].concat());
+    let choice = both.best().config();
+    assert!(choice.io.row_weights == Some(vec![16, 8]) || choice.pipeline.cuts == Some(vec![8]), "{both}");
+    assert!(even.best().seconds() / both.best().seconds() > 1.4, "{even} {both}");
+}
+
+#[test]
+fn a_device_that_delays_the_others_is_told() {
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let three = [("dist.data_parallel_size", "3"), ("pipeline.num_micro_batch", "1")];
+    let found = found_over(link, &[8.0, 8.0, 1.0], (2, 8), &three);
+    assert_eq!(found.best().config().io.row_weights, Some(vec![4, 3, 1]), "{found}");
+    assert_eq!(found.without(), None, "what is given is of three: {found}");
+    // A row takes the slow one as long as eight take another.
+    let found = found_over(link, &[8.0, 8.0, 1.0], (2, 8), &[("pipeline.num_micro_batch", "1")]);
+    let (ranks, seconds) = found.without().unwrap();
+    assert!(ranks == [2] && seconds < found.best().seconds(), "{found}");
+    assert!(found.to_string().contains("without the slower devices, of ranks [2]: -"), "{found}");
 }
 
 #[test]
@@ -223,18 +327,18 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
     for _ in 0..chains {
         let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, false)))]);
         let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (5, None)) };
-        for shape in shapes(&given, ranks, judge.batch, segments) {
+        for shape in shapes(&given, (ranks, true), judge.batch, segments) {
             let Some(Ok(column)) = columns.get(&(1, 1)) else { panic!("it is there") };
             let mesh = crate::Mesh::new(
                 crate::MeshSizes::new(shape.sizes[0], shape.sizes[1], 1, 1).unwrap(),
                 given.dist.order,
             );
-            let rows = judge.rows(shape.sizes[0], shape.micro_batches);
-            let costs = column.costs(rows[rows.len() - 1].max(1), &mesh, &network);
-            let bound = LeastSeconds::of(&costs).bound(&shape);
+            let replica = judge.replicas(&mesh, shape.micro_batches).unwrap().remove(0);
+            let costs = column.costs(replica.rows[shape.micro_batches - 1].max(1), &mesh, &network);
+            let bound = LeastSeconds::of(&costs, &replica.devices).bound(&shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, OffloadLevel::Off);
-                let candidate = Candidate { shape, level, cuts, runs: Vec::new() };
+                let candidate = Candidate { shape, level, row_weights: None, cuts, runs: Vec::new() };
                 let judged = judge.judge(&candidate.config(&given).unwrap()).unwrap();
                 assert!(judged.seconds >= bound * (1.0 - 1e-9), "{}: {} < {bound}", candidate.words(), judged.seconds);
                 looked_at += 1;

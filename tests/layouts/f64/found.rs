@@ -18,19 +18,24 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::parity::{Case, assert_same, dense, layout, moe, train, train_as};
 
-/// Links of some speed between these ranks, on one host or on two.
+/// Links of some speed between these ranks, on one host or on two, perhaps of unequal devices.
 fn links(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Machine> {
     let hosts = *[1, 2].choose(numbers).unwrap_or(&1);
     let mut link = || {
         let (alpha_us, exponent) = (numbers.random_range(0.0..500.0), numbers.random_range(-4.0..1.0));
         format!("{{ alpha_us = {alpha_us}, gb_per_s = {} }}", 10_f64.powf(exponent))
     };
+    let (inside, outside) = (link(), link());
+    // Half of the devices of a host are faster, or all are alike.
+    let slow = ranks / hosts / 2;
+    let speed = if numbers.random_bool(0.5) { 1.0 } else { numbers.random_range(1.2..4.0) };
     Machine::from_toml(&format!(
-        "[[host]]\ncount = {hosts}\ndevices = [{{ class = \"c\", count = {} }}]\ninside = {}\noutside = {}\n\
-         [class.c]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n",
-        ranks / hosts,
-        link(),
-        link()
+        "[[host]]\ncount = {hosts}\ninside = {inside}\noutside = {outside}\n\
+         devices = [{{ class = \"fast\", count = {} }}{}]\n\
+         [class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n\
+         [class.fast]\nmemory_gb = 1\ntflops = {speed}\nmemory_gb_per_s = {speed}\n",
+        ranks / hosts - slow,
+        if slow == 0 { String::new() } else { format!(", {{ class = \"slow\", count = {slow} }}") }
     ))
 }
 

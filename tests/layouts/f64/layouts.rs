@@ -1,5 +1,7 @@
 //! The layout never changes the mathematics: in f64, all errors are at most 1e-10.
 
+use epl::config::{PipelineStrategy, ZeroLevel};
+
 use crate::parity::{assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
 
 macro_rules! parity {
@@ -41,6 +43,20 @@ parity! {
     no_valid_token_on_an_expert_rank: moe().half_ignored(),      2 x 1 / 2, accumulate 4;
     fewer_samples_than_replicas:      moe().samples(3),          4 x 1 / 2, accumulate 1;
     fewer_samples_than_micro_batches: moe().samples(3),          2 x 1 / 2, accumulate 4;
+}
+
+#[test]
+fn rows_are_divided_in_any_proportion() {
+    epl_testing::in_f64(|| {
+        for layout in [
+            layout(2, 1, 2, 1).rows(&[2, 1]),
+            layout(4, 1, 2, 2).rows(&[3, 1, 0, 2]),
+            layout(2, 2, 1, 3).rows(&[1, 5]).zero(ZeroLevel::V2),
+            layout(2, 1, 1, 3).rows(&[5, 2]).stages(2, 1, PipelineStrategy::PreferBackward),
+        ] {
+            assert_parity(&moe(), layout);
+        }
+    });
 }
 
 #[test]

@@ -17,6 +17,7 @@ use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig, momentum::MomentumCon
 use burn::tensor::{Tensor, TensorData};
 use epl::comm::{Trace, shard_range};
 use epl::config::{CheckpointType, Config, HalfDtype, PipelineStrategy, StateTier, ZeroLevel};
+use epl::data::BatchShard;
 use epl::models::t5::{IGNORED, T5, T5Batch, T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
 use epl::modules::moe::{Capacity, Gate};
@@ -69,6 +70,8 @@ pub struct Layout {
     pub half: Option<HalfDtype>,
     /// Where parameters, gradients and optimizer state lie.
     pub tiers: [StateTier; 3],
+    /// In which proportion replicas divide rows.
+    pub row_weights: Option<&'static [usize]>,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
@@ -76,7 +79,22 @@ pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usi
     let (zero, apply_groups) = (ZeroLevel::Off, 1);
     let (stages, chunks, recompute, half) = (1, 1, None, None);
     let tiers = [StateTier::Device; 3];
-    Layout { data, tensor, expert, accumulation, stages, chunks, schedule, recompute, zero, apply_groups, half, tiers }
+    let row_weights = None;
+    Layout {
+        data,
+        tensor,
+        expert,
+        accumulation,
+        stages,
+        chunks,
+        schedule,
+        recompute,
+        zero,
+        apply_groups,
+        half,
+        tiers,
+        row_weights,
+    }
 }
 
 impl Layout {
@@ -110,6 +128,11 @@ impl Layout {
         Self { tiers: [parameters, gradients, optimizer_state], ..self }
     }
 
+    /// With rows divided over replicas in this proportion.
+    pub const fn rows(self, weights: &'static [usize]) -> Self {
+        Self { row_weights: Some(weights), ..self }
+    }
+
     /// In mixed precision.
     pub const fn half(self, dtype: HalfDtype) -> Self {
         Self { half: Some(dtype), ..self }
@@ -125,6 +148,7 @@ impl Layout {
             config = in_half(config, dtype);
         }
         config.optimizer.num_apply_group = self.apply_groups;
+        config.io.row_weights = self.row_weights.map(<[usize]>::to_vec);
         config.dist.pipeline_parallel_size = self.stages;
         config.pipeline.num_chunks = self.chunks;
         config.pipeline.strategy = self.schedule;
@@ -293,14 +317,17 @@ pub fn pairs(count: usize) -> Vec<TokenPair> {
         .collect()
 }
 
-/// This replica's share of the global batch: cut by samples, unevenly where they do not divide.
+/// This replica's share of the global batch: cut by samples, unevenly where they do not divide, or in the proportion that is given.
 pub fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> Vec<MicroBatch<T5Batch>> {
     let (data, batcher) = (epl.context().data(), T5Batcher::new(&case.model));
     let parts = data.size() * accumulation;
     let first = step * case.pairs.len() as u64;
+    let shard = BatchShard::of(epl.context(), accumulation).unwrap_or_else(|error| panic!("{error}"));
+    let weighted = shard.part.map(|_| shard.rows(case.pairs.len()));
     (0..accumulation)
         .map(|number| {
-            let rows = shard_range(case.pairs.len(), parts, data.rank() * accumulation + number);
+            let even = || shard_range(case.pairs.len(), parts, data.rank() * accumulation + number);
+            let rows = weighted.as_ref().map_or_else(even, |rows| rows[number].clone());
             let stand_in = rows.is_empty();
             let rows = if stand_in { 0..1 } else { rows };
             let batch = batcher.batch(case.pairs[rows.clone()].to_vec(), epl.place().device());

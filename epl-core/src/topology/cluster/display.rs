@@ -36,6 +36,11 @@ impl fmt::Display for Mesh {
         let world = self.world_size();
         write!(f, "{world} ranks = data {data} × pipeline {pipeline} × tensor {tensor}, ")?;
         write!(f, "expert {expert} in data, order {}", self.order())?;
+        if let Ok(Some(weights)) = self.row_weights() {
+            let weights: Vec<String> = weights.iter().take(ROWS).map(usize::to_string).collect();
+            let more = if data > ROWS { " : …" } else { "" };
+            write!(f, ", rows {}{more}", weights.join(" : "))?;
+        }
         let first = self.group(Axis::Pipeline, self.group(Axis::Data, self.first())[0]);
         let columns: Vec<_> = first.iter().take(COLUMNS).map(|rank| self.group(Axis::Data, *rank)).collect();
         for replica in 0..data.min(ROWS) {

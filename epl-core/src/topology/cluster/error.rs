@@ -63,6 +63,16 @@ pub enum ClusterError {
         /// Workers that exist.
         workers: usize,
     },
+    /// Numbers that do not say how rows are divided over the replicas.
+    #[error(
+        "io.row_weights = {weights:?} of {replicas} replicas; give a number for each, at least one of them above 0"
+    )]
+    RowWeights {
+        /// What was given.
+        weights: Vec<usize>,
+        /// Replicas that exist.
+        replicas: usize,
+    },
     /// A size of zero.
     #[error("{what} is 0; it must be at least 1")]
     Zero {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::axis::{Axis, Coordinate};
 use super::block::Block;
 use super::error::{ClusterError, Result};
+use super::part::BatchPart;
 use super::sizes::{MeshRequest, MeshSizes};
 use super::workers::Cluster;
 use crate::config::{Config, RankOrder};
@@ -34,6 +35,8 @@ pub struct Mesh {
     positions: Vec<(usize, usize)>,
     /// In how many parts the batch is cut before devices of a stage divide them.
     replicas: usize,
+    /// In which proportion, where they are not even.
+    row_weights: Option<Vec<usize>>,
 }
 
 /// A stage, as the members of a group along the pipeline axis see it.
@@ -99,7 +102,7 @@ impl Mesh {
         for (number, block) in blocks.iter().enumerate() {
             block.ranks().iter().enumerate().for_each(|(position, rank)| positions[*rank] = (number, position));
         }
-        Self { blocks, positions, replicas }
+        Self { blocks, positions, replicas, row_weights: None }
     }
 
     /// The mesh that the options `dist.*` ask for, on `cluster.ranks` ranks of one worker; left out, there are as many
@@ -126,7 +129,40 @@ impl Mesh {
     }
 
     fn over_config(cluster: &Cluster, sizes: MeshSizes, config: &Config) -> Result<Self> {
-        Self::over(cluster, sizes, config.dist.order, config.cluster.device_place_prefer_intra_node)
+        let mesh = Self::over(cluster, sizes, config.dist.order, config.cluster.device_place_prefer_intra_node)?;
+        Ok(mesh.with_row_weights(config.io.row_weights.clone()))
+    }
+
+    /// The same, where the rows of a batch are divided over the replicas in this proportion.
+    pub(crate) fn with_row_weights(self, row_weights: Option<Vec<usize>>) -> Self {
+        Self { row_weights, ..self }
+    }
+
+    /// In which proportion the rows of a batch are divided over the replicas; none: evenly.
+    ///
+    /// # Errors
+    ///
+    /// When the proportion is of another number of replicas, or gives none of them a row.
+    pub fn row_weights(&self) -> Result<Option<&[usize]>> {
+        match &self.row_weights {
+            Some(weights) if weights.len() != self.replicas || weights.iter().all(|weight| *weight == 0) => {
+                Err(ClusterError::RowWeights { weights: weights.clone(), replicas: self.replicas })
+            }
+            weights => Ok(weights.as_deref()),
+        }
+    }
+
+    /// The part of a batch that is a replica's, where they do not divide it evenly.
+    ///
+    /// # Errors
+    ///
+    /// As [`row_weights`](Self::row_weights).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such replica.
+    pub fn batch_part(&self, replica: usize) -> Result<Option<BatchPart>> {
+        Ok(self.row_weights()?.map(|weights| BatchPart::new(weights, replica)))
     }
 
     /// Ranks.

@@ -1,5 +1,6 @@
 //! Workers, their devices, and the ranks that drive them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::error::{ClusterError, Result};
@@ -77,6 +78,23 @@ impl Cluster {
             return Err(ClusterError::NoHosts { hosts, workers: self.local_ranks.len() });
         }
         Ok(Self { hosts, ..self })
+    }
+
+    /// These ranks alone, on the same hosts.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Result<Self> {
+        let of = |worker: usize| ranks.iter().filter(|rank| self.ranks_of(worker).contains(rank)).count();
+        let (mut local_ranks, mut hosts, mut first) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for worker in 0..self.worker_num() {
+            if of(worker) > 0 {
+                hosts.push(*first.entry(self.hosts[worker]).or_insert(local_ranks.len()));
+                local_ranks.push(of(worker));
+            }
+        }
+        Self::new(local_ranks, 0)?.with_hosts(hosts)
     }
 
     /// Hosts.
@@ -196,6 +214,15 @@ mod tests {
                 format!("hosts {hosts:?} of 4 workers; give each worker the number of the first one on its host");
             assert_eq!(cluster.clone().with_hosts(hosts).unwrap_err().to_string(), told);
         }
+    }
+
+    #[test]
+    fn some_ranks_stay_on_their_hosts() {
+        let cluster = Cluster::new(vec![1, 2, 1, 1], 0).unwrap().with_hosts(vec![0, 1, 0, 1]).unwrap();
+        let among = cluster.among(&[1, 3, 4]).unwrap();
+        assert_eq!((among.world_size(), among.worker_num(), among.hosts_of_ranks()), (3, 3, vec![0, 1, 0]));
+        assert_eq!(cluster.among(&[0, 1, 2, 3, 4]).unwrap(), cluster);
+        assert!(cluster.among(&[]).is_err());
     }
 
     #[test]

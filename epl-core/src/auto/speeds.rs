@@ -1,0 +1,74 @@
+//! How fast the ranks' devices are beside each other.
+
+use epl_comm::ReduceOp;
+
+use crate::error::{Error, Result};
+use crate::launch::Epl;
+use crate::offload::is_host;
+
+/// Devices whose times differ by less, as a factor, are taken to be alike: as much as the same one's differ from run to run.
+const ALIKE: f64 = 1.25;
+
+/// By rank, how many times as fast as the slowest one: as `auto.speeds` says, or by what each took for the same things; none was
+/// measured where this is 0. Ranks of a worker that compute on its processor have that in common. Collective.
+///
+/// # Errors
+///
+/// When `auto.speeds` are of other ranks; when a peer fails.
+pub(super) fn speeds(epl: &Epl, own: f64) -> Result<Option<Vec<f64>>> {
+    let (world, ranks) = (epl.world(), epl.cluster().world_size());
+    if let Some(given) = &epl.config().auto.speeds {
+        let slowest = given.iter().copied().min().unwrap_or(0);
+        return match given.len() == ranks && slowest > 0 {
+            true => Ok(Some(given.iter().map(|speed| *speed as f64 / slowest as f64).collect())),
+            false => Err(Error::invalid(format!(
+                "auto.speeds = {given:?}, of {ranks} ranks; give a number above 0 for each, or leave it out, so that speeds are \
+                 measured"
+            ))),
+        };
+    }
+    let mut seconds = vec![0.0; ranks];
+    if let Some(mine) = seconds.get_mut(world.rank()) {
+        *mine = own;
+    }
+    let mut seconds = world.all_reduce_values(&seconds, ReduceOp::Max)?;
+    if is_host(epl.place().device()) {
+        for worker in 0..epl.cluster().worker_num() {
+            let ranks = epl.cluster().ranks_of(worker);
+            let longest = seconds[ranks.clone()].iter().copied().fold(0.0, f64::max);
+            seconds[ranks].fill(longest);
+        }
+    }
+    Ok(seconds.iter().all(|seconds| *seconds > 0.0).then(|| relative(&seconds)))
+}
+
+/// By times, how many times as fast as the slowest each is; what is nearly alike is.
+fn relative(seconds: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..seconds.len()).collect();
+    order.sort_by(|one, other| seconds[*other].total_cmp(&seconds[*one]));
+    let mut speeds = vec![1.0; seconds.len()];
+    let (slowest, mut rest) = (seconds[order[0]], &order[..]);
+    while let Some(first) = rest.first() {
+        let (alike, faster) =
+            rest.split_at(rest.iter().take_while(|rank| seconds[*first] < ALIKE * seconds[**rank]).count().max(1));
+        let mean = alike.iter().map(|rank| seconds[*rank]).sum::<f64>() / alike.len() as f64;
+        // The first ones are the slowest.
+        let speed = if rest.len() == order.len() { 1.0 } else { slowest / mean };
+        alike.iter().for_each(|rank| speeds[*rank] = speed);
+        rest = faster;
+    }
+    speeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nearly_alike_is_alike() {
+        assert_eq!(relative(&[1.0, 1.1, 0.95, 1.05]), [1.0; 4]);
+        assert_eq!(relative(&[2.0, 1.0, 2.1, 1.0]), [1.0, 2.1, 1.0, 2.1]);
+        assert_eq!(relative(&[4.0, 2.0, 1.0]), [1.0, 2.0, 4.0]);
+        assert_eq!(relative(&[3.0]), [1.0]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Devices that are not alike.
+
+/// What a device is, beside the slowest ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DeviceTraits {
+    /// How many times as fast as the slowest one it computes.
+    pub compute: f64,
+    /// How many times as fast it reads and writes memory, as copies and updates do.
+    pub memory: f64,
+    /// Bytes of it that may be used, where they are bounded.
+    pub bytes: Option<u64>,
+}
+
+impl DeviceTraits {
+    /// What devices are that work together on the same things: as the slowest and smallest of them.
+    fn with(self, other: Self) -> Self {
+        Self {
+            compute: self.compute.min(other.compute),
+            memory: self.memory.min(other.memory),
+            bytes: self.bytes.into_iter().chain(other.bytes).min(),
+        }
+    }
+}
+
+/// The devices of all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Devices(Vec<DeviceTraits>);
+
+impl Devices {
+    /// So many that are alike.
+    pub fn alike(count: usize, bytes: Option<u64>) -> Self {
+        Self(vec![DeviceTraits { compute: 1.0, memory: 1.0, bytes }; count])
+    }
+
+    /// Those of ranks, by rank.
+    pub fn new(traits: Vec<DeviceTraits>) -> Self {
+        Self(traits)
+    }
+
+    /// The same, each with so many bytes.
+    pub fn with_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.0.iter_mut().for_each(|device| device.bytes = bytes);
+        self
+    }
+
+    /// Whether all are.
+    pub fn are_alike(&self) -> bool {
+        self.0.iter().all(|device| *device == self.0[0])
+    }
+
+    /// Whether the memory of any is bounded.
+    pub fn are_bounded(&self) -> bool {
+        self.0.iter().any(|device| device.bytes.is_some())
+    }
+
+    /// What these ranks are together, as the slices of a layer.
+    ///
+    /// # Panics
+    ///
+    /// Without a rank.
+    pub fn together(&self, ranks: &[usize]) -> DeviceTraits {
+        ranks[1..].iter().fold(self.0[ranks[0]], |together, rank| together.with(self.0[*rank]))
+    }
+
+    /// The ranks that compute faster than the slowest ones, if there are any slower.
+    pub fn faster(&self) -> Option<Vec<usize>> {
+        let slowest = self.0.iter().map(|device| device.compute).fold(f64::INFINITY, f64::min);
+        let faster: Vec<usize> = (0..self.0.len()).filter(|rank| self.0[*rank].compute > slowest).collect();
+        (!faster.is_empty()).then_some(faster)
+    }
+
+    /// These ranks alone, numbered anew.
+    pub fn among(&self, ranks: &[usize]) -> Self {
+        Self(ranks.iter().map(|rank| self.0[*rank]).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_work_together_are_as_the_slowest_and_smallest() {
+        let device = |compute: f64, bytes: u64| DeviceTraits { compute, memory: compute, bytes: Some(bytes) };
+        let devices = Devices::new(vec![device(2.0, 32), device(1.0, 80), device(2.0, 16)]);
+        assert_eq!(devices.together(&[0, 1]), device(1.0, 32));
+        assert_eq!(devices.together(&[0]), device(2.0, 32));
+        assert_eq!(devices.faster(), Some(vec![0, 2]));
+        assert_eq!(devices.among(&[2, 1]), Devices::new(vec![device(2.0, 16), device(1.0, 80)]));
+        assert!(!devices.are_alike() && Devices::alike(3, None).faster().is_none());
+    }
+}
