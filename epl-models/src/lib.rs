@@ -3,21 +3,26 @@
 //! - [`text`]: text for translation models: corpora, tokenizers, scores;
 //! - [`squad`]: questions about texts, for models that find the answer;
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
+//! - [`generation`]: text written token by token: greedily, by chance, by a beam search;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
-//! - [`resnet`]: ResNet, its classes whole or split.
+//! - [`resnet`]: ResNet, its classes whole or split;
+//! - [`vit`]: ViT, an image as a sequence of patches.
 #![warn(missing_docs)]
 
 pub mod text;
 pub mod squad;
 pub mod huggingface;
+pub mod generation;
 pub mod t5;
 pub mod bert;
 pub mod vision;
 pub mod resnet;
+pub mod vit;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
+pub use generation::{GenerationConfig, generate};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{
@@ -25,3 +30,4 @@ pub use text::{
     TokenPairs, Tokenizer,
 };
 pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig};
+pub use vit::{ViT, ViTConfig};

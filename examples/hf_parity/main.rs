@@ -13,8 +13,8 @@
 //! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
 
 mod bert;
+mod images;
 mod parity;
-mod resnet;
 mod t5;
 
 use std::path::PathBuf;

@@ -9,8 +9,8 @@ use burn::tensor::{Bool, Tensor};
 use epl::data::{ShuffledSampler, TrainData, ValidData};
 use epl::evaluate::{Accuracy, Evaluator};
 use epl::models::ResNetConfig;
-use epl::models::resnet::{ClassLayer, ResNet};
-use epl::models::vision::{ImageBatch, ImageBatcher};
+use epl::models::resnet::ResNet;
+use epl::models::vision::{ClassLayer, ImageBatch, ImageBatcher};
 use epl::trainer::{Evaluation, StopHandle, Trainer};
 use epl::{Engine, EngineSettings, Epl, LaidOutModel, Result};
 

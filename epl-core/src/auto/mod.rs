@@ -47,8 +47,8 @@ pub use table::CostTable;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
-    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload. What the
-    /// configuration gives is a constraint. No layout changes the mathematics, and neither the global batch nor options that lose
+    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload; where devices are
+    /// not alike also the order of ranks, and how rows are divided over replicas. What the configuration gives is a constraint. No layout changes the mathematics, and neither the global batch nor options that lose
     /// precision are touched. Collective.
     ///
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is

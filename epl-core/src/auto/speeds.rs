@@ -9,36 +9,46 @@ use crate::offload::is_host;
 /// Devices whose times differ by less, as a factor, are taken to be alike: as much as the same one's differ from run to run.
 const ALIKE: f64 = 1.25;
 
-/// By rank, how many times as fast as the slowest one: as `auto.speeds` says, or by what each took for the same things; none was
-/// measured where this is 0. Ranks of a worker that compute on its processor have that in common. Collective.
+/// By rank, how many times as fast as the slowest one, as `auto.speeds` says.
 ///
 /// # Errors
 ///
-/// When `auto.speeds` are of other ranks; when a peer fails.
-pub(super) fn speeds(epl: &Epl, own: f64) -> Result<Option<Vec<f64>>> {
+/// When these are of other ranks.
+pub(super) fn given(epl: &Epl) -> Result<Option<Vec<f64>>> {
+    let ranks = epl.cluster().world_size();
+    let Some(given) = &epl.config().auto.speeds else { return Ok(None) };
+    let slowest = given.iter().copied().min().unwrap_or(0);
+    match given.len() == ranks && slowest > 0 {
+        true => Ok(Some(given.iter().map(|speed| *speed as f64 / slowest as f64).collect())),
+        false => Err(Error::invalid(format!(
+            "auto.speeds = {given:?}, of {ranks} ranks; give a number above 0 for each, or leave it out, so that speeds are measured"
+        ))),
+    }
+}
+
+/// By rank, how many times as fast as the slowest one, by the seconds that each took for the same things: this one `own`; none where
+/// nothing was measured. Ranks that compute on the processor of one host have that in common. Collective.
+///
+/// # Errors
+///
+/// When a peer fails.
+pub(super) fn measured(epl: &Epl, own: f64) -> Result<Option<Vec<f64>>> {
     let (world, ranks) = (epl.world(), epl.cluster().world_size());
-    if let Some(given) = &epl.config().auto.speeds {
-        let slowest = given.iter().copied().min().unwrap_or(0);
-        return match given.len() == ranks && slowest > 0 {
-            true => Ok(Some(given.iter().map(|speed| *speed as f64 / slowest as f64).collect())),
-            false => Err(Error::invalid(format!(
-                "auto.speeds = {given:?}, of {ranks} ranks; give a number above 0 for each, or leave it out, so that speeds are \
-                 measured"
-            ))),
-        };
-    }
-    let mut seconds = vec![0.0; ranks];
-    if let Some(mine) = seconds.get_mut(world.rank()) {
-        *mine = own;
-    }
-    let mut seconds = world.all_reduce_values(&seconds, ReduceOp::Max)?;
-    if is_host(epl.place().device()) {
-        for worker in 0..epl.cluster().worker_num() {
-            let ranks = epl.cluster().ranks_of(worker);
-            let longest = seconds[ranks.clone()].iter().copied().fold(0.0, f64::max);
-            seconds[ranks].fill(longest);
+    // Seconds of all ranks, then which of them compute on a processor.
+    let mut told = vec![0.0; 2 * ranks];
+    let rank = world.rank();
+    (told[rank], told[ranks + rank]) = (own, f64::from(is_host(epl.place().device())));
+    let told = world.all_reduce_values(&told, ReduceOp::Max)?;
+    let (seconds, on_processor) = told.split_at(ranks);
+    let hosts = epl.cluster().hosts_of_ranks();
+    let shared = |rank: usize| {
+        let alike = (0..ranks).filter(|other| hosts[*other] == hosts[rank] && on_processor[*other] > 0.0);
+        match on_processor[rank] > 0.0 {
+            true => alike.map(|other| seconds[other]).fold(0.0, f64::max),
+            false => seconds[rank],
         }
-    }
+    };
+    let seconds: Vec<f64> = (0..ranks).map(shared).collect();
     Ok(seconds.iter().all(|seconds| *seconds > 0.0).then(|| relative(&seconds)))
 }
 

@@ -25,6 +25,8 @@ pub struct CostTable {
     columns: Columns,
     network: Network,
     devices: Devices,
+    /// The speeds that were given.
+    speeds: Option<Vec<usize>>,
     rates: Rates,
     state: OptimizerState,
     rows: usize,
@@ -43,7 +45,7 @@ impl CostTable {
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Self> {
         let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
-        let mut seconds = 0.0;
+        let (given, mut seconds) = (speeds::given(epl)?, 0.0);
         for division in divisions {
             let surveyed = columns::survey(epl, division, model, (sample, known.is_on()));
             // All measure, or none does.
@@ -60,7 +62,10 @@ impl CostTable {
             }
             all.insert(division, column.map_err(|reason| reason.to_string()));
         }
-        let speeds = known.speeds(speeds::speeds(epl, seconds)?);
+        let speeds = match given {
+            Some(given) => Some(given),
+            None => known.speeds(speeds::measured(epl, seconds)?),
+        };
         let traits = |compute: f64| DeviceTraits { compute, memory: compute, bytes: None };
         let devices = match speeds {
             Some(speeds) => Devices::new(speeds.into_iter().map(traits).collect()),
@@ -74,6 +79,7 @@ impl CostTable {
             columns: all,
             network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
             devices,
+            speeds: epl.config().auto.speeds.clone(),
             rates,
             state: optimizer.state()?,
             rows: sample.rows(),
@@ -97,7 +103,7 @@ impl CostTable {
             )));
         }
         let (network, devices) = (machine.network()?, machine.devices());
-        Ok(Self { network, devices, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
+        Ok(Self { network, devices, speeds: None, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
     }
 
     /// The layout that takes least, of those that what is given allows: see [`Epl::search`].
@@ -118,6 +124,12 @@ impl CostTable {
     pub(super) fn found(&self, given: &Config) -> Result<Found> {
         search::check_search(given, self.rows)?;
         self.check_bound(given)?;
+        if given.auto.speeds != self.speeds {
+            return Err(Error::invalid(format!(
+                "auto.speeds = {:?}, and the costs are of {:?}; measure under a configuration that gives the same",
+                given.auto.speeds, self.speeds
+            )));
+        }
         if given.offload.device_bytes.is_none() && search::is_fixed(given, "auto.margin") {
             return Err(Error::invalid(format!(
                 "auto.margin = {} is of a device's memory, which is not bounded; give offload.device_bytes, or leave it out",

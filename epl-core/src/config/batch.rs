@@ -11,7 +11,7 @@ use super::sections::Config;
 pub struct Batch {
     /// Samples of a step, over all replicas and micro-batches.
     pub global_batch_size: usize,
-    /// Samples of the largest micro-batch.
+    /// Samples of the largest micro-batch; where `io.row_weights` divide them unevenly, of an even division.
     pub micro_batch_size: usize,
     /// Micro-batches that each replica runs in a step.
     pub num_micro_batch: usize,

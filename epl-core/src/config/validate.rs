@@ -27,6 +27,9 @@ const DETAILS: &[Detail] = &[
     ("auto.speeds", SEARCHES, Config::searches),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
+    ("io.row_weights", "io.slicing = false, as rows are those of each replica's files there", |config| {
+        !config.io.slicing
+    }),
     ("io.unbalanced_io_slicing", "io.slicing = true", sliced),
     ("io.drop_last_files", "io.slicing = true", sliced),
     ("schedule.gamma", "schedule.kind = step, multi_step or exponential", multiplies),

@@ -62,11 +62,21 @@ impl Devices {
         ranks[1..].iter().fold(self.0[ranks[0]], |together, rank| together.with(self.0[*rank]))
     }
 
-    /// The ranks that compute faster than the slowest ones, if there are any slower.
-    pub fn faster(&self) -> Option<Vec<usize>> {
-        let slowest = self.0.iter().map(|device| device.compute).fold(f64::INFINITY, f64::min);
-        let faster: Vec<usize> = (0..self.0.len()).filter(|rank| self.0[*rank].compute > slowest).collect();
-        (!faster.is_empty()).then_some(faster)
+    /// The ranks that are left without the slowest devices, without the two slowest kinds, and so on; and without the smallest ones.
+    pub fn better(&self) -> Vec<Vec<usize>> {
+        let bytes = |device: &DeviceTraits| device.bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
+        let mut all: Vec<Vec<usize>> = Vec::new();
+        for of in [|device: &DeviceTraits| device.compute, bytes] {
+            let mut steps: Vec<f64> = self.0.iter().map(of).collect();
+            steps.sort_by(f64::total_cmp);
+            steps.dedup();
+            // Without the largest one nobody is left.
+            for step in &steps[..steps.len() - 1] {
+                let ranks: Vec<usize> = (0..self.0.len()).filter(|rank| of(&self.0[*rank]) > *step).collect();
+                all.extend((!all.contains(&ranks)).then_some(ranks));
+            }
+        }
+        all
     }
 
     /// These ranks alone, numbered anew.
@@ -85,8 +95,8 @@ mod tests {
         let devices = Devices::new(vec![device(2.0, 32), device(1.0, 80), device(2.0, 16)]);
         assert_eq!(devices.together(&[0, 1]), device(1.0, 32));
         assert_eq!(devices.together(&[0]), device(2.0, 32));
-        assert_eq!(devices.faster(), Some(vec![0, 2]));
+        assert_eq!(devices.better(), [vec![0, 2], vec![0, 1], vec![1]]);
         assert_eq!(devices.among(&[2, 1]), Devices::new(vec![device(2.0, 16), device(1.0, 80)]));
-        assert!(!devices.are_alike() && Devices::alike(3, None).faster().is_none());
+        assert!(!devices.are_alike() && Devices::alike(3, None).better().is_empty());
     }
 }

@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use super::devices::{DeviceTraits, Devices};
 use super::network::{Network, NetworkLink};
+use crate::config::MOST_RANKS;
 use crate::error::{Error, Result};
 use crate::topology::cluster::Cluster;
 
@@ -43,7 +44,7 @@ struct HostKind {
     outside: DescribedLink,
 }
 
-/// DeviceCount of a host that are alike.
+/// Devices of a host that are alike.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceCount {
@@ -64,7 +65,7 @@ struct DescribedLink {
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DeviceClass {
+struct DeviceClass {
     /// Gigabytes of its memory.
     pub memory_gb: f64,
     /// 10¹² floating-point operations a second that large products reach.
@@ -121,6 +122,14 @@ impl Machine {
             }
             classes.extend(host.devices.iter().map(|devices| &*devices.class));
         }
+        let of_host = |host: &HostKind| {
+            let devices = host.devices.iter().map(|devices| devices.count).try_fold(0, usize::checked_add);
+            devices?.checked_mul(host.count)
+        };
+        let ranks = self.host.iter().map(of_host).try_fold(0_usize, |sum, ranks| sum.checked_add(ranks?));
+        if ranks.is_none_or(|ranks| ranks > MOST_RANKS) {
+            return wrong(format!("there are more than {MOST_RANKS} devices"));
+        }
         if let Some(name) = classes.iter().find(|name| !self.class.contains_key(**name)) {
             return wrong(format!("there is a device of class {name:?} and no [class.{name}]"));
         }
@@ -153,22 +162,18 @@ impl Machine {
         Ok(Cluster::new(self.hosts().map(ranks).collect(), 0)?)
     }
 
-    /// The least of each number of its devices.
-    pub(crate) fn slowest(&self) -> DeviceClass {
+    /// 10¹² operations a second, and gigabytes a second of memory, that each of its devices reaches at least.
+    pub(crate) fn least(&self) -> [f64; 2] {
         let least = |of: fn(&DeviceClass) -> f64| self.classes().map(of).fold(f64::INFINITY, f64::min);
-        DeviceClass {
-            memory_gb: least(|class| class.memory_gb),
-            tflops: least(|class| class.tflops),
-            memory_gb_per_s: least(|class| class.memory_gb_per_s),
-        }
+        [least(|class| class.tflops), least(|class| class.memory_gb_per_s)]
     }
 
     /// Its devices, beside the slowest of them.
     pub(crate) fn devices(&self) -> Devices {
-        let slowest = self.slowest();
+        let [tflops, memory_gb_per_s] = self.least();
         let traits = |class: &DeviceClass| DeviceTraits {
-            compute: class.tflops / slowest.tflops,
-            memory: class.memory_gb_per_s / slowest.memory_gb_per_s,
+            compute: class.tflops / tflops,
+            memory: class.memory_gb_per_s / memory_gb_per_s,
             bytes: Some((class.memory_gb * 1e9) as u64),
         };
         Devices::new(self.classes().map(traits).collect())
@@ -207,7 +212,7 @@ mod tests {
         let machine = Machine::from_toml(DESCRIBED).unwrap();
         let cluster = machine.cluster().unwrap();
         assert_eq!((cluster.world_size(), cluster.worker_num(), cluster.host_num()), (8, 2, 2));
-        assert_eq!(machine.slowest().tflops, 150.0);
+        assert_eq!(machine.least(), [150.0, 2000.0]);
         assert!(machine.devices().are_alike());
         // From one device to another of its host, and of the other one, whose four pairs share the cards.
         let network = machine.network().unwrap();
@@ -215,6 +220,7 @@ mod tests {
         assert!((seconds(1) - 1.008e-3).abs() < 1e-9 && (seconds(4) - 2.402e-2).abs() < 1e-9, "{}", seconds(4));
         for (from, to, told) in [
             ("count = 2", "count = 0", "above 0"),
+            ("count = 2", "count = 4000000000000000000", "more than"),
             ("tflops = 150", "tflops = nan", "[class.fast] are above 0"),
             ("devices = [{ class = \"fast\", count = 4 }]", "devices = []", "above 0"),
             ("tflops = 150", "tflops = 0", "[class.fast] are above 0"),
@@ -248,7 +254,7 @@ mod tests {
         let device = |compute: f64, memory: f64, bytes: u64| DeviceTraits { compute, memory, bytes: Some(bytes) };
         assert_eq!(devices.together(&[8]), device(3.0, 2.0, 80_000_000_000));
         assert_eq!(devices.together(&[8, 9]), device(1.0, 1.0, 32_000_000_000));
-        assert_eq!(machine.slowest().tflops, 50.0);
+        assert_eq!(machine.least(), [50.0, 1000.0]);
         // Between hosts as fast as the slower one's cards, of which each of its three pairs has a third.
         let network = machine.network().unwrap();
         let seconds = |from: usize, to: usize| network.seconds(epl_comm::Operation::Send, 100_000_000, &[from, to]);

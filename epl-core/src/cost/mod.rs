@@ -19,4 +19,4 @@ pub use network::Network;
 #[cfg(test)]
 pub(crate) use network::NetworkLink;
 pub(crate) use network::{CallKind, MeasuredCalls};
-pub(crate) use step::{Rates, SegmentTime, SimulatedRank, StepCosts};
+pub(crate) use step::{LayerSeconds, Rates, SegmentTime, SimulatedRank, StepCosts};

@@ -86,6 +86,8 @@ pub(crate) struct MeasuredCalls {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     host_of: Vec<usize>,
+    /// How many ranks each host has.
+    on_host: Vec<usize>,
     costs: NetworkCosts,
 }
 
@@ -100,7 +102,13 @@ impl Network {
     /// That of ranks on these hosts, as measured. A group of a shape that was not measured takes as long as one of the nearest
     /// shape, of those on as many hosts first.
     pub(crate) fn measured(host_of: Vec<usize>, calls: Vec<MeasuredCalls>) -> Self {
-        Self { host_of, costs: NetworkCosts::Measured(calls) }
+        Self::new(host_of, NetworkCosts::Measured(calls))
+    }
+
+    fn new(host_of: Vec<usize>, costs: NetworkCosts) -> Self {
+        let mut on_host = vec![0; host_of.iter().max().map_or(1, |last| last + 1)];
+        host_of.iter().for_each(|host| on_host[*host] += 1);
+        Self { host_of, on_host, costs }
     }
 
     /// That of ranks on these hosts, which are alike, over links between ranks of a host, and from one host to another: `outside` is
@@ -113,13 +121,32 @@ impl Network {
 
     /// That of ranks on these hosts, by whose number the links inside each and from each to others are.
     pub(crate) fn of_hosts(host_of: Vec<usize>, links: Vec<[NetworkLink; 2]>) -> Self {
-        Self { host_of, costs: NetworkCosts::Links(links) }
+        Self::new(host_of, NetworkCosts::Links(links))
+    }
+
+    /// Whether calls take as long wherever their groups lie, if these have one shape.
+    pub(crate) fn is_uniform(&self) -> bool {
+        match &self.costs {
+            NetworkCosts::Measured(_) => true,
+            NetworkCosts::Links(links) => links.iter().all(|host| *host == links[0]),
+        }
+    }
+
+    /// A number that ranks have in common whose hosts have the same links.
+    pub(crate) fn links_of(&self, rank: usize) -> usize {
+        match &self.costs {
+            NetworkCosts::Measured(_) => 0,
+            NetworkCosts::Links(links) => {
+                let own = links[self.host_of[rank]];
+                links.iter().position(|links| *links == own).unwrap_or(0)
+            }
+        }
     }
 
     /// That of these ranks alone, numbered anew.
     pub(crate) fn among(&self, ranks: &[usize]) -> Self {
         let host_of = ranks.iter().map(|rank| self.host_of[*rank]).collect();
-        Self { host_of, costs: self.costs.clone() }
+        Self::new(host_of, self.costs.clone())
     }
 
     /// How a group of these ranks lies.
@@ -137,16 +164,16 @@ impl Network {
 
     /// Seconds of a collective of these ranks, each of which gives so many bytes.
     pub fn seconds(&self, operation: Operation, bytes: u64, members: &[usize]) -> f64 {
-        let (kind, shape) = (CallKind::of(operation), self.shape(members));
-        if shape.ranks < 2 {
+        if members.len() < 2 {
             return 0.0;
         }
+        let (kind, hosts) = (CallKind::of(operation), self.hosts(members));
+        let shape = GroupShape { ranks: members.len(), hosts: hosts.len() };
         match &self.costs {
             NetworkCosts::Measured(calls) => {
                 nearest(calls, kind, shape).map_or(0.0, |call| call.seconds.at(bytes as f64))
             }
             NetworkCosts::Links(links) => {
-                let hosts = self.hosts(members);
                 let link = |host: &usize| match (kind, shape.hosts) {
                     (_, 1) => links[*host][0],
                     // In a ring what leaves a host leaves it once; what each has for each other, as often as members are there.
@@ -179,8 +206,7 @@ impl Network {
         streams: usize,
         [inside, outside]: [NetworkLink; 2],
     ) -> NetworkLink {
-        let on_host = self.host_of.iter().filter(|other| **other == host).count().max(1);
-        let groups = (on_host as f64 / shape.ranks.div_ceil(shape.hosts) as f64).max(1.0);
+        let groups = (self.on_host[host].max(1) as f64 / shape.ranks.div_ceil(shape.hosts) as f64).max(1.0);
         let bandwidth = inside.bandwidth.min(outside.bandwidth / (groups * streams as f64));
         NetworkLink { latency: outside.latency, bandwidth }
     }

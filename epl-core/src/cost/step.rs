@@ -41,9 +41,14 @@ pub(crate) struct SimulatedRank {
     pub rank: usize,
     /// What it is together with the ranks that share its layers.
     pub device: DeviceTraits,
+    /// What its links are, as [`Network::links_of`] numbers them.
+    pub links: usize,
     /// Rows of each of its micro-batches.
     pub rows: Vec<usize>,
 }
+
+/// Seconds of the collectives of each segment, of its forward and of its backward: by links and by the rows of a micro-batch.
+pub(crate) type LayerSeconds = BTreeMap<(usize, usize), Vec<[f64; 2]>>;
 
 /// What the things of a step take on some ranks.
 #[derive(Clone, Debug)]
@@ -51,8 +56,8 @@ pub(crate) struct StepCosts<'a> {
     plans: &'a [Plan],
     ranks: &'a [SimulatedRank],
     segments: &'a [SegmentTime],
-    /// By rows and segment, what its collectives take where the list has none: of its forward, of its backward.
-    layers: &'a BTreeMap<usize, Vec<[f64; 2]>>,
+    /// What collectives of segments take where the list has none.
+    layers: &'a LayerSeconds,
     network: &'a Network,
     rates: Rates,
     /// By plan and segment: the bytes of the gradients of its parameters.
@@ -66,7 +71,7 @@ impl<'a> StepCosts<'a> {
     pub fn new(
         (plans, ranks): (&'a [Plan], &'a [SimulatedRank]),
         segments: &'a [SegmentTime],
-        layers: &'a BTreeMap<usize, Vec<[f64; 2]>>,
+        layers: &'a LayerSeconds,
         (network, rates): (&'a Network, Rates),
     ) -> Self {
         let bytes =
@@ -92,11 +97,10 @@ impl<'a> StepCosts<'a> {
 
 impl Costs for StepCosts<'_> {
     fn run(&self, rank: usize, kind: RunKind, micro_batch: usize, segment: usize) -> f64 {
-        let SimulatedRank { rows, device, .. } = &self.ranks[rank];
-        let [forward, backward] = self.layers.get(&rows[micro_batch]).map_or([0.0; 2], |layers| layers[segment]);
-        // A micro-batch without a row runs a stand-in.
-        let rows = rows[micro_batch].max(1) as f64;
-        let on_device = |line: &Line| line.at(rows) / device.compute;
+        let SimulatedRank { rows, device, links, .. } = &self.ranks[rank];
+        let layers = self.layers.get(&(*links, rows[micro_batch]));
+        let [forward, backward] = layers.map_or([0.0; 2], |layers| layers[segment]);
+        let on_device = |line: &Line| line.at(rows[micro_batch] as f64) / device.compute;
         match kind {
             RunKind::Forward => on_device(&self.segments[segment].forward) + forward,
             // Its collectives give what they gave.

@@ -87,16 +87,20 @@ impl<M: Incremental> Decoding<'_, M> {
         self.states = states.into_iter().map(|state| state.select(rows.clone())).collect();
     }
 
-    /// Tells the other stages what the last one chose. Collective over the stages.
-    fn tell(&self, rows: usize, chosen: Option<Vec<i64>>) -> Result<Vec<i64>> {
-        if let Some(chosen) = chosen.as_ref().filter(|chosen| chosen.len() != rows) {
-            let chosen = chosen.len();
+    /// Tells the other stages so many numbers that the last one has; others give none. Collective over the stages.
+    ///
+    /// # Errors
+    ///
+    /// When they are not as many, or a peer fails.
+    pub fn tell(&self, count: usize, numbers: Option<Vec<i64>>) -> Result<Vec<i64>> {
+        if let Some(numbers) = numbers.as_ref().filter(|numbers| numbers.len() != count) {
+            let given = numbers.len();
             return Err(Error::invalid(format!(
-                "a step of {rows} rows chose {chosen} numbers; choose one for each row"
+                "{count} numbers are told to all stages, such as one for each row of a step, and {given} are there; give as many"
             )));
         }
         let stages = self.engine.context.axis(Axis::Pipeline);
-        let own = chosen.unwrap_or_else(|| vec![0; rows]);
+        let own = numbers.unwrap_or_else(|| vec![0; count]);
         match stages.size() {
             1 => Ok(own),
             count => Ok(stages.all_gather_counts(&own)?.swap_remove(count - 1)),

@@ -181,6 +181,7 @@ impl Epl {
         world: ProcessGroup,
         trace: Option<Trace>,
     ) -> Result<Self> {
+        let mesh = mesh.with_row_weights(config.io.row_weights.clone());
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;

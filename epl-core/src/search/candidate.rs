@@ -27,6 +27,9 @@ pub(crate) const CHOSEN: [&str; 15] = [
     "auto.auto_parallel",
 ];
 
+/// Replicas whose shares of rows are told.
+const WEIGHTS: usize = 8;
+
 /// What only a search asks.
 pub(crate) const SEARCH: [&str; 4] = ["auto.margin", "auto.calibration", "auto.measure", "auto.speeds"];
 
@@ -160,7 +163,7 @@ impl Candidate {
 
     /// What it is called in a list.
     pub fn words(&self) -> String {
-        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy, .. } = self.shape;
+        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy, order, .. } = self.shape;
         let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
         let sizes: Vec<String> =
             sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
@@ -169,9 +172,12 @@ impl Candidate {
         if stages > 1 {
             words += &format!(", {strategy}");
         }
+        if data > 1 && stages > 1 && order == RankOrder::PipelineDataTensor {
+            words += ", a stage's replicas neighbours";
+        }
         if let Some(weights) = &self.row_weights {
-            let weights: Vec<String> = weights.iter().map(usize::to_string).collect();
-            words += &format!(", rows {}", weights.join(" : "));
+            let told: Vec<String> = weights.iter().take(WEIGHTS).map(usize::to_string).collect();
+            words += &format!(", rows {}{}", told.join(" : "), if weights.len() > WEIGHTS { " : …" } else { "" });
         }
         if chunks > 1 {
             words += &format!(", {chunks} chunks");

@@ -108,16 +108,16 @@ impl Column {
         Self { builder, segments, shapes, activations, alike, parameters }
     }
 
-    /// By segment, for micro-batches of so many rows, in a mesh over this network.
-    pub fn costs(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<SegmentCost> {
-        let mut costs = self.of_kinds(|segment| self.cost(segment, rows, mesh, network));
+    /// By segment, for micro-batches of so many rows, where a rank of a mesh calls over this network, or its calls are not counted.
+    pub fn costs(&self, rows: usize, calls: Option<(&Mesh, usize, &Network)>) -> Vec<SegmentCost> {
+        let mut costs = self.of_kinds(|segment| self.cost(segment, rows, calls));
         costs.iter_mut().zip(&self.parameters).for_each(|(cost, parameters)| cost.parameters = *parameters);
         costs
     }
 
-    /// By segment, seconds of the collectives of its forward and of its backward.
-    pub fn layers(&self, rows: usize, mesh: &Mesh, network: &Network) -> Vec<[f64; 2]> {
-        self.of_kinds(|segment| self.layer(segment, rows, mesh, network))
+    /// By segment, seconds of the collectives of its forward and of its backward, as a rank of a mesh calls them.
+    pub fn layers(&self, rows: usize, calls: (&Mesh, usize, &Network)) -> Vec<[f64; 2]> {
+        self.of_kinds(|segment| self.layer(segment, rows, calls))
     }
 
     /// By segment, what is asked of the first one of its kind alone.
@@ -129,15 +129,15 @@ impl Column {
         all
     }
 
-    fn layer(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> [f64; 2] {
+    fn layer(&self, segment: usize, rows: usize, (mesh, rank, network): (&Mesh, usize, &Network)) -> [f64; 2] {
         let calls = self.shapes.calls_of(segment, rows);
-        [calls.forward, calls.backward]
-            .map(|calls| calls.iter().map(|call| network.seconds_of(call, mesh, mesh.first())).sum())
+        [calls.forward, calls.backward].map(|calls| calls.iter().map(|call| network.seconds_of(call, mesh, rank)).sum())
     }
 
     /// One of them, without its parameters.
-    fn cost(&self, segment: usize, rows: usize, mesh: &Mesh, network: &Network) -> SegmentCost {
-        let (time, [forward, backward]) = (&self.segments[segment], self.layer(segment, rows, mesh, network));
+    fn cost(&self, segment: usize, rows: usize, calls: Option<(&Mesh, usize, &Network)>) -> SegmentCost {
+        let (time, layer) = (&self.segments[segment], calls.map(|calls| self.layer(segment, rows, calls)));
+        let [forward, backward] = layer.unwrap_or_default();
         let again = time.forward.at(rows as f64);
         let cost = SegmentCost {
             again,

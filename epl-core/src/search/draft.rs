@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use epl_comm::{Operation, ReduceOp};
+use epl_comm::{Operation, ReduceOp, shard_range};
 use rustc_hash::FxHashMap;
 
 use super::candidate::{Candidate, Level, Shape, ShapeKey, is_fixed};
@@ -14,7 +14,7 @@ use super::judge::{Judge, Replica};
 use super::rows::divide;
 use super::space::{LeastSeconds, levels, may_recompute};
 use crate::config::{Config, OffloadLevel, ZeroLevel};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{OptimizerState, Tier, Tiers};
 use crate::plan::Order;
 use crate::simulate::Members;
@@ -62,6 +62,21 @@ impl ShapeCosts {
     }
 }
 
+/// Micro-batches of at least so many rows, on average, have equal ones on a replica: few more of a row are then as good.
+const WHOLE_ROWS: usize = 4;
+
+/// Numbers in the same proportion that are as small as they can be.
+fn lowest_terms(numbers: Vec<usize>) -> Vec<usize> {
+    let common = numbers.iter().fold(0, |mut common, number| {
+        let mut rest = *number;
+        while rest > 0 {
+            (common, rest) = (rest, common % rest);
+        }
+        common
+    });
+    numbers.into_iter().map(|number| number / common.max(1)).collect()
+}
+
 /// What a stage has and is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRoom<'a> {
@@ -78,7 +93,7 @@ pub(super) struct StageRoom<'a> {
 pub(super) struct Drafts<'a> {
     judge: &'a Judge<'a>,
     given: &'a Config,
-    /// How replicas divide rows by their speed, by the sizes, micro-batches and order of a layout.
+    /// How replicas divide rows by their speed, by what layouts have in common.
     row_weights: RefCell<FxHashMap<ShapeKey, Option<Vec<usize>>>>,
 }
 
@@ -94,7 +109,7 @@ impl<'a> Drafts<'a> {
         let (replicas, stages) = (self.judge.replicas(&mesh, shape.micro_batches)?, 0..shape.sizes[1]);
         let sums = replicas.iter().map(|replica| match replicas.len() {
             1 => Ok(1.0),
-            _ => Ok(self.costs_of(replica.rows[0], &mesh)?.iter().map(SegmentCost::seconds).sum()),
+            _ => Ok(self.costs_of(replica, 0, &mesh)?.iter().map(SegmentCost::seconds).sum()),
         });
         let sums = sums.collect::<Result<Vec<f64>>>()?;
         let longest = sums.iter().copied().fold(0.0, f64::max);
@@ -102,12 +117,17 @@ impl<'a> Drafts<'a> {
             let of = replicas.iter().zip(&sums).map(|(replica, sum)| sum / longest / replica.devices[stage].compute);
             of.fold(0.0, f64::max)
         };
-        let free = |stage: usize| {
-            replicas.iter().map(|replica| self.judge.free(&replica.devices[stage])).fold(f64::INFINITY, f64::min)
+        let Some(largest) = replicas.iter().max_by_key(|replica| replica.rows[0]) else {
+            return Err(Error::invalid("a layout without a replica"));
         };
-        let rows = replicas.iter().map(|replica| replica.rows[0]).max().unwrap_or(0);
+        // As if each replica had as many rows: what is stored is in proportion.
+        let free = |stage: usize| {
+            let more = |replica: &Replica| largest.rows[0] as f64 / replica.rows[0] as f64;
+            let of = replicas.iter().map(|replica| more(replica) * self.judge.free(&replica.devices[stage]));
+            of.fold(f64::INFINITY, f64::min)
+        };
         Ok(ShapeCosts {
-            most: CutCosts::new(self.costs_of(rows, &mesh)?),
+            most: CutCosts::new(self.costs_of(largest, 0, &mesh)?),
             slowness: stages.clone().map(slowness).collect(),
             free: stages.map(free).collect(),
             mesh,
@@ -120,15 +140,17 @@ impl<'a> Drafts<'a> {
         let mesh = self.mesh(shape)?;
         let least = |replica: Replica| {
             // The last micro-batch has the fewest rows.
-            let costs = self.costs_of(replica.rows[shape.micro_batches - 1], &mesh)?;
+            let costs = self.costs_of(&replica, shape.micro_batches - 1, &mesh)?;
             Ok(LeastSeconds::of(&costs, &replica.devices))
         };
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
 
-    /// What segments take in a micro-batch of so many rows.
-    fn costs_of(&self, rows: usize, mesh: &Mesh) -> Result<Vec<SegmentCost>> {
-        Ok(self.judge.column(mesh)?.costs(rows.max(1), mesh, self.judge.network))
+    /// What segments take in a micro-batch of a replica on the slowest device; where ranks have different links, without their calls.
+    fn costs_of(&self, replica: &Replica, micro_batch: usize, mesh: &Mesh) -> Result<Vec<SegmentCost>> {
+        let calls = (mesh, replica.ranks[0], self.judge.network);
+        let calls = self.judge.network.is_uniform().then_some(calls);
+        Ok(self.judge.column(mesh)?.costs(replica.rows[micro_batch], calls))
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -139,8 +161,20 @@ impl<'a> Drafts<'a> {
         Ok(Mesh::on_cluster(self.judge.cluster, &uncut.config(self.given)?)?)
     }
 
+    /// How replicas divide a batch, in whole micro-batches of equal rows where each has some of them.
+    fn divided(&self, speeds: &[f64], (fixed, per_row): (f64, f64), micro_batches: usize) -> Vec<usize> {
+        let (batch, each) = (self.judge.batch, self.judge.batch / (micro_batches * speeds.len()));
+        match batch.is_multiple_of(micro_batches) && each >= WHOLE_ROWS {
+            true => {
+                let rows = divide(batch / micro_batches, speeds, (fixed, per_row * micro_batches as f64), 1);
+                rows.into_iter().map(|rows| micro_batches * rows).collect()
+            }
+            false => divide(batch, speeds, (fixed, per_row), micro_batches),
+        }
+    }
+
     /// How replicas divide the rows of a layout; none: evenly, or as is given.
-    fn row_weights(&self, shape: &Shape) -> Result<Option<Vec<usize>>> {
+    pub fn row_weights(&self, shape: &Shape) -> Result<Option<Vec<usize>>> {
         if !shape.by_speed {
             return Ok(None);
         }
@@ -157,14 +191,16 @@ impl<'a> Drafts<'a> {
         let speeds: Vec<f64> = mesh.group(Axis::Data, mesh.first()).into_iter().map(speed).collect();
         let micro_batches = shape.micro_batches;
         let few = self.judge.batch.div_ceil(speeds.len() * micro_batches).max(1);
+        let (column, calls) = (self.judge.column(&mesh)?, Some((&mesh, mesh.first(), self.judge.network)));
         let seconds = |rows: usize| -> Result<f64> {
-            Ok(micro_batches as f64 * self.costs_of(rows, &mesh)?.iter().map(SegmentCost::seconds).sum::<f64>())
+            Ok(micro_batches as f64 * column.costs(rows, calls).iter().map(SegmentCost::seconds).sum::<f64>())
         };
         let (once, twice) = (seconds(few)?, seconds(2 * few)?);
         let fixed = (2.0 * once - twice).max(0.0);
         let per_row = ((once - fixed) / (few * micro_batches) as f64).max(f64::MIN_POSITIVE);
-        let rows = divide(self.judge.batch, &speeds, (fixed, per_row), micro_batches);
-        let weights = rows.iter().any(|own| *own != rows[0]).then_some(rows);
+        let rows = self.divided(&speeds, (fixed, per_row), micro_batches);
+        let even = |replica: usize| shard_range(self.judge.batch, rows.len(), replica).len();
+        let weights = (0..rows.len()).any(|replica| rows[replica] != even(replica)).then(|| lowest_terms(rows));
         self.row_weights.borrow_mut().insert(shape.key(), weights.clone());
         Ok(weights)
     }

@@ -75,7 +75,7 @@ impl Choice {
         &self.time
     }
 
-    /// What the first rank of each stage needs.
+    /// What the rank of each stage needs that needs most.
     pub fn memory(&self) -> &[MemoryEstimate] {
         &self.memory
     }
@@ -134,8 +134,8 @@ pub struct Found {
     layouts: usize,
     tried: usize,
     least: f64,
-    /// Devices that are better left out, by rank, and the step of the others.
-    without: Option<(Vec<usize>, f64)>,
+    /// Devices that are better left out, by rank, and the layout of the others.
+    without: Option<(Vec<usize>, Box<Choice>)>,
 }
 
 impl Found {
@@ -149,15 +149,16 @@ impl Found {
         Self { choices, refused, layouts, tried, least, without: None }
     }
 
-    /// With devices that may be left out, by rank, and the best step of the others: told where that is shorter.
-    pub(super) fn with_fewer(mut self, left_out: Vec<usize>, seconds: f64) -> Self {
-        self.without = (seconds < self.best().seconds).then_some((left_out, seconds));
+    /// With devices that may be left out, by rank, and the best layout of the others: told where its step is shorter.
+    pub(super) fn with_fewer(mut self, left_out: Vec<usize>, choice: Choice) -> Self {
+        self.without = (choice.seconds < self.best().seconds).then(|| (left_out, Box::new(choice)));
         self
     }
 
-    /// Devices without which a step is predicted to be shorter, by rank, and its seconds: those slower than the others.
-    pub fn without(&self) -> Option<(&[usize], f64)> {
-        self.without.as_ref().map(|(ranks, seconds)| (&ranks[..], *seconds))
+    /// Slower or smaller devices without which a step is predicted to be shorter, by rank, and the layout of the others, which are
+    /// numbered anew.
+    pub fn without(&self) -> Option<(&[usize], &Choice)> {
+        self.without.as_ref().map(|(ranks, choice)| (&ranks[..], &**choice))
     }
 
     /// The best ones in the order of what they were measured to take.
@@ -227,9 +228,8 @@ impl fmt::Display for Found {
         for choice in runners {
             writeln!(f, "  {}: {}", choice.words, choice.loss(best))?;
         }
-        if let Some((ranks, seconds)) = self.without() {
-            let less = 100.0 * (seconds / best.seconds - 1.0);
-            writeln!(f, "without the slower devices, of ranks {ranks:?}: {less:+.1} %; leave them out")?;
+        if let Some((ranks, choice)) = self.without() {
+            writeln!(f, "without ranks {ranks:?}, start the others alone: {}: {}", choice.words, choice.loss(best))?;
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;

@@ -1,6 +1,6 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
 use crate::config::Config;
-use crate::cost::{DeviceTraits, Devices, Network, Rates, SimulatedRank, StepCosts};
+use crate::cost::{DeviceTraits, Devices, LayerSeconds, Network, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
@@ -42,6 +42,7 @@ pub(crate) struct Replica {
     /// By stage.
     pub ranks: Vec<usize>,
     pub devices: Vec<DeviceTraits>,
+    pub links: Vec<usize>,
     /// By micro-batch.
     pub rows: Vec<usize>,
 }
@@ -94,7 +95,7 @@ impl Judge<'_> {
     /// When rows are divided over another number of replicas.
     pub fn replicas(&self, mesh: &Mesh, micro_batches: usize) -> Result<Vec<Replica>> {
         let first = mesh.group(Axis::Data, mesh.first());
-        let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike();
+        let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike() && self.network.is_uniform();
         let mut known: Vec<Replica> = Vec::new();
         for (number, rank) in first.iter().enumerate().take(if is_even { 1 } else { usize::MAX }) {
             let own = match mesh.batch_part(number)? {
@@ -103,10 +104,13 @@ impl Judge<'_> {
             };
             let ranks = mesh.group(Axis::Pipeline, *rank);
             let together = |rank: &usize| self.devices.together(&mesh.group(Axis::Tensor, *rank));
-            let (devices, rows) = (ranks.iter().map(together).collect(), (0..micro_batches));
-            let rows = rows.map(|index| shard_range(own, micro_batches, index).len()).collect();
-            let replica = Replica { ranks, devices, rows };
-            if known.iter().all(|known| (&known.rows, &known.devices) != (&replica.rows, &replica.devices)) {
+            let devices = ranks.iter().map(together).collect();
+            let links = ranks.iter().map(|rank| self.network.links_of(*rank)).collect();
+            // A micro-batch without a row runs a stand-in.
+            let rows = (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len().max(1)).collect();
+            let replica = Replica { ranks, devices, links, rows };
+            let is_alike = |known: &Replica| Replica { ranks: replica.ranks.clone(), ..known.clone() } == replica;
+            if !known.iter().any(is_alike) {
                 known.push(replica);
             }
         }
@@ -206,9 +210,13 @@ impl Judge<'_> {
     ) -> Result<(f64, Vec<StepTime>)> {
         let StageRanks { plans, ranks, mesh } = *stages;
         // Of a group that a layer calls one rank alone is simulated: what it takes is part of the segment.
-        let of_rows = |rows: &usize| (*rows, column.layers(*rows, mesh, self.network));
-        let rows: BTreeSet<&usize> = ranks.iter().flat_map(|rank| &rank.rows[..micro_batches]).collect();
-        let layers: BTreeMap<usize, Vec<[f64; 2]>> = rows.into_iter().map(of_rows).collect();
+        let mut layers = LayerSeconds::new();
+        for SimulatedRank { rank, links, rows, .. } in ranks {
+            for rows in rows[..micro_batches].iter().collect::<BTreeSet<_>>() {
+                let seconds = || column.layers(*rows, (mesh, *rank, self.network));
+                layers.entry((*links, *rows)).or_insert_with(seconds);
+            }
+        }
         let programs = plans.chunks(mesh.size(Axis::Pipeline)).zip(ranks.chunks(mesh.size(Axis::Pipeline)));
         let programs = programs.flat_map(|(plans, ranks)| {
             let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches]).with_lanes(self.lanes);
@@ -219,7 +227,10 @@ impl Judge<'_> {
         let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
         let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
             let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
-            let of = |rows: &usize| own.iter().map(|segment| layers[rows][*segment].iter().sum::<f64>()).sum::<f64>();
+            let of = |rows: &usize| {
+                let seconds = &layers[&(ranks[rank].links, *rows)];
+                own.iter().map(|segment| seconds[*segment].iter().sum::<f64>()).sum::<f64>()
+            };
             let mut time = timeline.parts(rank, program);
             let layers = ranks[rank].rows[..micro_batches].iter().map(of).sum::<f64>();
             (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
@@ -232,16 +243,16 @@ impl Judge<'_> {
     fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<SimulatedRank>)> {
         let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
         let replicas = self.replicas(mesh, config.num_micro_batch(mesh.replicas())?)?;
-        let ranks = replicas.into_iter().flat_map(|Replica { ranks, devices, rows }| {
-            let of = move |(rank, device)| SimulatedRank { rank, device, rows: rows.clone() };
-            ranks.into_iter().zip(devices).map(of)
+        let ranks = replicas.into_iter().flat_map(|Replica { ranks, devices, links, rows }| {
+            let of = move |((rank, device), links)| SimulatedRank { rank, device, links, rows: rows.clone() };
+            ranks.into_iter().zip(devices).zip(links).map(of)
         });
         let ranks: Vec<SimulatedRank> = ranks.collect();
         let numbers: Vec<usize> = ranks.iter().map(|rank| rank.rank).collect();
         let builder = Arc::new(column.builder.on_mesh(config.clone(), (mesh, numbers[0]), placement));
         let planned = |(plan, rank): (Plan, &SimulatedRank)| {
             PlannedMemory::of(builder.clone(), plan, self.state)
-                .with_activations(column.activations.as_ref(), rank.rows[0].max(1))
+                .with_activations(column.activations.as_ref(), rank.rows[0])
         };
         Ok((builder.plans_of(&numbers)?.into_iter().zip(&ranks).map(planned).collect(), ranks))
     }
@@ -251,13 +262,18 @@ impl Judge<'_> {
         device.bytes.map_or(f64::INFINITY, |bytes| bytes as f64 / (1.0 + self.margin))
     }
 
+    /// The same of the largest device.
+    pub fn free_of_largest(&self) -> f64 {
+        (0..self.cluster.world_size()).map(|rank| self.free(&self.devices.together(&[rank]))).fold(0.0, f64::max)
+    }
+
     /// Bytes of a device by which an estimate is over its bound.
     fn over(&self, estimate: &MemoryEstimate, device: &DeviceTraits) -> u64 {
         let needed = (estimate.peak(Tier::Device) as f64 * (1.0 + self.margin)) as u64;
         device.bytes.map_or(0, |bytes| needed.saturating_sub(bytes))
     }
 
-    /// Why a configuration does not fit, and with which setting it would: of the stage that needs the most.
+    /// Why a configuration does not fit, and with which setting it would: of the rank that is most over its bound.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 //! what is given ─▶ layouts (data × stages × tensor × expert, micro-batches, chunks, schedule)     by their lower bounds
 //!                    │  while the bound is below the best
 //!                    ▼
-//!                  cuts and recomputation that fit ─▶ Plan ─▶ StepProgram ─▶ simulate_step        of one rank a stage
+//!                  cuts and recomputation that fit ─▶ Plan ─▶ StepProgram ─▶ simulate_step        of one rank a stage and kind of replica
 //!                    │
 //!                    ▼  moves of a cut by one segment, until none helps
 //!                  Found: the best, the next ones, what each loses

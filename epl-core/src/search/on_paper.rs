@@ -83,7 +83,7 @@ pub fn search_on_paper(
     task: &PaperTask,
     segments: impl Fn(usize, usize) -> Result<Vec<PaperSegment>, String>,
 ) -> Result<Found> {
-    let (cluster, class) = (machine.cluster()?, machine.slowest());
+    let (cluster, [tflops, memory_gb_per_s]) = (machine.cluster()?, machine.least());
     check_search(config, task.rows)?;
     if let Some(ranks) = config.cluster.ranks.filter(|ranks| *ranks != cluster.world_size()) {
         return Err(Error::invalid(format!(
@@ -91,24 +91,32 @@ pub fn search_on_paper(
             cluster.world_size()
         )));
     }
+    if let Some(speeds) = &config.auto.speeds {
+        return Err(Error::invalid(format!(
+            "auto.speeds = {speeds:?}, and the cluster's description says how fast its devices are; leave it out"
+        )));
+    }
     let network = machine.network()?;
-    let on_host = cluster.ranks_on_host();
+    let mut on_hosts: Vec<usize> = (0..cluster.worker_num()).map(|host| cluster.ranks_of(host).len()).collect();
+    on_hosts.sort_unstable();
+    on_hosts.dedup();
     let (mut columns, mut count) = (Columns::new(), 1);
     for (tensor, expert) in divisions(config, cluster.world_size()) {
-        let is_inside = tensor <= on_host || is_fixed(config, "dist.tensor_parallel_size");
+        let is_inside = on_hosts.iter().all(|ranks| ranks.is_multiple_of(tensor));
+        let is_inside = is_inside || is_fixed(config, "dist.tensor_parallel_size");
         let column = match is_inside {
             true => segments(tensor, expert),
             false => Err(format!(
-                "{tensor} tensor ranks are on several hosts of {on_host}; give dist.tensor_parallel_size to have it so"
+                "{tensor} tensor ranks are on several hosts, of {on_hosts:?} devices; give dist.tensor_parallel_size to have it so"
             )),
         };
         let column = column.and_then(|segments| {
             count = segments.len();
-            column_of(config, (tensor, expert), &segments, task, class.tflops * 1e12).map_err(|error| error.to_string())
+            column_of(config, (tensor, expert), &segments, task, tflops * 1e12).map_err(|error| error.to_string())
         });
         columns.insert((tensor, expert), column);
     }
-    let second = class.memory_gb_per_s * 1e9;
+    let second = memory_gb_per_s * 1e9;
     // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
     let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0 };
     let (devices, budget_of) = match config.offload.device_bytes {

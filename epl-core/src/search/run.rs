@@ -20,8 +20,8 @@ use crate::topology::cluster::Mesh;
 const JUDGED: usize = 512;
 /// So many times a device is too much, where another layout came nearer.
 const HOPELESS: f64 = 3.0;
-/// How many of the best choices are improved by moves: of each division of the ranks and order of stages the best that runs something
-/// again, and the best that does not.
+/// How many of the best choices are improved by moves: of each division of the ranks and rows and order of stages the best that runs
+/// something again, and the best that does not.
 const IMPROVED: usize = 12;
 /// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
 /// micro-batches, p² times fewer.
@@ -33,30 +33,50 @@ const FAR: f64 = 1.15;
 /// How often memory that was taken to be free, and is not, is taken away before a level is given up.
 const CORRECTIONS: usize = 8;
 
-/// Finds the layout that takes least, of those that what is given allows, on all devices; where some are slower than others, also what
-/// the others take by themselves.
+/// Finds the layout that takes least, of those that what is given allows, on all devices; where they are not alike, also what is
+/// predicted without the slowest or smallest ones.
 ///
 /// # Errors
 ///
-/// When none is possible, or none fits: why, with the one that comes nearest.
+/// When none is possible, or none fits: why, with the one that comes nearest, and without which devices one would fit.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
-    let found = search_all(judge, given, segments)?;
-    let Some(faster) = judge.devices.faster() else { return Ok(found) };
-    let cluster = judge.cluster.among(&faster)?;
-    let (network, devices) = (judge.network.among(&faster), judge.devices.among(&faster));
-    let fewer = Judge { cluster: &cluster, network: &network, devices, ..*judge };
-    let mut config = given.clone();
-    config.set("cluster.ranks", faster.len())?;
-    // What is given may be of all devices.
-    let Ok(best) = search_all(&fewer, &config, segments) else { return Ok(found) };
-    let slower = (0..judge.cluster.world_size()).filter(|rank| !faster.contains(rank)).collect();
-    Ok(found.with_fewer(slower, best.best().seconds))
+    let found = search_all(judge, given, segments);
+    let mut best: Option<(Vec<usize>, Choice)> = None;
+    for ranks in judge.devices.better() {
+        let cluster = judge.cluster.among(&ranks)?;
+        let (network, devices) = (judge.network.among(&ranks), judge.devices.among(&ranks));
+        let fewer = Judge { cluster: &cluster, network: &network, devices, ..*judge };
+        let mut config = given.clone();
+        config.set("cluster.ranks", ranks.len())?;
+        // What is given may be of all devices.
+        let Ok(fewer) = search_all(&fewer, &config, segments) else { continue };
+        if best.as_ref().is_none_or(|(_, known)| fewer.best().seconds < known.seconds) {
+            let left_out = (0..judge.cluster.world_size()).filter(|rank| !ranks.contains(rank)).collect();
+            best = Some((left_out, fewer.best().clone()));
+        }
+    }
+    match (found, best) {
+        (found, None) => found,
+        (Ok(found), Some((left_out, choice))) => Ok(found.with_fewer(left_out, choice)),
+        (Err(error), Some((left_out, choice))) => {
+            Err(Error::invalid(format!("{error}\nwithout ranks {left_out:?} a layout is found: {}", choice.words())))
+        }
+    }
 }
 
 fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
     let drafts = &Drafts::new(judge, given);
-    let mut run =
-        SearchRun { drafts, judge, given, choices: Vec::new(), over: None, refused: Vec::new(), tried: 0, last: None };
+    let mut run = SearchRun {
+        drafts,
+        judge,
+        given,
+        choices: Vec::new(),
+        over: None,
+        refused: Vec::new(),
+        tried: 0,
+        last: None,
+        largest: judge.free_of_largest(),
+    };
     let bounded =
         run.bounded(shapes(given, (judge.cluster.world_size(), judge.devices.are_alike()), judge.batch, segments));
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
@@ -88,8 +108,8 @@ fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Foun
     run.choices.sort_by(better);
     let mut improved = Vec::new();
     for index in 0..run.choices.len() {
-        let Candidate { shape: Shape { sizes, chunks, strategy, .. }, runs, .. } = &run.choices[index].0;
-        let kind = (*sizes, *chunks, *strategy, runs.is_empty());
+        let Candidate { shape, runs, .. } = &run.choices[index].0;
+        let kind = (shape.sizes, shape.chunks, shape.strategy, shape.order, shape.by_speed, runs.is_empty());
         if improved.len() < IMPROVED && !improved.contains(&kind) {
             improved.push(kind);
             run.improve(index)?;
@@ -172,6 +192,8 @@ struct SearchRun<'a> {
     tried: usize,
     /// What segments take in the layout that was asked for last: neighbours have the same.
     last: Option<(ShapeKey, Rc<ShapeCosts>)>,
+    /// Bytes that an estimate of the largest device may come to.
+    largest: f64,
 }
 
 fn better((one, judged): &(Candidate, Judged), (other, second): &(Candidate, Judged)) -> Ordering {
@@ -191,6 +213,10 @@ impl SearchRun<'_> {
     fn bounded(&mut self, shapes: Vec<Shape>) -> Vec<(f64, Shape)> {
         let (mut bounded, mut last) = (Vec::with_capacity(shapes.len()), None);
         for shape in shapes {
+            if shape.by_speed && matches!(self.drafts.row_weights(&shape), Ok(None)) {
+                // That is the even one.
+                continue;
+            }
             // Neighbours have the same.
             let least = match last.take().filter(|(known, _)| *known == shape.key()) {
                 Some((_, least)) => Ok(least),
@@ -231,7 +257,7 @@ impl SearchRun<'_> {
             let mut judged = 0;
             for draft in drafts {
                 // What is so much larger than a device does not come near.
-                let is_hopeless = draft.over > HOPELESS * self.free() && self.over.is_some();
+                let is_hopeless = draft.over > HOPELESS * self.largest && self.over.is_some();
                 if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
                     continue;
                 }
@@ -241,12 +267,6 @@ impl SearchRun<'_> {
                 }
             }
         }
-    }
-
-    /// The bytes of the smallest device.
-    fn free(&self) -> f64 {
-        let all: Vec<usize> = (0..self.judge.cluster.world_size()).collect();
-        self.judge.free(&self.judge.devices.together(&all))
     }
 
     /// Remembers once why something cannot be.
@@ -260,7 +280,7 @@ impl SearchRun<'_> {
     fn draft(&mut self, draft: &Draft) -> Result<()> {
         let Draft { shape, level, over, .. } = *draft;
         let (costs, in_flight) = (self.costs(&shape)?, self.drafts.in_flight(&shape)?);
-        let (mut free, mut is_smallest, least) = (costs.free.clone(), over > 0.0, self.free());
+        let (mut free, mut is_smallest) = (costs.free.clone(), over > 0.0);
         let (slowness, costs) = (&costs.slowness[..], &costs.most);
         let drafts = self.drafts;
         let limits = |free: &[f64]| drafts.limits((&shape, level), StageRoom { in_flight: &in_flight, free, slowness });
@@ -280,7 +300,7 @@ impl SearchRun<'_> {
                 return Ok(());
             }
             // A little more, as what is taken away for it may be of another size.
-            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(least / 256.0) };
+            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.largest / 256.0) };
             free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
             let limits = limits(&free);
             let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);

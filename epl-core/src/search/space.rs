@@ -45,13 +45,14 @@ pub(super) fn shapes(given: &Config, (ranks, are_alike): (usize, bool), batch: u
                 continue;
             }
             let sizes = [data, stages, tensor, expert];
+            let numbers = micro_batches(given, data, stages, batch);
             let lies = arrangements(given, are_alike, sizes);
-            for micro_batches in micro_batches(given, data, stages, batch) {
+            // Neighbours differ in chunks and schedules alone.
+            let common = numbers.into_iter().flat_map(|number| lies.iter().map(move |lies| (number, *lies)));
+            for (micro_batches, (order, by_speed)) in common {
                 for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
                     if given.pipeline.cuts.as_ref().is_none_or(|cuts| cuts.len() + 1 == stages * chunks) {
-                        let shape =
-                            |(order, by_speed)| Shape { sizes, micro_batches, chunks, strategy, order, by_speed };
-                        shapes.extend(lies.iter().copied().map(shape));
+                        shapes.push(Shape { sizes, micro_batches, chunks, strategy, order, by_speed });
                     }
                 }
             }
@@ -69,7 +70,8 @@ fn arrangements(given: &Config, are_alike: bool, [data, stages, ..]: [usize; 4])
     };
     let is_free = !are_alike && data > 1 && stages > 1 && !is_fixed(given, "dist.order");
     let orders = [Some(own), is_free.then_some(other)].into_iter().flatten();
-    let may_divide = !are_alike && data > 1 && !is_fixed(given, "io.row_weights");
+    // Rows of files that replicas divide are those of each one's own.
+    let may_divide = !are_alike && data > 1 && !is_fixed(given, "io.row_weights") && !given.io.slicing;
     orders
         .flat_map(|order| [Some(false), may_divide.then_some(true)].into_iter().flatten().map(move |by| (order, by)))
         .collect()

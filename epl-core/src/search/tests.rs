@@ -241,6 +241,40 @@ fn what_is_found_for_unequal_devices_is_the_best_of_all_layouts() {
     };
     let (above, worst) = compared_on(12, 4, 4, four);
     assert!(above <= 1 && worst <= 1.05, "{above} of 12 above 1.01, worst {worst}");
+    let small = |numbers: &mut ChaCha8Rng| {
+        let [one, other] = [0, 1].map(|_| Some(numbers.random_range(300.0..6000.0) as u64));
+        Devices::new(vec![device(1.0, one), device(numbers.random_range(1.0..2.0), other)])
+    };
+    let (above, worst) = compared_on(40, 4, 2, small);
+    assert!(above <= 4 && worst <= 1.05, "{above} of 40 above 1.01, worst {worst}");
+}
+
+#[test]
+fn links_count_where_they_are() {
+    // Two hosts of two, of which the one has slow links: layers that call over tensor ranks are there as slow.
+    let fast = NetworkLink { latency: 1e-6, bandwidth: 1e9 };
+    let slow = NetworkLink { latency: 1.0, bandwidth: 1e3 };
+    let outside = NetworkLink { latency: 1e-3, bandwidth: 1e6 };
+    let (cluster, mut numbers) = (Cluster::new(vec![2, 2], 0).unwrap(), ChaCha8Rng::seed_from_u64(2));
+    let mut own = column(4, &mut numbers, false);
+    let call = crate::simulate::Called {
+        over: crate::simulate::Members::Axis(Axis::Tensor),
+        operation: epl_comm::Operation::AllReduce(epl_comm::ReduceOp::Sum),
+        dtype: burn::tensor::DType::F32,
+        elements: 8,
+    };
+    own.shapes = own.shapes.with_forward_call(0, call);
+    let seconds = |links: [NetworkLink; 2]| {
+        let columns = Columns::from([((2, 1), Ok(own.clone()))]);
+        let hosts = links.map(|inside| [inside, outside]).to_vec();
+        let network = Network::of_hosts(vec![0, 0, 1, 1], hosts);
+        let judge = judge(&columns, &cluster, &network, (4, None));
+        let config = given(4, &[("dist.tensor_parallel_size", "2")]);
+        let config = Config { auto: Config::default().auto, ..config };
+        judge.judge(&config).unwrap().seconds
+    };
+    let [first, second, neither] = [[slow, fast], [fast, slow], [fast, fast]].map(seconds);
+    assert!((first - second).abs() < 1e-9 && first > neither + 1.9, "{first} {second} {neither}");
 }
 
 /// A search among layouts of even segments for so many rows, on devices of these speeds.
@@ -274,14 +308,15 @@ fn stages_and_rows_are_divided_by_speed() {
         found_on(&given)
     };
     let (even, divided) = (of(&[("io.row_weights", "1,1,1,1")]), of(&[]));
-    assert_eq!(divided.best().config().io.row_weights, Some(vec![8, 8, 4, 4]), "{divided}");
+    assert_eq!(divided.best().config().io.row_weights, Some(vec![2, 2, 1, 1]), "{divided}");
     assert!((even.best().seconds() / divided.best().seconds() - 1.5).abs() < 1e-6, "{even} {divided}");
     // Both: a replica of the fast devices and one of the slow ones, or a stage of each.
     let two = [("dist.pipeline_parallel_size", "2"), ("pipeline.num_micro_batch", "4"), ("pipeline.num_chunks", "1")];
     let both = found_on(&two);
     let even = found_on(&[&two[..], &[("io.row_weights", "1,1"), ("pipeline.cuts", "6")]].concat());
     let choice = both.best().config();
-    assert!(choice.io.row_weights == Some(vec![16, 8]) || choice.pipeline.cuts == Some(vec![8]), "{both}");
+    let faster = choice.pipeline.cuts.as_ref().is_some_and(|cuts| cuts[0] > 7);
+    assert!(choice.io.row_weights == Some(vec![2, 1]) || faster, "{both}");
     assert!(even.best().seconds() / both.best().seconds() > 1.4, "{even} {both}");
 }
 
@@ -291,12 +326,12 @@ fn a_device_that_delays_the_others_is_told() {
     let three = [("dist.data_parallel_size", "3"), ("pipeline.num_micro_batch", "1")];
     let found = found_over(link, &[8.0, 8.0, 1.0], (2, 8), &three);
     assert_eq!(found.best().config().io.row_weights, Some(vec![4, 3, 1]), "{found}");
-    assert_eq!(found.without(), None, "what is given is of three: {found}");
+    assert!(found.without().is_none(), "what is given is of three: {found}");
     // A row takes the slow one as long as eight take another.
     let found = found_over(link, &[8.0, 8.0, 1.0], (2, 8), &[("pipeline.num_micro_batch", "1")]);
-    let (ranks, seconds) = found.without().unwrap();
-    assert!(ranks == [2] && seconds < found.best().seconds(), "{found}");
-    assert!(found.to_string().contains("without the slower devices, of ranks [2]: -"), "{found}");
+    let (ranks, choice) = found.without().unwrap();
+    assert!(ranks == [2] && choice.seconds() < found.best().seconds(), "{found}");
+    assert!(found.to_string().contains("without ranks [2], start the others alone: data 2"), "{found}");
 }
 
 #[test]
@@ -334,7 +369,8 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
                 given.dist.order,
             );
             let replica = judge.replicas(&mesh, shape.micro_batches).unwrap().remove(0);
-            let costs = column.costs(replica.rows[shape.micro_batches - 1].max(1), &mesh, &network);
+            let calls = Some((&mesh, mesh.first(), &network));
+            let costs = column.costs(replica.rows[shape.micro_batches - 1], calls);
             let bound = LeastSeconds::of(&costs, &replica.devices).bound(&shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, OffloadLevel::Off);

@@ -72,6 +72,13 @@ impl ShapesOverRows {
         SegmentCalls { forward: lists(&few.forward, &many.forward), backward: lists(&few.backward, &many.backward) }
     }
 
+    /// The same, where a segment calls this in its forward, too, however many rows there are.
+    #[cfg(test)]
+    pub fn with_forward_call(mut self, segment: usize, call: Called) -> Self {
+        self.shapes.calls.iter_mut().for_each(|calls| calls[segment].forward.push(call.clone()));
+        self
+    }
+
     /// Whether two segments make the same collectives.
     pub fn call_alike(&self, one: usize, other: usize) -> bool {
         self.shapes.calls.iter().all(|calls| calls[one] == calls[other])

@@ -397,3 +397,32 @@ fn what_is_found_within_a_budget_stays_within_it() {
         assert!(fitting >= 2 && refused >= 1, "{fitting} fit, {refused} were refused");
     });
 }
+
+#[test]
+fn speeds_that_are_given_divide_rows_and_are_not_remembered() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("costs.json").display().to_string();
+    let found = |speeds: &[(&'static str, &'static str)]| {
+        let given = [("auto.calibration", &*file), ("dist.data_parallel_size", "2"), ("zero.level", "")];
+        let options = [&AUTO[..], &given, speeds].concat();
+        launch(&config(&options), |epl| {
+            let found = epl.search(chain, &SgdConfig::new(), sample())?;
+            let best = epl.with_config(found.best().config().clone())?;
+            Ok((found.best().config().io.row_weights.clone(), losses(&best)?))
+        })
+    };
+    // The first rank so fast that the other one is best given a row.
+    let (weights, losses_of) = found(&[("auto.speeds", "100,1")]).unwrap().remove(0);
+    assert_eq!(weights, Some(vec![7, 1]));
+    let one = launch(&config(&[("train.global_batch_size", "8")]), |epl| losses(&epl)).unwrap().remove(0);
+    assert!(
+        losses_of.iter().zip(&one).all(|(loss, one)| (loss - one).abs() < 1e-5 * one.abs()),
+        "{losses_of:?} {one:?}"
+    );
+    // Threads of one process are alike, whatever was said before.
+    assert_eq!(found(&[]).unwrap().remove(0).0, None);
+    for speeds in ["1", "0,1"] {
+        let error = found(&[("auto.speeds", speeds)]).unwrap_err().to_string();
+        assert!(error.contains("of 2 ranks; give a number above 0 for each"), "{error}");
+    }
+}

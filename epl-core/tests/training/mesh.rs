@@ -4,7 +4,7 @@
 
 use epl_comm::local;
 use epl_core::Epl;
-use epl_core::config::Config;
+use epl_core::config::{Config, Layers};
 use epl_core::topology::cluster::{Axis, Cluster, ClusterError, Mesh, MeshRequest, MeshSizes, RankOrder};
 use proptest::prelude::*;
 
@@ -95,6 +95,23 @@ fn expert_alone_means_as_many_replicas() {
     assert_eq!((mesh.world_size(), mesh.size(Axis::Data), mesh.size(Axis::ExpertData)), (2, 2, 1));
     let config = Config::new().with("dist.expert_parallel_size", 2).unwrap();
     assert_eq!(Mesh::from_config(&config).unwrap(), mesh);
+}
+
+#[test]
+fn rows_are_divided_over_as_many_replicas_as_there_are() {
+    let with = |weights: &str| {
+        let said = ["dist.data_parallel_size=2".to_string(), format!("io.row_weights={weights}")];
+        Layers::new().command_line(said).unwrap().resolve().unwrap()
+    };
+    assert_eq!(Mesh::from_config(&with("2,1")).unwrap().row_weights().unwrap(), Some(&[2, 1][..]));
+    assert!(Mesh::from_config(&with("2,1")).unwrap().to_string().contains(", rows 2 : 1\n"));
+    for weights in ["2", "[]", "0,0", "1,1,1"] {
+        let error = Mesh::from_config(&with(weights)).unwrap().row_weights().unwrap_err().to_string();
+        assert!(error.contains("of 2 replicas; give a number for each"), "{error}");
+    }
+    let sliced = ["dist.data_parallel_size=2", "io.row_weights=2,1", "io.slicing=true"].map(String::from);
+    let error = Layers::new().command_line(sliced).unwrap().resolve().unwrap_err().to_string();
+    assert!(error.contains("io.row_weights") && error.contains("io.slicing = false"), "{error}");
 }
 
 #[test]

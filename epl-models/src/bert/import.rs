@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use epl_core::ParamRecord;
-use epl_modules::Activation;
 
 use super::batch::BertItem;
 use super::config::BertConfig;
@@ -48,22 +47,11 @@ fn check_variant(json: &JsonConfig) -> Result<()> {
 }
 
 fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
-    let activation = match json.text_or("hidden_act", "gelu")? {
-        "gelu" => Activation::Gelu,
-        "gelu_new" => Activation::GeluNew,
-        "relu" => Activation::Relu,
-        "silu" => Activation::Silu,
-        other => {
-            let reason = format!("is `{other}`; supported are gelu, gelu_new, relu and silu");
-            return Err(json.error("hidden_act", reason));
-        }
-    };
+    let activation = json.activation("hidden_act")?;
     let classifier_dropout = match json.has("classifier_dropout") {
         true => Some(json.number_or("classifier_dropout", 0.1)?),
         false => None,
     };
-    // Two classes are what `transformers` assumes, and does not write.
-    let classes = if json.has("id2label") { json.entries("id2label")? } else { json.count_or("num_labels", 2)? };
     Ok(BertConfig::new(json.count("vocab_size")?)
         .with_d_model(json.count("hidden_size")?)
         .with_d_ff(json.count("intermediate_size")?)
@@ -78,7 +66,7 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
         .with_epsilon(json.number_or("layer_norm_eps", 1e-12)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
         .with_pad(json.token_or("pad_token_id", 0)?)
-        .with_classes(classes))
+        .with_classes(json.classes()?))
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are

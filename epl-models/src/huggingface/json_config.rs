@@ -2,9 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use epl_modules::Activation;
 use serde_json::Value;
 
 use super::error::{Error, Result};
+
+/// Functions by their names.
+const ACTIVATIONS: [(&str, Activation); 4] = [
+    ("gelu", Activation::Gelu),
+    ("gelu_new", Activation::GeluNew),
+    ("relu", Activation::Relu),
+    ("silu", Activation::Silu),
+];
+
+/// What a function is called.
+pub(crate) fn activation_name(activation: Activation) -> &'static str {
+    ACTIVATIONS.iter().find(|(_, known)| *known == activation).map_or("", |(name, _)| name)
+}
 
 /// The keys of a `config.json`.
 #[derive(Clone, Debug)]
@@ -87,6 +101,21 @@ impl JsonConfig {
     /// Texts, in order.
     pub fn texts(&self, key: &str) -> Result<Vec<&str>> {
         self.get(key, "a list of texts", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// The number of classes: two are what `transformers` assumes, and does not write.
+    pub(crate) fn classes(&self) -> Result<usize> {
+        if self.has("id2label") { self.entries("id2label") } else { self.count_or("num_labels", 2) }
+    }
+
+    /// A function by its name, `gelu` where none is given.
+    pub(crate) fn activation(&self, key: &str) -> Result<Activation> {
+        let name = self.text_or(key, "gelu")?;
+        let known = ACTIVATIONS.iter().find(|(known, _)| *known == name);
+        let names = || ACTIVATIONS.map(|(name, _)| name).join(", ");
+        known
+            .map(|(_, activation)| *activation)
+            .ok_or_else(|| self.error(key, format!("is `{name}`; supported are {}", names())))
     }
 
     /// An [`Error::Config`] about a key.

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use burn::tensor::{Device, Tensor};
 use epl_core::ParamRecord;
 
-use super::class_layer::ClassLayer;
 use super::config::{ResNetConfig, ResNetLayer};
 use super::model::ResNet;
 use super::names::ResNetNames;
-use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
-use crate::vision::ImageBatch;
+use crate::huggingface::{self, Folder, JsonConfig, Result};
+use crate::vision::ClassLayer;
 
 /// The architecture read here, as `model_type` names it.
 const SUPPORTED: &str = "resnet";
@@ -40,9 +38,7 @@ fn read_shape(json: &JsonConfig) -> Result<ResNetConfig> {
         "relu" => {}
         other => return Err(json.error("hidden_act", format!("is `{other}`; supported is relu"))),
     }
-    // Two classes are what `transformers` assumes, and does not write.
-    let classes = if json.has("id2label") { json.entries("id2label")? } else { json.count_or("num_labels", 2)? };
-    Ok(ResNetConfig::new(classes)
+    Ok(ResNetConfig::new(json.classes()?)
         .with_channels(json.count_or("num_channels", 3)?)
         .with_embedding_size(json.count_or("embedding_size", 64)?)
         .with_hidden_sizes(json.counts("hidden_sizes")?)
@@ -60,21 +56,6 @@ fn read_shape(json: &JsonConfig) -> Result<ResNetConfig> {
 /// See [`huggingface::load`].
 pub fn load<C: ClassLayer>(model: ResNet<C>, records: &[ParamRecord], folder: &Folder) -> Result<ResNet<C>> {
     huggingface::load(model, records, folder, &ResNetNames)
-}
-
-/// The stored inputs of a ResNet: normalised pixels, and the labels.
-///
-/// # Errors
-///
-/// When an input is missing, or there is not a label for every image.
-pub fn reference_batch(reference: &Reference, device: &Device) -> Result<ImageBatch> {
-    let (pixels, labels) = (reference.input("pixel_values")?, reference.input("labels")?);
-    let (shape, counted) = (pixels.shape().to_vec(), labels.shape().to_vec());
-    if shape.len() != 4 || counted != shape[..1] {
-        let reason = format!("images {shape:?} and labels {counted:?}; they should be [rows, c, h, w] and [rows]");
-        return Err(reference.error(reason));
-    }
-    Ok(ImageBatch::new(Tensor::from_data(pixels, device), labels.iter().collect()))
 }
 
 /// Opens a folder whose architecture is one that is read here.

@@ -9,7 +9,6 @@
 //!
 //! - [`config`]: the shape of a model, and the known ones;
 //! - `conv_norm`, [`layer`], [`backbone`]: from a convolution to the features of an image;
-//! - [`class_layer`]: from features to logits;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
@@ -17,7 +16,6 @@ pub mod config;
 mod conv_norm;
 pub mod layer;
 pub mod backbone;
-pub mod class_layer;
 pub mod model;
 pub mod segments;
 pub mod names;
@@ -25,9 +23,8 @@ pub mod import;
 pub mod export;
 
 pub use backbone::Backbone;
-pub use class_layer::ClassLayer;
 pub use config::{ResNetConfig, ResNetLayer};
 pub use export::export;
-pub use import::{load, open, reference_batch};
+pub use import::{load, open};
 pub use model::ResNet;
 pub use names::ResNetNames;

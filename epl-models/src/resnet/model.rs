@@ -9,8 +9,8 @@ use epl_modules::{
 };
 
 use super::backbone::Backbone;
-use super::class_layer::ClassLayer;
 use super::config::ResNetConfig;
+use crate::vision::ClassLayer;
 
 /// A ResNet that classifies images.
 ///

@@ -2,14 +2,9 @@
 
 use burn::tensor::Tensor;
 use epl_core::{Loss, LossWeights, Model};
-use epl_modules::SplitCrossEntropyConfig;
 
-use super::class_layer::{ClassLayer, Labels};
 use super::model::ResNet;
-use crate::vision::{IGNORED, ImageBatch};
-
-/// The loss of the classes.
-const CROSS_ENTROPY: &str = "cross_entropy";
+use crate::vision::{ClassLayer, ImageBatch, class_loss, class_weights};
 
 impl<C: ClassLayer> Model for ResNet<C> {
     type Batch = ImageBatch;
@@ -50,18 +45,10 @@ impl<C: ClassLayer> Model for ResNet<C> {
     }
 
     fn weights(&self, batch: &ImageBatch) -> LossWeights {
-        LossWeights::new().with(CROSS_ENTROPY, batch.counted())
+        class_weights(batch)
     }
 
     fn loss(&self, carry: Tensor<4>, batch: &ImageBatch) -> Loss {
-        // Smoothing is a means of training; what is evaluated is the likelihood.
-        let smoothing = if self.context().is_training() { self.config().label_smoothing } else { 0.0 };
-        let criterion = SplitCrossEntropyConfig::new()
-            .with_label_smoothing(smoothing)
-            .with_ignore_index(IGNORED)
-            .init(self.context());
-        let labels = Labels { classes: batch.labels.clone(), criterion: &criterion };
-        let sum = self.class_layer.loss(carry.flatten(1, 3), labels, self.context());
-        Loss::new().with(CROSS_ENTROPY, sum, 1.0)
+        class_loss(&self.class_layer, carry.flatten(1, 3), batch, (self.config().label_smoothing, self.context()))
     }
 }

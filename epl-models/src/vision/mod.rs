@@ -9,7 +9,9 @@
 //! - [`image`]: an image in bytes, with its class;
 //! - [`shapes`]: images by rule: coloured shapes, split in training and held-out images;
 //! - [`folder`]: images from files, a folder a class;
-//! - [`batch`]: images as normalised tensors.
+//! - [`batch`]: images as normalised tensors;
+//! - [`class_layer`]: from features to logits;
+//! - [`mod@reference`]: what is stored beside a model of images.
 //!
 //! What a user can get wrong comes back as [`Error`].
 
@@ -20,9 +22,14 @@ pub mod image;
 pub mod shapes;
 pub mod folder;
 pub mod batch;
+pub mod class_layer;
+pub mod reference;
 
 pub use batch::{IGNORED, ImageBatch, ImageBatcher};
+pub use class_layer::{ClassLayer, Labels};
+pub(crate) use class_layer::{class_loss, class_weights};
 pub use error::{Error, Result};
 pub use folder::{ImageFolder, ImageFolderConfig};
 pub use image::LabelledImage;
+pub use reference::reference_batch;
 pub use shapes::{Shapes, ShapesConfig, ShapesSplit};

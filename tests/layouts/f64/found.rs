@@ -92,6 +92,8 @@ fn all_equal_one_rank(cases: &[Case], worlds: &[usize], each: usize) {
     }
     // Not all of them are the same one.
     assert!(words.len() > 2 * cases.len(), "{words:?}");
+    // Unequal devices have unequal rows.
+    assert!(words.iter().any(|words| words.contains(", rows ")), "{words:?}");
 }
 
 #[test]

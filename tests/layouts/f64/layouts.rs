@@ -1,6 +1,7 @@
 //! The layout never changes the mathematics: in f64, all errors are at most 1e-10.
 
 use epl::config::{PipelineStrategy, ZeroLevel};
+use epl::data::BatchShard;
 
 use crate::parity::{assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
 
@@ -54,6 +55,15 @@ fn rows_are_divided_in_any_proportion() {
             layout(2, 2, 1, 3).rows(&[1, 5]).zero(ZeroLevel::V2),
             layout(2, 1, 1, 3).rows(&[5, 2]).stages(2, 1, PipelineStrategy::PreferBackward),
         ] {
+            let (weights, config) = (layout.row_weights.unwrap(), layout.config());
+            let rows = epl::launch(&config, |epl| {
+                let shard = BatchShard::of(epl.context(), layout.accumulation)?;
+                Ok((shard.replica, shard.rows(moe().pairs.len()).into_iter().map(|rows| rows.len()).sum::<usize>()))
+            });
+            for (replica, rows) in rows.unwrap() {
+                let exact = 7.0 * weights[replica] as f64 / weights.iter().sum::<usize>() as f64;
+                assert!((rows as f64 - exact).abs() < 1.0, "{weights:?}: {rows} rows of replica {replica}");
+            }
             assert_parity(&moe(), layout);
         }
     });

@@ -19,13 +19,14 @@ use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, Question
 use epl_models::huggingface::{self, Folder, read_io};
 use epl_models::resnet::{self, ResNetConfig};
 use epl_models::t5::{self, T5Batcher};
-use epl_models::vision::ImageBatch;
+use epl_models::vision::{ImageBatch, reference_batch};
+use epl_models::vit;
 use serde_json::Value;
 use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 6] = ["t5", "t5-v1_1", "switch", "bert-qa", "bert-mlm", "resnet"];
+const FIXTURES: [&str; 7] = ["t5", "t5-v1_1", "switch", "bert-qa", "bert-mlm", "resnet", "vit"];
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
@@ -62,12 +63,19 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
             let (folder, config) = resnet::open(path)?;
             let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
-            let whole = resnet::reference_batch(&reference, epl.place())?;
-            let batch = |rows: Range<usize>, _: &Device| {
-                ImageBatch::new(whole.pixels.clone().slice([rows.clone()]), whole.host_labels[rows].to_vec())
-            };
+            let whole = reference_batch(&reference, epl.place())?;
             let rows = whole.host_labels.len();
-            trained(built, steps, rows, batch, |model, batch| model.forward(batch.pixels.clone().inner()))
+            trained(built, steps, rows, images(whole), |model, batch| model.forward(batch.pixels.clone().inner()))
+        }
+        "vit" => {
+            let (folder, config) = vit::open(path)?;
+            let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &folder)?);
+            let built = epl.build(|at| config.init(at))?.try_map(load)?;
+            let whole = reference_batch(&reference, epl.place())?;
+            let rows = whole.host_labels.len();
+            trained(built, steps, rows, images(whole), |model, batch| {
+                model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
+            })
         }
         _ => {
             let (folder, config) = t5::open(path)?;
@@ -79,6 +87,11 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
             trained(built, steps, pairs.len(), batch, |model, batch| model.forward(batch))
         }
     }
+}
+
+/// Some of the images of a batch.
+fn images(whole: ImageBatch) -> impl Fn(Range<usize>, &Device) -> ImageBatch {
+    move |rows, _| ImageBatch::new(whole.pixels.clone().slice([rows.clone()]), whole.host_labels[rows].to_vec())
 }
 
 fn run_bert<H: ExportedHead>(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tensors, TensorData)> {
@@ -96,6 +109,7 @@ fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Re
         "bert-qa" => bert::export::<QuestionAnswering>(&bert::open(fixture(name))?.1, tensors, to),
         "bert-mlm" => bert::export::<MaskedLanguage>(&bert::open(fixture(name))?.1, tensors, to),
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
+        "vit" => vit::export(&vit::open(fixture(name))?.1, tensors, to),
         _ => t5::export(&t5::open(fixture(name))?.1, tensors, to),
     }
 }
@@ -133,7 +147,7 @@ fn the_tensors_of_a_fixture_come_back_to_the_bit() {
 }
 
 /// Keys of the fixtures that no model here reads: how `transformers` generates, starts and names things.
-const UNREAD: [&str; 9] = [
+const UNREAD: [&str; 12] = [
     "transformers_version",
     "use_cache",
     "is_decoder",
@@ -143,6 +157,9 @@ const UNREAD: [&str; 9] = [
     "add_cross_attention",
     "add_router_probs",
     "eos_token_id",
+    "encoder_stride",
+    "pooler_act",
+    "pooler_output_size",
 ];
 
 /// Keys of the Switch fixture that follow from others, or, without `output_router_logits`, do not count.

@@ -4,11 +4,12 @@
 mod bert_huggingface;
 mod evaluation;
 mod evaluation_memory;
+mod generation;
 mod huggingface_assign;
 mod huggingface_errors;
 mod huggingface_export;
+mod images_huggingface;
 mod mixed_precision;
-mod resnet_huggingface;
 mod resnet_shapes;
 mod split_classes;
 mod squad;

@@ -142,8 +142,8 @@ fn a_source_that_cannot_be_read_is_an_error_on_every_rank() {
         let source = if epl.context().data().rank() == 0 { vec![1] } else { vec![23, 1] };
         Ok(T5::generate(&engine, &[source], LONGEST).err().map(|error| error.to_string()).unwrap_or_default())
     });
-    assert!(errors[0].contains("rank 1 was given sources that cannot be used"), "{}", errors[0]);
-    assert!(errors[1].contains("source 0 has token 23; the tokens are 0 to 22"), "{}", errors[1]);
+    assert!(errors[0].contains("rank 1 was given prompts or settings that cannot be used"), "{}", errors[0]);
+    assert!(errors[1].contains("prompt 0 has token 23; the tokens are 0 to 22"), "{}", errors[1]);
 }
 
 /// What each rank says to a generation that it asks for in its own way.
@@ -167,8 +167,8 @@ fn another_number_of_steps_is_an_error_on_every_rank() {
 #[test]
 fn tensor_ranks_with_different_sources_are_an_error_on_every_rank() {
     let errors = refusals((2, 2, 1), |epl| (if epl.context().world().rank() == 3 { 6 } else { 5 }, LONGEST));
-    assert!(errors[2..].iter().all(|error| error.contains("were given different sources")), "{errors:?}");
-    assert!(errors[..2].iter().all(|error| error.contains("rank 2 was given sources")), "{errors:?}");
+    assert!(errors[2..].iter().all(|error| error.contains("were given different prompts")), "{errors:?}");
+    assert!(errors[..2].iter().all(|error| error.contains("rank 2 was given prompts")), "{errors:?}");
 }
 
 #[test]

@@ -3,3 +3,4 @@
 mod bert;
 mod resnet;
 mod t5;
+mod vit;

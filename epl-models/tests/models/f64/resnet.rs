@@ -10,14 +10,14 @@ use epl_core::config::{CheckpointType, Config};
 use epl_core::data::BatchShard;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{self, largest_error};
-use epl_core::{LaidOutModel, Place, Result, launch};
+use epl_core::{LaidOutModel, Model, Place, Result, launch};
 use epl_models::ResNetConfig;
-use epl_models::resnet::{ClassLayer, ResNet, ResNetLayer};
-use epl_models::vision::{IGNORED, ImageBatch};
+use epl_models::resnet::{ResNet, ResNetLayer};
+use epl_models::vision::{ClassLayer, IGNORED, ImageBatch};
 use epl_modules::{BatchStatistics, SplitClassifierConfig};
 
 const TOLERANCE: f64 = 1e-10;
-const CLASSES: usize = 7;
+pub(super) const CLASSES: usize = 7;
 const STEPS: usize = 3;
 
 fn bottleneck() -> ResNetConfig {
@@ -32,18 +32,31 @@ fn basic() -> ResNetConfig {
     bottleneck().with_layer(ResNetLayer::Basic).with_depths(vec![2, 1])
 }
 
+/// The height and width of images.
+const SIZE: [usize; 2] = [13, 10];
+
 /// Images that no rule makes alike; every fourth does not count.
-fn batch(rows: Range<usize>, device: &Device) -> ImageBatch {
-    let shape = [rows.len(), 3, 13, 10];
-    let pixels = rows.clone().flat_map(|row| (0..390).map(move |i| ((row * 397 + i * i + 1) as f64).sin()));
+fn batch(rows: Range<usize>, [height, width]: [usize; 2], device: &Device) -> ImageBatch {
+    let shape = [rows.len(), 3, height, width];
+    let each = 3 * height * width;
+    let pixels = rows.clone().flat_map(|row| (0..each).map(move |i| ((row * 397 + i * i + 1) as f64).sin()));
     let labels = rows.map(|row| if row % 4 == 3 { IGNORED } else { (row * 3 % CLASSES) as i64 }).collect();
     ImageBatch::new(Tensor::from_data(TensorData::new(pixels.collect::<Vec<_>>(), shape), device), labels)
 }
 
 /// The losses of some steps of `rows` images, then the gradients of another one, and the parameters.
-type Outcome = (Vec<f64>, BTreeMap<String, TensorData>);
+pub(super) type Outcome = (Vec<f64>, BTreeMap<String, TensorData>);
 
 fn train<C: ClassLayer>(built: LaidOutModel<ResNet<C>>, rows: usize) -> Result<Outcome> {
+    train_on(built, rows, SIZE)
+}
+
+/// The outcome of a model of images of that size.
+pub(super) fn train_on<M: Model<Batch = ImageBatch>>(
+    built: LaidOutModel<M>,
+    rows: usize,
+    size: [usize; 2],
+) -> Result<Outcome> {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
     let mine = BatchShard::of(engine.context(), 1)?.rows(rows).remove(0);
@@ -51,8 +64,8 @@ fn train<C: ClassLayer>(built: LaidOutModel<ResNet<C>>, rows: usize) -> Result<O
         let range = step * rows + mine.start..step * rows + mine.end;
         let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
         match range.is_empty() {
-            true => vec![MicroBatch::stand_in(batch(0..1, device), [0])],
-            false => vec![MicroBatch::new(batch(range, device), samples)],
+            true => vec![MicroBatch::stand_in(batch(0..1, size, device), [0])],
+            false => vec![MicroBatch::new(batch(range, size, device), samples)],
         }
     };
     let mut losses = Vec::new();
@@ -90,11 +103,16 @@ fn check(config: &ResNetConfig, rows: usize, layouts: &[((usize, usize, usize), 
     assert!(expected.keys().any(|name| name.ends_with("running_var itself")));
     for (mesh, split) in layouts {
         let (others, found) = outcome(config, *mesh, *split, rows);
-        let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
-        assert!(same, "mesh {mesh:?}, split {split}, {rows} rows: losses {others:?}, not {losses:?}");
-        let (name, error) = largest_error(&found, &expected);
-        assert!(error <= TOLERANCE, "mesh {mesh:?}, split {split}, {rows} rows: error {error:e} in {name}");
+        assert_same(&(others, found), &(losses.clone(), expected.clone()), &format!("{mesh:?}, {split}, {rows} rows"));
     }
+}
+
+/// Compares what a layout left with what one rank did.
+pub(super) fn assert_same((others, found): &Outcome, (losses, expected): &Outcome, what: &str) {
+    let same = losses.iter().zip(others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
+    assert!(same, "{what}: losses {others:?}, not {losses:?}");
+    let (name, error) = largest_error(found, expected);
+    assert!(error <= TOLERANCE, "{what}: error {error:e} in {name}");
 }
 
 #[test]
@@ -143,10 +161,8 @@ fn images_over_stages() {
             let mut options = testing::config(data, 1, 1);
             options.dist.pipeline_parallel_size = stages;
             let (others, found) = outcome_of(&options, &basic(), false, 7);
-            let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
-            assert!(same, "data {data}, {stages} stages: losses {others:?}, not {losses:?}");
-            let (name, error) = largest_error(&found, &expected);
-            assert!(error <= TOLERANCE, "data {data}, {stages} stages: error {error:e} in {name}");
+            let what = format!("data {data}, {stages} stages");
+            assert_same(&(others, found), &(losses.clone(), expected.clone()), &what);
         }
     });
 }
@@ -165,10 +181,8 @@ fn classes_on_devices_of_their_own() {
                 (options.dist.data_parallel_size, options.cluster.ranks) = (None, Some(ranks));
                 let all = launch(&options, |epl| train(epl.build(|at| basic().init_colocated(devices, at))?, rows));
                 for (others, found) in all.unwrap_or_else(|error| panic!("{error}")) {
-                    let same = losses.iter().zip(&others).all(|(a, b)| (a / b - 1.0).abs() <= TOLERANCE);
-                    assert!(same, "{devices} devices of {ranks}, {rows} rows: losses {others:?}, not {losses:?}");
-                    let (name, error) = largest_error(&found, &expected);
-                    assert!(error <= TOLERANCE, "{devices} devices of {ranks}, {rows} rows: error {error:e} in {name}");
+                    let what = format!("{devices} devices of {ranks}, {rows} rows");
+                    assert_same(&(others, found), &(losses.clone(), expected.clone()), &what);
                 }
             }
         }

@@ -1,10 +1,17 @@
-//! From features to logits and their loss.
+//! From the features of an image to logits and their loss, whatever the model is.
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Bool, Int, Tensor};
 use epl_comm::{Split, sliced};
-use epl_core::Context;
-use epl_modules::{ReplicatedLinear, SplitClassifier, SplitCrossEntropy, SplitLinear, split_in_top_k};
+use epl_core::{Context, Loss, LossWeights};
+use epl_modules::{
+    ReplicatedLinear, SplitClassifier, SplitCrossEntropy, SplitCrossEntropyConfig, SplitLinear, split_in_top_k,
+};
+
+use super::batch::{IGNORED, ImageBatch};
+
+/// The loss of the classes.
+const CROSS_ENTROPY: &str = "cross_entropy";
 
 /// The last layer of a classifier, for the rows of its own rank.
 ///
@@ -45,6 +52,26 @@ pub struct Labels<'a> {
     pub classes: Tensor<1, Int>,
     /// The loss.
     pub criterion: &'a SplitCrossEntropy,
+}
+
+/// The weight of the classes' loss: images that count.
+pub(crate) fn class_weights(batch: &ImageBatch) -> LossWeights {
+    LossWeights::new().with(CROSS_ENTROPY, batch.counted())
+}
+
+/// The loss of a batch's classes, of features `[rows, features]`. A share of each label is spread over all classes in training alone:
+/// it is a means of it, and what is evaluated is the likelihood. Collective over the ranks that share the classes.
+pub(crate) fn class_loss<C: ClassLayer>(
+    layer: &C,
+    features: Tensor<2>,
+    batch: &ImageBatch,
+    (label_smoothing, context): (f64, &Context),
+) -> Loss {
+    let smoothing = if context.is_training() { label_smoothing } else { 0.0 };
+    let criterion =
+        SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init(context);
+    let labels = Labels { classes: batch.labels.clone(), criterion: &criterion };
+    Loss::new().with(CROSS_ENTROPY, layer.loss(features, labels, context), 1.0)
 }
 
 /// A layer that leaves each rank the logits of its classes, for the same rows.

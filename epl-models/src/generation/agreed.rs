@@ -1,0 +1,69 @@
+//! All ranks go on together, or leave together with an error.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use epl_comm::ProcessGroup;
+use epl_core::{Axis, Context, Error, Result};
+
+use super::config::GenerationConfig;
+
+/// Compares what ranks are asked for: the number of this rank's first prompt over all replicas. Collective.
+pub(super) fn agree(
+    context: &Context,
+    (prompts, vocabulary): (&[Vec<i64>], usize),
+    config: &GenerationConfig,
+) -> Result<u64> {
+    let world = context.world();
+    let others = [context.tensor(), context.axis(Axis::Pipeline)].map(|group| other_prompts(group, prompts));
+    let [in_slices, in_stages] = others;
+    let own = config.validate().err().map(|error| error.to_string());
+    let fault = own.or(fault(prompts, vocabulary)).or(in_slices?).or(in_stages?);
+    let (longest, settings) = (config.longest as i64, hashed(&config.to_string()));
+    let asked = world.all_gather_counts(&[i64::from(fault.is_some()), longest, settings])?;
+    if let Some(other) = asked.iter().position(|asked| asked[0] != 0) {
+        // The rank at fault says why.
+        let elsewhere = || format!("{} was given prompts or settings that cannot be used", world.global(other));
+        return Err(Error::invalid(fault.unwrap_or_else(elsewhere)));
+    }
+    if let Some(other) = asked.iter().position(|other| other[1..] != asked[0][1..]) {
+        let (first, other_rank) = (world.global(0), world.global(other));
+        return Err(Error::invalid(match asked[other][1] == asked[0][1] {
+            true => format!(
+                "{first} and {other_rank} were given different settings of a generation; give every rank the same"
+            ),
+            false => format!(
+                "{first} generates at most {} tokens, but {other_rank} at most {}: give every rank the same `longest`",
+                asked[0][1], asked[other][1]
+            ),
+        }));
+    }
+    let data = context.data();
+    let counts = data.all_gather_counts(&[prompts.len() as i64])?;
+    Ok(counts[..data.rank()].iter().map(|count| count[0] as u64).sum())
+}
+
+fn hashed(value: &impl Hash) -> i64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish() as i64
+}
+
+/// What is wrong if ranks that hold parts of one replica have different prompts. Collective over them.
+fn other_prompts(group: &ProcessGroup, prompts: &[Vec<i64>]) -> Result<Option<String>> {
+    let hashes = group.all_gather_counts(&[hashed(&prompts)])?;
+    let other = hashes.iter().position(|hash| *hash != hashes[0]);
+    Ok(other.map(|member| {
+        let (first, other) = (group.global(0), group.global(member));
+        format!("{first} and {other} hold parts of one replica, but were given different prompts")
+    }))
+}
+
+/// What is wrong with this rank's prompts.
+fn fault(prompts: &[Vec<i64>], vocabulary: usize) -> Option<String> {
+    let known = |token: &i64| usize::try_from(*token).is_ok_and(|token| token < vocabulary);
+    let (row, prompt) = prompts.iter().enumerate().find(|(_, row)| row.is_empty() || !row.iter().all(known))?;
+    Some(match prompt.iter().find(|token| !known(token)) {
+        Some(token) => format!("prompt {row} has token {token}; the tokens are 0 to {}", vocabulary - 1),
+        None => format!("prompt {row} has no token; give it at least one, such as the end token"),
+    })
+}

@@ -1,0 +1,66 @@
+//! From an image to the first hidden states.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use epl_comm::{Error, unwind};
+use epl_core::Place;
+use epl_modules::{Dropout, DropoutConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
+
+use super::config::ViTConfig;
+
+/// A vector for each patch and one that stands for the class, each with that of its position.
+#[derive(Module, Debug)]
+pub struct PatchEmbeddings {
+    /// The product of a patch: a convolution that moves by a patch.
+    pub projection: ReplicatedConv2d,
+    /// The vector in front, from whose last state the class is read. Shape `[1, 1, d_model]`.
+    pub class_token: Param<Tensor<3>>,
+    /// The vectors of the positions. Shape `[1, patches + 1, d_model]`.
+    pub positions: Param<Tensor<3>>,
+    /// Dropout of the sum.
+    pub dropout: Dropout,
+    #[module(skip)]
+    image: [usize; 3],
+}
+
+impl PatchEmbeddings {
+    pub(super) fn new(config: &ViTConfig, place: &Place) -> Self {
+        let (d_model, patch) = (config.d_model, [config.patch_size; 2]);
+        Self {
+            projection: ReplicatedConv2dConfig::new([config.channels, d_model], patch)
+                .with_stride(patch)
+                .with_initializer(config.initializer())
+                .init(&place.child("projection")),
+            class_token: place.param([1, 1, d_model], config.initializer()),
+            positions: place.param([1, config.patches() + 1, d_model], config.initializer()),
+            dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
+            image: [config.channels, config.image_size, config.image_size],
+        }
+    }
+
+    /// The vectors of images.
+    ///
+    /// # Shapes
+    ///
+    /// - pixels: `[rows, channels, image_size, image_size]`
+    /// - output: `[rows, patches + 1, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when images have another size: the positions are of one.
+    pub fn forward(&self, pixels: Tensor<4>) -> Tensor<3> {
+        let [rows, channels, height, width] = pixels.dims();
+        if [channels, height, width] != self.image {
+            let [own_channels, own_height, own_width] = self.image;
+            unwind(Error::invalid(format!(
+                "images of {channels} channels and {height}×{width} pixels, for a ViT of {own_channels} channels and \
+                 {own_height}×{own_width}; bring images to that size, or make the model with their `image_size`"
+            )));
+        }
+        let patches: Tensor<3> = self.projection.forward(pixels).flatten::<3>(2, 3).swap_dims(1, 2);
+        let class_token = self.class_token.val();
+        let d_model = class_token.dims()[2];
+        let sequence = Tensor::cat(vec![class_token.expand([rows, 1, d_model]), patches], 1);
+        self.dropout.forward(sequence + self.positions.val())
+    }
+}

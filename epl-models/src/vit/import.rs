@@ -1,0 +1,69 @@
+//! A ViT from a folder of Hugging Face.
+
+use std::path::Path;
+
+use epl_core::ParamRecord;
+
+use super::config::ViTConfig;
+use super::model::ViT;
+use super::names::ViTNames;
+use crate::huggingface::{self, Folder, JsonConfig, Result};
+use crate::vision::ClassLayer;
+
+/// The architecture read here, as `model_type` names it.
+const SUPPORTED: &str = "vit";
+
+impl ViTConfig {
+    /// The shape that a folder's `config.json` describes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this ViT has not.
+    pub fn from_huggingface(folder: &Folder) -> Result<Self> {
+        folder.require(SUPPORTED)?;
+        let json = folder.config();
+        if !json.flag_or("qkv_bias", true)? {
+            return Err(json.error("qkv_bias", "is false; queries, keys and values of a ViT have biases here"));
+        }
+        let config = read_shape(json)?;
+        let checked = config.validate();
+        json.checked(config, checked)
+    }
+}
+
+fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
+    Ok(ViTConfig::new(json.classes()?)
+        .with_image_size(json.count_or("image_size", 224)?)
+        .with_patch_size(json.count_or("patch_size", 16)?)
+        .with_channels(json.count_or("num_channels", 3)?)
+        .with_d_model(json.count("hidden_size")?)
+        .with_d_ff(json.count("intermediate_size")?)
+        .with_heads(json.count("num_attention_heads")?)
+        .with_layers(json.count("num_hidden_layers")?)
+        .with_activation(json.activation("hidden_act")?)
+        .with_dropout(json.number_or("hidden_dropout_prob", 0.0)?)
+        .with_attention_dropout(json.number_or("attention_probs_dropout_prob", 0.0)?)
+        .with_epsilon(json.number_or("layer_norm_eps", 1e-12)?)
+        .with_deviation(json.number_or("initializer_range", 0.02)?))
+}
+
+/// Fills a model from a folder: every rank reads what its records say it holds. They are
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
+///
+/// # Errors
+///
+/// See [`huggingface::load`].
+pub fn load<C: ClassLayer>(model: ViT<C>, records: &[ParamRecord], folder: &Folder) -> Result<ViT<C>> {
+    huggingface::load(model, records, folder, &ViTNames)
+}
+
+/// Opens a folder whose architecture is one that is read here.
+///
+/// # Errors
+///
+/// As [`Folder::open`] and [`ViTConfig::from_huggingface`].
+pub fn open(path: impl AsRef<Path>) -> Result<(Folder, ViTConfig)> {
+    let folder = Folder::open(path)?;
+    let config = ViTConfig::from_huggingface(&folder)?;
+    Ok((folder, config))
+}

@@ -1,0 +1,131 @@
+//! What `transformers` writes with a small model that was trained, token for token: greedily, by beams, by chance; in every layout.
+
+use std::path::PathBuf;
+
+use burn::optim::SgdConfig;
+use epl_comm::shard_range;
+use epl_core::engine::{Engine, EngineSettings};
+use epl_core::testing;
+use epl_core::{Epl, Plan, Result, launch};
+use epl_models::generation::{GenerationConfig, generate, generate_told};
+use epl_models::t5::{self, T5};
+use serde_json::{Map, Value};
+
+/// What is stored with the model.
+struct Stored {
+    longest: usize,
+    seed: u64,
+    prompts: Vec<Vec<i64>>,
+    entries: Vec<(Map<String, Value>, Vec<Vec<i64>>)>,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers/t5-reversed"))
+}
+
+fn tokens(value: &Value) -> Vec<Vec<i64>> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn stored() -> Stored {
+    let text = std::fs::read_to_string(folder().join("generation.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let entry = |entry: &Value| (entry["settings"].as_object().unwrap().clone(), tokens(&entry["written"]));
+    Stored {
+        longest: all["longest"].as_u64().unwrap() as usize,
+        seed: all["seed"].as_u64().unwrap(),
+        prompts: tokens(&all["prompts"]),
+        entries: all["entries"].as_array().unwrap().iter().map(entry).collect(),
+    }
+}
+
+impl Stored {
+    /// The settings of an entry: the defaults, but for those that it says.
+    fn config(&self, settings: &Map<String, Value>) -> GenerationConfig {
+        let sample = settings.contains_key("sample");
+        let config = GenerationConfig::new(self.longest).with_seed(if sample { self.seed } else { 0 });
+        let mut all: Value = serde_json::from_str(&config.to_string()).unwrap();
+        for (key, value) in settings {
+            assert!(all.get(key).is_some(), "there is no setting {key}");
+            all[key] = value.clone();
+        }
+        serde_json::from_value(all).unwrap()
+    }
+}
+
+fn engine(epl: &Epl) -> Result<Engine<T5>> {
+    let (weights, config) = t5::open(folder())?;
+    let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &weights)?);
+    let built = epl.build(|at| config.init(at))?.try_map(load)?;
+    Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))
+}
+
+/// What all ranks write in a layout, compared with what is stored.
+fn check(mesh: (usize, usize), stages: usize) {
+    let stored = stored();
+    let mut options = testing::config(mesh.0, mesh.1, 1);
+    options.dist.pipeline_parallel_size = stages;
+    let ranks = launch(&options, |epl| {
+        let (engine, data) = (engine(&epl)?, epl.context().data().clone());
+        let mine = shard_range(stored.prompts.len(), data.size(), data.rank());
+        for (settings, expected) in &stored.entries {
+            let config = stored.config(settings);
+            let written = generate(&engine, &stored.prompts[mine.clone()], &config)?;
+            assert_eq!(written, expected[mine.clone()], "{mesh:?}, {stages} stages: {settings:?}");
+        }
+        Ok(())
+    });
+    ranks.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn on_one_rank() {
+    check((1, 1), 1);
+}
+
+#[test]
+fn over_replicas_slices_and_stages() {
+    check((2, 1), 1);
+    check((1, 2), 1);
+    check((1, 1), 2);
+    check((2, 2), 2);
+}
+
+#[test]
+fn settings_differ_in_what_they_write() {
+    // Else a setting that has no effect would go unseen.
+    let stored = stored();
+    let written = |key: &str| {
+        let has = |(settings, _): &&(Map<String, Value>, Vec<Vec<i64>>)| settings.contains_key(key);
+        let mut all: Vec<_> = stored.entries.iter().filter(has).map(|(_, written)| written.clone()).collect();
+        all.sort();
+        all.dedup();
+        all
+    };
+    let (greedy, beams) = (&stored.entries[0].1, written("beams"));
+    assert!(beams.len() > 2 && beams.iter().any(|written| written != greedy), "{beams:?}");
+    assert!(written("temperature").len() == 5 && written("no_repeat_ngram").iter().all(|written| written != greedy));
+}
+
+#[test]
+fn tokens_are_told_as_they_come_and_stop_tokens_end_a_text() {
+    let stored = stored();
+    let ranks = launch(&testing::config(1, 1, 1), |epl| {
+        let engine = engine(&epl)?;
+        let (greedy, expected) = (GenerationConfig::new(stored.longest), &stored.entries[0].1);
+        let mut told = vec![Vec::new(); stored.prompts.len()];
+        let written = generate_told(&engine, &stored.prompts, &greedy, |prompt, token| told[prompt].push(token))?;
+        assert_eq!((&written, &told), (expected, expected));
+        // Of all prompts the third token of the first text ends it.
+        let stop = expected[0][2];
+        let stopped = generate(&engine, &stored.prompts, &greedy.with_stop(vec![stop]))?;
+        for (text, whole) in stopped.iter().zip(expected) {
+            let end = whole.iter().position(|token| *token == stop).unwrap_or(whole.len());
+            assert_eq!(*text, whole[..end]);
+        }
+        let refused = generate(&engine, &stored.prompts, &GenerationConfig::new(4).with_top_k(Some(2)));
+        assert!(refused.unwrap_err().to_string().contains("`top_k` has no effect without `sample`"));
+        Ok(())
+    });
+    ranks.unwrap_or_else(|error| panic!("{error}"));
+}

@@ -1,0 +1,75 @@
+//! Models of images under a layout, their classes split over the tensor axis.
+
+use std::ops::Range;
+use std::path::Path;
+
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use epl::models::huggingface::{Names, read_io};
+use epl::models::resnet::{self, ResNet, ResNetNames};
+use epl::models::vision::{ImageBatch, reference_batch};
+use epl::models::vit::{self, ViT, ViTNames};
+use epl::{Engine, EngineSettings, Epl, LaidOutModel, Model, ModelOutput, Plan};
+
+use crate::parity::{Computed, Errors, Failure, Layout, compare, compute, write_io};
+
+pub fn resnet(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
+    let (weights, model) = resnet::open(folder)?;
+    // What is stored was computed in evaluation mode, gradients too.
+    let model = model.with_fixed_statistics(true);
+    let build = |epl: &Epl| {
+        let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &weights)?);
+        epl.build(|place| model.init_split(place))?.try_map(load)
+    };
+    let computed = run((folder, layout), export.is_some(), build, ResNet::logits_of)?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        resnet::export(&model, &trained.parameters, to)?;
+    }
+    compared(folder, export, &computed, &ResNetNames, |_| None)
+}
+
+pub fn vit(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
+    let (weights, model) = vit::open(folder)?;
+    let build = |epl: &Epl| {
+        let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &weights)?);
+        epl.build(|place| model.init_split(place))?.try_map(load)
+    };
+    let computed = run((folder, layout), export.is_some(), build, ViT::logits_of)?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        vit::export(&model, &trained.parameters, to)?;
+    }
+    compared(folder, export, &computed, &ViTNames, vit::measured_beside)
+}
+
+/// What the last stage has of the stored images.
+fn run<M: Model<Batch = ImageBatch>>(
+    (folder, layout): (&Path, &Layout),
+    is_trained: bool,
+    build: impl Fn(&Epl) -> epl::Result<LaidOutModel<M>> + Sync,
+    logits: impl Fn(&M, ModelOutput<M>) -> Tensor<2> + Sync,
+) -> Result<Computed, Failure> {
+    let reference = read_io(folder)?;
+    let mut ranks = epl::launch(&layout.config()?, |epl| {
+        let engine = Engine::new(build(&epl)?, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let count = reference_batch(&reference, engine.device())?.host_labels.len();
+        let batch = |rows: Range<usize>, device: &Device| {
+            let whole = reference_batch(&reference, device)?;
+            Ok(ImageBatch::new(whole.pixels.slice([rows.clone()]), whole.host_labels[rows].to_vec()))
+        };
+        compute(engine, count, batch, &logits, is_trained)
+    })?;
+    Ok(ranks.pop().ok_or("no rank ran")?)
+}
+
+fn compared(
+    folder: &Path,
+    export: Option<&Path>,
+    computed: &Computed,
+    names: &impl Names,
+    beside: impl Fn(&str) -> Option<String>,
+) -> Result<Errors, Failure> {
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        write_io(folder, to, trained.logits.as_ref())?;
+    }
+    compare(computed, &read_io(folder)?, names, beside)
+}
