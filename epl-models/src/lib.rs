@@ -5,19 +5,23 @@
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
+//! - [`decoder`]: GPT-2, Llama and Qwen3, which write the next token;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split.
 #![warn(missing_docs)]
 
+mod rows;
 pub mod text;
 pub mod squad;
 pub mod huggingface;
 pub mod t5;
 pub mod bert;
+pub mod decoder;
 pub mod vision;
 pub mod resnet;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
+pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{

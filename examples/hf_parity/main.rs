@@ -13,6 +13,7 @@
 //! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
 
 mod bert;
+mod decoder;
 mod parity;
 mod resnet;
 mod t5;

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use epl_core::Place;
 use epl_core::tensors::WholeTensors;
-use epl_modules::Activation;
 use serde_json::{Map, Value, json};
 
 use super::classification::SequenceClassification;
@@ -14,7 +13,7 @@ use super::masked_language::MaskedLanguage;
 use super::model::Bert;
 use super::names::BertNames;
 use super::question_answering::QuestionAnswering;
-use crate::huggingface::{Error, Exported, Result, class_names, export};
+use crate::huggingface::{Error, Exported, Result, activation_name, class_names, export};
 
 /// A head that `transformers` has too.
 pub trait ExportedHead: BertHead {
@@ -84,12 +83,6 @@ impl BertConfig {
     /// When the configuration is none that can be; `transformers` has all that this BERT has.
     pub fn to_huggingface<H: ExportedHead>(&self) -> Result<Map<String, Value>> {
         self.validate().map_err(Error::core)?;
-        let activation = match self.activation {
-            Activation::Relu => "relu",
-            Activation::Gelu => "gelu",
-            Activation::GeluNew => "gelu_new",
-            Activation::Silu => "silu",
-        };
         let keys = json!({
             "model_type": "bert",
             "architectures": [H::ARCHITECTURE],
@@ -100,7 +93,7 @@ impl BertConfig {
             "num_hidden_layers": self.layers,
             "max_position_embeddings": self.positions,
             "type_vocab_size": self.token_types,
-            "hidden_act": activation,
+            "hidden_act": activation_name(self.activation),
             "hidden_dropout_prob": self.dropout,
             "attention_probs_dropout_prob": self.attention_dropout,
             "classifier_dropout": self.classifier_dropout,

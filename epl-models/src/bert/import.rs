@@ -48,16 +48,6 @@ fn check_variant(json: &JsonConfig) -> Result<()> {
 }
 
 fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
-    let activation = match json.text_or("hidden_act", "gelu")? {
-        "gelu" => Activation::Gelu,
-        "gelu_new" => Activation::GeluNew,
-        "relu" => Activation::Relu,
-        "silu" => Activation::Silu,
-        other => {
-            let reason = format!("is `{other}`; supported are gelu, gelu_new, relu and silu");
-            return Err(json.error("hidden_act", reason));
-        }
-    };
     let classifier_dropout = match json.has("classifier_dropout") {
         true => Some(json.number_or("classifier_dropout", 0.1)?),
         false => None,
@@ -71,7 +61,7 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
         .with_layers(json.count("num_hidden_layers")?)
         .with_positions(json.count_or("max_position_embeddings", 512)?)
         .with_token_types(json.count_or("type_vocab_size", 2)?)
-        .with_activation(activation)
+        .with_activation(json.activation_or("hidden_act", Activation::Gelu)?)
         .with_dropout(json.number_or("hidden_dropout_prob", 0.1)?)
         .with_attention_dropout(json.number_or("attention_probs_dropout_prob", 0.1)?)
         .with_classifier_dropout(classifier_dropout)

@@ -2,14 +2,37 @@
 
 use std::path::{Path, PathBuf};
 
+use epl_modules::Activation;
 use serde_json::Value;
 
 use super::error::{Error, Result};
+
+/// What `transformers` calls the functions of feed-forward parts.
+const ACTIVATIONS: [(&str, Activation); 6] = [
+    ("gelu", Activation::Gelu),
+    ("gelu_new", Activation::GeluNew),
+    ("relu", Activation::Relu),
+    ("silu", Activation::Silu),
+    ("gelu_pytorch_tanh", Activation::GeluNew),
+    ("swish", Activation::Silu),
+];
+
+/// What `transformers` calls a function.
+pub(crate) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::GeluNew => "gelu_new",
+        Activation::Relu => "relu",
+        Activation::Silu => "silu",
+    }
+}
 
 /// The keys of a `config.json`.
 #[derive(Clone, Debug)]
 pub struct JsonConfig {
     path: PathBuf,
+    /// What stands before the keys in errors: the key of the object that they are of.
+    prefix: String,
     values: Value,
 }
 
@@ -23,7 +46,7 @@ impl JsonConfig {
         let path = path.as_ref().to_path_buf();
         let text = std::fs::read(&path).map_err(|cause| Error::File { path: path.clone(), cause })?;
         match serde_json::from_slice(&text) {
-            Ok(values @ Value::Object(_)) => Ok(Self { path, values }),
+            Ok(values @ Value::Object(_)) => Ok(Self { path, prefix: String::new(), values }),
             Ok(_) => Err(Error::Format { path, reason: "it is not a JSON object".into() }),
             Err(error) => Err(Error::Format { path, reason: error.to_string() }),
         }
@@ -59,14 +82,44 @@ impl JsonConfig {
         self.get(key, "an object", |value| value.as_object().map(|object| object.len()))
     }
 
+    /// The keys of an object.
+    pub fn object(&self, key: &str) -> Result<Self> {
+        let values = self.get(key, "an object", |value| value.is_object().then(|| value.clone()))?;
+        Ok(Self { path: self.path.clone(), prefix: format!("{}{key}.", self.prefix), values })
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Result<f64> {
+        self.get(key, "a number", Value::as_f64)
+    }
+
     /// A number, or another one when the key is missing or null.
     pub fn number_or(&self, key: &str, default: f64) -> Result<f64> {
-        if self.has(key) { self.get(key, "a number", Value::as_f64) } else { Ok(default) }
+        if self.has(key) { self.number(key) } else { Ok(default) }
     }
 
     /// A token's number, or another one when the key is missing or null.
     pub fn token_or(&self, key: &str, default: i64) -> Result<i64> {
         if self.has(key) { self.get(key, "the number of a token", Value::as_i64) } else { Ok(default) }
+    }
+
+    /// A token's number, if the key is there and not null.
+    pub fn token(&self, key: &str) -> Result<Option<i64>> {
+        if self.has(key) { self.token_or(key, 0).map(Some) } else { Ok(None) }
+    }
+
+    /// The function of a feed-forward part, or another one when the key is missing or null.
+    pub(crate) fn activation_or(&self, key: &str, default: Activation) -> Result<Activation> {
+        if !self.has(key) {
+            return Ok(default);
+        }
+        let name = self.text(key)?;
+        let known = ACTIVATIONS.iter().find(|(known, _)| *known == name);
+        let unknown = || {
+            let names: Vec<&str> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+            self.error(key, format!("is `{name}`; supported are {}", names.join(", ")))
+        };
+        known.map(|(_, activation)| *activation).ok_or_else(unknown)
     }
 
     /// True or false, or another default when the key is missing or null.
@@ -91,7 +144,7 @@ impl JsonConfig {
 
     /// An [`Error::Config`] about a key.
     pub fn error(&self, key: &str, reason: impl Into<String>) -> Error {
-        Error::Config { path: self.path.clone(), key: key.to_string(), reason: reason.into() }
+        Error::Config { path: self.path.clone(), key: format!("{}{key}", self.prefix), reason: reason.into() }
     }
 
     /// A configuration that was read, once its own numbers are checked.

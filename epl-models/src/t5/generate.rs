@@ -13,8 +13,9 @@ use epl_modules::{TokenMask, split_argmax};
 
 use super::batch::{T5Batch, T5Batcher};
 use super::carry::T5Carry;
-use super::config::{T5Config, is_token};
+use super::config::T5Config;
 use super::model::T5;
+use crate::rows::is_token;
 
 impl T5 {
     /// The most probable continuation, token by token: what the decoder of an engine's model writes for each source,
