@@ -97,7 +97,9 @@ mod tests {
     fn what_none_has_is_named() {
         let refused = |config: DecoderConfig| Architecture::of(&config).unwrap_err().to_string();
         let (gpt2, llama) = (|| DecoderConfig::new(100), || DecoderConfig::llama_like(100));
-        assert!(refused(gpt2().with_norm(NormKind::RmsNorm)).contains("`norm` should be LayerNorm in a GPT2LMHeadModel"));
+        assert!(
+            refused(gpt2().with_norm(NormKind::RmsNorm)).contains("`norm` should be LayerNorm in a GPT2LMHeadModel")
+        );
         assert!(refused(gpt2().with_gated(true)).contains("`gated` should be false"));
         assert!(refused(gpt2().with_kv_heads(Some(6))).contains("`kv_heads`"));
         assert!(refused(gpt2().with_head_dim(Some(32))).contains("`head_dim`"));

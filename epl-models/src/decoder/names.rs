@@ -91,7 +91,10 @@ mod tests {
         let key = Source::Part { name: "transformer.h.0.attn.c_attn.bias".into(), part: 1, of: 3 };
         assert_eq!(gpt2.source("layers.0.self_attention.heads.key.bias"), Some(key));
         assert_eq!(gpt2.paths("transformer.h.0.attn.c_attn.weight").len(), 3);
-        assert_eq!(llama.source("layers.2.feed_forward.dense.gate.weight"), turned("model.layers.2.mlp.up_proj.weight"));
+        assert_eq!(
+            llama.source("layers.2.feed_forward.dense.gate.weight"),
+            turned("model.layers.2.mlp.up_proj.weight")
+        );
         assert_eq!(
             llama.source("layers.2.self_attention.heads.key_norm.gamma"),
             same("model.layers.2.self_attn.k_norm.weight")

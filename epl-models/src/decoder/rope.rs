@@ -106,7 +106,9 @@ mod tests {
     fn what_is_not_known_is_refused() {
         let refused = |keys: Value| parsed(&keys).unwrap_err().to_string();
         let yarn = json!({ "rope_parameters": { "rope_type": "yarn", "factor": 4.0 } });
-        assert!(refused(yarn).contains("`rope_parameters.rope_type` is `yarn`; supported are default, linear and llama3"));
+        assert!(
+            refused(yarn).contains("`rope_parameters.rope_type` is `yarn`; supported are default, linear and llama3")
+        );
         let none = json!({ "rope_scaling": { "type": "linear" } });
         assert!(refused(none).contains("`rope_scaling.factor` is missing"));
         let partial = json!({ "rope_parameters": { "partial_rotary_factor": 0.5 } });

@@ -12,6 +12,7 @@
 
 mod cache;
 mod input;
+mod checks;
 mod heads;
 mod weighing;
 mod weights;
@@ -27,4 +28,4 @@ pub use multi_head::{MultiHeadAttention, MultiHeadAttentionConfig};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
 pub use rotary::{RotaryConfig, RotaryScaling};
 
-pub(crate) use multi_head::check_heads;
+pub(crate) use checks::check_heads;

@@ -8,6 +8,7 @@ use epl_comm::{Copied, ProcessGroup, Split, shard_range};
 use epl_core::{Context, Place};
 
 use super::cache::AttentionCache;
+use super::checks::{check_batch, check_heads, check_kv_heads, check_shapes};
 use super::input::AttentionInput;
 use super::rotary::{Angles, Rotary, RotaryConfig};
 use super::scaled_dot_product::attend;
@@ -140,19 +141,15 @@ impl MultiHeadAttentionConfig {
     }
 
     fn check(&self, n_kv_heads: usize, place: &Place) {
-        let (path, group, n_heads) = (place.path(), place.context().tensor(), self.n_heads);
-        let head_dim = self.head_dim.unwrap_or(1);
-        let sizes =
-            [("d_model", self.d_model), ("n_heads", n_heads), ("head_dim", head_dim), ("n_kv_heads", n_kv_heads)];
-        check_not_empty(path, "attention", &sizes);
-        if !n_heads.is_multiple_of(n_kv_heads) {
-            refuse(format!(
-                "{path}: {n_heads} heads do not divide into groups that share one of {n_kv_heads} heads of keys and values; \
-                 use an n_kv_heads that divides {n_heads}"
-            ));
-        }
-        check_heads(group, path, n_heads);
-        check_divides(group, path, (n_kv_heads, "heads of keys and values"));
+        let sizes = [
+            ("d_model", self.d_model),
+            ("n_heads", self.n_heads),
+            ("head_dim", self.head_dim.unwrap_or(1)),
+            ("n_kv_heads", n_kv_heads),
+        ];
+        check_not_empty(place.path(), "attention", &sizes);
+        check_heads(place.context().tensor(), place.path(), self.n_heads);
+        check_kv_heads(place.context().tensor(), place.path(), [self.n_heads, n_kv_heads]);
     }
 
     fn default_head_dim(&self, path: &str) -> usize {
@@ -163,22 +160,6 @@ impl MultiHeadAttentionConfig {
             ));
         }
         self.d_model / self.n_heads
-    }
-}
-
-/// Refuses heads that do not divide over the group.
-pub(crate) fn check_heads(group: &ProcessGroup, path: &str, n_heads: usize) {
-    check_divides(group, path, (n_heads, "heads"));
-}
-
-fn check_divides(group: &ProcessGroup, path: &str, (count, what): (usize, &str)) {
-    if count == 0 || !count.is_multiple_of(group.size()) {
-        refuse(format!(
-            "{path}: {count} {what} do not divide over {} ranks of the {} axis; use a {} size that divides {count}",
-            group.size(),
-            group.name(),
-            group.name()
-        ));
     }
 }
 
@@ -290,33 +271,6 @@ impl MultiHeadAttention {
         let context = attend((query, keys, values), input.bias, weighing);
         let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
         self.output.forward(Split::from_local(context, 2, self.n_heads * self.head_dim, self.group()))
-    }
-}
-
-/// Refuses keys of another batch than the queries'.
-fn check_batch(queries: usize, keys: usize) {
-    if queries != keys {
-        refuse(format!(
-            "attention of {queries} sequences got the keys of {keys}: give each its own memory, and `select` the rows of \
-             a cache whose batch has changed"
-        ));
-    }
-}
-
-/// Refuses masks and biases that do not fit the scores.
-fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
-    let [batch_size, heads, queries, keys] = scores;
-    if let Some(padding) =
-        input.padding.as_ref().map(|padding| padding.dims()).filter(|dims| *dims != [batch_size, keys])
-    {
-        refuse(format!("attention over {batch_size} x {keys} keys got a padding mask of {padding:?}"));
-    }
-    let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && (dims[0] == 1 || dims[0] == batch_size);
-    if let Some(bias) = input.bias.as_ref().map(|bias| bias.dims()).filter(|dims| !fits(dims)) {
-        refuse(format!(
-            "attention with {heads} local heads, {queries} queries and {keys} keys got a bias of {bias:?}; it takes \
-             [1 or {batch_size}, {heads}, {queries}, {keys}]"
-        ));
     }
 }
 

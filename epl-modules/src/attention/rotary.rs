@@ -5,7 +5,6 @@ use burn::config::Config;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use epl_comm::custom_vjp;
 use epl_core::model::precision::{cast, widen};
-use epl_core::offload::is_host;
 use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float};
@@ -64,7 +63,9 @@ impl RotaryConfig {
             RotaryScaling::Llama3 { low_frequency_factor: low, high_frequency_factor: high, .. }
                 if !(positive(low) && positive(high) && low < high) =>
             {
-                Some(format!("a low frequency factor {low} and a high one {high}; the low one should be the smaller one"))
+                Some(format!(
+                    "a low frequency factor {low} and a high one {high}; the low one should be the smaller one"
+                ))
             }
             RotaryScaling::Llama3 { original_positions: 0, .. } => {
                 Some("0 original positions; it should be at least 1".to_string())
@@ -85,12 +86,9 @@ impl RotaryScaling {
     fn apply(self, frequency: f32) -> f32 {
         let (factor, low, high, first) = match self {
             Self::Linear { factor } => return frequency / factor as f32,
-            Self::Llama3 { factor, low_frequency_factor, high_frequency_factor, original_positions } => (
-                factor as f32,
-                low_frequency_factor as f32,
-                high_frequency_factor as f32,
-                original_positions as f32,
-            ),
+            Self::Llama3 { factor, low_frequency_factor, high_frequency_factor, original_positions } => {
+                (factor as f32, low_frequency_factor as f32, high_frequency_factor as f32, original_positions as f32)
+            }
         };
         // How many times the wave fits into the first length.
         let waves = first * frequency / (2.0 * core::f32::consts::PI);
@@ -128,23 +126,13 @@ impl Rotary {
     /// The angles of so many positions, of which `start` is the first. An element does not depend on the others: layouts whose
     /// rows are of other lengths have the same bits.
     pub fn angles(&self, start: usize, positions: usize, device: &Device) -> Angles {
-        let pairs = self.frequencies.len();
-        let numbers = (start..start + positions).map(|position| position as f32);
-        if is_host(device) {
-            // Flex's own sines are not the same in the middle of a tensor and at its end.
-            let angles = numbers.flat_map(|number| self.frequencies.iter().map(move |frequency| number * frequency));
-            let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
-            let [sines, cosines] = [sines, cosines].map(|table| table_of(table, [positions, pairs], device));
-            return Angles { sines, cosines };
-        }
-        let numbers = table_of(numbers.collect(), [positions, 1], device);
-        let angles = numbers * table_of(self.frequencies.clone(), [1, pairs], device);
+        let (pairs, target) = (self.frequencies.len(), (&device.clone().without_autodiff(), DType::F32));
+        let numbers: Vec<f32> = (start..start + positions).map(|position| position as f32).collect();
+        let numbers = Tensor::<2>::from_data(TensorData::new(numbers, [positions, 1]), target);
+        let frequencies = Tensor::<2>::from_data(TensorData::new(self.frequencies.clone(), [1, pairs]), target);
+        let angles = numbers * frequencies;
         Angles { sines: angles.clone().sin(), cosines: angles.cos() }
     }
-}
-
-fn table_of(values: Vec<f32>, shape: [usize; 2], device: &Device) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(values, shape), (&device.clone().without_autodiff(), DType::F32))
 }
 
 impl Angles {
@@ -211,6 +199,10 @@ fn turn_heads<T: Real>(heads: &mut [T], sines: &[T], cosines: &[T], sign: T) {
 }
 
 fn turned_tensors(x: Tensor<4>, angles: &Angles, direction: Direction) -> Tensor<4> {
+    if x.dims().contains(&0) {
+        // Burn cannot give an empty table more dims.
+        return x;
+    }
     let pairs = x.dims()[3] / 2;
     let table = |table: &Tensor<2>| cast(table.clone(), x.dtype()).unsqueeze_dim::<3>(1).unsqueeze_dim::<4>(0);
     let (sines, cosines) = (table(&angles.sines), table(&angles.cosines));

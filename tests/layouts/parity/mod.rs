@@ -526,8 +526,13 @@ pub fn rounding(dtype: HalfDtype) -> f64 {
 /// Three steps equal those of one rank in the same type, to a few roundings; so do all gradients together, and all
 /// parameters at the end.
 pub fn assert_close(case: &Case, layout: Layout) {
+    let alone = train(case, Layout { half: layout.half, ..self::layout(1, 1, 1, 1) });
+    assert_roundings(layout, &train(case, layout), &alone);
+}
+
+/// What a run in mixed precision left is what one rank did in the same type, to a few roundings.
+pub fn assert_roundings(layout: Layout, got: &Outcome, alone: &Outcome) {
     let dtype = layout.half.expect("in mixed precision");
-    let (alone, got) = (train(case, Layout { half: Some(dtype), ..self::layout(1, 1, 1, 1) }), train(case, layout));
     for (step, (got, alone)) in got.reports.iter().zip(&alone.reports).enumerate() {
         assert_eq!((got.skipped, got.loss_scale), (alone.skipped, alone.loss_scale), "{layout:?}, step {step}");
         let loss = (got.loss - alone.loss).abs() / alone.loss;

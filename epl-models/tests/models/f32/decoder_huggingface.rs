@@ -150,6 +150,7 @@ fn heads_of_keys_that_do_not_divide_are_refused() {
     let config = config.with_layers(1).with_rotary(Some(RotaryConfig::new()));
     let error = launch(&epl_core::testing::config(1, 2, 1), |epl| epl.build(|at| config.init(at)).map(|_| ()));
     let error = error.expect_err("one head, two ranks").to_string();
-    let expected = "layers.0.self_attention.heads: 1 heads of keys and values do not divide over 2 ranks of the tensor axis";
+    let expected =
+        "layers.0.self_attention.heads: 1 heads of keys and values do not divide over 2 ranks of the tensor axis";
     assert!(error.contains(expected), "{error}");
 }

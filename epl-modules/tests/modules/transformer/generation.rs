@@ -4,8 +4,8 @@ use burn::tensor::{Int, Tensor, TensorData};
 use epl_core::testing::{self, relative_error};
 use epl_core::{Epl, Pass};
 use epl_modules::{
-    Capacity, LayerExpertsConfig, NormOrder, RotaryConfig, TokenMask, TransformerCache, TransformerInput, TransformerLayer,
-    TransformerLayerConfig,
+    Capacity, LayerExpertsConfig, NormOrder, RotaryConfig, TokenMask, TransformerCache, TransformerInput,
+    TransformerLayer, TransformerLayerConfig,
 };
 
 use super::net::alone;

@@ -27,7 +27,8 @@ const EXPERTS: [Layout; 6] =
 /// Every case under every layout equals one rank.
 pub(crate) fn layouts_equal_one_rank(limit: f64) {
     for case in cases() {
-        let without_zeros = |outcome| if case.config.rotary.is_some() { outcome } else { without_zeros(outcome, limit) };
+        let without_zeros =
+            |outcome| if case.config.rotary.is_some() { outcome } else { without_zeros(outcome, limit) };
         let whole = without_zeros(run(&case, ONE));
         assert!(whole.len() > 20, "{}: {:?} are compared", case.name, whole.keys());
         for layout in if case.config.experts.is_some() { EXPERTS } else { DENSE } {

@@ -202,7 +202,8 @@ fn attention(
     let head = |index: usize| {
         let query = prepared(of(&query, index), &heads.query_norm);
         let key = prepared(of(&key, index / shared), &heads.key_norm);
-        let scores = query.matmul(key.transpose()) / (width as f64).sqrt();
+        // Burn's gradient of a division by a number rounds it to f32.
+        let scores = query.matmul(key.transpose()) * (width as f64).powf(-0.5);
         let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
         (weights.clone() / weights.sum_dim(2)).matmul(of(&value, index / shared))
     };
