@@ -16,7 +16,8 @@ use epl_modules::RotaryConfig;
 const TOLERANCE: f64 = 1e-5;
 
 /// Each, with its number of gradients: those of two layers, and of what is around them.
-const FIXTURES: [(&str, usize); 3] = [("gpt2", 2 * 16 + 4), ("llama", 2 * 9 + 3), ("qwen3", 2 * 11 + 2)];
+const FIXTURES: [(&str, usize); 4] =
+    [("gpt2", 2 * 16 + 4), ("llama", 2 * 9 + 3), ("llama3", 2 * 9 + 2), ("qwen3", 2 * 11 + 2)];
 
 /// Data, tensor and pipeline ranks.
 type Mesh = (usize, usize, usize);
