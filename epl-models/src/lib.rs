@@ -6,22 +6,26 @@
 //! - [`generation`]: text written token by token: greedily, by chance, by a beam search;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
+//! - [`decoder`]: GPT-2, Llama and Qwen3, which write the next token;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
 //! - [`vit`]: ViT, an image as a sequence of patches.
 #![warn(missing_docs)]
 
+mod rows;
 pub mod text;
 pub mod squad;
 pub mod huggingface;
 pub mod generation;
 pub mod t5;
 pub mod bert;
+pub mod decoder;
 pub mod vision;
 pub mod resnet;
 pub mod vit;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
+pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};

@@ -38,7 +38,7 @@
 //! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`] | f32, and the running statistics | that of the input | all |
 //! | [`Dropout`] | | that of the input | all; the mask has no type |
 //! | [`Activation`] | | that of the input | all |
-//! | [`MultiHeadAttention`] | half | half | scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
+//! | [`MultiHeadAttention`] | half, norms f32 | half | norms, rotation by positions, each rounded once; scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
 //! | [`RelativeBias`] | f32 | f32 | all; attention takes a bias of any type |
 //! | [`ParallelMlp`] | half | half | as its parts |
 //! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts, on the host the sums over a token's experts in the gradient; not their products |
@@ -100,6 +100,7 @@ pub use activation::Activation;
 pub use argmax::split_argmax;
 pub use attention::{
     AttentionCache, AttentionInput, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias, RelativeBiasConfig,
+    RotaryConfig, RotaryScaling,
 };
 pub use bridge::{Bridge, Crossing};
 pub use classifier::{SplitClassifier, SplitClassifierConfig};

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example hf_parity -- fixtures/transformers/t5 fixtures/transformers/bert-qa --data 2
+//! cargo run --release --example hf_parity -- fixtures/transformers/gpt2 fixtures/transformers/llama --stages 2
 //! cargo run --release --example hf_parity -- fixtures/transformers/switch --expert 2 --export out/exported
 //! python tools/check_export.py out/exported/switch
 //! ```
@@ -13,6 +14,7 @@
 //! folder cannot be read. Exit 3: an architecture is not supported yet. Error of a tensor: max|a − b| ÷ max|b|.
 
 mod bert;
+mod decoder;
 mod images;
 mod parity;
 mod t5;

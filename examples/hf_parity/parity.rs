@@ -12,7 +12,7 @@ use epl::tensors::save_safetensors;
 use epl::testing::{error_on_scale, relative_error};
 use epl::{Engine, MicroBatch, Model, ModelOutput};
 
-use crate::{bert, images, t5};
+use crate::{bert, decoder, images, t5};
 
 /// The rate of the step before an export.
 const RATE: f64 = 0.1;
@@ -71,6 +71,7 @@ pub type Failure = Box<dyn std::error::Error>;
 pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
     match Folder::open(folder)?.model_type()? {
         "bert" => bert::check(folder, layout, export),
+        "gpt2" | "llama" | "qwen3" => decoder::check(folder, layout, export),
         "resnet" => images::resnet(folder, layout, export),
         "vit" => images::vit(folder, layout, export),
         _ => t5::check(folder, layout, export),

@@ -11,6 +11,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 mod checkpoint;
 mod checkpoints;
 mod custom_trainer;
+mod decoders;
 mod f32;
 mod f64;
 mod lora_amp;

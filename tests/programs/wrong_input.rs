@@ -387,7 +387,7 @@ fn folders_of_hugging_face() {
     let check = |folder: &Path| run(example("hf_parity").arg(folder));
     assert_eq!(check(&fixture).status.code(), Some(0));
     assert_eq!(check(&folder.join("none")).status.code(), Some(1));
-    assert_eq!(check(&fixture.join("../llama")).status.code(), Some(3), "an architecture that is not supported");
+    assert_eq!(check(&fixture.join("../swin")).status.code(), Some(3), "an architecture that is not supported");
     copy(&fixture, &folder);
     let weights = folder.join("model.safetensors");
     let bytes = fs::read(&weights).expect("a file can be read");

@@ -4,9 +4,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::{Error, unwind};
 
 use super::config::BertConfig;
-
-/// The label of a token or a row that does not count.
-pub const IGNORED: i64 = -100;
+use crate::rows::padded;
 
 /// A row of tokens, and what is to be learned of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,20 +103,6 @@ impl<L> BertBatch<L> {
             labels: labels(length),
         }
     }
-}
-
-/// Rows filled up to a length.
-///
-/// # Shapes
-///
-/// - output: `[rows, length]`
-pub(super) fn padded(rows: &[&[i64]], filler: i64, length: usize, device: &Device) -> Tensor<2, Int> {
-    let filled = |row: &&[i64]| {
-        let fill = core::iter::repeat_n(filler, length - row.len());
-        row.iter().copied().chain(fill).collect::<Vec<_>>()
-    };
-    let values: Vec<i64> = rows.iter().flat_map(filled).collect();
-    Tensor::from_data(TensorData::new(values, [rows.len(), length]), device)
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@ use epl_comm::{Error, unwind};
 use epl_core::{Loss, LossWeights, Place};
 use epl_modules::{Dropout, DropoutConfig, ReplicatedLinear, SplitEmbedding};
 
-use super::batch::{BertBatch, BertItem, IGNORED};
+use super::batch::{BertBatch, BertItem};
 use super::config::BertConfig;
 use super::cross_entropy::cross_entropy;
 use super::head::BertHead;
 use super::layer::linear;
 use crate::huggingface::{Reference, Result};
+use crate::rows::ignored_if_negative;
 
 /// The loss of the classes.
 const CROSS_ENTROPY: &str = "cross_entropy";
@@ -30,7 +31,7 @@ pub struct SequenceClassification {
 /// The classes of a batch's rows.
 #[derive(Clone, Debug)]
 pub struct ClassLabels {
-    /// The class of each row, [`IGNORED`] where it does not count. Shape `[rows]`.
+    /// The class of each row, [`IGNORED`](super::IGNORED) where it does not count. Shape `[rows]`.
     pub targets: Tensor<1, Int>,
     /// How many count.
     pub counted: usize,
@@ -61,7 +62,7 @@ impl BertHead for SequenceClassification {
             let (class, last) = (item.label, classes - 1);
             unwind(Error::invalid(format!("row {row} of a batch has class {class}; the classes are 0 to {last}")));
         }
-        let targets: Vec<i64> = items.iter().map(|item| if item.label < 0 { IGNORED } else { item.label }).collect();
+        let targets: Vec<i64> = items.iter().map(|item| ignored_if_negative(item.label)).collect();
         let counted = targets.iter().filter(|target| **target >= 0).count();
         ClassLabels { targets: Tensor::from_data(targets.as_slice(), device), counted }
     }

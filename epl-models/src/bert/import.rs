@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use epl_core::ParamRecord;
+use epl_modules::Activation;
 
 use super::batch::BertItem;
 use super::config::BertConfig;
@@ -47,7 +48,6 @@ fn check_variant(json: &JsonConfig) -> Result<()> {
 }
 
 fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
-    let activation = json.activation("hidden_act")?;
     let classifier_dropout = match json.has("classifier_dropout") {
         true => Some(json.number_or("classifier_dropout", 0.1)?),
         false => None,
@@ -59,7 +59,7 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
         .with_layers(json.count("num_hidden_layers")?)
         .with_positions(json.count_or("max_position_embeddings", 512)?)
         .with_token_types(json.count_or("type_vocab_size", 2)?)
-        .with_activation(activation)
+        .with_activation(json.activation_or("hidden_act", Activation::Gelu)?)
         .with_dropout(json.number_or("hidden_dropout_prob", 0.1)?)
         .with_attention_dropout(json.number_or("attention_probs_dropout_prob", 0.1)?)
         .with_classifier_dropout(classifier_dropout)

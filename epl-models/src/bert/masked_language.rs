@@ -8,11 +8,12 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{Activation, LayerNorm, LayerNormConfig, ReplicatedLinear, SplitCrossEntropyConfig, SplitEmbedding};
 
-use super::batch::{BertBatch, BertItem, IGNORED, padded};
+use super::batch::{BertBatch, BertItem};
 use super::config::BertConfig;
 use super::head::BertHead;
 use super::layer::linear;
 use crate::huggingface::{Reference, Result};
+use crate::rows::{IGNORED, ignored_if_negative, padded};
 
 /// The loss of the tokens.
 const CROSS_ENTROPY: &str = "cross_entropy";
@@ -80,10 +81,9 @@ impl BertHead for MaskedLanguage {
                 unwind(Error::invalid(format!("row {row} of a batch has {labels} labels for {ids} tokens")));
             }
         }
-        let ignored = |token: &i64| if *token < 0 { IGNORED } else { *token };
-        let rows: Vec<Vec<i64>> = items.iter().map(|item| item.label.iter().map(ignored).collect()).collect();
-        let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
-        let counted = rows.iter().copied().flatten().filter(|token| **token >= 0).count();
+        let row = |item: &BertItem<Self::Label>| item.label.iter().copied().map(ignored_if_negative).collect();
+        let rows: Vec<Vec<i64>> = items.iter().map(row).collect();
+        let counted = rows.iter().flatten().filter(|token| **token >= 0).count();
         TokenLabels { targets: padded(&rows, IGNORED, length, device), counted }
     }
 

@@ -30,7 +30,8 @@ pub mod names;
 pub mod import;
 pub mod export;
 
-pub use batch::{BertBatch, BertItem, IGNORED};
+pub use crate::rows::IGNORED;
+pub use batch::{BertBatch, BertItem};
 pub use carry::BertCarry;
 pub use classification::SequenceClassification;
 pub use config::BertConfig;

@@ -7,12 +7,13 @@ use epl_core::model::precision::widen;
 use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{ReplicatedLinear, SplitEmbedding};
 
-use super::batch::{BertBatch, BertItem, IGNORED};
+use super::batch::{BertBatch, BertItem};
 use super::config::BertConfig;
 use super::cross_entropy::{cross_entropy, without};
 use super::head::BertHead;
 use super::layer::linear;
 use crate::huggingface::{Reference, Result};
+use crate::rows::IGNORED;
 
 /// The output of an evaluation: the logits of start and end of all real tokens, row after row. Shape `[tokens, 2]`.
 pub const ANSWER_LOGITS: &str = "answer_logits";

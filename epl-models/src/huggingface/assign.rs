@@ -22,9 +22,9 @@ pub trait Names {
         self.table().source(path)
     }
 
-    /// The path of the parameter that a stored tensor is, or is a part of.
-    fn path(&self, stored: &str) -> Option<String> {
-        self.table().path(stored)
+    /// The paths of the parameters that a stored tensor is, is a part of, or is put together from; none if it is no parameter.
+    fn paths(&self, stored: &str) -> Vec<String> {
+        self.table().paths(stored)
     }
 
     /// Whether a stored tensor may be left unread, such as a copy of a tied weight.

@@ -1,5 +1,6 @@
 //! Writes a folder that `transformers` loads.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::assign::Names;
 use super::error::{Error, Result, WrongShape};
-use super::source::{Source, transpose};
+use super::source::{Source, beside, transpose};
 
 /// What a folder is to hold, but for the values.
 #[derive(Debug)]
@@ -64,15 +65,20 @@ pub fn save<N: Names>(folder: impl AsRef<Path>, exported: Exported<'_, N>, tenso
     if let Some(dtype) = common_dtype(&parameters, tensors) {
         config.insert("dtype".into(), dtype.into());
     }
-    let mut entries = Vec::new();
+    let (mut entries, mut parts) = (Vec::new(), Parts::new());
     for (path, shape) in &parameters {
         let own = names.source(path).into_iter();
         let copies = copies.iter().filter(|(_, of)| of == path).map(|(stored, _)| Source::Same(stored.clone()));
         let Some(info) = tensors.info(path) else { continue };
         for part in own.chain(copies).flat_map(|source| inverse(source, shape, Vec::new())) {
-            entries.push(part.streamed(path, info.dtype, tensors));
+            let (number, streamed) = (part.number, part.streamed(path, info.dtype, tensors));
+            match number {
+                None => entries.push(streamed),
+                Some(number) => parts.entry(streamed.name.clone()).or_default().push((number, streamed)),
+            }
         }
     }
+    entries.extend(parts.into_iter().map(|(stored, parts)| together(stored, parts)));
     entries.extend(constants.into_iter().map(|(name, data)| {
         let info = TensorInfo { shape: data.shape().to_vec(), dtype: data.dtype() };
         Streamed { name, info, read: Box::new(move || Ok(data.clone())) }
@@ -141,10 +147,29 @@ fn common_dtype(parameters: &[(String, Vec<usize>)], tensors: &impl WholeTensors
     }
 }
 
+/// The parts of stored tensors that several parameters make, with their numbers.
+type Parts<'a> = BTreeMap<String, Vec<(usize, Streamed<'a>)>>;
+
+/// The stored tensor whose parts lie beside each other along the last dim.
+fn together(name: String, mut parts: Vec<(usize, Streamed<'_>)>) -> Streamed<'_> {
+    parts.sort_by_key(|(number, _)| *number);
+    let mut info = parts[0].1.info.clone();
+    if let Some(last) = info.shape.last_mut() {
+        *last *= parts.len();
+    }
+    let read = move || {
+        let parts: Vec<TensorData> = parts.iter().map(|(_, part)| (part.read)()).collect::<epl_core::Result<_>>()?;
+        Ok(beside(&parts))
+    };
+    Streamed { name, info, read: Box::new(read) }
+}
+
 /// A stored tensor, and what it is of a parameter.
 #[derive(Debug, PartialEq, Eq)]
 struct ExportedPart {
     stored: String,
+    /// Which part of the stored tensor it is, if it is not the whole.
+    number: Option<usize>,
     /// The ranges of the parameter's first dims, of which each leaves one entry, and which are not stored.
     front: Vec<Range<usize>>,
     /// Its shape in the parameter.
@@ -154,9 +179,11 @@ struct ExportedPart {
 
 /// What a parameter is put together from, taken apart.
 fn inverse(source: Source, shape: &[usize], front: Vec<Range<usize>>) -> Vec<ExportedPart> {
+    let whole = |stored, front| ExportedPart { stored, number: None, front, shape: shape.to_vec(), transposed: false };
     match source {
-        Source::Same(stored) => vec![ExportedPart { stored, front, shape: shape.to_vec(), transposed: false }],
-        Source::Transposed(stored) => vec![ExportedPart { stored, front, shape: shape.to_vec(), transposed: true }],
+        Source::Same(stored) => vec![whole(stored, front)],
+        Source::Transposed(stored) => vec![ExportedPart { transposed: true, ..whole(stored, front) }],
+        Source::Part { name, part, .. } => vec![ExportedPart { number: Some(part), ..whole(name, front) }],
         Source::Stacked(parts) => {
             let part = |(index, part)| inverse(part, &shape[1..], [front.as_slice(), &[index..index + 1]].concat());
             parts.into_iter().enumerate().flat_map(part).collect()
@@ -166,7 +193,7 @@ fn inverse(source: Source, shape: &[usize], front: Vec<Range<usize>>) -> Vec<Exp
 
 impl ExportedPart {
     fn streamed<'a>(self, path: &'a str, dtype: DType, tensors: &'a impl WholeTensors) -> Streamed<'a> {
-        let Self { stored, front, shape, transposed } = self;
+        let Self { stored, number: _, front, shape, transposed } = self;
         let mut written = shape.clone();
         if transposed {
             written.reverse();
@@ -195,7 +222,6 @@ pub(crate) fn class_names(classes: usize) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::huggingface::{NameTable, TensorFile};
-    use std::collections::BTreeMap;
 
     struct Own(NameTable);
 
@@ -239,6 +265,7 @@ mod tests {
         let turned = |name: &str| Source::Transposed(name.into());
         let part = |stored: &str, front: Vec<Range<usize>>, transposed| ExportedPart {
             stored: stored.into(),
+            number: None,
             front,
             shape: vec![3, 4],
             transposed,
@@ -247,5 +274,8 @@ mod tests {
         let stacked = Source::Stacked(vec![turned("a"), turned("b")]);
         let parts = [part("a", vec![0..1], true), part("b", vec![1..2], true)];
         assert_eq!(inverse(stacked, &[2, 3, 4], vec![]), parts);
+        let queries = Source::Part { name: "qkv".into(), part: 1, of: 3 };
+        let expected = ExportedPart { number: Some(1), ..part("qkv", vec![], false) };
+        assert_eq!(inverse(queries, &[3, 4], vec![]), [expected]);
     }
 }

@@ -10,7 +10,7 @@ use super::assign::Names;
 use super::folder::Folder;
 use super::source::Source;
 
-/// The tensors of a folder under the paths of our parameters, transposed and stacked as these are; under their own names
+/// The tensors of a folder under the paths of our parameters, transposed, stacked and taken apart as these are; under their own names
 /// where no parameter has one. Copies of tied weights and buffers that a model does not need are not among them.
 ///
 /// ```no_run
@@ -49,12 +49,12 @@ impl<'a, N: Names> Imported<'a, N> {
 
 impl<N: Names> WholeTensors for Imported<'_, N> {
     fn names(&self) -> Vec<String> {
-        let name = |stored: &str| match self.names.path(stored) {
-            Some(path) => Some(path),
-            None if self.names.may_be_left(stored) => None,
-            None => Some(stored.to_string()),
+        let names = |stored: &str| match self.names.paths(stored) {
+            paths if !paths.is_empty() => paths,
+            _ if self.names.may_be_left(stored) => Vec::new(),
+            _ => vec![stored.to_string()],
         };
-        self.folder.names().filter_map(name).collect::<BTreeSet<_>>().into_iter().collect()
+        self.folder.names().flat_map(names).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn info(&self, name: &str) -> Option<TensorInfo> {

@@ -7,23 +7,32 @@ use serde_json::Value;
 
 use super::error::{Error, Result};
 
-/// Functions by their names.
-const ACTIVATIONS: [(&str, Activation); 4] = [
+/// What `transformers` calls the functions of feed-forward parts.
+const ACTIVATIONS: [(&str, Activation); 6] = [
     ("gelu", Activation::Gelu),
     ("gelu_new", Activation::GeluNew),
     ("relu", Activation::Relu),
     ("silu", Activation::Silu),
+    ("gelu_pytorch_tanh", Activation::GeluNew),
+    ("swish", Activation::Silu),
 ];
 
-/// What a function is called.
+/// What `transformers` calls a function.
 pub(crate) fn activation_name(activation: Activation) -> &'static str {
-    ACTIVATIONS.iter().find(|(_, known)| *known == activation).map_or("", |(name, _)| name)
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::GeluNew => "gelu_new",
+        Activation::Relu => "relu",
+        Activation::Silu => "silu",
+    }
 }
 
 /// The keys of a `config.json`.
 #[derive(Clone, Debug)]
 pub struct JsonConfig {
     path: PathBuf,
+    /// What stands before the keys in errors: the key of the object that they are of.
+    prefix: String,
     values: Value,
 }
 
@@ -37,7 +46,7 @@ impl JsonConfig {
         let path = path.as_ref().to_path_buf();
         let text = std::fs::read(&path).map_err(|cause| Error::File { path: path.clone(), cause })?;
         match serde_json::from_slice(&text) {
-            Ok(values @ Value::Object(_)) => Ok(Self { path, values }),
+            Ok(values @ Value::Object(_)) => Ok(Self { path, prefix: String::new(), values }),
             Ok(_) => Err(Error::Format { path, reason: "it is not a JSON object".into() }),
             Err(error) => Err(Error::Format { path, reason: error.to_string() }),
         }
@@ -73,14 +82,44 @@ impl JsonConfig {
         self.get(key, "an object", |value| value.as_object().map(|object| object.len()))
     }
 
+    /// The keys of an object.
+    pub fn object(&self, key: &str) -> Result<Self> {
+        let values = self.get(key, "an object", |value| value.is_object().then(|| value.clone()))?;
+        Ok(Self { path: self.path.clone(), prefix: format!("{}{key}.", self.prefix), values })
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Result<f64> {
+        self.get(key, "a number", Value::as_f64)
+    }
+
     /// A number, or another one when the key is missing or null.
     pub fn number_or(&self, key: &str, default: f64) -> Result<f64> {
-        if self.has(key) { self.get(key, "a number", Value::as_f64) } else { Ok(default) }
+        if self.has(key) { self.number(key) } else { Ok(default) }
     }
 
     /// A token's number, or another one when the key is missing or null.
     pub fn token_or(&self, key: &str, default: i64) -> Result<i64> {
         if self.has(key) { self.get(key, "the number of a token", Value::as_i64) } else { Ok(default) }
+    }
+
+    /// A token's number, if the key is there and not null.
+    pub fn token(&self, key: &str) -> Result<Option<i64>> {
+        if self.has(key) { self.token_or(key, 0).map(Some) } else { Ok(None) }
+    }
+
+    /// The function of a feed-forward part, or another one when the key is missing or null.
+    pub(crate) fn activation_or(&self, key: &str, default: Activation) -> Result<Activation> {
+        if !self.has(key) {
+            return Ok(default);
+        }
+        let name = self.text(key)?;
+        let known = ACTIVATIONS.iter().find(|(known, _)| *known == name);
+        let unknown = || {
+            let names: Vec<&str> = ACTIVATIONS.iter().map(|(name, _)| *name).collect();
+            self.error(key, format!("is `{name}`; supported are {}", names.join(", ")))
+        };
+        known.map(|(_, activation)| *activation).ok_or_else(unknown)
     }
 
     /// True or false, or another default when the key is missing or null.
@@ -108,19 +147,9 @@ impl JsonConfig {
         if self.has("id2label") { self.entries("id2label") } else { self.count_or("num_labels", 2) }
     }
 
-    /// A function by its name, `gelu` where none is given.
-    pub(crate) fn activation(&self, key: &str) -> Result<Activation> {
-        let name = self.text_or(key, "gelu")?;
-        let known = ACTIVATIONS.iter().find(|(known, _)| *known == name);
-        let names = || ACTIVATIONS.map(|(name, _)| name).join(", ");
-        known
-            .map(|(_, activation)| *activation)
-            .ok_or_else(|| self.error(key, format!("is `{name}`; supported are {}", names())))
-    }
-
     /// An [`Error::Config`] about a key.
     pub fn error(&self, key: &str, reason: impl Into<String>) -> Error {
-        Error::Config { path: self.path.clone(), key: key.to_string(), reason: reason.into() }
+        Error::Config { path: self.path.clone(), key: format!("{}{key}", self.prefix), reason: reason.into() }
     }
 
     /// A configuration that was read, once its own numbers are checked.

@@ -18,7 +18,7 @@ const PART: char = '#';
 ///     .transposed("head.weight", "lm_head.weight")
 ///     .stacked("layers.*.experts.input", "model.layer.*.experts.expert_#.wi.weight", 8);
 /// assert_eq!(table.source("layers.3.norm.gamma"), Some(Source::Same("model.layer.3.norm.weight".into())));
-/// assert_eq!(table.path("model.layer.3.experts.expert_7.wi.weight").as_deref(), Some("layers.3.experts.input"));
+/// assert_eq!(table.paths("model.layer.3.experts.expert_7.wi.weight"), ["layers.3.experts.input"]);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
@@ -37,6 +37,8 @@ struct Rule {
 enum StoredForm {
     Same,
     Transposed,
+    /// One part, of so many along the last dim.
+    Part(usize, usize),
     /// So many parts along its first dim, each transposed.
     Stacked(usize),
 }
@@ -66,6 +68,13 @@ impl NameTable {
         self.with(ours, stored, StoredForm::Stacked(parts))
     }
 
+    /// Parameters that are stored as one tensor, beside each other along its last dim and in this order.
+    #[must_use]
+    pub fn beside(self, ours: &[&str], stored: &str) -> Self {
+        let numbered = ours.iter().enumerate();
+        numbered.fold(self, |table, (part, path)| table.with(path, stored, StoredForm::Part(part, ours.len())))
+    }
+
     /// A linear layer with its bias.
     #[must_use]
     pub fn linear(self, ours: &str, stored: &str) -> Self {
@@ -85,22 +94,24 @@ impl NameTable {
         Some(match rule.form {
             StoredForm::Same => Source::Same(stored(None)),
             StoredForm::Transposed => Source::Transposed(stored(None)),
+            StoredForm::Part(part, of) => Source::Part { name: stored(None), part, of },
             StoredForm::Stacked(parts) => {
                 Source::Stacked((0..parts).map(|part| Source::Transposed(stored(Some(part)))).collect())
             }
         })
     }
 
-    /// The path of the parameter that a stored tensor is, or is a part of.
-    pub fn path(&self, stored: &str) -> Option<String> {
-        self.rules.iter().find_map(|rule| {
+    /// The paths of the parameters that a stored tensor is, is a part of, or is put together from; none if it is no parameter.
+    pub fn paths(&self, stored: &str) -> Vec<String> {
+        let path = |rule: &Rule| {
             let numbers = numbers(&rule.stored, stored)?;
             let known = match (rule.form, numbers.part) {
                 (StoredForm::Stacked(parts), Some(part)) => part < parts,
                 (_, part) => part.is_none(),
             };
             known.then(|| spelled(&rule.ours, &numbers.stars, None))
-        })
+        };
+        self.rules.iter().filter_map(path).collect()
     }
 }
 
@@ -169,12 +180,15 @@ mod tests {
     fn names_are_found_in_both_directions() {
         for (path, stored) in [("stages.1.layers.10.gamma", "s.1.l.10.weight"), ("head.bias", "out.bias")] {
             assert_eq!(table().source(path), Some(Source::Same(stored.into())));
-            assert_eq!(table().path(stored).as_deref(), Some(path));
+            assert_eq!(table().paths(stored), [path]);
         }
         assert_eq!(table().source("head.weight"), Some(Source::Transposed("out.weight".into())));
         let parts = [0, 1].map(|part| Source::Transposed(format!("m.4.e_{part}.wi")));
         assert_eq!(table().source("moe.4.input"), Some(Source::Stacked(parts.to_vec())));
-        assert_eq!(table().path("m.4.e_1.wi").as_deref(), Some("moe.4.input"));
+        assert_eq!(table().paths("m.4.e_1.wi"), ["moe.4.input"]);
+        let table = NameTable::new().beside(&["q.*", "k.*"], "qk.*");
+        assert_eq!(table.source("k.3"), Some(Source::Part { name: "qk.3".into(), part: 1, of: 2 }));
+        assert_eq!(table.paths("qk.3"), ["q.3", "k.3"]);
     }
 
     #[test]
@@ -183,7 +197,7 @@ mod tests {
             assert_eq!(table().source(path), None, "{path}");
         }
         for stored in ["s.1.l.weight", "m.4.e_2.wi", "out.weight.x"] {
-            assert_eq!(table().path(stored), None, "{stored}");
+            assert_eq!(table().paths(stored), [""; 0], "{stored}");
         }
     }
 }

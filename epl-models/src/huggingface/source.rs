@@ -38,6 +38,16 @@ pub enum Source {
     Same(String),
     /// The weight of a PyTorch `Linear`, `[outputs, inputs]`, which Burn holds as `[inputs, outputs]`.
     Transposed(String),
+    /// One of so many equal parts of a stored tensor along its last dim, such as the queries of a linear layer that makes
+    /// queries, keys and values at once and is stored as Burn holds it, `[inputs, outputs]`.
+    Part {
+        /// The stored tensor.
+        name: String,
+        /// Which part.
+        part: usize,
+        /// How many parts there are.
+        of: usize,
+    },
     /// Equal parts along a new first dim, such as the experts of a layer.
     Stacked(Vec<Source>),
 }
@@ -46,16 +56,23 @@ impl Source {
     /// The names of the stored tensors.
     pub fn names(&self) -> Vec<&str> {
         match self {
-            Source::Same(name) | Source::Transposed(name) => vec![name],
+            Source::Same(name) | Source::Transposed(name) | Source::Part { name, .. } => vec![name],
             Source::Stacked(parts) => parts.iter().flat_map(Source::names).collect(),
         }
     }
 
-    /// The shape of what they make; nothing when a tensor is missing, or parts are of different shapes.
+    /// The shape of what they make; nothing when a tensor is missing, parts are of different shapes, or a tensor has no such
+    /// parts.
     pub fn shape(&self, stored: &impl Stored) -> Option<Vec<usize>> {
         match self {
             Source::Same(name) => stored.shape(name).map(<[usize]>::to_vec),
             Source::Transposed(name) => stored.shape(name).map(|shape| shape.iter().rev().copied().collect()),
+            Source::Part { name, of, .. } => {
+                let mut shape = stored.shape(name)?.to_vec();
+                let last = shape.last_mut().filter(|last| last.is_multiple_of(*of))?;
+                *last /= of;
+                Some(shape)
+            }
             Source::Stacked(parts) => {
                 let shapes: Vec<_> = parts.iter().map(|part| part.shape(stored)).collect::<Option<_>>()?;
                 let first = shapes.first()?;
@@ -76,11 +93,14 @@ impl Source {
     /// When `ranges` does not lie in the [`shape`](Self::shape): a fault of the caller.
     pub fn read(&self, stored: &impl Stored, ranges: &[Range<usize>]) -> Result<TensorData> {
         match self {
-            Source::Same(name) => {
-                let rows = stored.rows(name, ranges[0].clone())?;
+            Source::Same(name) => read_as_it_is(stored, name, ranges),
+            Source::Part { name, part, .. } => {
+                let own = self.shape(stored).and_then(|shape| shape.last().copied()).unwrap_or(0);
                 let mut inside = ranges.to_vec();
-                inside[0] = 0..ranges[0].len();
-                Ok(cut(rows, &inside))
+                if let Some(last) = inside.last_mut() {
+                    *last = part * own + last.start..part * own + last.end;
+                }
+                read_as_it_is(stored, name, &inside)
             }
             Source::Transposed(name) => {
                 let [inputs, outputs] = ranges else { panic!("`{name}` is transposed, so it has two dims") };
@@ -96,6 +116,13 @@ impl Source {
             }
         }
     }
+}
+
+fn read_as_it_is(stored: &impl Stored, name: &str, ranges: &[Range<usize>]) -> Result<TensorData> {
+    let rows = stored.rows(name, ranges[0].clone())?;
+    let mut inside = ranges.to_vec();
+    inside[0] = 0..ranges[0].len();
+    Ok(cut(rows, &inside))
 }
 
 /// `[a, b]` to `[b, a]`.
@@ -117,6 +144,24 @@ pub(super) fn transpose(data: TensorData) -> TensorData {
 fn stack(parts: &[TensorData]) -> TensorData {
     let shape = [&[parts.len()], parts[0].shape().as_slice()].concat();
     let bytes = parts.iter().flat_map(|part| part.as_bytes()).copied().collect();
+    TensorData::from_bytes_vec(bytes, shape, parts[0].dtype())
+}
+
+/// Parts beside each other along their last dim.
+pub(super) fn beside(parts: &[TensorData]) -> TensorData {
+    let width = |part: &TensorData| part.shape().last().copied().unwrap_or(1);
+    let mut shape = parts[0].shape().to_vec();
+    let rows: usize = shape.iter().rev().skip(1).product();
+    if let Some(last) = shape.last_mut() {
+        *last = parts.iter().map(width).sum();
+    }
+    let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.as_bytes().len()).sum());
+    for row in 0..rows {
+        for part in parts {
+            let length = width(part) * part.dtype().size();
+            bytes.extend_from_slice(&part.as_bytes()[row * length..(row + 1) * length]);
+        }
+    }
     TensorData::from_bytes_vec(bytes, shape, parts[0].dtype())
 }
 
@@ -163,6 +208,21 @@ mod tests {
         assert_eq!(source.shape(&Counting(vec![3, 2])), Some(vec![2, 3]));
         assert_eq!(read(&source, &[3, 2], &[0..2, 0..3]), [0, 2, 4, 1, 3, 5]);
         assert_eq!(read(&source, &[3, 2], &[1..2, 1..3]), [3, 5]);
+    }
+
+    #[test]
+    fn a_part_lies_beside_others() {
+        // Stored [2, 6]: 0 1 2 3 4 5 / 6 7 8 9 10 11.
+        let part = |part| Source::Part { name: "w".into(), part, of: 3 };
+        assert_eq!(part(0).shape(&Counting(vec![2, 6])), Some(vec![2, 2]));
+        assert_eq!(part(0).shape(&Counting(vec![2, 5])), None);
+        assert_eq!(read(&part(1), &[2, 6], &[0..2, 0..2]), [2, 3, 8, 9]);
+        assert_eq!(read(&part(2), &[2, 6], &[1..2, 1..2]), [11]);
+        let one_dim = 0..2;
+        assert_eq!(read(&part(1), &[6], core::slice::from_ref(&one_dim)), [2, 3]);
+        let parts = [0, 1, 2].map(|index| part(index).read(&Counting(vec![2, 6]), &[0..2, 0..2]).unwrap());
+        let whole = beside(&parts);
+        assert_eq!(whole, TensorData::new((0..12_i64).collect::<Vec<_>>(), [2, 6]));
     }
 
     #[test]

@@ -5,11 +5,9 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::{Error, unwind};
 use epl_modules::TokenMask;
 
-use super::config::{T5Config, is_token};
+use super::config::T5Config;
+use crate::rows::{self, IGNORED, ignored_if_negative, is_token};
 use crate::text::TokenPair;
-
-/// The target at positions that do not count.
-pub const IGNORED: i64 = -100;
 
 /// Pairs padded to the longest of each side.
 #[derive(Clone, Debug)]
@@ -115,11 +113,6 @@ impl Batcher<TokenPair, T5Batch> for T5Batcher {
     }
 }
 
-/// All that does not count is marked alike.
-fn ignored_if_negative(token: i64) -> i64 {
-    if token < 0 { IGNORED } else { token }
-}
-
 /// Which tokens of rows filled up to a width are real.
 fn real(rows: &[Vec<i64>], width: usize) -> TokenMask {
     TokenMask::from_lengths(&rows.iter().map(Vec::len).collect::<Vec<_>>(), width)
@@ -128,17 +121,9 @@ fn real(rows: &[Vec<i64>], width: usize) -> TokenMask {
 /// Rows filled up to the longest, at least one wide, and where they were filled.
 fn padded(rows: &[Vec<i64>], filler: i64, device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
     let width = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let shape = [rows.len(), width];
-    let filled = |row: &Vec<i64>| {
-        let fill = core::iter::repeat_n(filler, width - row.len());
-        row.iter().copied().chain(fill).collect::<Vec<_>>()
-    };
-    let values: Vec<i64> = rows.iter().flat_map(filled).collect();
     let padding: Vec<bool> = rows.iter().flat_map(|row| (0..width).map(|column| column >= row.len())).collect();
-    (
-        Tensor::from_data(TensorData::new(values, shape), device),
-        Tensor::from_data(TensorData::new(padding, shape), device),
-    )
+    let padding = Tensor::from_data(TensorData::new(padding, [rows.len(), width]), device);
+    (rows::padded(rows, filler, width, device), padding)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use burn::config::Config;
 use epl_modules::moe::{Capacity, Gate};
 use serde::{Deserialize, Serialize};
 
+use crate::rows::is_token;
+
 /// The feed-forward part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum T5FeedForward {
@@ -188,11 +190,6 @@ impl T5Config {
         }
         Ok(())
     }
-}
-
-/// Whether a vocabulary of this size has the token.
-pub(super) fn is_token(token: i64, vocab: usize) -> bool {
-    usize::try_from(token).is_ok_and(|token| token < vocab)
 }
 
 #[cfg(test)]

@@ -29,7 +29,8 @@ pub mod names;
 pub mod import;
 pub mod export;
 
-pub use batch::{IGNORED, T5Batch, T5Batcher};
+pub use crate::rows::IGNORED;
+pub use batch::{T5Batch, T5Batcher};
 pub use carry::T5Carry;
 pub use config::{T5Config, T5FeedForward, T5MoeConfig};
 pub use export::export;

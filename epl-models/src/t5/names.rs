@@ -116,8 +116,8 @@ impl Names for T5Names {
     }
 
     /// A copy of the embedding is no parameter.
-    fn path(&self, stored: &str) -> Option<String> {
-        if stored == HEAD && !self.own_head { None } else { self.table.path(stored) }
+    fn paths(&self, stored: &str) -> Vec<String> {
+        if stored == HEAD && !self.own_head { Vec::new() } else { self.table.paths(stored) }
     }
 
     fn may_be_left(&self, stored: &str) -> bool {
@@ -175,7 +175,7 @@ mod tests {
             // A copy of the embedding.
             ("lm_head.weight", None),
         ] {
-            assert_eq!(first.path(stored).as_deref(), path, "{stored}");
+            assert_eq!(first.paths(stored), Vec::from_iter(path), "{stored}");
         }
     }
 

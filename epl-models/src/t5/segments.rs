@@ -3,9 +3,10 @@
 use epl_core::{Incremental, Loss, LossWeights, Model};
 use epl_modules::{RouterLosses, SplitCrossEntropyConfig, TransformerCache, TransformerInput, TransformerOutput};
 
-use super::batch::{IGNORED, T5Batch};
+use super::batch::T5Batch;
 use super::carry::T5Carry;
 use super::model::T5;
+use crate::rows::IGNORED;
 
 /// The loss of the targets.
 const CROSS_ENTROPY: &str = "cross_entropy";

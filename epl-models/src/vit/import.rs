@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use epl_core::ParamRecord;
+use epl_modules::Activation;
 
 use super::config::ViTConfig;
 use super::model::ViT;
@@ -40,7 +41,7 @@ fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
         .with_d_ff(json.count("intermediate_size")?)
         .with_heads(json.count("num_attention_heads")?)
         .with_layers(json.count("num_hidden_layers")?)
-        .with_activation(json.activation("hidden_act")?)
+        .with_activation(json.activation_or("hidden_act", Activation::Gelu)?)
         .with_dropout(json.number_or("hidden_dropout_prob", 0.0)?)
         .with_attention_dropout(json.number_or("attention_probs_dropout_prob", 0.0)?)
         .with_epsilon(json.number_or("layer_norm_eps", 1e-12)?)

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-/// What is attended over.
+/// What is attended over. Keys and values may have fewer heads than queries: heads of queries that follow each other share one.
 pub(super) struct Inputs {
     pub query: Tensor<4>,
     pub key: Tensor<4>,
@@ -29,4 +29,22 @@ impl Inputs {
     pub fn widths(&self) -> [usize; 2] {
         [self.key.dims()[3], self.value.dims()[3]]
     }
+
+    /// How many heads of queries share one of keys and values.
+    pub fn shared(&self) -> usize {
+        self.query.dims()[1] / self.key.dims()[1]
+    }
+}
+
+/// The rows of heads that share keys as those of one head: `[batch_size, heads, queries, n]` to
+/// `[batch_size, heads / shared, shared * queries, n]`.
+pub(super) fn joined(x: Tensor<4>, shared: usize) -> Tensor<4> {
+    let [batch_size, heads, queries, n] = x.dims();
+    if shared == 1 { x } else { x.reshape([batch_size, heads / shared, shared * queries, n]) }
+}
+
+/// What [`joined`] has joined, apart.
+pub(super) fn apart(x: Tensor<4>, shared: usize) -> Tensor<4> {
+    let [batch_size, heads, queries, n] = x.dims();
+    if shared == 1 { x } else { x.reshape([batch_size, heads * shared, queries / shared, n]) }
 }

@@ -1,19 +1,22 @@
 //! Attention split by heads over the tensor axis.
 //!
 //! ```text
-//! x copied ─┬─ query columns ─ q heads ─┐
-//!           ├─ key columns ─── k heads ─┼─ softmax(q kᵀ · scale + bias) v ── output rows ── all-reduce ──> y
-//!           └─ value columns ─ v heads ─┘
+//! x copied ─┬─ query columns ─ q heads ─ norm ─ turn ─┐
+//!           ├─ key columns ─── k heads ─ norm ─ turn ─┼─ softmax(q kᵀ · scale + bias) v ── output rows ── all-reduce ──> y
+//!           └─ value columns ─ v heads ───────────────┘
 //! ```
 //!
 //! A rank computes whole heads, so nothing crosses the axis between the two all-reduces (one in forward, one in
-//! backward).
+//! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms
+//! and the rotation by positions (`rotary`) are options.
 
 mod cache;
 mod input;
+mod checks;
 mod heads;
 mod weighing;
 mod weights;
+mod rotary;
 mod on_host;
 mod scaled_dot_product;
 mod multi_head;
@@ -23,5 +26,6 @@ pub use cache::AttentionCache;
 pub use input::AttentionInput;
 pub use multi_head::{MultiHeadAttention, MultiHeadAttentionConfig};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
+pub use rotary::{RotaryConfig, RotaryScaling};
 
-pub(crate) use multi_head::check_heads;
+pub(crate) use checks::check_heads;

@@ -8,12 +8,15 @@ use epl_comm::{Copied, ProcessGroup, Split, shard_range};
 use epl_core::{Context, Place};
 
 use super::cache::AttentionCache;
+use super::checks::{check_batch, check_heads, check_kv_heads, check_shapes};
 use super::input::AttentionInput;
+use super::rotary::{Angles, Rotary, RotaryConfig};
 use super::scaled_dot_product::attend;
 use super::weighing::Weighing;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_not_empty, refuse};
 use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
+use crate::norm::{RmsNorm, RmsNormConfig};
 use crate::placement;
 
 /// Configuration to create a [`MultiHeadAttention`] layer using the [init function](MultiHeadAttentionConfig::init).
@@ -23,8 +26,16 @@ pub struct MultiHeadAttentionConfig {
     pub d_model: usize,
     /// The number of heads, over all ranks.
     pub n_heads: usize,
+    /// The number of heads of keys and values, over all ranks, of which each is shared by as many heads of queries
+    /// ([arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). Default: `n_heads`
+    pub n_kv_heads: Option<usize>,
     /// The size of each head. Default: `d_model / n_heads`
     pub head_dim: Option<usize>,
+    /// How queries and keys of a self-attention are turned by their positions. Default: not at all
+    pub rotary: Option<RotaryConfig>,
+    /// The epsilon of RMS norms of each head's query and key, over the features of a head, before they are turned
+    /// ([arXiv:2302.05442](https://arxiv.org/abs/2302.05442)). Default: no norms
+    pub qk_norm: Option<f64>,
     /// The dropout probability of the attention weights. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
@@ -57,22 +68,30 @@ pub struct MultiHeadAttentionConfig {
 pub struct MultiHeadAttention {
     /// `[d_model, n_heads * head_dim]`, cut by columns
     pub query: SplitLinear,
-    /// `[d_model, n_heads * head_dim]`, cut by columns
+    /// `[d_model, n_kv_heads * head_dim]`, cut by columns
     pub key: SplitLinear,
-    /// `[d_model, n_heads * head_dim]`, cut by columns
+    /// `[d_model, n_kv_heads * head_dim]`, cut by columns
     pub value: SplitLinear,
     /// `[n_heads * head_dim, d_model]`, cut by rows
     pub output: SplitLinear,
+    /// The norm of each head's query; its scale `[head_dim]` is that of all heads.
+    pub query_norm: Option<RmsNorm>,
+    /// The norm of each head's key; its scale `[head_dim]` is that of all heads.
+    pub key_norm: Option<RmsNorm>,
     /// Dropout of the attention weights.
     pub dropout: Dropout,
     /// The size of the input and output features.
     pub d_model: usize,
     /// The number of heads, over all ranks.
     pub n_heads: usize,
+    /// The number of heads of keys and values, over all ranks.
+    pub n_kv_heads: usize,
     /// The size of each head.
     pub head_dim: usize,
     /// What scores are multiplied by.
     pub scale: f64,
+    #[module(skip)]
+    rotary: Option<Rotary>,
     #[module(skip)]
     context: Context,
 }
@@ -82,12 +101,12 @@ impl MultiHeadAttentionConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a size is 0, the heads do not divide over the tensor axis, or `d_model` over the heads and no
-    /// `head_dim` is given.
+    /// Unwinds with an error when a size is 0, the heads (of queries, or of keys and values) do not divide over the tensor axis,
+    /// those of queries not over those of keys, `d_model` not over the heads and no `head_dim` is given, or numbers of norms and
+    /// rotary positions cannot be.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
-        let sizes = [("d_model", self.d_model), ("n_heads", self.n_heads), ("head_dim", self.head_dim.unwrap_or(1))];
-        check_not_empty(place.path(), "attention", &sizes);
-        check_heads(place.context().tensor(), place.path(), self.n_heads);
+        let n_kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
+        self.check(n_kv_heads, place);
         let head_dim = self.head_dim.unwrap_or_else(|| self.default_head_dim(place.path()));
         let inner = self.n_heads * head_dim;
         let linear = |name: &str, initializer: &Option<Initializer>, (d_input, d_output), cut| {
@@ -98,19 +117,39 @@ impl MultiHeadAttentionConfig {
                 .with_bias_initializer(self.bias_initializer.clone())
                 .init(&place.child(name))
         };
-        let columns = (self.d_model, inner);
+        let norm = |name: &str| {
+            let init = |epsilon| RmsNormConfig::new(head_dim).with_epsilon(epsilon).init(&place.child(name));
+            self.qk_norm.map(init)
+        };
+        let columns = (self.d_model, n_kv_heads * head_dim);
         MultiHeadAttention {
-            query: linear("query", &self.query_initializer, columns, LinearCut::Column),
+            query: linear("query", &self.query_initializer, (self.d_model, inner), LinearCut::Column),
             key: linear("key", &None, columns, LinearCut::Column),
             value: linear("value", &None, columns, LinearCut::Column),
             output: linear("output", &self.output_initializer, (inner, self.d_model), LinearCut::Row),
+            query_norm: norm("query_norm"),
+            key_norm: norm("key_norm"),
             dropout: DropoutConfig::new(self.dropout).init(place),
             d_model: self.d_model,
             n_heads: self.n_heads,
+            n_kv_heads,
             head_dim,
             scale: if self.scale { (head_dim as f64).powf(-0.5) } else { 1.0 },
+            rotary: self.rotary.map(|rotary| Rotary::new(&rotary, head_dim, place.path())),
             context: place.context().clone(),
         }
+    }
+
+    fn check(&self, n_kv_heads: usize, place: &Place) {
+        let sizes = [
+            ("d_model", self.d_model),
+            ("n_heads", self.n_heads),
+            ("head_dim", self.head_dim.unwrap_or(1)),
+            ("n_kv_heads", n_kv_heads),
+        ];
+        check_not_empty(place.path(), "attention", &sizes);
+        check_heads(place.context().tensor(), place.path(), self.n_heads);
+        check_kv_heads(place.context().tensor(), place.path(), [self.n_heads, n_kv_heads]);
     }
 
     fn default_head_dim(&self, path: &str) -> usize {
@@ -121,18 +160,6 @@ impl MultiHeadAttentionConfig {
             ));
         }
         self.d_model / self.n_heads
-    }
-}
-
-/// Refuses heads that do not divide over the group.
-pub(crate) fn check_heads(group: &ProcessGroup, path: &str, n_heads: usize) {
-    if n_heads == 0 || !n_heads.is_multiple_of(group.size()) {
-        refuse(format!(
-            "{path}: {n_heads} heads do not divide over {} ranks of the {} axis; use a {} size that divides {n_heads}",
-            group.size(),
-            group.name(),
-            group.name()
-        ));
     }
 }
 
@@ -147,13 +174,14 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the memory is that of another batch, a mask or bias has another shape, or a peer
-    /// fails.
+    /// Unwinds with an error when the memory is that of another batch, or there is one and positions are rotary, a mask or bias
+    /// has another shape, or a peer fails.
     pub fn forward(&self, input: AttentionInput) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
+        let angles = self.angles(&query, input.memory.is_some(), 0);
         let source = input.memory.clone().map_or_else(|| query.clone(), |memory| memory.copied(self.group()));
-        let (keys, values) = self.keys_values(source);
-        self.attend(query, (keys, values), input)
+        let keys_values = self.keys_values(source, angles.as_ref());
+        self.attend(self.queries(query, angles.as_ref()), keys_values, input)
     }
 
     /// Applies attention to new positions only, with the keys and values of earlier calls.
@@ -169,38 +197,63 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the memory is that of another batch, a mask or bias has another shape, or a peer
-    /// fails.
+    /// As [`forward`](Self::forward).
     pub fn forward_cache(&self, input: AttentionInput, cache: &mut AttentionCache) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
+        let angles = self.angles(&query, input.memory.is_some(), cache.len());
         let keys_values = match input.memory.clone() {
-            Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()))),
+            Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()), None)),
             None => {
-                let (keys, values) = self.keys_values(query.clone());
+                let (keys, values) = self.keys_values(query.clone(), angles.as_ref());
                 check_batch(keys.dims()[0], cache.batch_size().unwrap_or(keys.dims()[0]));
                 cache.append(keys, values)
             }
         };
-        self.attend(query, keys_values, input)
+        self.attend(self.queries(query, angles.as_ref()), keys_values, input)
     }
 
     fn group(&self) -> &ProcessGroup {
         self.context.tensor()
     }
 
-    fn keys_values(&self, source: Copied<3>) -> (Tensor<4>, Tensor<4>) {
-        (self.heads(self.key.forward(source.clone())), self.heads(self.value.forward(source)))
+    /// The angles of new positions, of which `start` is the first.
+    fn angles(&self, query: &Copied<3>, has_memory: bool, start: usize) -> Option<Angles> {
+        let rotary = self.rotary.as_ref()?;
+        if has_memory {
+            refuse(
+                "attention with rotary positions got a memory, whose positions are not those of the queries: make a \
+                 cross-attention without `rotary`"
+                    .to_string(),
+            );
+        }
+        let query = query.clone().local();
+        Some(rotary.angles(start, query.dims()[1], &query.device()))
     }
 
-    /// `[batch_size, positions, features]`, split, to `[batch_size, local heads, positions, head_dim]`.
-    fn heads(&self, features: Split<3>) -> Tensor<4> {
+    fn queries(&self, source: Copied<3>, angles: Option<&Angles>) -> Tensor<4> {
+        self.heads(self.query.forward(source), self.query_norm.as_ref(), angles)
+    }
+
+    fn keys_values(&self, source: Copied<3>, angles: Option<&Angles>) -> (Tensor<4>, Tensor<4>) {
+        let keys = self.heads(self.key.forward(source.clone()), self.key_norm.as_ref(), angles);
+        (keys, self.heads(self.value.forward(source), None, None))
+    }
+
+    /// `[batch_size, positions, features]`, split, to `[batch_size, local heads, positions, head_dim]`, normalised and turned.
+    fn heads(&self, features: Split<3>, norm: Option<&RmsNorm>, angles: Option<&Angles>) -> Tensor<4> {
         let local = features.local();
         let [batch_size, positions, inner] = local.dims();
-        local.reshape([batch_size, positions, inner / self.head_dim, self.head_dim]).swap_dims(1, 2)
+        let mut heads = local.reshape([batch_size, positions, inner / self.head_dim, self.head_dim]);
+        if let Some(norm) = norm {
+            heads = norm.forward_part(heads, self.group());
+        }
+        if let Some(angles) = angles {
+            heads = angles.turn(heads);
+        }
+        heads.swap_dims(1, 2)
     }
 
-    fn attend(&self, query: Copied<3>, (keys, values): (Tensor<4>, Tensor<4>), input: AttentionInput) -> Tensor<3> {
-        let query = self.heads(self.query.forward(query));
+    fn attend(&self, query: Tensor<4>, (keys, values): (Tensor<4>, Tensor<4>), input: AttentionInput) -> Tensor<3> {
         let [batch_size, heads, queries, _] = query.dims();
         let [memories, _, positions, _] = keys.dims();
         check_batch(batch_size, memories);
@@ -221,33 +274,6 @@ impl MultiHeadAttention {
     }
 }
 
-/// Refuses keys of another batch than the queries'.
-fn check_batch(queries: usize, keys: usize) {
-    if queries != keys {
-        refuse(format!(
-            "attention of {queries} sequences got the keys of {keys}: give each its own memory, and `select` the rows of \
-             a cache whose batch has changed"
-        ));
-    }
-}
-
-/// Refuses masks and biases that do not fit the scores.
-fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
-    let [batch_size, heads, queries, keys] = scores;
-    if let Some(padding) =
-        input.padding.as_ref().map(|padding| padding.dims()).filter(|dims| *dims != [batch_size, keys])
-    {
-        refuse(format!("attention over {batch_size} x {keys} keys got a padding mask of {padding:?}"));
-    }
-    let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && (dims[0] == 1 || dims[0] == batch_size);
-    if let Some(bias) = input.bias.as_ref().map(|bias| bias.dims()).filter(|dims| !fits(dims)) {
-        refuse(format!(
-            "attention with {heads} local heads, {queries} queries and {keys} keys got a bias of {bias:?}; it takes \
-             [1 or {batch_size}, {heads}, {queries}, {keys}]"
-        ));
-    }
-}
-
 impl ModuleDisplay for MultiHeadAttention {
     fn custom_settings(&self) -> Option<DisplaySettings> {
         DisplaySettings::new().with_new_line_after_attribute(false).optional()
@@ -257,7 +283,10 @@ impl ModuleDisplay for MultiHeadAttention {
         content
             .add("d_model", &self.d_model)
             .add("n_heads", &self.n_heads)
+            .add("n_kv_heads", &self.n_kv_heads)
             .add("head_dim", &self.head_dim)
+            .add("rotary", &self.rotary.is_some())
+            .add("qk_norm", &self.query_norm.is_some())
             .add("dropout", &self.dropout.prob)
             .add("scale", &self.scale)
             .add("placement", placement::split(self.group(), "head", self.n_heads).as_str())

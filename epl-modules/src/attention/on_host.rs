@@ -13,6 +13,8 @@
 //! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does. Other
 //! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see.
 //!
+//! Heads of queries that share keys and values read the same ones; each has its gradient of them, and those are added up.
+//!
 //! A thread takes a head of a sequence, or, where there are few of them, a part of its queries; in backward, where sequences share
 //! a bias, the same of some sequences, one after the other. How a call is cut depends on its sizes alone, and sums are made in one
 //! order: the bits do not depend on the number of threads.
@@ -82,7 +84,7 @@ struct Call<'a, T> {
     bias: Option<&'a [T]>,
     padding: Option<&'a [T]>,
     dropout: Option<&'a Mask>,
-    /// Of each head of each sequence.
+    /// Of each head of each sequence; of keys and values those that it shares.
     query: Vec<Matrix<'a, T>>,
     key: Vec<Matrix<'a, T>>,
     value: Vec<Matrix<'a, T>>,
@@ -106,7 +108,8 @@ struct Part {
 }
 
 impl<'a, T: Real> Call<'a, T> {
-    fn new(shape: [usize; 4], views: &'a Views<T>, weighing: &'a Weighing) -> Self {
+    fn new(shape: [usize; 4], shared: usize, views: &'a Views<T>, weighing: &'a Weighing) -> Self {
+        let of_each = |view: &'a View<T>| view.matrices().flat_map(|head| core::iter::repeat_n(head, shared)).collect();
         Self {
             shape,
             scale: T::of(weighing.scale),
@@ -115,8 +118,8 @@ impl<'a, T: Real> Call<'a, T> {
             padding: views.padding.as_deref(),
             dropout: weighing.dropout.as_ref(),
             query: views.query.matrices().collect(),
-            key: views.key.matrices().collect(),
-            value: views.value.matrices().collect(),
+            key: of_each(&views.key),
+            value: of_each(&views.value),
         }
     }
 
@@ -325,7 +328,7 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4
     let ([batch_size, heads, queries, keys], [_, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
     let views = Views::<T>::new(inputs, weighing);
-    let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
+    let call = Call::new([batch_size, heads, queries, keys], inputs.shared(), &views, weighing);
     call.count_work([1, 1]);
     let (shape, parts) = ([batch_size, queries, heads, width], call.parts());
     let mut output = Unwritten::<T>::new(shape.into_iter().product());
@@ -362,7 +365,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let views = Views::<T>::new(inputs, weighing);
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
     let grads: Vec<Matrix<T>> = grad.matrices().collect();
-    let call = Call::new([batch_size, heads, queries, keys], &views, weighing);
+    let call = Call::new([batch_size, heads, queries, keys], inputs.shared(), &views, weighing);
     call.count_work([3, 2]);
     let parts = call.parts();
 
@@ -395,9 +398,13 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     // SAFETY: the parts are all queries of all heads; each has written its rows, and those of all keys and values.
     let [query, key, value] = values.map(|values| unsafe { values.written() });
     let tensor = |values, shape| cast(host::tensor(values, shape, &device), dtype).swap_dims(1, 2);
-    let summed = |values: Vec<T>, shape: [usize; 4]| match parts.len() {
-        1 => tensor(values, shape),
-        _ => tensor(host::sum_blocks(&values, shape.into_iter().product()), shape),
+    let summed = |values: Vec<T>, shape: [usize; 4]| {
+        let values = match parts.len() {
+            1 => values,
+            _ => host::sum_blocks(&values, shape.into_iter().product()),
+        };
+        let (shared, [batch_size, rows, heads, width]) = (inputs.shared(), shape);
+        tensor(host::sum_neighbours(values, shared, width), [batch_size, rows, heads / shared, width])
     };
     let bias = bias.map(|bias| {
         let (shape, count) = (bias.dims(), bias.shape().num_elements());

@@ -8,7 +8,7 @@ use epl_comm::custom_vjp;
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
-use super::multi_head::check_heads;
+use super::checks::check_heads;
 use crate::host::{self, HostFloat, Real, View, host_float, map_rows, new_blocks, rows_a_task};
 use crate::invalid::refuse;
 use crate::placement;

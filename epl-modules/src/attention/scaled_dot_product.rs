@@ -9,7 +9,7 @@ use epl_comm::custom_vjp_needed;
 use epl_core::model::precision::in_wide;
 use epl_core::offload::is_host;
 
-use super::heads::{Gradients, Inputs};
+use super::heads::{Gradients, Inputs, apart, joined};
 use super::on_host;
 use super::weighing::{SavedWeights, Weighing};
 
@@ -18,7 +18,7 @@ use super::weighing::{SavedWeights, Weighing};
 ///
 /// # Shapes
 ///
-/// - query: `[batch_size, heads, queries, head_dim]`, key and value: `[batch_size, heads, keys, head_dim]`
+/// - query: `[batch_size, heads, queries, head_dim]`, key and value: `[batch_size, heads / shared, keys, head_dim]`
 /// - bias: `[1 or batch_size, heads, queries, keys]`
 /// - output: `[batch_size, heads, queries, head_dim]`
 pub(super) fn attend(
@@ -71,9 +71,10 @@ fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
 
 fn forward_tensors(mut inputs: Inputs, weighing: &Weighing) -> (Tensor<4>, Saved) {
     let bias = inputs.bias.as_ref().map(|bias| (bias.dims()[0], bias.dtype()));
-    let scores = inputs.query.clone().matmul(inputs.key.clone().swap_dims(2, 3));
-    let weights = weighing.weigh(scores, inputs.bias.take());
-    let output = weights.kept.matmul(inputs.value.clone());
+    let shared = inputs.shared();
+    let scores = joined(inputs.query.clone(), shared).matmul(inputs.key.clone().swap_dims(2, 3));
+    let weights = weighing.weigh(apart(scores, shared), inputs.bias.take());
+    let output = apart(joined(weights.kept, shared).matmul(inputs.value.clone()), shared);
     (output, Saved::Elsewhere { inputs, weights: weights.saved, scale: weighing.scale, bias })
 }
 
@@ -88,18 +89,19 @@ impl Saved {
                 };
             }
         };
-        let dtype = grad.dtype();
+        let (dtype, shared) = (grad.dtype(), inputs.shared());
+        let grad = joined(grad, shared);
         let grad_weights = grad.clone().matmul(inputs.value.swap_dims(2, 3));
-        let (grad_scores, kept) = weights.backward(grad_weights);
-        let narrow = grad_scores.clone().cast(dtype);
+        let (grad_scores, kept) = weights.backward(apart(grad_weights, shared));
+        let narrow = joined(grad_scores.clone().cast(dtype), shared);
         let bias = bias.filter(|_| asks_bias).map(|(sequences, dtype)| {
             let sum = if sequences == 1 { grad_scores.sum_dim(0) } else { grad_scores };
             sum.cast(dtype)
         });
         Gradients {
-            query: scaled(narrow.clone().matmul(inputs.key), scale),
-            key: scaled(narrow.swap_dims(2, 3).matmul(inputs.query), scale),
-            value: kept.swap_dims(2, 3).matmul(grad),
+            query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale),
+            key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale),
+            value: joined(kept, shared).swap_dims(2, 3).matmul(grad),
             bias,
         }
     }
@@ -126,11 +128,13 @@ mod tests {
         draw([batch_size, rows, heads, width], dtype).swap_dims(1, 2)
     }
 
+    /// Two heads of queries share one of keys where their number is even.
     fn inputs([batch_size, n_heads, queries, keys]: [usize; 4], biases: Option<usize>, dtype: DType) -> Inputs {
+        let of_keys = if n_heads.is_multiple_of(2) { n_heads / 2 } else { n_heads };
         Inputs {
             query: heads([batch_size, n_heads, queries, 5], dtype),
-            key: heads([batch_size, n_heads, keys, 5], dtype),
-            value: draw([batch_size, n_heads, keys, 7], dtype),
+            key: heads([batch_size, of_keys, keys, 5], dtype),
+            value: draw([batch_size, of_keys, keys, 7], dtype),
             bias: biases.map(|sequences| draw([sequences, n_heads, queries, keys], dtype)),
         }
     }

@@ -181,6 +181,22 @@ pub(crate) fn sum_blocks<T: Real>(partials: &[T], length: usize) -> Vec<T> {
     sum
 }
 
+/// The sums of so many rows of `length` elements that follow each other.
+pub(crate) fn sum_neighbours<T: Real>(values: Vec<T>, count: usize, length: usize) -> Vec<T> {
+    if count == 1 || values.is_empty() {
+        return values;
+    }
+    let (of_sum, height) = (count * length, rows_a_task(count * length));
+    new_blocks(values.len() / count, height * length, |block, sums| {
+        let values = &values[block * height * of_sum..][..sums.len() * count];
+        for (sum, rows) in sums.chunks_exact_mut(length).zip(values.chunks_exact(of_sum)) {
+            for row in rows.chunks_exact(length) {
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+            }
+        }
+    })
+}
+
 /// The sums of the columns of rows of `length` elements, whatever the number of threads.
 pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
     if length == 0 {
@@ -236,6 +252,18 @@ mod tests {
             assert_eq!(on(threads).to_bits(), on(1).to_bits());
         }
         assert_eq!(dot::<f64>(&[], &[]), 0.0);
+    }
+
+    #[test]
+    fn neighbours_are_summed_whatever_is_a_task() {
+        for (sums, count, length) in [(7, 1, 3), (5, 3, 2), (900, 4, 33), (0, 2, 3)] {
+            let values: Vec<f64> = (0..sums * count * length).map(|i| i as f64).collect();
+            let of = |sum: usize, column: usize| {
+                (0..count).map(|row| ((sum * count + row) * length + column) as f64).sum::<f64>()
+            };
+            let exact: Vec<f64> = (0..sums * length).map(|i| of(i / length, i % length)).collect();
+            assert_eq!(sum_neighbours(values, count, length), exact);
+        }
     }
 
     #[test]

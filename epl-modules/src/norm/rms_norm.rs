@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_comm::custom_vjp;
+use epl_comm::{ProcessGroup, copied, custom_vjp};
 use epl_core::Place;
 use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
@@ -66,10 +66,20 @@ impl RmsNorm {
     ///
     /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        self.normalise(input, self.gamma.val())
+    }
+
+    /// Normalises this member's part of a tensor that is split along another dim than the last one: the gradient of the scale
+    /// is a sum over all parts.
+    pub(crate) fn forward_part<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
+        self.normalise(input, copied(self.gamma.val(), group).local())
+    }
+
+    fn normalise<const D: usize>(&self, input: Tensor<D>, gamma: Tensor<1>) -> Tensor<D> {
         check_last_dim("RMS norm", ("d_model", self.d_model), input.dims());
         let epsilon = self.epsilon;
         custom_vjp(
-            (input, self.gamma.val()),
+            (input, gamma),
             |(x, gamma)| forward(x, gamma, epsilon),
             |saved, grad| {
                 let (grad_x, grad_gamma) = backward(saved, grad);

@@ -6,7 +6,7 @@ use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
 use super::residual::NormOrder;
-use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention};
+use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, RotaryConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::norm::Norm;
 
@@ -24,10 +24,11 @@ pub struct AttentionPart {
 }
 
 impl AttentionPart {
-    pub(super) fn new(config: &TransformerLayerConfig, place: &Place) -> Self {
+    /// Positions of a memory are not those of the layer: attention to it is without `rotary`.
+    pub(super) fn new(config: &TransformerLayerConfig, rotary: Option<RotaryConfig>, place: &Place) -> Self {
         Self {
             norm: config.part_norm().init(&place.child("norm")),
-            heads: config.heads().init(&place.child("heads")),
+            heads: config.heads(rotary).init(&place.child("heads")),
             dropout: DropoutConfig::new(config.dropout).init(place),
             order: config.norm_order,
         }

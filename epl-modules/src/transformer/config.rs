@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 
 use super::residual::NormOrder;
 use crate::activation::Activation;
-use crate::attention::MultiHeadAttentionConfig;
+use crate::attention::{MultiHeadAttentionConfig, RotaryConfig};
 use crate::mlp::ParallelMlpConfig;
 use crate::moe::{Capacity, Gate, MoeConfig};
 use crate::norm::{NormConfig, NormKind};
@@ -13,12 +13,13 @@ use crate::norm::{NormConfig, NormKind};
 /// Configuration to create a [`TransformerLayer`](super::TransformerLayer) using the
 /// [init function](TransformerLayerConfig::init).
 ///
-/// | | norm order | norm | linear bias | activation | gated | inner dropout |
-/// |---|---|---|---|---|---|---|
-/// | BERT | post | LayerNorm | yes | GELU | no | no |
-/// | GPT-2 | pre | LayerNorm | yes | GELU by tanh | no | no |
-/// | T5, T5 1.1 | pre | RMSNorm | no | ReLU, GELU by tanh | no, yes | yes |
-/// | Llama | pre | RMSNorm | no | SiLU | yes | no |
+/// | | norm order | norm | linear bias | activation | gated | inner dropout | attention |
+/// |---|---|---|---|---|---|---|---|
+/// | BERT | post | LayerNorm | yes | GELU | no | no | |
+/// | GPT-2 | pre | LayerNorm | yes | GELU by tanh | no | no | |
+/// | T5, T5 1.1 | pre | RMSNorm | no | ReLU, GELU by tanh | no, yes | yes | not scaled |
+/// | Llama | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries |
+/// | Qwen3 | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries, norms of queries and keys |
 #[derive(Config, Debug)]
 pub struct TransformerLayerConfig {
     /// The size of the input and output features.
@@ -39,8 +40,15 @@ pub struct TransformerLayerConfig {
     /// Whether the layer also attends to a memory, as a decoder's. Default: false
     #[config(default = false)]
     pub cross_attention: bool,
+    /// The number of heads of keys and values, over all ranks. Default: `n_heads`
+    pub n_kv_heads: Option<usize>,
     /// The size of each head. Default: `d_model / n_heads`
     pub head_dim: Option<usize>,
+    /// How queries and keys of self-attention are turned by their positions. Default: not at all
+    pub rotary: Option<RotaryConfig>,
+    /// Whether each head's query and key are normalised, with the epsilon of the norms. Default: false
+    #[config(default = false)]
+    pub qk_norm: bool,
     /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
     #[config(default = true)]
     pub scale: bool,
@@ -53,6 +61,8 @@ pub struct TransformerLayerConfig {
     /// Whether the linear layers of attention and of a dense network have a bias; experts have none. Default: true
     #[config(default = true)]
     pub bias: bool,
+    /// Whether those of attention have one, where that differs from the dense network. Default: `bias`
+    pub attention_bias: Option<bool>,
     /// The dropout probability of what every part adds to the hidden states. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
@@ -98,11 +108,14 @@ impl TransformerLayerConfig {
         NormConfig::new(self.d_model).with_kind(self.norm).with_epsilon(self.epsilon)
     }
 
-    pub(super) fn heads(&self) -> MultiHeadAttentionConfig {
+    pub(super) fn heads(&self, rotary: Option<RotaryConfig>) -> MultiHeadAttentionConfig {
         let config = MultiHeadAttentionConfig::new(self.d_model, self.n_heads)
+            .with_n_kv_heads(self.n_kv_heads)
             .with_head_dim(self.head_dim)
+            .with_rotary(rotary)
+            .with_qk_norm(self.qk_norm.then_some(self.epsilon))
             .with_dropout(self.attention_dropout)
-            .with_bias(self.bias)
+            .with_bias(self.attention_bias.unwrap_or(self.bias))
             .with_scale(self.scale)
             .with_query_initializer(self.query_initializer.clone())
             .with_output_initializer(self.output_initializer.clone())

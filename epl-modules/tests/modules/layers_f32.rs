@@ -45,6 +45,11 @@ fn self_attention() {
 }
 
 #[test]
+fn grouped_attention() {
+    cases::grouped_attention(LIMIT);
+}
+
+#[test]
 fn cross_attention_with_bias() {
     cases::cross_attention_with_bias(LIMIT);
 }

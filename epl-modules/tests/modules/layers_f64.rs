@@ -61,6 +61,13 @@ fn self_attention() {
 }
 
 #[test]
+fn grouped_attention() {
+    epl_testing::in_f64(|| {
+        cases::grouped_attention(LIMIT);
+    });
+}
+
+#[test]
 fn cross_attention_with_bias() {
     epl_testing::in_f64(|| {
         cases::cross_attention_with_bias(LIMIT);

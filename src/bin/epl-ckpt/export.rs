@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use epl::Error;
 use epl::models::bert::{self, BertConfig, MaskedLanguage, QuestionAnswering, SequenceClassification};
+use epl::models::decoder::{self, DecoderConfig};
 use epl::models::resnet::{self, ResNetConfig};
 use epl::models::t5::{self, T5Config};
 use epl::tensors::{StoredParameters, save_burnpack, save_safetensors};
@@ -27,6 +28,8 @@ pub enum Model {
     BertClasses,
     /// ResNet.
     Resnet,
+    /// GPT-2, Llama or Qwen3, as its configuration says.
+    Decoder,
 }
 
 /// Writes a file with our names, or a folder of a model that `transformers` has.
@@ -42,6 +45,7 @@ pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option
         Model::BertQa => bert::export::<QuestionAnswering>(&parsed::<BertConfig>(said)?, &stored, to)?,
         Model::BertMlm => bert::export::<MaskedLanguage>(&parsed::<BertConfig>(said)?, &stored, to)?,
         Model::BertClasses => bert::export::<SequenceClassification>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::Decoder => decoder::export(&parsed::<DecoderConfig>(said)?, &stored, to)?,
         Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
     }
     Ok(())

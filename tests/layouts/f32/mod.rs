@@ -3,6 +3,7 @@
 mod amp;
 mod amp_groups;
 mod amp_ordinary;
+mod decoder;
 mod layouts;
 mod nested;
 mod nested_moe;

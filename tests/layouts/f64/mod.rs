@@ -1,6 +1,7 @@
 //! No layout changes what a run computes: in f64, all errors are at most 1e-10.
 
 mod chain_types;
+mod decoder;
 mod found;
 mod groups;
 mod layouts;

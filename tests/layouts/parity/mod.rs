@@ -10,6 +10,7 @@
 pub mod program;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::module::{Lora, Module, ModuleMapper, Param};
@@ -24,7 +25,7 @@ use epl::modules::moe::{Capacity, Gate};
 use epl::optim::{OptimizerConfig, ParamGroups};
 use epl::testing::{config, error_together, in_half, largest_error};
 use epl::topology::cluster::Mesh;
-use epl::{Engine, EngineSettings, Epl, LazyModel, MicroBatch, Place, StepReport};
+use epl::{Engine, EngineSettings, Epl, LazyModel, MicroBatch, Model, Place, StepReport};
 
 /// What is trained, and on what.
 #[derive(Clone)]
@@ -319,22 +320,33 @@ pub fn pairs(count: usize) -> Vec<TokenPair> {
 
 /// This replica's share of the global batch: cut by samples, unevenly where they do not divide, or in the proportion that is given.
 pub fn micro_batches(epl: &Epl, case: &Case, step: u64, accumulation: usize) -> Vec<MicroBatch<T5Batch>> {
-    let (data, batcher) = (epl.context().data(), T5Batcher::new(&case.model));
+    let batcher = T5Batcher::new(&case.model);
+    let batch = |rows: Range<usize>| batcher.batch(case.pairs[rows].to_vec(), epl.place().device());
+    share(epl, case.pairs.len(), (step, accumulation), batch)
+}
+
+/// This replica's share of so many samples, in micro-batches.
+pub fn share<B>(
+    epl: &Epl,
+    count: usize,
+    (step, accumulation): (u64, usize),
+    batch: impl Fn(Range<usize>) -> B,
+) -> Vec<MicroBatch<B>> {
+    let data = epl.context().data();
     let parts = data.size() * accumulation;
-    let first = step * case.pairs.len() as u64;
+    let first = step * count as u64;
     let shard = BatchShard::of(epl.context(), accumulation).unwrap_or_else(|error| panic!("{error}"));
-    let weighted = shard.part.map(|_| shard.rows(case.pairs.len()));
-    (0..accumulation)
-        .map(|number| {
-            let even = || shard_range(case.pairs.len(), parts, data.rank() * accumulation + number);
-            let rows = weighted.as_ref().map_or_else(even, |rows| rows[number].clone());
-            let stand_in = rows.is_empty();
-            let rows = if stand_in { 0..1 } else { rows };
-            let batch = batcher.batch(case.pairs[rows.clone()].to_vec(), epl.place().device());
-            let samples: Vec<u64> = rows.map(|row| first + row as u64).collect();
-            if stand_in { MicroBatch::stand_in(batch, samples) } else { MicroBatch::new(batch, samples) }
-        })
-        .collect()
+    let weighted = shard.part.map(|_| shard.rows(count));
+    let micro_batch = |number: usize| {
+        let even = || shard_range(count, parts, data.rank() * accumulation + number);
+        let rows = weighted.as_ref().map_or_else(even, |rows| rows[number].clone());
+        let stand_in = rows.is_empty();
+        let rows = if stand_in { 0..1 } else { rows };
+        let samples: Vec<u64> = rows.clone().map(|row| first + row as u64).collect();
+        let batch = batch(rows);
+        if stand_in { MicroBatch::stand_in(batch, samples) } else { MicroBatch::new(batch, samples) }
+    };
+    (0..accumulation).map(micro_batch).collect()
 }
 
 pub fn train(case: &Case, layout: Layout) -> Outcome {
@@ -343,18 +355,29 @@ pub fn train(case: &Case, layout: Layout) -> Outcome {
 
 /// The ranks of this process under a layout, in a configuration of that.
 pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
-    let trace = Trace::new();
-    let outcomes = epl::launch_traced(config, Some(trace.clone()), |epl| steps(case, layout.accumulation, &epl));
-    let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
-    let traced: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.traced.clone()).collect();
     let batches = |epl: &Epl| micro_batches(epl, case, 2, layout.accumulation);
     let lay = |lazy: LazyModel<T5>, config: &Config| laid(case, lazy, config);
+    let trace = Trace::new();
+    let steps = |epl: Epl| steps(case, layout.accumulation, &epl);
+    let (outcome, traced) = launched(layout, (config, &trace), steps);
     program::check(&traced, (config, &trace, case.model.moe.is_some()), |place| case.init(place), lay, batches);
+    outcome
+}
+
+/// What the ranks of this process leave, which is the same on all, and what they traced.
+pub fn launched(
+    layout: Layout,
+    (config, trace): (&Config, &Trace),
+    steps: impl Fn(Epl) -> epl::Result<Outcome> + Sync,
+) -> (Outcome, Vec<program::Traced>) {
+    let outcomes = epl::launch_traced(config, Some(trace.clone()), steps);
+    let outcomes = outcomes.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+    let traced: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.traced.clone()).collect();
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].reports, other.reports, "reports are the same on every rank");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");
     }
-    outcomes.into_iter().next().expect("there is a first rank")
+    (outcomes.into_iter().next().expect("there is a first rank"), traced)
 }
 
 /// One rank, whatever other processes there are.
@@ -433,11 +456,19 @@ fn grouped<O: OptimizerConfig>(optimizer: O, own: O) -> ParamGroups<O> {
 
 fn steps_with<O: OptimizerConfig>(case: &Case, accumulation: usize, epl: &Epl, optimizer: &O) -> epl::Result<Outcome> {
     let built = epl.build(|place| case.init(place))?;
-    let mut engine = Engine::new(built, optimizer, settings(case, epl.config()))?;
-    let (_, gradients) = engine.gradients(micro_batches(epl, case, 0, accumulation))?;
+    let engine = Engine::new(built, optimizer, settings(case, epl.config()))?;
+    three_steps(engine, |step| micro_batches(epl, case, step, accumulation))
+}
+
+/// The gradients of the first batch, and three steps.
+pub fn three_steps<M: Model>(
+    mut engine: Engine<M>,
+    batches: impl Fn(u64) -> Vec<MicroBatch<M::Batch>>,
+) -> epl::Result<Outcome> {
+    let (_, gradients) = engine.gradients(batches(0))?;
     let mut reports = Vec::new();
     for step in 0..3 {
-        let batches = micro_batches(epl, case, step, accumulation);
+        let batches = batches(step);
         if step == 2 {
             engine.context().mark(|| program::MARKS[0].to_string());
         }
@@ -522,8 +553,13 @@ pub fn rounding(dtype: HalfDtype) -> f64 {
 /// Three steps equal those of one rank in the same type, to a few roundings; so do all gradients together, and all
 /// parameters at the end.
 pub fn assert_close(case: &Case, layout: Layout) {
+    let alone = train(case, Layout { half: layout.half, ..self::layout(1, 1, 1, 1) });
+    assert_roundings(layout, &train(case, layout), &alone);
+}
+
+/// What a run in mixed precision left is what one rank did in the same type, to a few roundings.
+pub fn assert_roundings(layout: Layout, got: &Outcome, alone: &Outcome) {
     let dtype = layout.half.expect("in mixed precision");
-    let (alone, got) = (train(case, Layout { half: Some(dtype), ..self::layout(1, 1, 1, 1) }), train(case, layout));
     for (step, (got, alone)) in got.reports.iter().zip(&alone.reports).enumerate() {
         assert_eq!((got.skipped, got.loss_scale), (alone.skipped, alone.loss_scale), "{layout:?}, step {step}");
         let loss = (got.loss - alone.loss).abs() / alone.loss;

@@ -15,10 +15,11 @@ use epl_models::bert::{
     BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering, SequenceClassification,
     measured_beside,
 };
+use epl_models::decoder;
 use epl_models::resnet::ResNetLayer;
 use epl_models::t5::{T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 use epl_models::vision::ImageBatch;
-use epl_models::{ResNetConfig, TokenPair};
+use epl_models::{DecoderBatcher, DecoderConfig, DecoderItem, ResNetConfig, TokenPair};
 use epl_modules::moe::{Capacity, Gate};
 
 const TYPES: [HalfDtype; 2] = [HalfDtype::F16, HalfDtype::Bf16];
@@ -269,6 +270,30 @@ fn bert() {
     check_bert::<MaskedLanguage>("tokens", BertConfig::init_masked_language, |row| {
         (0..3 + (row * 5) % 9).map(|token| if token % 3 == 0 { (token + row) as i64 } else { -100 }).collect()
     });
+}
+
+#[test]
+fn decoders() {
+    let gpt2 = DecoderConfig::new(29).with_d_model(16).with_d_ff(24).with_heads(4).with_layers(2).with_positions(12);
+    let llama = DecoderConfig::llama_like(29).with_d_model(16).with_d_ff(24).with_heads(4).with_kv_heads(Some(2));
+    let llama = llama.with_layers(2).with_positions(12).with_deviation(0.2).with_dropout(0.1);
+    let qwen3 = llama.clone().with_qk_norm(true).with_head_dim(Some(6)).with_tied_head(true);
+    for (what, shape) in [("GPT-2", gpt2.with_deviation(0.2)), ("Llama", llama), ("Qwen3", qwen3)] {
+        let batch = |rank: usize, device: &Device| {
+            let ids = |row: usize| {
+                (0..3 + (row * 5) % 9).map(|token| ((row * 11 + token * 7 + rank) % 29) as i64).collect::<Vec<_>>()
+            };
+            (DecoderBatcher::new(&shape).batch((0..5).map(|row| DecoderItem::new(ids(row))).collect(), device), 5)
+        };
+        for sizes in [(1, 1, 1), (1, 2, 1)] {
+            check(
+                (what, &mesh(sizes)),
+                (|at: &Place| shape.init(at), batch),
+                |name| decoder::measured_beside(&shape, name),
+                Bound { loss: 4.0, gradient: Each(40.0) },
+            );
+        }
+    }
 }
 
 fn resnet() -> ResNetConfig {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod bert_huggingface;
+mod decoder_huggingface;
 mod evaluation;
 mod evaluation_memory;
 mod generation;

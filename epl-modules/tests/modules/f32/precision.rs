@@ -312,6 +312,17 @@ fn attention() {
         let bias = tensor::<4>(5, [1, heads, 5, 5], &x.device());
         layer.forward(AttentionInput::self_attention(x).with_bias(bias))
     });
+    #[rustfmt::skip]
+    let parameters = &[
+        ("key.weight", Half), ("key_norm.gamma", Full), ("output.weight", Half),
+        ("query.weight", Half), ("query_norm.gamma", Full), ("value.weight", Half),
+    ];
+    let build = |at: &Place| {
+        let config = MultiHeadAttentionConfig::new(24, 4).with_n_kv_heads(Some(2)).with_bias(false);
+        config.with_rotary(Some(RotaryConfig::new())).with_qk_norm(Some(1e-6)).init(at)
+    };
+    let line = Line { layer: "attention with grouped queries", parameters, output: Half, within: Roundings(6.0) };
+    check(line, build, |_, layer, x| layer.forward(AttentionInput::self_attention(x).causal()));
     let line = Line { layer: "position bias", parameters: &[("weight", Full)], output: Full, within: Once };
     let build = |at: &Place| RelativeBiasConfig::new(4).with_n_buckets(8).with_max_distance(20).init(at);
     check(line, build, |_, layer, _| layer.forward(5, 5, 0));

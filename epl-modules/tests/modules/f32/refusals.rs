@@ -21,6 +21,18 @@ fn sizes_that_cannot_be_split() {
     refused(2, &["layer: 3 heads", "2 ranks of the tensor axis"], |epl| {
         MultiHeadAttentionConfig::new(6, 3).init(&epl.place().child("layer"))
     });
+    refused(2, &["layer: 1 heads of keys and values", "2 ranks of the tensor axis", "divides 1"], |epl| {
+        let config = MultiHeadAttentionConfig::new(8, 4).with_n_kv_heads(Some(1));
+        config.init(&epl.place().child("layer"))
+    });
+    refused(1, &["layer: 4 heads", "3 heads of keys", "divides 4"], |epl| {
+        let config = MultiHeadAttentionConfig::new(8, 4).with_n_kv_heads(Some(3));
+        config.init(&epl.place().child("layer"))
+    });
+    refused(1, &["layer: rotary positions of a head of 3 features"], |epl| {
+        let config = MultiHeadAttentionConfig::new(6, 2).with_rotary(Some(RotaryConfig::new()));
+        config.init(&epl.place().child("layer"))
+    });
     refused(2, &["3 heads", "2 ranks"], |epl| RelativeBiasConfig::new(3).init(epl.place()));
     refused(1, &["d_model 6", "4 heads"], |epl| MultiHeadAttentionConfig::new(6, 4).init(epl.place()));
     refused(4, &["3 columns", "4 ranks"], |epl| SplitLinearConfig::new(8, 3).init(epl.place()));
@@ -202,6 +214,15 @@ fn a_memory_of_another_batch() {
             let x = Tensor::<3>::ones([batch, 5, 4], epl.place().device());
             layer.forward_cache(AttentionInput::self_attention(x), &mut cache);
         }
+    });
+}
+
+#[test]
+fn a_memory_has_no_rotary_positions() {
+    refused(1, &["rotary positions got a memory", "without `rotary`"], |epl| {
+        let x = Tensor::<3>::ones([2, 3, 4], epl.place().device());
+        let layer = MultiHeadAttentionConfig::new(4, 2).with_rotary(Some(RotaryConfig::new())).init(epl.place());
+        layer.forward(AttentionInput::cross_attention(x.clone(), x))
     });
 }
 

@@ -25,6 +25,11 @@ fn llama() {
 }
 
 #[test]
+fn qwen3() {
+    reference::qwen3(LIMIT);
+}
+
+#[test]
 fn first_decoder() {
     reference::first_decoder(LIMIT);
 }

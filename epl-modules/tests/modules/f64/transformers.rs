@@ -33,6 +33,13 @@ fn llama() {
 }
 
 #[test]
+fn qwen3() {
+    epl_testing::in_f64(|| {
+        reference::qwen3(LIMIT);
+    });
+}
+
+#[test]
 fn first_decoder() {
     epl_testing::in_f64(|| {
         reference::first_decoder(LIMIT);

@@ -161,6 +161,29 @@ pub(crate) fn self_attention(limit: f64) {
     }
 }
 
+/// Heads that share keys and values, each normalised and turned by its position.
+pub(crate) fn grouped_attention(limit: f64) {
+    for (heads, of_keys, ranks) in [(4, 2, &[2][..]), (8, 4, &[2, 4]), (4, 4, &[4])] {
+        for (norm, dropout, causal) in [(None, 0.3, true), (Some(1e-6), 0.0, false)] {
+            check(&format!("{heads} heads that share {of_keys}"), limit, ranks, |ranks| {
+                let build = |place: &Place| {
+                    let config = MultiHeadAttentionConfig::new(6, heads).with_n_kv_heads(Some(of_keys));
+                    let config = config.with_head_dim(Some(4)).with_rotary(Some(RotaryConfig::new().with_theta(10.0)));
+                    config.with_qk_norm(norm).with_dropout(dropout).with_bias(false).init(place)
+                };
+                let found = outcome(ranks, &[[4, 5, 6]], build, |at: At<'_, MultiHeadAttention>| {
+                    let input = AttentionInput::self_attention(at.inputs[0].clone());
+                    let input = input.with_padding(padding(at.epl.place()));
+                    at.layer.forward(if causal { input.causal() } else { input })
+                });
+                // The output, the input's gradient, and that of every parameter.
+                assert_eq!(found.len(), 2 + 4 + if norm.is_some() { 2 } else { 0 });
+                found
+            });
+        }
+    }
+}
+
 pub(crate) fn cross_attention_with_bias(limit: f64) {
     for bidirectional in [true, false] {
         check("cross-attention", limit, &[2, 4], |ranks| {

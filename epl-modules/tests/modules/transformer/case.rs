@@ -1,7 +1,8 @@
 //! What is computed: the layers, and the batch.
 
 use epl_modules::{
-    Activation, Capacity, Gate, LayerExpertsConfig, NormKind, NormOrder, TransformerLayerConfig as LayerConfig,
+    Activation, Capacity, Gate, LayerExpertsConfig, NormKind, NormOrder, RotaryConfig,
+    TransformerLayerConfig as LayerConfig,
 };
 
 pub(crate) const D_MODEL: usize = 6;
@@ -39,6 +40,8 @@ pub(crate) fn cases() -> Vec<Case> {
                     .with_norm(if pre == cross { NormKind::RmsNorm } else { NormKind::LayerNorm })
                     .with_cross_attention(cross)
                     .with_head_dim((!cross).then_some(2))
+                    .with_rotary((pre && !cross).then(RotaryConfig::new))
+                    .with_qk_norm(pre && !cross)
                     .with_activation(if pre { Activation::Silu } else { Activation::Gelu })
                     .with_gated(pre)
                     .with_bias(pre != cross)

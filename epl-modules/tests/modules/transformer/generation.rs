@@ -4,8 +4,8 @@ use burn::tensor::{Int, Tensor, TensorData};
 use epl_core::testing::{self, relative_error};
 use epl_core::{Epl, Pass};
 use epl_modules::{
-    Capacity, LayerExpertsConfig, NormOrder, TokenMask, TransformerCache, TransformerInput, TransformerLayer,
-    TransformerLayerConfig,
+    Capacity, LayerExpertsConfig, NormOrder, RotaryConfig, TokenMask, TransformerCache, TransformerInput,
+    TransformerLayer, TransformerLayerConfig,
 };
 
 use super::net::alone;
@@ -16,8 +16,16 @@ fn tensor(stream: usize, shape: [usize; 3], epl: &Epl) -> Tensor<3> {
     Tensor::from_data(TensorData::new(values, shape), epl.place().device())
 }
 
-/// Every order of the norm, with and without a memory, with and without experts, on one and two ranks.
+/// Every order of the norm, with and without a memory, with and without experts, on one and two ranks; and with positions that
+/// turn.
 pub(crate) fn token_by_token(limit: f64) {
+    let turned = |config: TransformerLayerConfig| {
+        let config = config.with_rotary(Some(RotaryConfig::new().with_theta(10.0))).with_qk_norm(true);
+        config.with_head_dim(Some(4)).with_n_kv_heads(Some(2))
+    };
+    for ranks in [1, 2] {
+        run(&turned(TransformerLayerConfig::new(6, 4, 9)), ranks, limit);
+    }
     for order in [NormOrder::Pre, NormOrder::Post] {
         for cross in [false, true] {
             for experts in [None, Some(LayerExpertsConfig::new(3).with_capacity(Capacity::Unlimited))] {
@@ -26,16 +34,20 @@ pub(crate) fn token_by_token(limit: f64) {
                     .with_cross_attention(cross)
                     .with_experts(experts);
                 for ranks in [1, 2] {
-                    testing::run((1, ranks, 1), |epl| {
-                        let layer = alone(&config, &epl)?;
-                        epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
-                        check(&layer, &epl, cross, limit);
-                        Ok(())
-                    });
+                    run(&config, ranks, limit);
                 }
             }
         }
     }
+}
+
+fn run(config: &TransformerLayerConfig, ranks: usize, limit: f64) {
+    testing::run((1, ranks, 1), |epl| {
+        let layer = alone(config, &epl)?;
+        epl.context().begin(Pass { step: 0, training: false, samples: [0, 1].into(), empty: false });
+        check(&layer, &epl, config.cross_attention, limit);
+        Ok(())
+    });
 }
 
 fn check(layer: &TransformerLayer, epl: &Epl, cross: bool, limit: f64) {

@@ -1,12 +1,12 @@
 //! The forms of known models, written out in plain tensor operations on one rank.
 
 use burn::module::Param;
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
 use epl_core::{Pass, testing};
 use epl_modules::transformer::{AttentionPart, FeedForwardPart};
 use epl_modules::{
-    Activation, MultiHeadAttention, Norm, NormKind, NormOrder, SplitLinear, TransformerInput, TransformerLayer,
-    TransformerLayerConfig,
+    Activation, MultiHeadAttention, Norm, NormKind, NormOrder, RmsNorm, RotaryConfig, SplitLinear, TransformerInput,
+    TransformerLayer, TransformerLayerConfig,
 };
 
 use super::net::alone;
@@ -16,6 +16,8 @@ const D_MODEL: usize = 12;
 const HEADS: usize = 3;
 const SHAPE: [usize; 3] = [2, 5, D_MODEL];
 const MEMORY: [usize; 3] = [2, 4, D_MODEL];
+/// So small that all waves are short.
+const THETA: f64 = 20.0;
 
 /// Attention heads, norm and network of BERT: the norms stand behind the parts.
 pub(crate) fn bert(limit: f64) {
@@ -29,15 +31,25 @@ pub(crate) fn gpt2(limit: f64) {
     check("GPT-2", &config, true, limit);
 }
 
-/// Without positions, which a model turns into its queries and keys.
+/// All heads share one of keys, and positions turn them.
 pub(crate) fn llama(limit: f64) {
-    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20)
+    check("Llama", &llama_config(HEADS).with_n_kv_heads(Some(1)), true, limit);
+}
+
+/// Heads are wider than their share of the features, and normalised before they are turned.
+pub(crate) fn qwen3(limit: f64) {
+    let config = llama_config(4).with_n_kv_heads(Some(2)).with_head_dim(Some(6));
+    check("Qwen3", &config.with_qk_norm(true).with_attention_bias(Some(true)), true, limit);
+}
+
+fn llama_config(heads: usize) -> TransformerLayerConfig {
+    TransformerLayerConfig::new(D_MODEL, heads, 20)
         .with_norm(NormKind::RmsNorm)
         .with_epsilon(1e-6)
         .with_activation(Activation::Silu)
         .with_gated(true)
-        .with_bias(false);
-    check("Llama", &config, true, limit);
+        .with_bias(false)
+        .with_rotary(Some(RotaryConfig::new().with_theta(THETA)))
 }
 
 /// The decoder of "Attention is all you need".
@@ -63,6 +75,14 @@ fn stir(norm: &mut Norm, stream: usize, device: &Device) {
     }
 }
 
+fn stir_heads(heads: &mut MultiHeadAttention, device: &Device) {
+    for (stream, norm) in [(40, &mut heads.query_norm), (50, &mut heads.key_norm)] {
+        if let Some(norm) = norm {
+            norm.gamma = Param::from_tensor(tensor::<1>(stream, [heads.head_dim], device));
+        }
+    }
+}
+
 /// Compares the output, and the gradients of the input and of the memory.
 fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) {
     testing::run((1, 1, 1), |epl| {
@@ -70,6 +90,7 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
         let mut layer = alone(config, &epl)?;
         stir(&mut layer.self_attention.norm, 10, device);
         stir(&mut layer.feed_forward.norm, 20, device);
+        stir_heads(&mut layer.self_attention.heads, device);
         if let Some(part) = &mut layer.cross_attention {
             stir(&mut part.norm, 30, device);
         }
@@ -125,7 +146,8 @@ fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &Transform
     let post = config.norm_order == NormOrder::Post;
     let attended = |part: &AttentionPart, x: Tensor<3>, memory: Option<Tensor<3>>, hidden: &Tensor<3, Bool>| {
         let states = if post { x.clone() } else { normalised(&part.norm, x.clone()) };
-        let y = x + attention(&part.heads, states.clone(), memory.unwrap_or(states), hidden);
+        let turns = config.rotary.is_some() && memory.is_none();
+        let y = x + attention(&part.heads, (states.clone(), memory.unwrap_or(states)), hidden, turns);
         if post { normalised(&part.norm, y) } else { y }
     };
     let mut x = attended(&layer.self_attention, own.0, None, &own.1);
@@ -163,17 +185,51 @@ fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
 }
 
 /// Head by head.
-fn attention(heads: &MultiHeadAttention, x: Tensor<3>, source: Tensor<3>, hidden: &Tensor<3, Bool>) -> Tensor<3> {
-    let width = D_MODEL / HEADS;
+fn attention(
+    heads: &MultiHeadAttention,
+    (x, source): (Tensor<3>, Tensor<3>),
+    hidden: &Tensor<3, Bool>,
+    turns: bool,
+) -> Tensor<3> {
+    let (width, shared) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);
     let (query, key) = (linear(&heads.query, x), linear(&heads.key, source.clone()));
     let value = linear(&heads.value, source);
-    let head = |index: usize| {
-        let of = |all: &Tensor<3>| all.clone().narrow(2, index * width, width);
-        let scores = of(&query).matmul(of(&key).transpose()) / (width as f64).sqrt();
-        let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
-        (weights.clone() / weights.sum_dim(2)).matmul(of(&value))
+    let of = |all: &Tensor<3>, index: usize| all.clone().narrow(2, index * width, width);
+    let prepared = |x: Tensor<3>, norm: &Option<RmsNorm>| {
+        let x = norm.as_ref().map_or(x.clone(), |norm| normalised(&Norm::RmsNorm(norm.clone()), x));
+        if turns { turned(x) } else { x }
     };
-    linear(&heads.output, Tensor::cat((0..HEADS).map(head).collect(), 2))
+    let head = |index: usize| {
+        let query = prepared(of(&query, index), &heads.query_norm);
+        let key = prepared(of(&key, index / shared), &heads.key_norm);
+        // Burn's gradient of a division by a number rounds it to f32.
+        let scores = query.matmul(key.transpose()) * (width as f64).powf(-0.5);
+        let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
+        (weights.clone() / weights.sum_dim(2)).matmul(of(&value, index / shared))
+    };
+    linear(&heads.output, Tensor::cat((0..heads.n_heads).map(head).collect(), 2))
+}
+
+/// Each pair of features, which lie half a head apart, is multiplied by its rotation.
+fn turned(x: Tensor<3>) -> Tensor<3> {
+    let [_, positions, width] = x.dims();
+    let pairs = width / 2;
+    let feature = |index: usize| x.clone().narrow(2, index, 1);
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for pair in 0..pairs {
+        // In f32, as the layer's.
+        let frequency = 1.0 / (THETA as f32).powf(2.0 * pair as f32 / width as f32);
+        let table = |f: fn(f32) -> f32| {
+            let values: Vec<f32> = (0..positions).map(|position| f(position as f32 * frequency)).collect();
+            let values = TensorData::new(values, [1, positions, 1]);
+            Tensor::<3>::from_data(values, (&x.device(), DType::F32)).cast(x.dtype())
+        };
+        let (sine, cosine) = (table(f32::sin), table(f32::cos));
+        let (a, b) = (feature(pair), feature(pair + pairs));
+        first.push(a.clone() * cosine.clone() - b.clone() * sine.clone());
+        second.push(a * sine + b * cosine);
+    }
+    Tensor::cat(first.into_iter().chain(second).collect(), 2)
 }
 
 fn network(part: &FeedForwardPart, x: Tensor<3>, activation: Activation) -> Tensor<3> {

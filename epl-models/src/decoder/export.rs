@@ -1,0 +1,94 @@
+//! A decoder into a folder of Hugging Face.
+
+use std::path::Path;
+
+use epl_core::tensors::WholeTensors;
+use serde_json::{Map, Value};
+
+use super::architecture::Architecture;
+use super::config::DecoderConfig;
+use super::names::DecoderNames;
+use super::{gpt2, llama};
+use crate::huggingface::{Error, Exported, Result, export};
+
+/// Writes a folder that `transformers` loads as the model of [`Architecture::of`]. `tensors` are the whole parameters by path:
+/// an engine's [`parameters`](epl_core::Engine::parameters), or those of a [model](epl_core::LaidOutModel::parameters) that was
+/// not trained.
+///
+/// # Errors
+///
+/// As [`DecoderConfig::to_huggingface`] and [`export::save`].
+pub fn export(config: &DecoderConfig, tensors: &impl WholeTensors, folder: impl AsRef<Path>) -> Result<()> {
+    let exported = Exported {
+        config: config.to_huggingface()?,
+        names: &DecoderNames::written(Architecture::of(config)?, config),
+        parameters: export::parameters(|place| config.init(place))?,
+        copies: Vec::new(),
+        constants: Vec::new(),
+    };
+    export::save(folder, exported, tensors)
+}
+
+impl DecoderConfig {
+    /// The keys of a `config.json`: what [`from_huggingface`](Self::from_huggingface) reads.
+    ///
+    /// Left out is what only training reads and `transformers` has not: `scaled_output`, and of a Llama or Qwen3 the dropout of
+    /// embeddings and parts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Export`] with the field that no architecture of `transformers` has together with the others.
+    pub fn to_huggingface(&self) -> Result<Map<String, Value>> {
+        self.validate().map_err(Error::core)?;
+        Ok(match Architecture::of(self)? {
+            Architecture::Gpt2 => gpt2::write(self),
+            architecture => llama::write(self, architecture),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::huggingface::JsonConfig;
+
+    /// As a folder with these keys is read.
+    fn parsed(keys: &Map<String, Value>) -> Result<DecoderConfig> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        std::fs::write(&path, Value::Object(keys.clone()).to_string()).unwrap();
+        let json = JsonConfig::open(path)?;
+        match Architecture::named(json.text("model_type")?).unwrap() {
+            Architecture::Gpt2 => gpt2::read(&json),
+            architecture => llama::read(&json, architecture),
+        }
+    }
+
+    #[test]
+    fn the_keys_of_every_preset_are_read_again() {
+        for name in DecoderConfig::presets() {
+            let config = DecoderConfig::preset(name).unwrap().with_pad(Some(7));
+            let found = parsed(&config.to_huggingface().unwrap()).unwrap();
+            // A Llama's keys say how wide a head is.
+            let said = config.rotary.is_some().then(|| config.head_width());
+            assert_eq!(found, config.with_head_dim(said), "{name}");
+        }
+    }
+
+    #[test]
+    fn variants_that_compute_something_else_are_refused_by_key() {
+        for (name, key, value, expected) in [
+            ("gpt2", "scale_attn_weights", false.into(), "`scale_attn_weights` is false; a GPT-2 has true here"),
+            ("gpt2", "add_cross_attention", true.into(), "`add_cross_attention` is true"),
+            ("gpt2", "activation_function", "elu".into(), "`activation_function` is `elu`; supported are gelu, "),
+            ("qwen3-0.6b", "use_sliding_window", true.into(), "`use_sliding_window` is true"),
+            ("qwen3-0.6b", "layer_types", vec!["sliding_attention"].into(), "`layer_types` has a `sliding_attention`"),
+            ("llama3-8b", "hidden_size", Value::Null, "`hidden_size` is null; it should be a count"),
+        ] {
+            let mut keys = DecoderConfig::preset(name).unwrap().to_huggingface().unwrap();
+            keys.insert(key.to_string(), value);
+            let error = parsed(&keys).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

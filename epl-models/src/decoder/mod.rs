@@ -1,0 +1,42 @@
+//! Causal decoders of equal layers that write the next token: GPT-2, Llama and Qwen3 are one model with options.
+//!
+//! ```text
+//! segment 0        tokens (+ positions) ─ dropout                      ─┐ carry: hidden states
+//! segments 1..L    layer i: norm ─ attention ─ norm ─ feed-forward      │
+//! segment L+1      norm ─ head                                         ─┘ logits, split by classes
+//! ```
+//!
+//! - [`config`], [`preset`]: the shape of a model, and known shapes by name;
+//! - [`batch`]: rows of tokens as padded tensors;
+//! - [`embeddings`], `layer`: from tokens to hidden states;
+//! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
+//! - [`architecture`]: which model of Hugging Face a shape is; `gpt2`, `llama`: what each calls its parameters and the keys of its
+//!   `config.json`, `rope`: the keys of rotary positions;
+//! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
+
+pub mod config;
+pub mod preset;
+pub mod batch;
+pub mod carry;
+mod layer;
+pub mod embeddings;
+pub mod model;
+pub mod segments;
+pub mod architecture;
+mod rope;
+mod gpt2;
+mod llama;
+pub mod names;
+pub mod import;
+pub mod export;
+
+pub use crate::rows::IGNORED;
+pub use architecture::Architecture;
+pub use batch::{DecoderBatch, DecoderBatcher, DecoderItem};
+pub use carry::DecoderCarry;
+pub use config::DecoderConfig;
+pub use embeddings::DecoderEmbeddings;
+pub use export::export;
+pub use import::{load, open, reference_items};
+pub use model::Decoder;
+pub use names::{DecoderNames, measured_beside};

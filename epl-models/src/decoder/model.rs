@@ -1,0 +1,114 @@
+//! The whole model.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use epl_comm::{Error, Split, unwind};
+use epl_core::{Context, Model, Place};
+use epl_modules::{Norm, NormConfig, SplitLinear, SplitLinearConfig, TransformerLayer};
+
+use super::batch::DecoderBatch;
+use super::carry::DecoderCarry;
+use super::config::DecoderConfig;
+use super::embeddings::DecoderEmbeddings;
+use super::layer::{layer, normal};
+
+/// A causal decoder: at each position it writes the next token.
+///
+/// Attention, feed-forward networks and the vocabulary are split over the tensor axis. Made by [`DecoderConfig::init`].
+#[derive(Module, Debug)]
+pub struct Decoder {
+    /// From tokens to the first hidden states.
+    pub embeddings: DecoderEmbeddings,
+    /// The layers.
+    pub layers: Vec<TransformerLayer>,
+    /// Normalises what leaves the last layer.
+    pub final_norm: Norm,
+    /// The head when it is not tied.
+    pub head: Option<SplitLinear>,
+    #[module(skip)]
+    config: DecoderConfig,
+    #[module(skip)]
+    context: Context,
+}
+
+impl DecoderConfig {
+    /// Lays out the model; its parameters are drawn later.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible or does not fit the mesh, such as heads of keys that the tensor axis
+    /// does not divide.
+    pub fn init(&self, place: &Place) -> Decoder {
+        if let Err(error) = self.validate() {
+            unwind(Error::invalid(error.to_string()));
+        }
+        let layers = place.child("layers");
+        let head = SplitLinearConfig::new(self.d_model, self.vocab).with_bias(false).with_initializer(normal(self));
+        Decoder {
+            embeddings: DecoderEmbeddings::new(self, &place.child("embeddings")),
+            layers: (0..self.layers).map(|index| layer(self).init(&layers.child(&index.to_string()))).collect(),
+            final_norm: NormConfig::new(self.d_model)
+                .with_kind(self.norm)
+                .with_epsilon(self.epsilon)
+                .init(&place.child("final_norm")),
+            head: (!self.tied_head).then(|| head.init(&place.child("head"))),
+            config: self.clone(),
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl Decoder {
+    /// The shape.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The device of the parameters.
+    pub fn device(&self) -> Device {
+        self.embeddings.tokens.weight.lazy_device()
+    }
+
+    /// The logits of every position. Collective over the tensor axis. With pipeline stages no rank has the whole model: then
+    /// only the engine runs it.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, length, vocab]`
+    pub fn forward(&self, batch: &DecoderBatch) -> Tensor<3> {
+        self.logits_of(self.forward_all(batch))
+    }
+
+    /// The logits of every position, from what the last segment returned. Collective over the tensor axis.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, length, vocab]`
+    pub fn logits_of(&self, carry: DecoderCarry) -> Tensor<3> {
+        self.split(carry.hidden).all_gather()
+    }
+
+    /// The logits of this rank's classes, from what the last layer returned.
+    ///
+    /// # Shapes
+    ///
+    /// - hidden: `[rows, length, d_model]`
+    /// - output: split along the last dim of `[rows, length, vocab]`
+    pub(super) fn logits(&self, hidden: Tensor<3>) -> Split<3> {
+        let hidden = self.final_norm.forward(hidden);
+        match &self.head {
+            Some(head) => head.forward(hidden),
+            None => self.embeddings.tokens.logits(hidden),
+        }
+    }
+
+    /// This rank's classes as what they are.
+    pub(super) fn split<const D: usize>(&self, logits: Tensor<D>) -> Split<D> {
+        Split::from_local(logits, D - 1, self.config.vocab, self.context.tensor())
+    }
+}

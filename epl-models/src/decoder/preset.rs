@@ -1,0 +1,173 @@
+//! Known shapes, by name.
+
+use epl_core::{Error, Result};
+use epl_modules::{Activation, NormKind, RotaryConfig, RotaryScaling};
+
+use super::config::DecoderConfig;
+
+type Preset = (&'static str, fn() -> DecoderConfig);
+
+/// The names that [`DecoderConfig::preset`] knows.
+const PRESETS: [Preset; 17] = [
+    ("gpt2", || gpt2(12, 768, 12)),
+    ("gpt2-medium", || gpt2(24, 1024, 16)),
+    ("gpt2-large", || gpt2(36, 1280, 20)),
+    ("gpt2-xl", || gpt2(48, 1600, 25)),
+    ("llama2-7b", || llama2(Shape { layers: 32, d_model: 4096, d_ff: 11_008, heads: 32, kv_heads: 32 })),
+    ("llama2-13b", || llama2(Shape { layers: 40, d_model: 5120, d_ff: 13_824, heads: 40, kv_heads: 40 })),
+    ("llama2-70b", || llama2(Shape { layers: 80, d_model: 8192, d_ff: 28_672, heads: 64, kv_heads: 8 })),
+    ("llama3-8b", || llama3(Shape { layers: 32, d_model: 4096, d_ff: 14_336, heads: 32, kv_heads: 8 })),
+    ("llama3-70b", || llama3(Shape { layers: 80, d_model: 8192, d_ff: 28_672, heads: 64, kv_heads: 8 })),
+    ("llama3.2-1b", || llama3_2(Shape { layers: 16, d_model: 2048, d_ff: 8192, heads: 32, kv_heads: 8 })),
+    ("llama3.2-3b", || llama3_2(Shape { layers: 28, d_model: 3072, d_ff: 8192, heads: 24, kv_heads: 8 })),
+    ("qwen3-0.6b", || qwen3(Shape { layers: 28, d_model: 1024, d_ff: 3072, heads: 16, kv_heads: 8 }, true)),
+    ("qwen3-1.7b", || qwen3(Shape { layers: 28, d_model: 2048, d_ff: 6144, heads: 16, kv_heads: 8 }, true)),
+    ("qwen3-4b", || qwen3(Shape { layers: 36, d_model: 2560, d_ff: 9728, heads: 32, kv_heads: 8 }, true)),
+    ("qwen3-8b", || qwen3(Shape { layers: 36, d_model: 4096, d_ff: 12_288, heads: 32, kv_heads: 8 }, false)),
+    ("qwen3-14b", || qwen3(Shape { layers: 40, d_model: 5120, d_ff: 17_408, heads: 40, kv_heads: 8 }, false)),
+    ("qwen3-32b", || qwen3(Shape { layers: 64, d_model: 5120, d_ff: 25_600, heads: 64, kv_heads: 8 }, false)),
+];
+
+impl DecoderConfig {
+    /// The names that [`preset`](Self::preset) knows.
+    pub fn presets() -> Vec<&'static str> {
+        PRESETS.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// A known shape, by name, with its published sizes and number of tokens:
+    ///
+    /// | names | layers × width | tokens |
+    /// |---|---|---|
+    /// | `gpt2`, `gpt2-medium`, `gpt2-large`, `gpt2-xl` | 12 × 768, 24 × 1024, 36 × 1280, 48 × 1600 | 50257 |
+    /// | `llama2-7b`, `llama2-13b`, `llama2-70b` | 32 × 4096, 40 × 5120, 80 × 8192 | 32000 |
+    /// | `llama3-8b`, `llama3-70b` | 32 × 4096, 80 × 8192 | 128256 |
+    /// | `llama3.2-1b`, `llama3.2-3b` | 16 × 2048, 28 × 3072; tied, rotary positions scaled | 128256 |
+    /// | `qwen3-0.6b`, `qwen3-1.7b`, `qwen3-4b` | 28 × 1024, 28 × 2048, 36 × 2560; tied | 151936 |
+    /// | `qwen3-8b`, `qwen3-14b`, `qwen3-32b` | 36 × 4096, 40 × 5120, 64 × 5120 | 151936 |
+    ///
+    /// # Errors
+    ///
+    /// For another name, with those that there are.
+    pub fn preset(name: &str) -> Result<Self> {
+        let known = PRESETS.iter().find(|(known, _)| *known == name);
+        let unknown =
+            || Error::invalid(format!("there is no decoder `{name}`; there are {}", Self::presets().join(", ")));
+        known.map(|(_, config)| config()).ok_or_else(unknown)
+    }
+
+    /// What all Llamas, and all that follow them, have in common: rotary positions, RMS norms, a gated feed-forward part, no
+    /// biases, no dropout, a head of its own.
+    pub fn llama_like(vocab: usize) -> Self {
+        Self::new(vocab)
+            .with_rotary(Some(RotaryConfig::new()))
+            .with_norm(NormKind::RmsNorm)
+            .with_activation(Activation::Silu)
+            .with_gated(true)
+            .with_attention_bias(false)
+            .with_feed_forward_bias(false)
+            .with_tied_head(false)
+            .with_embedding_dropout(0.0)
+            .with_dropout(0.0)
+            .with_attention_dropout(0.0)
+            .with_scaled_output(false)
+    }
+}
+
+struct Shape {
+    layers: usize,
+    d_model: usize,
+    d_ff: usize,
+    heads: usize,
+    kv_heads: usize,
+}
+
+impl Shape {
+    fn of(self, config: DecoderConfig) -> DecoderConfig {
+        config
+            .with_layers(self.layers)
+            .with_d_model(self.d_model)
+            .with_d_ff(self.d_ff)
+            .with_heads(self.heads)
+            .with_kv_heads(Some(self.kv_heads))
+    }
+}
+
+fn gpt2(layers: usize, d_model: usize, heads: usize) -> DecoderConfig {
+    DecoderConfig::new(50_257).with_layers(layers).with_d_model(d_model).with_d_ff(4 * d_model).with_heads(heads)
+}
+
+fn llama2(shape: Shape) -> DecoderConfig {
+    shape.of(DecoderConfig::llama_like(32_000)).with_positions(4096)
+}
+
+fn llama3(shape: Shape) -> DecoderConfig {
+    let rotary = RotaryConfig::new().with_theta(500_000.0);
+    shape.of(DecoderConfig::llama_like(128_256)).with_positions(8192).with_rotary(Some(rotary))
+}
+
+fn llama3_2(shape: Shape) -> DecoderConfig {
+    let scaling = RotaryScaling::Llama3 {
+        factor: 32.0,
+        low_frequency_factor: 1.0,
+        high_frequency_factor: 4.0,
+        original_positions: 8192,
+    };
+    let rotary = RotaryConfig::new().with_theta(500_000.0).with_scaling(Some(scaling));
+    llama3(shape).with_positions(131_072).with_rotary(Some(rotary)).with_tied_head(true)
+}
+
+fn qwen3(shape: Shape, tied: bool) -> DecoderConfig {
+    let rotary = RotaryConfig::new().with_theta(1_000_000.0);
+    shape
+        .of(DecoderConfig::llama_like(151_936))
+        .with_head_dim(Some(128))
+        .with_qk_norm(true)
+        .with_epsilon(1e-6)
+        .with_positions(40_960)
+        .with_rotary(Some(rotary))
+        .with_tied_head(tied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::huggingface::export::parameters;
+
+    /// As counted over the published weights, a tied head once.
+    const PUBLISHED: [(&str, usize); 17] = [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
+        ("llama2-70b", 68_976_648_192),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3.2-1b", 1_235_814_400),
+        ("llama3.2-3b", 3_212_749_824),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+    ];
+
+    #[test]
+    fn every_preset_has_as_many_parameters_as_are_published() {
+        assert_eq!(DecoderConfig::presets(), PUBLISHED.map(|(name, _)| name));
+        for (name, published) in PUBLISHED {
+            let config = DecoderConfig::preset(name).unwrap();
+            let parameters = parameters(|place| config.init(place)).unwrap();
+            let count: usize = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert_eq!(count, published, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known() {
+        let message = DecoderConfig::preset("gpt3").unwrap_err().to_string();
+        assert!(message.contains("no decoder `gpt3`; there are gpt2, gpt2-medium, "), "{message}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Small decoders that learn rows of ragged lengths, trained for three steps under a layout.
+
+use std::ops::Range;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::optim::AdamWConfig;
+use epl::comm::Trace;
+use epl::config::Config;
+use epl::models::decoder::{Decoder, DecoderBatcher, DecoderConfig, DecoderItem};
+use epl::modules::{RotaryConfig, RotaryScaling};
+use epl::{Engine, EngineSettings, Epl, LazyModel};
+
+use crate::parity::{Layout, Outcome, launched, program, share, three_steps};
+
+const VOCAB: usize = 29;
+
+/// Five segments, the head tied over the first and the last of them.
+pub fn gpt2() -> DecoderConfig {
+    let config =
+        DecoderConfig::new(VOCAB).with_d_model(16).with_d_ff(24).with_heads(4).with_layers(3).with_positions(12);
+    config.with_deviation(0.2)
+}
+
+/// Four heads of queries share two of keys; a head of its own.
+pub fn llama() -> DecoderConfig {
+    let scaling = RotaryScaling::Llama3 {
+        factor: 4.0,
+        low_frequency_factor: 1.0,
+        high_frequency_factor: 2.0,
+        original_positions: 16,
+    };
+    let config = DecoderConfig::llama_like(VOCAB).with_d_model(16).with_d_ff(23).with_heads(4).with_kv_heads(Some(2));
+    let config = config.with_layers(3).with_positions(12).with_deviation(0.2).with_dropout(0.1);
+    config.with_rotary(Some(RotaryConfig::new().with_theta(100.0).with_scaling(Some(scaling))))
+}
+
+pub fn qwen3() -> DecoderConfig {
+    let config = llama().with_rotary(Some(RotaryConfig::new().with_theta(50.0))).with_qk_norm(true);
+    config.with_head_dim(Some(6)).with_attention_dropout(0.2).with_tied_head(true)
+}
+
+/// Ragged rows; of one only the end is learned, and of the last one nothing.
+fn items() -> Vec<DecoderItem> {
+    let row = |row: usize| {
+        let length = 2 + (row * 5) % 11;
+        let ids: Vec<i64> = (0..length).map(|token| ((row * 11 + token * token * 7) % VOCAB) as i64).collect();
+        let label = |(at, token): (usize, &i64)| if row == 6 || (row == 1 && at < 4) { -1 } else { *token };
+        let labels = ids.iter().enumerate().map(label).collect();
+        DecoderItem { ids, labels }
+    };
+    (0..7).map(row).collect()
+}
+
+/// The gradients of the first batch, and three steps.
+pub fn train(model: &DecoderConfig, layout: Layout) -> Outcome {
+    let (config, optimizer, trace) = (layout.config(), AdamWConfig::new().with_epsilon(1e-4), Trace::new());
+    let settings = |config: &Config| EngineSettings { clip_norm: Some(0.5), ..EngineSettings::from_config(config) };
+    let batches = |epl: &Epl, step: u64| {
+        let (batcher, items) = (DecoderBatcher::new(model), items());
+        let batch = |rows: Range<usize>| batcher.batch(items[rows].to_vec(), epl.place().device());
+        share(epl, items.len(), (step, layout.accumulation), batch)
+    };
+    let steps = |epl: Epl| {
+        let engine = Engine::new(epl.build(|place| model.init(place))?, &optimizer, settings(epl.config()))?;
+        three_steps(engine, |step| batches(&epl, step))
+    };
+    let (outcome, traced) = launched(layout, (&config, &trace), steps);
+    let lay = |lazy: LazyModel<Decoder>, config: &Config| lazy.for_optimizer(&optimizer, settings(config));
+    program::check(&traced, (&config, &trace, false), |place| model.init(place), lay, |epl| batches(epl, 2));
+    without_zeros(outcome)
+}
+
+/// Without the biases of keys whose gradients are zero up to rounding: they shift all scores of a query alike.
+fn without_zeros(mut outcome: Outcome) -> Outcome {
+    for tensors in [&mut outcome.gradients, &mut outcome.parameters, &mut outcome.state] {
+        tensors.retain(|name, _| !name.contains("heads.key.bias"));
+    }
+    outcome
+}

@@ -1,0 +1,55 @@
+//! No layout changes what a decoder computes, of rows of ragged lengths: in f64, all errors are at most 1e-10.
+
+use epl::config::PipelineStrategy::{PreferBackward, PreferForward};
+use epl::config::StateTier::{File, Host};
+use epl::config::ZeroLevel::{V1, V2, V3};
+use epl::models::decoder::DecoderConfig;
+
+use crate::decoders::{gpt2, llama, qwen3, train};
+use crate::parity::{Layout, assert_same, layout};
+
+const BOUND: f64 = 1e-10;
+
+fn check(model: &DecoderConfig, layouts: &[Layout]) {
+    let expected = train(model, layout(1, 1, 1, 1));
+    for layout in layouts {
+        assert_same(*layout, &train(model, *layout), &expected, BOUND);
+    }
+}
+
+/// Replicas, slices, stages, and several of them.
+const MESHES: [Layout; 7] = [
+    layout(1, 1, 1, 4),
+    layout(2, 1, 1, 2),
+    layout(1, 2, 1, 1),
+    layout(1, 1, 1, 3).stages(2, 1, PreferBackward),
+    layout(1, 1, 1, 2).stages(5, 1, PreferForward),
+    layout(2, 2, 1, 2).stages(2, 1, PreferBackward),
+    layout(1, 2, 1, 4).stages(2, 2, PreferBackward),
+];
+
+/// Sharded state, state away from the device, and recomputation.
+const STATE: [Layout; 6] = [
+    layout(3, 1, 1, 1).zero(V1),
+    layout(2, 2, 1, 2).zero(V2).recompute(&[]),
+    layout(2, 1, 1, 2).zero(V3),
+    layout(2, 2, 1, 1).zero(V3).offload(Host),
+    layout(1, 1, 1, 4).offload(File),
+    layout(2, 1, 1, 4).stages(2, 1, PreferBackward).zero(V3),
+];
+
+#[test]
+fn meshes() {
+    epl_testing::in_f64(|| {
+        [gpt2(), llama(), qwen3()].iter().for_each(|model| check(model, &MESHES));
+        // Of eight replicas one has no row.
+        check(&qwen3(), &[layout(8, 1, 1, 1)]);
+    });
+}
+
+#[test]
+fn state() {
+    epl_testing::in_f64(|| {
+        [gpt2(), llama(), qwen3()].iter().for_each(|model| check(model, &STATE));
+    });
+}
