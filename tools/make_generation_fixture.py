@@ -1,20 +1,20 @@
-"""Writes fixtures/transformers/t5-reversed: a small T5 that has learned to write its source backwards, and what `transformers`
-generates with it, as generation.json.
+"""Writes fixtures/transformers/{t5,gpt2,llama,qwen3}-reversed: small models that have learned to write what they are given backwards,
+so far that they are not sure of all, and what `transformers` generates with each, as generation.json.
 
     pip install torch transformers
     cargo test --workspace --lib -- --ignored write_the_numbers     # fixtures/transformers/draws.json, of this crate's generator
     python tools/make_generation_fixture.py
 
-Each entry of generation.json: the settings under the names of `GenerationConfig`, and for each prompt the tokens behind the start
-token and before the one that ends it. What is drawn follows the numbers of draws.json: the first token up to which the probabilities
-come to more than the number.
+Each entry of generation.json: the settings under the names of `GenerationConfig`, and for each prompt the tokens behind it (of T5
+behind the start token) and before the one that ends the text. What is drawn follows the numbers of draws.json: the first token up to
+which the probabilities come to more than the number.
 """
 
 import json
 import pathlib
 
 import torch
-from transformers import LogitsProcessorList, T5Config, T5ForConditionalGeneration
+import transformers as tf
 from transformers.generation import logits_process as processors
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "transformers"
@@ -35,34 +35,45 @@ SETTINGS = [
     {"sample": True, "temperature": 3.0, "min_p": 0.2},
     {"sample": True, "temperature": 2.0, "top_k": 20, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.2},
 ]
+TOKENS = dict(vocab_size=VOCAB, pad_token_id=0, eos_token_id=END, bos_token_id=0)
+LLAMA = dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=64, **TOKENS)
+# By kind: the model, and the steps after which it is not sure of all.
+MODELS = {
+    "t5": (lambda: tf.T5ForConditionalGeneration(tf.T5Config(
+        d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0, **TOKENS)), 230),
+    "gpt2": (lambda: tf.GPT2LMHeadModel(tf.GPT2Config(
+        n_embd=48, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **TOKENS)), 500),
+    "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**LLAMA)), 350),
+    "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(head_dim=16, tie_word_embeddings=True, **LLAMA)), 350),
+}
 
 
-def batch(rows, generator):
+def batch(kind, rows, generator):
     """Random sources of random lengths, and themselves backwards."""
     lengths = torch.randint(3, 9, (rows,), generator=generator)
     sources = [torch.randint(2, VOCAB, (int(length),), generator=generator).tolist() for length in lengths]
-    width = max(map(len, sources)) + 1
-    padded = lambda row, filler: row + [filler] * (width - len(row))
-    ids = torch.tensor([padded(source + [END], 0) for source in sources])
-    labels = torch.tensor([padded(source[::-1] + [END], -100) for source in sources])
-    return ids, (ids != 0).long(), labels
+    if kind == "t5":
+        inputs, labels = [source + [END] for source in sources], [source[::-1] + [END] for source in sources]
+    else:
+        inputs = [source + [END] + source[::-1] + [END] for source in sources]
+        labels = [[-100] * (len(source) + 1) + source[::-1] + [END] for source in sources]
+    pad = lambda all, filler: torch.tensor([row + [filler] * (max(map(len, all)) - len(row)) for row in all])
+    ids = pad(inputs, 0)
+    return dict(input_ids=ids, attention_mask=(ids != 0).long(), labels=pad(labels, -100))
 
 
-def trained():
+def trained(kind):
     torch.manual_seed(3)
-    config = T5Config(vocab_size=VOCAB, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, dropout_rate=0.0,
-                      decoder_start_token_id=0, pad_token_id=0, eos_token_id=END)
-    model = T5ForConditionalGeneration(config)
-    generator = torch.Generator().manual_seed(5)
+    make, steps = MODELS[kind]
+    model, generator = make(), torch.Generator().manual_seed(5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(230):  # So few that it is not sure of all: beams and greedy differ.
-        ids, mask, labels = batch(64, generator)
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+    for step in range(steps):
+        loss = model(**batch(kind, 64, generator)).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 100 == 0:
-            print(step, float(loss))
+    print(kind, float(loss))
     return model.eval()
 
 
@@ -70,43 +81,42 @@ def cut(tokens):
     return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
-def searched(model, prompt, setting):
+def searched(kind, model, prompt, setting):
     keys = {"beams": "num_beams", "no_repeat_ngram": "no_repeat_ngram_size"}
     options = {keys.get(key, key): value for key, value in setting.items()}
     ids = torch.tensor([prompt])
     found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False,
                            max_new_tokens=LONGEST, **options)
-    return cut(found[0, 1:].tolist())
+    return cut(found[0, 1 if kind == "t5" else len(prompt):].tolist())
 
 
-def drawn(model, prompt, setting, numbers):
-    every = LogitsProcessorList()
-    if "repetition_penalty" in setting:
-        every.append(processors.RepetitionPenaltyLogitsProcessor(setting["repetition_penalty"]))
-    if "temperature" in setting:
-        every.append(processors.TemperatureLogitsWarper(setting["temperature"]))
-    if "top_k" in setting:
-        every.append(processors.TopKLogitsWarper(setting["top_k"]))
-    if "top_p" in setting:
-        every.append(processors.TopPLogitsWarper(setting["top_p"]))
-    if "min_p" in setting:
-        every.append(processors.MinPLogitsWarper(setting["min_p"]))
-    ids, written = torch.tensor([prompt]), torch.tensor([[0]])
+def drawn(kind, model, prompt, setting, numbers):
+    every = tf.LogitsProcessorList()
+    for key, processor in (
+        ("repetition_penalty", processors.RepetitionPenaltyLogitsProcessor),
+        ("temperature", processors.TemperatureLogitsWarper),
+        ("top_k", processors.TopKLogitsWarper),
+        ("top_p", processors.TopPLogitsWarper),
+        ("min_p", processors.MinPLogitsWarper),
+    ):
+        if key in setting:
+            every.append(processor(setting[key]))
+    ids = torch.tensor([prompt])
+    written = torch.tensor([[0]]) if kind == "t5" else ids
+    begun = written.shape[1]
     for number in numbers[:LONGEST]:
-        logits = model(input_ids=ids, decoder_input_ids=written).logits[:, -1]
-        probabilities = every(written, logits).softmax(-1)[0]
+        inputs = dict(input_ids=ids, decoder_input_ids=written) if kind == "t5" else dict(input_ids=written)
+        probabilities = every(written, model(**inputs).logits[:, -1]).softmax(-1)[0]
         token = int((probabilities.double().cumsum(0) > number).nonzero()[0])
         if token == END:
             break
         written = torch.cat([written, torch.tensor([[token]])], 1)
-    return written[0, 1:].tolist()
+    return written[0, begun:].tolist()
 
 
-def main():
-    model = trained()
-    folder = FIXTURES / "t5-reversed"
+def write(kind, draws):
+    model, folder = trained(kind), FIXTURES / f"{kind}-reversed"
     model.save_pretrained(folder)
-    draws = json.loads((FIXTURES / "draws.json").read_text())
     generator = torch.Generator().manual_seed(11)
     # Some that it has learned to write, and longer ones that it has not.
     prompts = [torch.randint(2, VOCAB, (length,), generator=generator).tolist() + [END] for length in (3, 8, 5, 11, 6)]
@@ -114,13 +124,20 @@ def main():
     with torch.no_grad():
         for setting in SETTINGS:
             if setting.get("sample"):
-                written = [drawn(model, prompt, setting, draws["numbers"][row]) for row, prompt in enumerate(prompts)]
+                of = lambda row, prompt: drawn(kind, model, prompt, setting, draws["numbers"][row])
             else:
-                written = [searched(model, prompt, setting) for prompt in prompts]
-            entries.append({"settings": setting, "written": written})
-    text = {"longest": LONGEST, "seed": draws["seed"], "prompts": prompts, "entries": entries}
+                of = lambda row, prompt: searched(kind, model, prompt, setting)
+            entries.append({"settings": setting, "written": [of(row, prompt) for row, prompt in enumerate(prompts)]})
     (folder / "generation_config.json").unlink()
-    (folder / "generation.json").write_text(json.dumps(text, indent=1) + "\n")
+    (folder / "model.safetensors").chmod(0o644)
+    text = {"longest": LONGEST, "seed": draws["seed"], "prompts": prompts, "entries": entries}
+    (folder / "generation.json").write_text(json.dumps(text, separators=(",", ":")) + "\n")
+
+
+def main():
+    draws = json.loads((FIXTURES / "draws.json").read_text())
+    for kind in MODELS:
+        write(kind, draws)
 
 
 if __name__ == "__main__":

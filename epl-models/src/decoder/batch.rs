@@ -1,7 +1,7 @@
 //! Rows of tokens as padded tensors.
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use epl_comm::{Error, unwind};
 
 use super::config::DecoderConfig;
@@ -64,6 +64,17 @@ pub struct DecoderBatch {
     pub lengths: Vec<usize>,
     /// How many targets count.
     pub counted: usize,
+    /// Where the rows stand, in a step of generation.
+    pub step: Option<DecoderStep>,
+}
+
+/// Where the new tokens of a step of generation stand.
+#[derive(Clone, Debug, Default)]
+pub struct DecoderStep {
+    /// Their positions. Shape `[rows, length]`. Default: from 0
+    pub positions: Option<Tensor<2, Int>>,
+    /// True where a row is padding, of the tokens of earlier steps too. Shape `[rows, all columns]`. Default: nowhere
+    pub padding: Option<Tensor<2, Bool>>,
 }
 
 /// It has no float.
@@ -102,6 +113,7 @@ impl Batcher<DecoderItem, DecoderBatch> for DecoderBatcher {
             counted: targets.iter().flatten().filter(|target| **target >= 0).count(),
             targets: padded(&targets, IGNORED, width, device),
             lengths,
+            step: None,
         }
     }
 }

@@ -92,6 +92,9 @@ pub struct DecoderConfig {
     pub scaled_output: bool,
     /// The padding token. Default: none; rows are filled up with token 0, which nothing reads
     pub pad: Option<i64>,
+    /// Tokens that end a text. Default: none
+    #[config(default = "Vec::new()")]
+    pub ends: Vec<i64>,
 }
 
 impl DecoderConfig {

@@ -4,6 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
 use epl_core::Place;
 use epl_core::model::precision::{in_wide, widen};
+use epl_modules::embedding::lookup;
 use epl_modules::{Dropout, DropoutConfig, SplitEmbedding, SplitEmbeddingConfig};
 
 use super::config::DecoderConfig;
@@ -39,11 +40,24 @@ impl DecoderEmbeddings {
     /// - ids: `[rows, length]`
     /// - output: `[rows, length, d_model]`
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.forward_at(ids, None)
+    }
+
+    /// The same at these positions, or from 0.
+    ///
+    /// # Shapes
+    ///
+    /// - ids, positions: `[rows, length]`
+    /// - output: `[rows, length, d_model]`
+    pub fn forward_at(&self, ids: Tensor<2, Int>, positions: Option<Tensor<2, Int>>) -> Tensor<3> {
         let length = ids.dims()[1];
         let tokens = self.tokens.forward(ids);
         let sum = match &self.positions {
             Some(table) => {
-                let positions = table.val().narrow(0, 0, length).unsqueeze::<3>();
+                let positions = match positions {
+                    Some(positions) => lookup(table.val(), positions),
+                    None => table.val().narrow(0, 0, length).unsqueeze::<3>(),
+                };
                 // The gradient of a position is a sum over all rows: not in 16 bits.
                 in_wide(tokens, |tokens| tokens + widen(positions))
             }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::architecture::Architecture;
 use super::config::DecoderConfig;
-use crate::huggingface::{JsonConfig, NameTable, Result, activation_name};
+use crate::huggingface::{JsonConfig, NameTable, Result, activation_name, written_tokens};
 
 /// The parameters. Its linear layers are stored as `[inputs, outputs]`; one makes queries, keys and values.
 pub(super) fn names(prefix: &str) -> NameTable {
@@ -61,7 +61,8 @@ pub(super) fn read(json: &JsonConfig) -> Result<DecoderConfig> {
         .with_dropout(json.number_or("resid_pdrop", 0.1)?)
         .with_attention_dropout(json.number_or("attn_pdrop", 0.1)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
-        .with_pad(json.token("pad_token_id")?))
+        .with_pad(json.token("pad_token_id")?)
+        .with_ends(json.tokens("eos_token_id")?))
 }
 
 /// The keys that [`read`] reads.
@@ -83,6 +84,7 @@ pub(super) fn write(config: &DecoderConfig) -> Map<String, Value> {
         "attn_pdrop": config.attention_dropout,
         "initializer_range": config.deviation,
         "pad_token_id": config.pad,
+        "eos_token_id": written_tokens(&config.ends),
         "add_cross_attention": false,
         "scale_attn_weights": true,
         "scale_attn_by_inverse_layer_idx": false,

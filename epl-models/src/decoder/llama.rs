@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::architecture::Architecture;
 use super::config::DecoderConfig;
 use super::rope;
-use crate::huggingface::{JsonConfig, NameTable, Result, activation_name};
+use crate::huggingface::{JsonConfig, NameTable, Result, activation_name, written_tokens};
 
 /// The parameters.
 pub(super) fn names() -> NameTable {
@@ -58,7 +58,8 @@ pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<Deco
         .with_tied_head(json.flag_or("tie_word_embeddings", false)?)
         .with_attention_dropout(json.number_or("attention_dropout", 0.0)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
-        .with_pad(json.token("pad_token_id")?);
+        .with_pad(json.token("pad_token_id")?)
+        .with_ends(json.tokens("eos_token_id")?);
     match (json.has("head_dim"), qwen3) {
         (true, _) => Ok(config.with_head_dim(Some(json.count("head_dim")?))),
         // Where a Qwen3 does not say, `transformers` takes this.
@@ -101,6 +102,7 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
         "attention_dropout": config.attention_dropout,
         "initializer_range": config.deviation,
         "pad_token_id": config.pad,
+        "eos_token_id": written_tokens(&config.ends),
     });
     let mut keys = if let Value::Object(keys) = keys { keys } else { Map::new() };
     match architecture {

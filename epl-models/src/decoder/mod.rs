@@ -9,7 +9,7 @@
 //! - [`config`], [`preset`]: the shape of a model, and known shapes by name;
 //! - [`batch`]: rows of tokens as padded tensors;
 //! - [`embeddings`], `layer`: from tokens to hidden states;
-//! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
+//! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine; [`generate`]: what it writes behind a prompt;
 //! - [`architecture`]: which model of Hugging Face a shape is; `gpt2`, `llama`: what each calls its parameters and the keys of its
 //!   `config.json`, `rope`: the keys of rotary positions;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
@@ -22,6 +22,7 @@ mod layer;
 pub mod embeddings;
 pub mod model;
 pub mod segments;
+pub mod generate;
 pub mod architecture;
 mod rope;
 mod gpt2;
@@ -32,11 +33,12 @@ pub mod export;
 
 pub use crate::rows::IGNORED;
 pub use architecture::Architecture;
-pub use batch::{DecoderBatch, DecoderBatcher, DecoderItem};
+pub use batch::{DecoderBatch, DecoderBatcher, DecoderItem, DecoderStep};
 pub use carry::DecoderCarry;
 pub use config::DecoderConfig;
 pub use embeddings::DecoderEmbeddings;
 pub use export::export;
+pub use generate::DecoderPrompts;
 pub use import::{load, open, reference_items};
 pub use model::Decoder;
 pub use names::{DecoderNames, measured_beside};

@@ -13,14 +13,15 @@ const CROSS_ENTROPY: &str = "cross_entropy";
 
 /// What a segment runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DecoderSegment {
+pub(super) enum DecoderSegment {
     Embeddings,
     Layer(usize),
     Head,
 }
 
 impl Decoder {
-    fn part(&self, segment: usize) -> DecoderSegment {
+    /// What a segment runs.
+    pub(super) fn part(&self, segment: usize) -> DecoderSegment {
         match segment {
             0 => DecoderSegment::Embeddings,
             index if index <= self.layers.len() => DecoderSegment::Layer(index - 1),

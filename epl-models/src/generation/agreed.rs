@@ -10,14 +10,15 @@ use super::config::GenerationConfig;
 /// Compares what ranks are asked for: the number of this rank's first prompt over all replicas. Collective.
 pub(super) fn agree(
     context: &Context,
-    (prompts, vocabulary): (&[Vec<i64>], usize),
+    (prompts, vocabulary, longest): (&[Vec<i64>], usize, Option<usize>),
     config: &GenerationConfig,
 ) -> Result<u64> {
     let world = context.world();
     let others = [context.tensor(), context.axis(Axis::Pipeline)].map(|group| other_prompts(group, prompts));
     let [in_slices, in_stages] = others;
     let own = config.validate().err().map(|error| error.to_string());
-    let fault = own.or(fault(prompts, vocabulary)).or(in_slices?).or(in_stages?);
+    let too_long = || longest.and_then(|longest| too_long(prompts, config.longest, longest));
+    let fault = own.or(fault(prompts, vocabulary)).or_else(too_long).or(in_slices?).or(in_stages?);
     let (longest, settings) = (config.longest as i64, hashed(&config.to_string()));
     let asked = world.all_gather_counts(&[i64::from(fault.is_some()), longest, settings])?;
     if let Some(other) = asked.iter().position(|asked| asked[0] != 0) {
@@ -56,6 +57,16 @@ fn other_prompts(group: &ProcessGroup, prompts: &[Vec<i64>]) -> Result<Option<St
         let (first, other) = (group.global(0), group.global(member));
         format!("{first} and {other} hold parts of one replica, but were given different prompts")
     }))
+}
+
+/// What is wrong if a prompt and what is written behind it are longer than a model reads.
+fn too_long(prompts: &[Vec<i64>], written: usize, longest: usize) -> Option<String> {
+    let row = prompts.iter().position(|prompt| prompt.len() + written > longest)?;
+    Some(format!(
+        "prompt {row} has {} tokens, and {written} may be written behind it; the model has {longest} positions: give a shorter \
+         prompt, or a smaller `longest`",
+        prompts[row].len()
+    ))
 }
 
 /// What is wrong with this rank's prompts.

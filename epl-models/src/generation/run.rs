@@ -23,8 +23,13 @@ pub trait Generative: Incremental + Sized {
     /// The number of tokens.
     fn vocabulary(&self) -> usize;
 
-    /// The token that ends a text.
-    fn end(&self) -> i64;
+    /// The tokens that end a text.
+    fn ends(&self) -> Vec<i64>;
+
+    /// How many tokens a prompt and what is written behind it may have together; none: any number.
+    fn longest_text(&self) -> Option<usize> {
+        None
+    }
 
     /// Prompts that are in a batch together. None of them is empty, and all of their tokens are in the vocabulary.
     fn prompts(&self, prompts: &[Vec<i64>], device: &Device) -> Self::Prompts;
@@ -42,9 +47,8 @@ pub trait Generative: Incremental + Sized {
 
 /// The prompts of the rows of a batch.
 pub trait PromptRows<B> {
-    /// What the next step reads, where each row has `last` written this, or nothing once it is finished. The first step reads the
-    /// prompts.
-    fn batch(&self, is_first: bool, last: &[Option<i64>]) -> B;
+    /// What a step reads, where each row has `last` written this, or nothing once it is finished. Step 0 reads the prompts.
+    fn batch(&self, step: usize, last: &[Option<i64>]) -> B;
 
     /// Keeps these rows, in this order.
     fn select(&mut self, rows: &[usize]);
@@ -83,9 +87,9 @@ pub fn generate_told<M: Generative>(
     told: impl FnMut(usize, i64),
 ) -> Result<Vec<Vec<i64>>> {
     let model = engine.model();
-    let first = agree(engine.context(), (prompts, model.vocabulary()), config)?;
+    let first = agree(engine.context(), (prompts, model.vocabulary(), model.longest_text()), config)?;
     // A rank without prompts goes along with one that is finished from the start and thrown away.
-    let stand_in = [vec![model.end()]];
+    let stand_in = [vec![0]];
     let (own, is_real) = if prompts.is_empty() { (&stand_in[..], false) } else { (prompts, true) };
     let mut written = Generation::new(engine, own, config, (is_real, first)).run(engine, told)?;
     written.truncate(prompts.len());
@@ -119,7 +123,7 @@ impl<'a, M: Generative> Generation<'a, M> {
         (is_real, first): (bool, u64),
     ) -> Self {
         let (model, device) = (engine.model(), engine.device().clone().without_autodiff());
-        let stop = [&[model.end()], &config.stop[..]].concat();
+        let stop = [model.ends(), config.stop.clone()].concat();
         let rows: Vec<usize> = (0..prompts.len()).flat_map(|prompt| vec![prompt; config.beams]).collect();
         let in_rows: Vec<Vec<i64>> = rows.iter().map(|prompt| prompts[*prompt].clone()).collect();
         let begun: Vec<Vec<i64>> = prompts.iter().map(|prompt| model.begun(prompt)).collect();
@@ -147,7 +151,7 @@ impl<'a, M: Generative> Generation<'a, M> {
                 break;
             }
             self.forget_finished(&mut decoding);
-            let batch = self.prompts.batch(self.steps == 0, &self.last);
+            let batch = self.prompts.batch(self.steps, &self.last);
             let next = decoding.step(self.rows.len(), batch, |model, carry| {
                 chooses_here = true;
                 Ok(self.choose(model.last_logits(carry)))

@@ -27,6 +27,15 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
     }
 }
 
+/// Tokens as [`JsonConfig::tokens`] reads them.
+pub(crate) fn written_tokens(tokens: &[i64]) -> Value {
+    match tokens {
+        [] => Value::Null,
+        [token] => (*token).into(),
+        tokens => tokens.into(),
+    }
+}
+
 /// The keys of a `config.json`.
 #[derive(Clone, Debug)]
 pub struct JsonConfig {
@@ -101,6 +110,19 @@ impl JsonConfig {
     /// A token's number, or another one when the key is missing or null.
     pub fn token_or(&self, key: &str, default: i64) -> Result<i64> {
         if self.has(key) { self.get(key, "the number of a token", Value::as_i64) } else { Ok(default) }
+    }
+
+    /// Tokens: a number, a list of numbers, or none where the key is missing or null.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] when it is something else.
+    pub fn tokens(&self, key: &str) -> Result<Vec<i64>> {
+        let tokens = |value: &Value| match value {
+            Value::Array(tokens) => tokens.iter().map(Value::as_i64).collect(),
+            token => token.as_i64().map(|token| vec![token]),
+        };
+        if self.has(key) { self.get(key, "the number of a token, or a list", tokens) } else { Ok(Vec::new()) }
     }
 
     /// A token's number, if the key is there and not null.

@@ -38,7 +38,7 @@ pub(crate) use export::class_names;
 pub use folder::Folder;
 pub use imported::Imported;
 pub use json_config::JsonConfig;
-pub(crate) use json_config::activation_name;
+pub(crate) use json_config::{activation_name, written_tokens};
 pub use name_table::NameTable;
 pub use reference::{Reference, read_io};
 pub use source::Source;

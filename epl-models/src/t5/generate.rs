@@ -39,8 +39,8 @@ impl Generative for T5 {
         self.config().vocab
     }
 
-    fn end(&self) -> i64 {
-        self.config().eos
+    fn ends(&self) -> Vec<i64> {
+        vec![self.config().eos]
     }
 
     fn prompts(&self, sources: &[Vec<i64>], device: &Device) -> T5Sources {
@@ -60,7 +60,7 @@ impl Generative for T5 {
 }
 
 impl PromptRows<T5Batch> for T5Sources {
-    fn batch(&self, _is_first: bool, last: &[Option<i64>]) -> T5Batch {
+    fn batch(&self, _step: usize, last: &[Option<i64>]) -> T5Batch {
         let real = TokenMask::from_lengths(&self.lengths, self.source.dims()[1]);
         self.batcher.step((self.source.clone(), self.padding.clone(), real), last, &self.device)
     }

@@ -7,7 +7,8 @@ use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings};
 use epl_core::testing;
 use epl_core::{Epl, Plan, Result, launch};
-use epl_models::generation::{GenerationConfig, generate, generate_told};
+use epl_models::decoder::{self, Decoder};
+use epl_models::generation::{GenerationConfig, Generative, generate, generate_told};
 use epl_models::t5::{self, T5};
 use serde_json::{Map, Value};
 
@@ -19,16 +20,16 @@ struct Stored {
     entries: Vec<(Map<String, Value>, Vec<Vec<i64>>)>,
 }
 
-fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers/t5-reversed"))
+fn folder(kind: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(format!("{kind}-reversed"))
 }
 
 fn tokens(value: &Value) -> Vec<Vec<i64>> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-fn stored() -> Stored {
-    let text = std::fs::read_to_string(folder().join("generation.json")).unwrap();
+fn stored(kind: &str) -> Stored {
+    let text = std::fs::read_to_string(folder(kind).join("generation.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let entry = |entry: &Value| (entry["settings"].as_object().unwrap().clone(), tokens(&entry["written"]));
     Stored {
@@ -53,65 +54,85 @@ impl Stored {
     }
 }
 
-fn engine(epl: &Epl) -> Result<Engine<T5>> {
-    let (weights, config) = t5::open(folder())?;
+fn t5(epl: &Epl) -> Result<Engine<T5>> {
+    let (weights, config) = t5::open(folder("t5"))?;
     let load = |model, plan: &Plan| Ok(t5::load(model, plan.records(), &weights)?);
     let built = epl.build(|at| config.init(at))?.try_map(load)?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))
 }
 
+fn decoder(epl: &Epl, kind: &str) -> Result<Engine<Decoder>> {
+    let (weights, config) = decoder::open(folder(kind))?;
+    let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &weights)?);
+    let built = epl.build(|at| config.init(at))?.try_map(load)?;
+    Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))
+}
+
 /// What all ranks write in a layout, compared with what is stored.
-fn check(mesh: (usize, usize), stages: usize) {
-    let stored = stored();
+fn check(kind: &str, mesh: (usize, usize), stages: usize) {
+    let stored = stored(kind);
     let mut options = testing::config(mesh.0, mesh.1, 1);
     options.dist.pipeline_parallel_size = stages;
-    let ranks = launch(&options, |epl| {
-        let (engine, data) = (engine(&epl)?, epl.context().data().clone());
-        let mine = shard_range(stored.prompts.len(), data.size(), data.rank());
-        for (settings, expected) in &stored.entries {
-            let config = stored.config(settings);
-            let written = generate(&engine, &stored.prompts[mine.clone()], &config)?;
-            assert_eq!(written, expected[mine.clone()], "{mesh:?}, {stages} stages: {settings:?}");
-        }
-        Ok(())
+    let ranks = launch(&options, |epl| match kind {
+        "t5" => compare(&t5(&epl)?, &stored, &format!("{kind}, {mesh:?}, {stages} stages")),
+        _ => compare(&decoder(&epl, kind)?, &stored, &format!("{kind}, {mesh:?}, {stages} stages")),
     });
     ranks.unwrap_or_else(|error| panic!("{error}"));
 }
 
+fn compare<M: Generative>(engine: &Engine<M>, stored: &Stored, what: &str) -> Result<()> {
+    let data = engine.context().data().clone();
+    let mine = shard_range(stored.prompts.len(), data.size(), data.rank());
+    for (settings, expected) in &stored.entries {
+        let config = stored.config(settings);
+        let written = generate(engine, &stored.prompts[mine.clone()], &config)?;
+        assert_eq!(written, expected[mine.clone()], "{what}: {settings:?}");
+    }
+    Ok(())
+}
+
+const KINDS: [&str; 4] = ["t5", "gpt2", "llama", "qwen3"];
+
 #[test]
 fn on_one_rank() {
-    check((1, 1), 1);
+    KINDS.into_iter().for_each(|kind| check(kind, (1, 1), 1));
 }
 
 #[test]
 fn over_replicas_slices_and_stages() {
-    check((2, 1), 1);
-    check((1, 2), 1);
-    check((1, 1), 2);
-    check((2, 2), 2);
+    for kind in KINDS {
+        check(kind, (2, 1), 1);
+        check(kind, (1, 2), 1);
+        check(kind, (1, 1), 2);
+    }
+    check("t5", (2, 2), 2);
+    check("llama", (2, 2), 2);
 }
 
 #[test]
 fn settings_differ_in_what_they_write() {
     // Else a setting that has no effect would go unseen.
-    let stored = stored();
-    let written = |key: &str| {
-        let has = |(settings, _): &&(Map<String, Value>, Vec<Vec<i64>>)| settings.contains_key(key);
-        let mut all: Vec<_> = stored.entries.iter().filter(has).map(|(_, written)| written.clone()).collect();
-        all.sort();
-        all.dedup();
-        all
-    };
-    let (greedy, beams) = (&stored.entries[0].1, written("beams"));
-    assert!(beams.len() > 2 && beams.iter().any(|written| written != greedy), "{beams:?}");
-    assert!(written("temperature").len() == 5 && written("no_repeat_ngram").iter().all(|written| written != greedy));
+    for kind in KINDS {
+        let stored = stored(kind);
+        let written = |key: &str| {
+            let has = |(settings, _): &&(Map<String, Value>, Vec<Vec<i64>>)| settings.contains_key(key);
+            let mut all: Vec<_> = stored.entries.iter().filter(has).map(|(_, written)| written.clone()).collect();
+            all.sort();
+            all.dedup();
+            all
+        };
+        let (greedy, beams) = (&stored.entries[0].1, written("beams"));
+        assert!(beams.len() > 1 && beams.iter().any(|written| written != greedy), "{kind}: {beams:?}");
+        assert!(written("temperature").len() > 3, "{kind}");
+        assert!(written("no_repeat_ngram").iter().all(|written| written != greedy), "{kind}");
+    }
 }
 
 #[test]
 fn tokens_are_told_as_they_come_and_stop_tokens_end_a_text() {
-    let stored = stored();
+    let stored = stored("llama");
     let ranks = launch(&testing::config(1, 1, 1), |epl| {
-        let engine = engine(&epl)?;
+        let engine = decoder(&epl, "llama")?;
         let (greedy, expected) = (GenerationConfig::new(stored.longest), &stored.entries[0].1);
         let mut told = vec![Vec::new(); stored.prompts.len()];
         let written = generate_told(&engine, &stored.prompts, &greedy, |prompt, token| told[prompt].push(token))?;
@@ -125,6 +146,13 @@ fn tokens_are_told_as_they_come_and_stop_tokens_end_a_text() {
         }
         let refused = generate(&engine, &stored.prompts, &GenerationConfig::new(4).with_top_k(Some(2)));
         assert!(refused.unwrap_err().to_string().contains("`top_k` has no effect without `sample`"));
+        let longer = generate(&engine, &stored.prompts, &GenerationConfig::new(60));
+        assert!(
+            longer
+                .unwrap_err()
+                .to_string()
+                .contains("prompt 1 has 9 tokens, and 60 may be written behind it; the model has 64")
+        );
         Ok(())
     });
     ranks.unwrap_or_else(|error| panic!("{error}"));

@@ -1,0 +1,143 @@
+//! What a decoder writes behind a prompt.
+//!
+//! Prompts of a batch are padded on their left, so that all end together and each step adds one column: no real token looks at padding.
+//! Rotary positions count padding too, which changes nothing, as what queries see of keys depends on how far these are before them.
+//! Learned positions are those of each row.
+
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use epl_comm::Split;
+use epl_core::Incremental;
+use epl_modules::{TransformerCache, TransformerInput};
+
+use super::batch::{DecoderBatch, DecoderStep};
+use super::carry::DecoderCarry;
+use super::model::Decoder;
+use super::segments::DecoderSegment;
+use crate::generation::{Generative, PromptRows};
+
+/// The prompts of the rows of a batch.
+#[derive(Clone, Debug)]
+pub struct DecoderPrompts {
+    device: Device,
+    pad: i64,
+    prompts: Vec<Vec<i64>>,
+    /// Columns that the longest prompt takes.
+    width: usize,
+}
+
+impl Incremental for Decoder {
+    type State = TransformerCache;
+
+    fn forward_step(
+        &self,
+        index: usize,
+        carry: Option<DecoderCarry>,
+        batch: &DecoderBatch,
+        cache: &mut TransformerCache,
+    ) -> DecoderCarry {
+        let entered = |carry: Option<DecoderCarry>| carry.expect("a segment behind the first one gets a carry").hidden;
+        let step = batch.step.clone().unwrap_or_default();
+        let hidden = match self.part(index) {
+            DecoderSegment::Embeddings => self.embeddings.forward_at(batch.ids.clone(), step.positions),
+            DecoderSegment::Layer(layer) => {
+                let input = TransformerInput::new(entered(carry)).causal();
+                let input = match step.padding {
+                    Some(padding) => input.with_padding(padding),
+                    None => input,
+                };
+                self.layers[layer].forward_cache(input, cache).hidden
+            }
+            DecoderSegment::Head => {
+                let hidden = entered(carry);
+                let last = hidden.dims()[1] - 1;
+                self.logits(hidden.narrow(1, last, 1)).local()
+            }
+        };
+        DecoderCarry { hidden }
+    }
+}
+
+impl Generative for Decoder {
+    type Prompts = DecoderPrompts;
+
+    fn vocabulary(&self) -> usize {
+        self.config().vocab
+    }
+
+    fn ends(&self) -> Vec<i64> {
+        self.config().ends.clone()
+    }
+
+    fn longest_text(&self) -> Option<usize> {
+        Some(self.config().positions)
+    }
+
+    fn prompts(&self, prompts: &[Vec<i64>], device: &Device) -> DecoderPrompts {
+        DecoderPrompts {
+            device: device.clone(),
+            pad: self.config().pad.unwrap_or(0),
+            prompts: prompts.to_vec(),
+            width: prompts.iter().map(Vec::len).max().unwrap_or(1),
+        }
+    }
+
+    fn begun(&self, prompt: &[i64]) -> Vec<i64> {
+        prompt.to_vec()
+    }
+
+    fn last_logits(&self, carry: DecoderCarry) -> Split<2> {
+        let [rows, _, classes] = carry.hidden.dims();
+        self.split(carry.hidden.reshape([rows, classes]))
+    }
+}
+
+impl DecoderPrompts {
+    /// By row, its columns of padding.
+    fn before(&self, row: usize) -> usize {
+        self.width - self.prompts[row].len()
+    }
+
+    fn ints(&self, rows: Vec<i64>) -> Tensor<2, Int> {
+        let count = self.prompts.len();
+        let width = rows.len() / count;
+        Tensor::from_data(TensorData::new(rows, [count, width]), &self.device)
+    }
+}
+
+impl PromptRows<DecoderBatch> for DecoderPrompts {
+    fn batch(&self, step: usize, last: &[Option<i64>]) -> DecoderBatch {
+        let rows = 0..self.prompts.len();
+        let (ids, positions): (Vec<i64>, Vec<i64>) = match step {
+            0 => {
+                let row = |row: usize| {
+                    let padding = (0..self.before(row)).map(|_| (self.pad, 0));
+                    let tokens = self.prompts[row].iter().enumerate();
+                    padding.chain(tokens.map(|(position, token)| (*token, position as i64))).collect::<Vec<_>>()
+                };
+                rows.clone().flat_map(row).unzip()
+            }
+            _ => {
+                let position = |row: usize| (self.prompts[row].len() + step - 1) as i64;
+                rows.clone().map(|row| (last[row].unwrap_or(self.pad), position(row))).unzip()
+            }
+        };
+        let columns = self.width + step;
+        let padding: Vec<bool> =
+            rows.clone().flat_map(|row| (0..columns).map(move |column| column < self.before(row))).collect();
+        let padding = padding.contains(&true).then(|| {
+            Tensor::<2, Bool>::from_data(TensorData::new(padding, [self.prompts.len(), columns]), &self.device)
+        });
+        let ids = self.ints(ids);
+        DecoderBatch {
+            targets: ids.full_like(super::IGNORED),
+            ids,
+            lengths: self.prompts.iter().map(|prompt| if step == 0 { prompt.len() } else { 1 }).collect(),
+            counted: 0,
+            step: Some(DecoderStep { positions: Some(self.ints(positions)), padding }),
+        }
+    }
+
+    fn select(&mut self, rows: &[usize]) {
+        self.prompts = rows.iter().map(|row| self.prompts[*row].clone()).collect();
+    }
+}
